@@ -1,0 +1,44 @@
+"""Binary neural networks whose share of +1 and −1 weights is exact.
+
+The names below are the public ones. Each is loaded when first used, so that ``import equalbits`` costs
+milliseconds and a machine without torch can still import :mod:`equalbits.runtime`.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_ROOM_OF = {
+    "Sign": "nn",
+    "IRNet": "nn",
+    "BiHalf": "nn",
+    "SignActivation": "nn",
+    "BinaryConv1d": "nn",
+    "BinaryConv2d": "nn",
+    "BinaryConvTranspose2d": "nn",
+    "BinaryLinear": "nn",
+    "binarize_": "nn",
+    "inner_layers": "nn",
+    "all_layers": "nn",
+    "set_progress": "nn",
+    "create_model": "models",
+    "list_models": "models",
+    "register_model": "models",
+    "audit": "analysis",
+    "summarize": "analysis",
+}
+
+__all__ = ["__version__", *_ROOM_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOM_OF:
+        value = getattr(import_module(f"equalbits.{_ROOM_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'equalbits' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
