@@ -29,7 +29,7 @@ _ROOM_OF = {
     "summarize": "analysis",
 }
 
-__all__ = ["__version__", *_ROOM_OF]  # noqa: PLE0604
+__all__ = ["__version__", *_ROOM_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,197 @@
+"""Least-cost symbols for real weights (Eq. 4 of the paper), for any share of +1, with or without a mask.
+
+Moving the weights of a filter onto the two symbols −1 and +1, so that exactly ``n_pos`` land on +1, costs least
+when the ``n_pos`` largest go there: optimal transport in one dimension is a ranking. Three rules make it exact:
+
+* ``n_pos = floor(p_pos · D + ½)``: rounds half up, so the extra weight of an odd filter is +1;
+* ties: of equal weights the one at the lower index counts as smaller;
+* ranks are taken in the latents' own precision, so no rounding makes new ties.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def positive_count(connections: int, p_pos: float) -> int:
+    """How many of ``connections`` weights become +1: ``floor(p_pos · connections + ½)``.
+
+    This is the rounding that stays closest to the asked share and, at one half, gives the odd one to +1.
+
+    >>> positive_count(27, 0.5), positive_count(10, 0.33), positive_count(10, 0.25)
+    (14, 3, 3)
+    """
+    check_p_pos(p_pos)
+    # 1e-9 absorbs float error: 0.15 · 10 is 1.4999999999999998 in binary, and should round as 1.5.
+    return min(connections, math.floor(p_pos * connections + 0.5 + 1e-9))
+
+
+def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None) -> Tensor:
+    """Give each filter exactly the share ``p_pos`` of +1, at the least transport cost (Eq. 4).
+
+    The first axis of ``latents`` is the filter; a vector is one filter. Entries where ``mask`` is False get the
+    symbol 0 and are not counted: the share is exact among the kept ones (``D`` becomes ``|M|``). The result has
+    the shape and dtype of ``latents`` and no gradient; an estimator adds that.
+
+    >>> transport_symbols(torch.tensor([-0.4, -0.1, 0.05, 0.3, 0.7]))
+    tensor([-1., -1.,  1.,  1.,  1.])
+    >>> transport_symbols(torch.zeros(2, 6), p_pos=1 / 3)
+    tensor([[-1., -1., -1., -1.,  1.,  1.],
+            [-1., -1., -1., -1.,  1.,  1.]])
+    """
+    check_latents(latents)
+    rows = as_filters(latents.detach())  # (filter, connection)
+    if mask is None:
+        negatives = rows.shape[1] - positive_count(rows.shape[1], p_pos)
+        symbols: Tensor = _transport(rows, negatives)
+        return symbols.view(latents.shape)
+    check_p_pos(p_pos)
+    check_mask(mask, latents)
+    masked: Tensor = _transport_masked(rows, as_filters(mask), p_pos)
+    return masked.view(latents.shape)
+
+
+def transport_by_sorting(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None) -> Tensor:
+    """The slow twin of :func:`transport_symbols`: a stable sort and a scatter, as the definition reads."""
+    rows = as_filters(latents.detach())
+    kept = torch.ones_like(rows, dtype=torch.bool) if mask is None else as_filters(mask)
+    return _masked_by_sorting(rows, kept, p_pos).view(latents.shape)
+
+
+def transport_plan(latents: Tensor, p_pos: float = 0.5) -> Tensor:
+    """The exact plan of one filter, shape (connection, 2): the mass each weight sends to −1 and to +1.
+
+    Where ``p_pos · D`` is not whole the weight at the boundary is split between both symbols. The hard assignment
+    of :func:`transport_symbols` gives it to the symbol that gets more, and to +1 when both get the same.
+
+    >>> transport_plan(torch.tensor([0.3, -0.2, 0.1, 0.9, -0.7]))[2] * 5  # the middle weight of five
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    check_latents(latents)
+    check_p_pos(p_pos)
+    ranks = stable_ranks(latents.detach().flatten()[None])[0].double()
+    to_negative = ((1 - p_pos) * len(ranks) - ranks).clamp(0, 1) / len(ranks)
+    return torch.stack([to_negative, 1 / len(ranks) - to_negative], dim=1)
+
+
+def transport_cost(latents: Tensor, symbols: Tensor, *, power: int = 1) -> Tensor:
+    """What it costs to move each filter's latents onto its symbols: the mean of ``|w − b| ** power``.
+
+    With ``power=1`` (the paper's cost) weights beyond ±1 are interchangeable, so several assignments can be equally
+    cheap; with ``power=2`` the ranking is the only optimum up to ties.
+    """
+    gap = as_filters(latents.double()) - as_filters(symbols.double())
+    return gap.abs().pow(power).mean(dim=1)
+
+
+def flip_by_rank(symbols: Tensor, before: Tensor, after: Tensor, p_pos: float = 0.5) -> Tensor:
+    """Flip the symbols whose latent crossed the boundary rank between ``before`` and ``after`` (Table 1c).
+
+    Starting from ``transport_symbols(before)`` this gives ``transport_symbols(after)``: the paper's flip form and
+    rank form are one rule.
+    """
+    rows_before, rows_after = as_filters(before.detach()), as_filters(after.detach())
+    negatives = rows_before.shape[1] - positive_count(rows_before.shape[1], p_pos)
+    crossed = (stable_ranks(rows_before) < negatives) != (stable_ranks(rows_after) < negatives)
+    return torch.where(crossed.view(symbols.shape), -symbols, symbols)
+
+
+def stable_ranks(rows: Tensor) -> Tensor:
+    """The 0-based ascending rank of each entry in its row; of equal entries the lower index ranks lower."""
+    order = rows.sort(dim=1, stable=True).indices
+    places = torch.arange(rows.shape[1], device=rows.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)
+
+
+def as_filters(tensor: Tensor) -> Tensor:
+    """View a tensor whose first axis is the filter as (filter, connection); a vector is one filter."""
+    return tensor[None] if tensor.dim() == 1 else tensor.flatten(1)
+
+
+def check_p_pos(p_pos: float) -> None:
+    """Refuse a share of +1 outside [0, 1]."""
+    if not 0 <= p_pos <= 1:
+        raise ValueError(f"p_pos={p_pos} is not a share: it must lie in [0, 1]; one half gives bi-half")
+
+
+def check_mask(mask: Tensor, latents: Tensor) -> None:
+    """Refuse a mask that is not one truth value per latent."""
+    if mask.dtype != torch.bool or mask.shape != latents.shape:
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}: it must be bool and shaped like the latents, "
+            f"{tuple(latents.shape)}; True keeps a weight"
+        )
+
+
+def check_latents(latents: Tensor) -> None:
+    """Refuse latents that cannot be ranked: no axis, not floating, empty filters, NaN or infinite.
+
+    Values are looked at only where that costs no more than a glance: not while a graph is being compiled or captured.
+    """
+    if latents.dim() == 0 or not latents.is_floating_point():
+        raise ValueError(
+            f"latents have shape {tuple(latents.shape)} and dtype {latents.dtype}: they must be floating, with the "
+            f"filter as first axis; call .float() or add an axis"
+        )
+    if torch.compiler.is_compiling() or (latents.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    if latents.numel() == 0:
+        if latents.shape[0] != 0 or latents.dim() == 1:
+            raise ValueError(f"latents have shape {tuple(latents.shape)}: a filter needs at least one connection")
+        return
+    low, high = (bound.item() for bound in latents.detach().aminmax())  # NaN spreads to both
+    if not (math.isfinite(low) and math.isfinite(high)):
+        worst = "NaN" if math.isnan(low) else f"{low if math.isinf(low) else high}"
+        raise ValueError(
+            f"latents hold {worst}: only finite weights can be ranked; lower the learning rate or clip the gradients"
+        )
+
+
+# The rankings below are torch operators of their own, so that compile, export and CUDA graphs see one opaque
+# call without gradient, and a GPU kernel can take the place of the CPU's.
+
+
+@torch.library.custom_op("equalbits::transport", mutates_args=())
+def _transport(rows: Tensor, negatives: int) -> Tensor:
+    """±1 for each entry of (filter, connection): the ``negatives`` lowest ranks of each row get −1."""
+    if rows.device.type != "cpu":
+        return torch.where(stable_ranks(rows) < negatives, -1.0, 1.0).to(rows.dtype)
+    return _by_selection(rows, negatives)
+
+
+@torch.library.custom_op("equalbits::transport_masked", mutates_args=())
+def _transport_masked(rows: Tensor, mask: Tensor, p_pos: float) -> Tensor:
+    """±1 for each kept entry of (filter, connection), 0 elsewhere; the share is exact among the kept ones."""
+    return _masked_by_sorting(rows, mask, p_pos)
+
+
+_transport.register_fake(lambda rows, negatives: torch.empty(rows.shape, dtype=rows.dtype, device=rows.device))
+_transport_masked.register_fake(lambda rows, mask, p_pos: torch.empty(rows.shape, dtype=rows.dtype, device=rows.device))
+
+
+def _by_selection(rows: Tensor, negatives: int) -> Tensor:
+    """Find the smallest weight that becomes +1 in each row, compare, and mend the rows where it is tied.
+
+    A selection costs a fraction of a sort: numpy's is vectorised, 10 to 20 times quicker than sorting the row.
+    """
+    count, connections = rows.shape
+    if negatives in (0, connections) or count == 0:
+        return torch.full(rows.shape, -1.0 if negatives else 1.0, dtype=rows.dtype)
+    keys = rows if rows.dtype in (torch.float32, torch.float64) else rows.float()
+    smallest = np.partition(keys.numpy(), negatives, axis=1)[:, negatives, None]
+    positive = keys >= torch.from_numpy(smallest)
+    surplus = positive.sum(dim=1) - (connections - negatives)
+    for row in surplus.nonzero().flatten().tolist():
+        tied = (keys[row] == float(smallest[row, 0])).nonzero().flatten()
+        positive[row, tied[: int(surplus[row])]] = False
+    return positive.to(rows.dtype).mul_(2).sub_(1)
+
+
+def _masked_by_sorting(rows: Tensor, mask: Tensor, p_pos: float) -> Tensor:
+    kept = mask.sum(dim=1, keepdim=True)
+    positives = (p_pos * kept.double() + (0.5 + 1e-9)).floor().long().minimum(kept)
+    ranks = stable_ranks(rows.masked_fill(~mask, math.inf))  # pruned entries rank last, out of the way
+    symbols = torch.where(ranks < kept - positives, -1.0, 1.0).to(rows.dtype)
+    return symbols.masked_fill(~mask, 0.0)
