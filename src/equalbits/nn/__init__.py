@@ -1,0 +1,30 @@
+"""Quantizers, binary layers, and the conversion of any model."""
+
+from equalbits.nn.convert import Candidate, Conversion, all_layers, binarize_, inner_layers
+from equalbits.nn.layers import (
+    BinaryConv1d,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLayer,
+    BinaryLinear,
+)
+from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+
+__all__ = [
+    "BiHalf",
+    "BinaryConv1d",
+    "BinaryConv2d",
+    "BinaryConvTranspose2d",
+    "BinaryLayer",
+    "BinaryLinear",
+    "Candidate",
+    "Conversion",
+    "IRNet",
+    "Sign",
+    "SignActivation",
+    "WeightQuantizer",
+    "all_layers",
+    "binarize_",
+    "inner_layers",
+    "set_progress",
+]

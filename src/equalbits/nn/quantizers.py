@@ -1,0 +1,187 @@
+"""Quantizers as modules: latents to symbols for weights, reals to signs for what flows into a layer.
+
+A weight quantizer answers two questions: which symbol each latent takes (:meth:`WeightQuantizer.symbols`), and what
+the layer then multiplies with and which gradient flows back (:meth:`WeightQuantizer.estimate`). A method of one's own
+is a subclass that answers both.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from equalbits import functional as F
+from equalbits.functional.optimal_transport import check_p_pos
+
+
+class WeightQuantizer(nn.Module):
+    """Latent weights in, scaled symbols out. The first axis of the latents is the filter.
+
+    ``p_pos`` is the share of +1 it promises to every filter, None where it promises none.
+    """
+
+    p_pos: float | None = None
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """The symbol of each latent: −1, +1, or 0 where pruned. No gradient."""
+        raise NotImplementedError
+
+    def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+        """What the layer multiplies with, before its scale, joined to the latents by the method's gradient."""
+        return F.straight_through(latents, symbols)
+
+    def forward(self, latents: Tensor, symbols: Tensor | None = None) -> Tensor:
+        """Quantize; ``symbols`` saves finding them where they are known already."""
+        return self.estimate(latents, self.symbols(latents) if symbols is None else symbols)
+
+    def fit_(self, latents: Tensor) -> None:
+        """Make what the method remembers per latent or per filter. Called once, by the layer that takes it in."""
+
+    def initial_scale(self, connections: int) -> float:
+        """The layer's constant scale: ``√(2/D)`` keeps the variance of activations through a ReLU net near 1."""
+        return math.sqrt(2 / connections)
+
+
+class Sign(WeightQuantizer):
+    """Each weight by its own sign, the paper's baseline; 0 counts as +1.
+
+    >>> Sign()(torch.tensor([[-0.5, 0.0, 2.0]]))
+    tensor([[-1.,  1.,  1.]])
+    """
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """The sign of each latent."""
+        return F.sign_symbols(latents)
+
+
+class BiHalf(WeightQuantizer):
+    """Exactly the share ``p_pos`` of +1 in every filter, by optimal transport; one half is the paper's bi-half.
+
+    >>> BiHalf()(torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
+    tensor([[-1., -1.,  1.,  1.]])
+    >>> BiHalf(p_pos=0.25)
+    BiHalf(p_pos=0.25)
+    """
+
+    p_pos: float
+
+    def __init__(self, p_pos: float = 0.5) -> None:
+        super().__init__()
+        check_p_pos(p_pos)
+        self.p_pos = p_pos
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """The top ``p_pos`` of each filter is +1 (Eq. 4)."""
+        return F.transport_symbols(latents, self.p_pos)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"p_pos={self.p_pos}"
+
+
+class IRNet(WeightQuantizer):
+    """IR-Net: centred and standardised per filter, then the sign, with a gradient that sharpens as training goes on.
+
+    ``statistics`` says how the gradient treats each filter's mean and standard deviation:
+
+    * ``"learned"``: it flows through them and the scale is ``2^s``, as published. Needs a batch norm behind.
+    * ``"fixed"``: they are constants and the scale is ``√(2/D)``: the stable variant for nets without batch norm.
+    * ``"through"``: it flows through them with scale ``√(2/D)``; strong at a tenth of the usual learning rate.
+
+    Tell it how far training is with :func:`set_progress`.
+    """
+
+    progress: Tensor
+
+    def __init__(self, statistics: str = "learned", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
+        super().__init__()
+        _check_choice("statistics", statistics, ("learned", "fixed", "through"))
+        _check_sharpness(t_min, t_max)
+        self.statistics, self.t_min, self.t_max = statistics, t_min, t_max
+        self.register_buffer("progress", torch.zeros(()))
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """The sign of each latent after its filter's mean is taken off."""
+        rows = F.as_filters(latents.detach())
+        return F.sign_symbols(rows - rows.mean(dim=1, keepdim=True)).view(latents.shape)
+
+    def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+        """The published layer's value and gradient, or the variant asked for."""
+        sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max)
+        if self.statistics == "learned":
+            return F.irnet(latents, sharpness)
+        return F.irnet_stable(latents, sharpness, through_statistics=self.statistics == "through")
+
+    def initial_scale(self, connections: int) -> float:
+        """1 where the method brings its own ``2^s``, else ``√(2/D)``."""
+        return 1.0 if self.statistics == "learned" else super().initial_scale(connections)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"{self.statistics!r}, t_min={self.t_min}, t_max={self.t_max}"
+
+
+class SignActivation(nn.Module):
+    """The sign of what flows into a layer, 0 counting as +1.
+
+    ``estimator`` is ``"clipped"`` (gradient inside ±1, the paper's), ``"polynomial"`` (Bi-Real's ApproxSign),
+    ``"decaying"`` (IR-Net's EDE; tell it how far training is with :func:`set_progress`) or ``"straight"``.
+
+    >>> SignActivation()(torch.tensor([-0.5, 0.0, 2.0]))
+    tensor([-1.,  1.,  1.])
+    """
+
+    progress: Tensor
+
+    def __init__(self, estimator: str = "clipped", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
+        super().__init__()
+        _check_choice("estimator", estimator, (*_PLAIN_ESTIMATORS, "decaying"))
+        _check_sharpness(t_min, t_max)
+        self.estimator, self.t_min, self.t_max = estimator, t_min, t_max
+        if estimator == "decaying":
+            self.register_buffer("progress", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """±1 for each input."""
+        symbols = F.sign_symbols(inputs)
+        if self.estimator == "decaying":
+            return F.decaying(inputs, symbols, F.ede_sharpness(self.progress, self.t_min, self.t_max))
+        return _PLAIN_ESTIMATORS[self.estimator](inputs, symbols)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        sharpness = f", t_min={self.t_min}, t_max={self.t_max}" if self.estimator == "decaying" else ""
+        return f"{self.estimator!r}{sharpness}"
+
+
+_PLAIN_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"clipped": F.clipped, "polynomial": F.polynomial, "straight": F.straight_through}
+)
+
+
+def set_progress(model: nn.Module, progress: float) -> None:
+    """Tell every quantizer that wants to know which share of training is done, from 0 to 1.
+
+    >>> layer = IRNet()
+    >>> set_progress(layer, 0.25)
+    >>> layer.progress
+    tensor(0.2500)
+    """
+    if not 0 <= progress <= 1:
+        raise ValueError(f"progress={progress} is not a share of training: it must lie in [0, 1]")
+    for module in model.modules():
+        known = module._buffers.get("progress") if isinstance(module, WeightQuantizer | SignActivation) else None
+        if known is not None:
+            known.fill_(progress)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, choices))}")
+
+
+def _check_sharpness(t_min: float, t_max: float) -> None:
+    if not 0 < t_min <= t_max:
+        raise ValueError(f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0")
