@@ -8,6 +8,14 @@ from equalbits.nn.layers import (
     BinaryLayer,
     BinaryLinear,
 )
+from equalbits.nn.names import (
+    input_quantizer_by_name,
+    list_input_quantizers,
+    list_quantizers,
+    quantizer_by_name,
+    register_input_quantizer,
+    register_quantizer,
+)
 from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
 
 __all__ = [
@@ -26,5 +34,11 @@ __all__ = [
     "all_layers",
     "binarize_",
     "inner_layers",
+    "input_quantizer_by_name",
+    "list_input_quantizers",
+    "list_quantizers",
+    "quantizer_by_name",
+    "register_input_quantizer",
+    "register_quantizer",
     "set_progress",
 ]

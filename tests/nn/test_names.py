@@ -1,0 +1,130 @@
+"""Quantizers by name."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from equalbits.nn import (
+    BiHalf,
+    IRNet,
+    Sign,
+    SignActivation,
+    WeightQuantizer,
+    input_quantizer_by_name,
+    list_input_quantizers,
+    list_quantizers,
+    names,
+    quantizer_by_name,
+    register_input_quantizer,
+    register_quantizer,
+)
+
+
+@pytest.fixture
+def tables_restored() -> Iterator[None]:
+    tables = [names._WEIGHT_QUANTIZERS.factories, names._INPUT_QUANTIZERS.factories]
+    before = [dict(table) for table in tables]
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("sign", Sign()),
+        ("bihalf", BiHalf()),
+        ("bihalf:p_pos=0.25", BiHalf(0.25)),
+        ("irnet", IRNet("learned")),
+        ("irnet-stable", IRNet("fixed")),
+        ("irnet-through", IRNet("through")),
+        ("irnet: t_min = 0.001, t_max = 5", IRNet(t_min=0.001, t_max=5)),
+    ],
+)
+def test_a_name_makes_the_weight_quantizer_its_class_would(name: str, made: WeightQuantizer) -> None:
+    assert repr(quantizer_by_name(name)) == repr(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("sign", SignActivation("clipped")),
+        ("approx-sign", SignActivation("polynomial")),
+        ("ede:t_min=0.001", SignActivation("decaying", t_min=0.001)),
+        ("sign-straight", SignActivation("straight")),
+    ],
+)
+def test_a_name_makes_the_input_quantizer_its_class_would(name: str, made: SignActivation) -> None:
+    assert repr(input_quantizer_by_name(name)) == repr(made)
+
+
+def test_every_name_makes_a_quantizer_that_gives_plus_or_minus_one() -> None:
+    latents = torch.randn(4, 18)
+    for name in list_quantizers():
+        assert quantizer_by_name(name).symbols(latents).abs().eq(1).all(), name
+    for name in list_input_quantizers():
+        assert input_quantizer_by_name(name)(latents).abs().eq(1).all(), name
+
+
+def test_each_call_makes_a_quantizer_of_its_own() -> None:
+    assert quantizer_by_name("bihalf") is not quantizer_by_name("bihalf")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bihlaf", "did you mean 'bihalf'"),
+        ("zzz", "there are: 'bihalf'"),
+        ("bihalf:p=0.25", "setting 'p' is not known: there are: 'p_pos'"),
+        ("sign:p_pos=0.25", "weight quantizer 'sign': setting 'p_pos' is not known: there is none to give"),
+        ("bihalf:0.25", "write name=value"),
+        ("bihalf:p_pos=", "write name=value"),
+        ("bihalf:p_pos=half", "does not make a weight quantizer"),
+        ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must lie in \[0, 1\]"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_the_way_out(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quantizer_by_name(text)
+
+
+def test_a_setting_an_input_quantizer_would_not_use_is_refused() -> None:
+    with pytest.raises(ValueError, match="'t_min' is not known"):
+        input_quantizer_by_name("sign:t_min=0.1")
+
+
+def test_a_missing_setting_is_named(tables_restored: None) -> None:
+    register_quantizer("share")(lambda p_pos: BiHalf(p_pos))
+    with pytest.raises(ValueError, match="p_pos"):
+        quantizer_by_name("share")
+
+
+def test_a_method_of_ones_own_is_known_by_its_name(tables_restored: None) -> None:
+    @register_quantizer("all-ones")
+    class AllOnes(WeightQuantizer):
+        def __init__(self, value: float = 1.0) -> None:
+            super().__init__()
+            self.value = value
+
+    @register_input_quantizer("nothing")
+    class Nothing(torch.nn.Identity):
+        pass
+
+    made = quantizer_by_name("all-ones:value=-1")
+    assert isinstance(made, AllOnes)
+    assert made.value == -1
+    assert isinstance(input_quantizer_by_name("nothing"), Nothing)
+    assert "all-ones" in list_quantizers()
+    assert "nothing" in list_input_quantizers()
+
+
+@pytest.mark.parametrize("register", [register_quantizer, register_input_quantizer])
+def test_a_name_taken_or_one_that_cannot_be_written_is_refused(register: object) -> None:
+    with pytest.raises(ValueError, match="'sign' is taken"):
+        register("sign")  # type: ignore[operator]
+    with pytest.raises(ValueError, match="cannot name"):
+        register("a:b")  # type: ignore[operator]
+    with pytest.raises(ValueError, match="cannot name"):
+        register(Sign)  # type: ignore[operator]
