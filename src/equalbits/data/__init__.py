@@ -1,0 +1,40 @@
+"""Data sets as tensors: read, made up or downloaded; augmented in batches on the device; shared among processes."""
+
+from equalbits.data.augment import (
+    BoxRandoms,
+    Randoms,
+    centre_crop,
+    make_batch,
+    normalise,
+    random_crop,
+    resized_crop,
+)
+from equalbits.data.datasets import data_root, load_dataset
+from equalbits.data.download import SOURCES, Source, download_dataset
+from equalbits.data.folder import Decoding
+from equalbits.data.folder_loader import FolderLoader
+from equalbits.data.loader import Loader
+from equalbits.data.records import STATISTICS, DataError, Dataset, FolderDataset, Statistics
+
+__all__ = [
+    "SOURCES",
+    "STATISTICS",
+    "BoxRandoms",
+    "DataError",
+    "Dataset",
+    "Decoding",
+    "FolderDataset",
+    "FolderLoader",
+    "Loader",
+    "Randoms",
+    "Source",
+    "Statistics",
+    "centre_crop",
+    "data_root",
+    "download_dataset",
+    "load_dataset",
+    "make_batch",
+    "normalise",
+    "random_crop",
+    "resized_crop",
+]

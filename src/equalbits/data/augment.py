@@ -1,0 +1,123 @@
+"""Augmentation of a whole batch at once, on whatever device it is.
+
+Every function is pure: uint8 images and tensors of random choices in, one tensor out. None draws a random number,
+waits for the device or has a shape that depends on values, so each can be compiled or captured in a CUDA graph.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+PADDING = 4
+
+
+class Randoms(NamedTuple):
+    """The random choices of a batch, one per image: where its window starts, and whether it is mirrored.
+
+    ``dx`` and ``dy`` are int64 columns and rows from 0 to twice the padding; ``flips`` is bool.
+    """
+
+    dx: Tensor
+    dy: Tensor
+    flips: Tensor
+
+
+class BoxRandoms(NamedTuple):
+    """The random choices of a batch of resized crops: ``boxes`` (image, 4) and ``flips`` (image)."""
+
+    boxes: Tensor
+    flips: Tensor
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Turn pixels 0 to 255 into float32 of about zero mean and unit variance in each channel.
+
+    It subtracts, then multiplies: an order that no compiler may fuse into one rounding, so that the CPU, the GPU and
+    a compiled step give the same bits.
+
+    >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), torch.tensor([0.5]), torch.tensor([0.25]))
+    tensor([[[[-2.,  2.]]]])
+    """
+    shape = (1, -1, 1, 1)
+    return (images.float() - (mean * 255).view(shape)) * (1 / (std * 255)).view(shape)
+
+
+def make_batch(
+    images: Tensor, indices: Tensor, randoms: Randoms | None, mean: Tensor, std: Tensor, *, padding: int = PADDING
+) -> Tensor:
+    """Pick ``images[indices]``, crop and mirror each by its own random choices, and normalise.
+
+    ``images`` may be the whole data set: only the pixels of the batch are touched. Each image is padded with
+    ``padding`` black pixels on every side before its window of the old size is cut; ``randoms=None`` leaves it whole.
+    ``mean`` and ``std`` are tensors of one number per channel, on the images' device.
+
+    >>> images = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
+    >>> one = torch.tensor([1])
+    >>> randoms = Randoms(dx=one * 0, dy=one, flips=one > 0)   # one column of padding at the left, then mirrored
+    >>> make_batch(images, one * 0, randoms, torch.zeros(1), torch.full((1,), 1 / 255), padding=1)
+    tensor([[[[1., 0., 0.],
+              [4., 3., 0.],
+              [7., 6., 0.]]]])
+    """
+    if randoms is None:
+        return normalise(images[indices], mean, std)
+    height, width = images.shape[-2:]
+    return normalise(
+        window(images, indices, randoms.dy - padding, randoms.dx - padding, randoms.flips, size=(height, width)),
+        mean,
+        std,
+    )
+
+
+def window(
+    images: Tensor, indices: Tensor, top: Tensor, left: Tensor, flips: Tensor, *, size: tuple[int, int]
+) -> Tensor:
+    """Cut a window out of each image ``images[indices]`` at its own place, zero outside it, mirrored where asked."""
+    height, width = images.shape[-2:]
+    rows = torch.arange(size[0], device=images.device) + top[:, None]  # (image, row)
+    across = torch.arange(size[1], device=images.device)
+    columns = torch.where(flips[:, None], size[1] - 1 - across, across) + left[:, None]  # (image, column)
+    inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]  # (image, row, column)
+    places = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+    planes = images[indices].flatten(2)  # (image, channel, pixel)
+    picked = planes.gather(2, places.flatten(1)[:, None].expand(-1, planes.shape[1], -1))
+    return picked.view(*planes.shape[:2], *size) * inside[:, None]
+
+
+def _within(places: Tensor, length: int) -> Tensor:
+    return (places >= 0) & (places < length)
+
+
+def centre_crop(images: Tensor, mean: Tensor, std: Tensor, *, size: int) -> Tensor:
+    """Keep the middle ``size``×``size`` pixels of each image, and normalise.
+
+    An odd rest leaves one more row or column at the bottom and right, as everywhere else in this room.
+    """
+    top, left = ((length - size) // 2 for length in images.shape[-2:])
+    return normalise(images[..., top : top + size, left : left + size], mean, std)
+
+
+def random_crop(images: Tensor, randoms: Randoms, mean: Tensor, std: Tensor, *, size: int) -> Tensor:
+    """Cut a ``size``×``size`` window out of each image at its own ``dy, dx``, mirror where asked, and normalise."""
+    indices = torch.arange(len(images), device=images.device)
+    return normalise(window(images, indices, randoms.dy, randoms.dx, randoms.flips, size=(size, size)), mean, std)
+
+
+def resized_crop(images: Tensor, randoms: BoxRandoms, mean: Tensor, std: Tensor, *, size: int) -> Tensor:
+    """Scale a box of each image to ``size``×``size``, mirror where asked, and normalise.
+
+    A box is (top, left, height, width) in shares of the image. Pixels are mixed linearly between the four nearest
+    centres; beyond the edge the edge goes on.
+    """
+    top, left, height, width = randoms.boxes.unbind(1)
+    steps = (torch.arange(size, device=images.device) + 0.5) / size  # centres of the new pixels, in shares of the box
+    across = torch.where(randoms.flips[:, None], 1 - steps, steps)
+    ys = (top[:, None] + height[:, None] * steps) * 2 - 1  # (image, row), in grid_sample's -1 to 1
+    xs = (left[:, None] + width[:, None] * across) * 2 - 1  # (image, column)
+    shape = (len(images), size, size)
+    grid = torch.stack([xs[:, None, :].expand(shape), ys[:, :, None].expand(shape)], dim=-1)
+    picked = torch.nn.functional.grid_sample(
+        images.float(), grid, mode="bilinear", padding_mode="border", align_corners=False
+    )
+    return normalise(picked, mean, std)

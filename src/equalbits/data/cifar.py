@@ -1,0 +1,155 @@
+"""Read CIFAR-10 and CIFAR-100: the publisher's binary edition, or the same as numpy arrays. Never a pickle.
+
+The binary edition (https://www.cs.toronto.edu/~kriz/cifar.html) is records of one label byte (CIFAR-100: the coarse
+and the fine label) and 3072 pixel bytes: red, green and blue planes of 32×32, row by row.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equalbits.data.records import DataError, check_labels
+
+PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class Edition:
+    """The names and shapes of one data set's binary edition."""
+
+    folder: str
+    archive: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    class_names: str
+    label_classes: tuple[int, ...]
+    """How many classes each label byte of a record tells apart; the last byte is the label."""
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return self.label_classes[-1]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file of the edition."""
+        return (*self.train, *self.test, self.class_names)
+
+    def of(self, split: str) -> tuple[str, ...]:
+        """The files of one split."""
+        return self.train if split == "train" else self.test
+
+
+EDITIONS = {
+    "cifar10": Edition(
+        folder="cifar-10-batches-bin",
+        archive="cifar-10-binary.tar.gz",
+        train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+        test=("test_batch.bin",),
+        class_names="batches.meta.txt",
+        label_classes=(10,),
+    ),
+    "cifar100": Edition(
+        folder="cifar-100-binary",
+        archive="cifar-100-binary.tar.gz",
+        train=("train.bin",),
+        test=("test.bin",),
+        class_names="fine_label_names.txt",
+        label_classes=(20, 100),
+    ),
+}
+
+
+def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Return images (image, 3, 32, 32), labels and class names of one split of ``cifar10`` or ``cifar100``.
+
+    Looks in ``root`` and in ``root/<name>``, for the binary edition (in its folder or bare) and for numpy files.
+    """
+    edition = EDITIONS[name]
+    for home in (root / name, root):
+        for folder in (home / edition.folder, home):
+            if any((folder / file).is_file() for file in edition.of(split)):
+                return _read_binary(edition, folder, split)
+        if (home / f"{split}_images.npy").is_file():
+            return _read_numpy(edition, home, split)
+    raise DataError(
+        f"{name} is not in {root}: call equalbits.data.download_dataset({name!r}, {str(root)!r}), "
+        f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
+    )
+
+
+def _read_binary(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    classes = _read_class_names(folder / edition.class_names, edition)
+    parts = [_read_records(folder / file, edition) for file in edition.of(split)]
+    images = torch.empty((sum(map(len, parts)), 3, 32, 32), dtype=torch.uint8)
+    flat = images.view(-1, PIXELS).numpy()
+    start = 0
+    for part in parts:  # straight from the mapped file into place: no second copy in memory
+        flat[start : start + len(part)] = part[:, -PIXELS:]
+        start += len(part)
+    labels = np.concatenate([part[:, -PIXELS - 1] for part in parts])
+    return images, torch.from_numpy(labels.astype(np.int64)), classes
+
+
+def _read_records(path: Path, edition: Edition) -> NDArray[np.uint8]:
+    """Map one file of records (record, byte), its size and labels checked."""
+    width = len(edition.label_classes) + PIXELS
+    try:
+        size = path.stat().st_size
+        if size == 0 or size % width:
+            raise DataError(
+                f"{path}: {size} bytes is not a whole number of {width}-byte records; "
+                f"it is cut short or of another data set: delete it and unpack or download {edition.archive} again"
+            )
+        records = np.memmap(path, np.uint8, "r").reshape(-1, width)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}; unpack or download {edition.archive} again") from None
+    for column, classes in enumerate(edition.label_classes):
+        labels = torch.from_numpy(records[:, column].astype(np.int64))
+        check_labels(labels, count=len(records), classes=classes, where=str(path))
+    return records
+
+
+def _read_numpy(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    classes = _read_class_names(folder / "classes.txt", edition)
+    images, labels = (_read_array(folder / f"{split}_{what}.npy") for what in ("images", "labels"))
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images) == 0:
+        raise DataError(
+            f"{folder / f'{split}_images.npy'}: holds {images.dtype} {images.shape}, "
+            "but uint8 (images, 32, 32, 3) is read; save the images in that form"
+        )
+    where = str(folder / f"{split}_labels.npy")
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise DataError(f"{where}: holds {labels.dtype} {labels.shape}, but whole numbers of one axis are read")
+    found = torch.from_numpy(labels.astype(np.int64))
+    check_labels(found, count=len(images), classes=edition.classes, where=where)
+    planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # (image, channel, row, column)
+    return torch.from_numpy(planes), found, classes
+
+
+def _read_array(path: Path) -> NDArray[np.generic]:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or 'cannot be read'}; put the file there again") from None
+    except (ValueError, EOFError):
+        raise DataError(f"{path}: not a whole numpy file without pickles; save the array again with np.save") from None
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path}: an archive of arrays, but one array is read; save it with np.save")
+    return array
+
+
+def _read_class_names(path: Path, edition: Edition) -> tuple[str, ...]:
+    try:
+        names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; it must hold {edition.classes} class names, one a line") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not text; it must hold {edition.classes} class names, one a line") from None
+    if len(names) != edition.classes:
+        raise DataError(f"{path}: {len(names)} class names, but {edition.classes} are needed, one a line")
+    return names

@@ -1,0 +1,112 @@
+"""Load a data set by name."""
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, overload
+
+import torch
+
+from equalbits.data import embedded
+from equalbits.data.cifar import EDITIONS, read_cifar
+from equalbits.data.folder import HELD_OUT, scan_tree
+from equalbits.data.records import STATISTICS, DataError, Dataset, FolderDataset, Statistics
+from equalbits.data.synthetic import make_synthetic
+
+NAMES = ("fashion", *EDITIONS, *HELD_OUT, "synthetic")
+SPLITS = ("train", "test")
+
+StatisticsLike = str | tuple[Sequence[float], Sequence[float]] | None
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """Where data sets lie: the argument, else $EQUALBITS_DATA, else ~/.cache/equalbits."""
+    return Path(root or os.environ.get("EQUALBITS_DATA") or "~/.cache/equalbits").expanduser()
+
+
+@overload
+def load_dataset(
+    name: Literal["fashion", "cifar10", "cifar100", "synthetic"],
+    root: str | Path | None = None,
+    *,
+    split: str,
+    device: torch.device | str = "cpu",
+    statistics: StatisticsLike = None,
+) -> Dataset: ...
+@overload
+def load_dataset(
+    name: Literal["imagefolder", "imagenet"],
+    root: str | Path | None = None,
+    *,
+    split: str,
+    device: torch.device | str = "cpu",
+    statistics: StatisticsLike = None,
+) -> FolderDataset: ...
+@overload
+def load_dataset(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    split: str,
+    device: torch.device | str = "cpu",
+    statistics: StatisticsLike = None,
+) -> Dataset | FolderDataset: ...
+def load_dataset(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    split: str,
+    device: torch.device | str = "cpu",
+    statistics: StatisticsLike = None,
+) -> Dataset | FolderDataset:
+    """Load the ``train`` or ``test`` split of a data set, whole and on the device.
+
+    ============================  =======================================================================
+    ``fashion``                   10,000 + 2,000 images of Fashion-MNIST that come with the package
+    ``cifar10``, ``cifar100``     the binary edition, or numpy files, in ``root`` or ``root/<name>``
+    ``imagenet``, ``imagefolder``  ``root/train/<class>/*.jpg`` and ``root/val/...`` or ``root/test/...``;
+                                  gives a :class:`FolderDataset`, which keeps the files' names only
+    ``synthetic:CxHxW:classes``   made-up images, see :func:`~equalbits.data.synthetic.make_synthetic`
+    ============================  =======================================================================
+
+    ``root`` is where the files are: by default ``$EQUALBITS_DATA``, else ``~/.cache/equalbits``.
+    ``statistics`` replaces the data set's own mean and std: a name in ``STATISTICS``, or a pair of sequences.
+
+    >>> load_dataset("fashion", split="test")
+    Dataset('fashion', 2000 images 1×28×28, 10 classes, on cpu)
+    """
+    if split not in SPLITS:
+        raise DataError(f"split={split!r} must be 'train' or 'test' (the held-out images)")
+    kind = name.partition(":")[0]
+    if kind not in NAMES or (kind != name and kind != "synthetic"):
+        raise DataError(f"no data set {name!r}{_suggestion(kind)}; there are {', '.join(NAMES)}")
+    if kind in HELD_OUT:
+        mean, std = _statistics(statistics or "imagenet")
+        paths, numbers, classes = scan_tree(kind, data_root(root), split)
+        return FolderDataset(name, paths, numbers, classes, mean, std, torch.device(device))
+    if kind == "fashion":
+        pixels, digits = embedded.read(split)
+        images, labels = torch.from_numpy(pixels)[:, None], torch.from_numpy(digits).long()
+        classes = embedded.CLASSES
+    elif kind == "synthetic":
+        images, labels, classes = make_synthetic(name, split)
+        statistics = statistics or ((0.5,) * images.shape[1], (0.25,) * images.shape[1])
+    else:
+        images, labels, classes = read_cifar(kind, data_root(root), split)
+    mean, std = _statistics(statistics or kind)
+    return Dataset(name, images, labels, classes, mean, std).to(device)
+
+
+def _statistics(wanted: str | tuple[Sequence[float], Sequence[float]]) -> Statistics:
+    if not isinstance(wanted, str):
+        mean, std = wanted
+        return Statistics(tuple(map(float, mean)), tuple(map(float, std)))
+    if wanted not in STATISTICS:
+        raise DataError(f"no statistics {wanted!r}; there are {', '.join(STATISTICS)}, or give (mean, std)")
+    return STATISTICS[wanted]
+
+
+def _suggestion(kind: str) -> str:
+    close = difflib.get_close_matches(kind, NAMES, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,118 @@
+"""Find the images of a tree with a folder per class, and decode one of them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equalbits.data.records import DataError
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
+"""Where the test split lies. ImageNet's own test images have no public labels, so there it is ``val``."""
+
+
+def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
+    """Return file paths, labels and class names of ``root/train/<class>/*`` or of ``root/val`` or ``root/test``.
+
+    Classes are numbered by the sorted names of the training folders, so that both splits agree on the numbers.
+    """
+    home = next((home for home in (root / name, root) if _split_folder(name, home, split)), None)
+    folder = _split_folder(name, home, split) if home else None
+    if home is None or folder is None:
+        wanted = " or ".join(f"{option}/" for option in _split_names(name, split))
+        raise DataError(f"{root}: no {wanted} in it; put the images there as {wanted.split()[0]}<class>/<image>.jpg")
+    classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
+    strangers = sorted(set(_class_folders(folder)) - set(classes))
+    if strangers:
+        raise DataError(f"{folder / strangers[0]}: no class of that name in {home / 'train'}; name the folders alike")
+    paths: list[str] = []
+    labels: list[int] = []
+    for number, label in enumerate(classes):
+        if not (folder / label).is_dir():
+            continue  # a class may have no test images; its number stays taken
+        found = sorted(_image_files(folder / label))
+        if not found:
+            raise DataError(f"{folder / label}: no images ({' '.join(SUFFIXES)}); fill the folder or remove it")
+        paths += found
+        labels += [number] * len(found)
+    return tuple(paths), torch.tensor(labels, dtype=torch.int64), classes
+
+
+def _split_names(name: str, split: str) -> tuple[str, ...]:
+    return ("train",) if split == "train" else HELD_OUT[name]
+
+
+def _split_folder(name: str, home: Path, split: str) -> Path | None:
+    return next((home / option for option in _split_names(name, split) if (home / option).is_dir()), None)
+
+
+def _class_folders(folder: Path) -> tuple[str, ...]:
+    names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."))
+    if not names:
+        raise DataError(f"{folder}: no class folders; put the images there as <class>/<image>.jpg")
+    return names
+
+
+def _image_files(folder: Path) -> Iterator[str]:
+    with os.scandir(folder) as entries:  # a million names: plain strings, no Path objects
+        for entry in entries:
+            if entry.name.lower().endswith(SUFFIXES) and entry.name[0] != ".":
+                yield entry.path
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How an image file becomes a square uint8 picture, and which part of it a batch holds.
+
+    The file is scaled to ``resize``×``resize``: ``fit="stretch"`` ignores its shape, as ``Resize((256, 256))`` does;
+    ``fit="shorter"`` scales the shorter side and keeps the middle square. A batch then holds ``crop``×``crop`` of it:
+    the middle, or in training what ``random`` says, a window (``"crop"``) or a part of random area and shape scaled
+    to that size (``"resized-crop"``). ``draft`` lets the JPEG decoder skip detail that the scaling would lose anyway.
+    """
+
+    resize: int = 256
+    crop: int = 224
+    fit: Literal["stretch", "shorter"] = "stretch"
+    random: Literal["crop", "resized-crop"] = "crop"
+    draft: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.crop <= self.resize:
+            raise DataError(f"crop={self.crop} must be 1 to resize={self.resize}")
+        if self.fit not in ("stretch", "shorter"):
+            raise DataError(f"fit={self.fit!r} must be 'stretch' or 'shorter'")
+        if self.random not in ("crop", "resized-crop"):
+            raise DataError(f"random={self.random!r} must be 'crop' or 'resized-crop'")
+
+
+def decode_image(path: str, decoding: Decoding) -> Tensor:
+    """Return the picture in ``path`` as uint8 (3, resize, resize)."""
+    from PIL import Image  # heavy, and only image folders need it
+
+    size = decoding.resize
+    try:
+        with Image.open(path) as image:
+            if decoding.draft:
+                image.draft("RGB", (size, size))  # never below the asked size; does nothing but for JPEG
+            if image.mode == "P":
+                image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
+            picture = image.convert("RGB")
+            box = None
+            if decoding.fit == "shorter":
+                side = min(picture.size)
+                left, top = ((length - side) / 2 for length in picture.size)
+                box = (left, top, left + side, top + side)
+            pixels = np.array(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
+    except Exception as error:  # the many decoders raise many kinds
+        raise DataError(f"{path}: not a readable image ({_one_line(error)}); replace or remove the file") from None
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,161 @@
+"""Batches of image files: decoded in worker processes, then cropped, mirrored and normalised on the device."""
+
+import importlib.util
+import multiprocessing
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from equalbits.data.augment import BoxRandoms, Randoms, centre_crop, random_crop, resized_crop
+from equalbits.data.folder import Decoding, decode_image
+from equalbits.data.loader import check_fixed, check_start
+from equalbits.data.plan import Plan
+from equalbits.data.records import DataError, FolderDataset
+
+
+class FolderLoader:
+    """The :class:`~equalbits.data.Loader` of a :class:`FolderDataset`: same calls, same promises.
+
+    ``workers`` processes decode ahead (0: this process does it). They are started anew, not forked from a process
+    that may hold a GPU, so a script that uses them needs ``if __name__ == "__main__":``. They stay for the next epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: FolderDataset,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        augment: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        decoding: Decoding | None = None,
+        workers: int = 4,
+    ) -> None:
+        if importlib.util.find_spec("PIL") is None:
+            raise DataError("image folders need Pillow: pip install 'equalbits[images]'")
+        if workers < 0:
+            raise DataError(f"workers={workers} must be 0 or more")
+        self.dataset = dataset
+        self.augment = augment
+        self.decoding = decoding or Decoding()
+        self.plan = Plan(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
+        self.mean = torch.tensor(dataset.mean, device=dataset.device)
+        self.std = torch.tensor(dataset.std, device=dataset.device)
+        self._queue = _Queue()
+        self._decoded = _start(self._queue, self.decoding, workers, pin=dataset.device.type == "cuda")
+
+    def __len__(self) -> int:
+        return len(self.plan.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many images this rank holds in each batch; all ``batch_size`` but perhaps the last."""
+        return self.plan.sizes
+
+    def permutation(self, epoch: int) -> Tensor:
+        """The images of an epoch, int64 (batch, image) on the CPU; a smaller last batch ends in repeats."""
+        return self.plan.permutation(epoch)
+
+    def randoms(self, epoch: int) -> Randoms | BoxRandoms | None:
+        """The random choices of an epoch, each (batch, image, ...) on the device; None without augmentation."""
+        if not self.augment:
+            return None
+        device = self.dataset.device
+        if self.decoding.random == "resized-crop":
+            return BoxRandoms(*(values.to(device) for values in self.plan.boxes(epoch)))
+        offsets = self.decoding.resize - self.decoding.crop + 1
+        return Randoms(*(values.to(device) for values in self.plan.windows(epoch, offsets=offsets)))
+
+    def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over (images, labels) of one epoch, from ``start_batch`` on; it ends any earlier iteration."""
+        check_start(start_batch, len(self))
+        return self._batches(self.permutation(number), self.randoms(number), start_batch)
+
+    def _batches(
+        self, order: Tensor, randoms: Randoms | BoxRandoms | None, start: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        rows = [order[batch, :size] for batch, size in enumerate(self.sizes)]
+        mine = self._queue.fill([[self.dataset.paths[index] for index in row.tolist()] for row in rows[start:]])
+        device = self.dataset.device
+        for batch, pictures in enumerate(self._decoded, start):
+            if isinstance(pictures, str):
+                raise DataError(pictures)
+            images = self._finish(pictures.to(device, non_blocking=True), randoms, batch)
+            yield images, self.dataset.labels[rows[batch]].to(device, non_blocking=True)
+            self._queue.check(mine)
+
+    def _finish(self, pictures: Tensor, randoms: Randoms | BoxRandoms | None, batch: int) -> Tensor:
+        size = self.decoding.crop
+        if randoms is None:
+            return centre_crop(pictures, self.mean, self.std, size=size)
+        row = (values[batch, : len(pictures)] for values in randoms)
+        if isinstance(randoms, BoxRandoms):
+            return resized_crop(pictures, BoxRandoms(*row), self.mean, self.std, size=size)
+        return random_crop(pictures, Randoms(*row), self.mean, self.std, size=size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate once over data in fixed order, as an evaluation does."""
+        check_fixed(self.plan, augment=self.augment)
+        return self.epoch(0)
+
+
+class _Queue:
+    """The batches of paths to decode. The workers outlive an epoch; what they are handed changes with it."""
+
+    def __init__(self) -> None:
+        self._batches: Sequence[list[str]] = ()
+        self._turn = 0
+
+    def fill(self, batches: Sequence[list[str]]) -> int:
+        self._batches = batches
+        self._turn += 1
+        return self._turn
+
+    def check(self, turn: int) -> None:
+        if turn != self._turn:
+            raise DataError(
+                "this iteration ended when a later one began on the same loader; make a second FolderLoader"
+            )
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class _Decoder(torch.utils.data.Dataset[Tensor | str]):
+    """Decodes the file it is asked for; a failure comes back as its line, not as a worker's traceback."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        self.decoding = decoding
+
+    def __getitem__(self, path: str) -> Tensor | str:
+        try:
+            return decode_image(path, self.decoding)
+        except DataError as error:
+            return str(error)
+
+
+def _join(pictures: list[Tensor | str]) -> Tensor | str:
+    failed = [picture for picture in pictures if isinstance(picture, str)]
+    return failed[0] if failed else torch.stack([picture for picture in pictures if isinstance(picture, Tensor)])
+
+
+def _start(queue: _Queue, decoding: Decoding, workers: int, *, pin: bool) -> DataLoader[Tensor | str]:
+    ways = multiprocessing.get_all_start_methods()
+    return DataLoader(
+        _Decoder(decoding),
+        batch_sampler=queue,
+        num_workers=workers,
+        collate_fn=_join,
+        pin_memory=pin,
+        persistent_workers=workers > 0,
+        multiprocessing_context=("forkserver" if "forkserver" in ways else "spawn") if workers else None,
+        generator=torch.Generator(),  # its own, so that iterating leaves the global one alone
+    )

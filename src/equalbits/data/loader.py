@@ -1,0 +1,104 @@
+"""Batches of a data set that lives on the device: order, augmentation and sharing among processes."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from equalbits.data.augment import PADDING, Randoms, make_batch
+from equalbits.data.plan import Plan
+from equalbits.data.records import DataError, Dataset
+
+
+class Loader:
+    """Cuts a :class:`Dataset` into batches of normalised images and labels, epoch by epoch.
+
+    What a batch holds depends on the seed, the epoch's number and the batch's number alone. So a run can go on in the
+    middle of an epoch with ``epoch(number, start_batch=...)`` and see the same bits, and ``world_size`` processes of
+    ``batch_size`` images each see together what one process with ``world_size * batch_size`` sees.
+    Without ``drop_last`` every image is seen exactly once an epoch over all ranks.
+
+    >>> from equalbits.data import load_dataset
+    >>> dataset = load_dataset("synthetic:3x8x8:10:100", split="train")
+    >>> loader = Loader(dataset, batch_size=32, shuffle=True, augment=True)
+    >>> [len(labels) for images, labels in loader.epoch(0)]
+    [32, 32, 32, 4]
+    >>> images, labels = next(loader.epoch(3, start_batch=2))
+    >>> images.dtype, tuple(images.shape)
+    (torch.float32, (32, 3, 8, 8))
+
+    A captured training step does without the iteration. It holds ``images = dataset.images``, the whole epoch's
+    ``permutation`` and ``randoms`` and a step counter on the device, and calls :func:`make_batch` with their rows.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        shuffle: bool = False,
+        augment: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        self.dataset = dataset
+        self.augment = augment
+        self.plan = Plan(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
+        self.mean = torch.tensor(dataset.mean, device=dataset.device)
+        self.std = torch.tensor(dataset.std, device=dataset.device)
+
+    def __len__(self) -> int:
+        return len(self.plan.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many images this rank holds in each batch; all ``batch_size`` but perhaps the last."""
+        return self.plan.sizes
+
+    def permutation(self, epoch: int) -> Tensor:
+        """The images of an epoch, int64 (batch, image) on the device.
+
+        Row b is batch b. If the last batch is smaller (see ``sizes``), its row ends in repeats, to be cut off.
+        """
+        return self.plan.permutation(epoch).to(self.dataset.device)
+
+    def randoms(self, epoch: int) -> Randoms | None:
+        """The random choices of an epoch, each (batch, image) on the device; None without augmentation."""
+        if not self.augment:
+            return None
+        drawn = self.plan.windows(epoch, offsets=2 * PADDING + 1)
+        return Randoms(*(values.to(self.dataset.device) for values in drawn))
+
+    def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over (images, labels) of one epoch, from ``start_batch`` on."""
+        check_start(start_batch, len(self))
+        return self._batches(self.permutation(number), self.randoms(number), start_batch)
+
+    def _batches(self, order: Tensor, randoms: Randoms | None, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in range(start, len(self)):
+            size = self.sizes[batch]
+            indices = order[batch, :size]
+            chosen = Randoms(*(values[batch, :size] for values in randoms)) if randoms else None
+            yield (
+                make_batch(self.dataset.images, indices, chosen, self.mean, self.std),
+                self.dataset.labels[indices],
+            )
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate once over data in fixed order, as an evaluation does."""
+        check_fixed(self.plan, augment=self.augment)
+        return self.epoch(0)
+
+
+def check_start(start_batch: int, batches: int) -> None:
+    """Refuse to begin an epoch behind its end."""
+    if not 0 <= start_batch <= batches:
+        raise DataError(f"start_batch={start_batch} must be 0 to {batches}, the number of batches in an epoch")
+
+
+def check_fixed(plan: Plan, *, augment: bool) -> None:
+    """Refuse plain iteration where it would give the same epoch again and again."""
+    if plan.shuffle or augment:
+        raise DataError("a shuffled or augmented loader needs the epoch's number: iterate over loader.epoch(number)")

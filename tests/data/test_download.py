@@ -1,0 +1,258 @@
+"""Downloads from a server on this machine, of a small archive made up for it."""
+
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from equalbits.data import SOURCES, DataError, Source, download_dataset, load_dataset
+
+
+class Server(ThreadingHTTPServer):
+    """Serves ``content`` at every address, keeps what was asked, and can misbehave."""
+
+    content = b""
+    ranges = True
+    break_after: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[str | None] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        self.server.asked.append(wanted)
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        if self.path.startswith("/missing"):
+            self.send_error(404)
+            return
+        if wanted and self.server.ranges and start >= len(self.server.content):
+            self.send_error(416)
+            return
+        body = self.server.content[start:]
+        self.send_response(206 if wanted and self.server.ranges else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if self.server.break_after is None else body[: self.server.break_after])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def archive(folder="made", **members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(f"{folder}/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def source(server: Server, content: bytes, *, kind="sha256", **changes) -> Source:
+    server.content = content
+    fields = {
+        "url": f"http://127.0.0.1:{server.server_port}/made.tar.gz",
+        "checksum": f"{kind}:{hashlib.new(kind, content).hexdigest()}",
+        "folder": "made",
+        "files": ("one", "two"),
+    }
+    return Source(**{**fields, **changes})
+
+
+CONTENT = archive(one=b"1" * 1000, two=b"2" * 500, three=bytes(range(256)) * 4000)
+
+
+@pytest.mark.parametrize("kind", ["md5", "sha256"])
+def test_a_download_is_checked_unpacked_and_kept(tmp_path, server, kind):
+    steps = []
+    where = source(server, CONTENT, kind=kind)
+    folder = download_dataset("made", tmp_path, source=where, progress=lambda done, total: steps.append((done, total)))
+    assert folder == tmp_path / "made/made"
+    assert (folder / "one").read_bytes() == b"1" * 1000 and (folder / "three").stat().st_size == 1024_000
+    assert steps[0] == (0, len(CONTENT)) and steps[-1] == (len(CONTENT), len(CONTENT))
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["made"]  # no archive, no part, no work folder
+    assert download_dataset("made", tmp_path, source=where, progress=False) == folder
+    assert len(server.asked) == 1  # the second call found all in place
+
+
+def test_a_download_that_broke_off_goes_on_where_it_stopped(tmp_path, server):
+    where = source(server, CONTENT)
+    server.break_after = 1000
+    with pytest.raises(DataError) as error:
+        download_dataset("made", tmp_path, source=where, progress=False)
+    text = str(error.value)
+    assert "broke off after 1000 of" in text and "try again to go on from 1000 bytes" in text and "\n" not in text
+    assert not (tmp_path / "made/made").exists()
+    server.break_after = None
+    folder = download_dataset("made", tmp_path, source=where, progress=False)
+    assert server.asked == [None, "bytes=1000-"] and (folder / "two").read_bytes() == b"2" * 500
+
+
+def test_a_server_that_cannot_resume_sends_all_of_it_again(tmp_path, server):
+    where = source(server, CONTENT)
+    server.ranges = False
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/made.tar.gz.part").write_bytes(CONTENT[:777])
+    folder = download_dataset("made", tmp_path, source=where, progress=False)
+    assert (folder / "one").read_bytes() == b"1" * 1000
+
+
+@pytest.mark.parametrize("more", [b"", b"too much"])
+def test_a_part_that_is_whole_is_judged_by_its_checksum(tmp_path, server, more):
+    where = source(server, CONTENT)
+    (tmp_path / "made").mkdir()
+    part = tmp_path / "made/made.tar.gz.part"
+    part.write_bytes(CONTENT + more)
+    if more:
+        with pytest.raises(DataError, match=r"sha256 is .* so the archive is damaged; try again"):
+            download_dataset("made", tmp_path, source=where, progress=False)
+        assert not part.exists()
+    assert (download_dataset("made", tmp_path, source=where, progress=False) / "two").is_file()
+
+
+def test_a_wrong_checksum_leaves_nothing_behind(tmp_path, server):
+    where = source(server, CONTENT, checksum="md5:" + "0" * 32)
+    with pytest.raises(DataError, match="not 00000000000000000000000000000000, so the archive is damaged; try again"):
+        download_dataset("made", tmp_path, source=where, progress=False)
+    assert list((tmp_path / "made").iterdir()) == []
+
+
+def test_without_a_network_one_line_says_what_to_put_where(tmp_path, server):
+    where = source(server, CONTENT)
+    server.shutdown()
+    server.server_close()  # nobody listens there any more
+    with pytest.raises(DataError) as error:
+        download_dataset("made", tmp_path, source=where, progress=False)
+    text = str(error.value)
+    assert f"put made.tar.gz into {tmp_path / 'made'} by hand and call again" in text
+    assert where.url in text and "\n" not in text
+
+
+def test_a_missing_page_is_told(tmp_path, server):
+    url = f"http://127.0.0.1:{server.server_port}/missing/made.tar.gz"
+    with pytest.raises(DataError, match=r"cannot download http.*made.tar.gz \(Not Found\)"):
+        download_dataset("made", tmp_path, source=source(server, CONTENT, url=url), progress=False)
+
+
+@pytest.mark.parametrize("place", ["made.tar.gz", "made/made.tar.gz"])
+def test_an_archive_put_there_by_hand_needs_no_network(tmp_path, server, place):
+    where = source(server, CONTENT)
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(CONTENT)
+    folder = download_dataset("made", tmp_path, source=where, progress=False)
+    assert (folder / "one").is_file() and path.is_file() and server.asked == []
+
+
+def test_a_damaged_archive_put_there_by_hand_is_named(tmp_path, server):
+    (tmp_path / "made.tar.gz").write_bytes(CONTENT[:-5])
+    with pytest.raises(DataError, match=r"made.tar.gz: sha256 is .* delete it and try again"):
+        download_dataset("made", tmp_path, source=source(server, CONTENT), progress=False)
+
+
+def test_a_folder_that_lacks_a_file_is_replaced(tmp_path, server):
+    where = source(server, CONTENT)
+    folder = download_dataset("made", tmp_path, source=where, progress=False)
+    (folder / "two").unlink()
+    (folder / "stray").touch()
+    assert download_dataset("made", tmp_path, source=where, progress=False) == folder
+    assert (folder / "two").is_file() and not (folder / "stray").exists()
+
+
+def with_member(info: tarfile.TarInfo) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(info, io.BytesIO(b"x" * info.size))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "link"),
+    [
+        ("../escaped", tarfile.REGTYPE, ""),
+        ("made/../../escaped", tarfile.REGTYPE, ""),
+        ("/tmp/escaped", tarfile.REGTYPE, ""),
+        ("made\\..\\escaped", tarfile.REGTYPE, ""),
+        ("made/link", tarfile.SYMTYPE, "../../escaped"),
+        ("made/link", tarfile.LNKTYPE, "../../escaped"),
+        ("made/pipe", tarfile.FIFOTYPE, ""),
+    ],
+)
+def test_an_archive_that_reaches_outside_is_refused(tmp_path, server, name, kind, link):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, 3 if kind == tarfile.REGTYPE else 0
+    root = tmp_path / "root"
+    where = source(server, with_member(info))
+    with pytest.raises(DataError, match=r"refuses to unpack .* which is no plain file inside it"):
+        download_dataset("made", root, source=where, progress=False)
+    assert not list(tmp_path.rglob("escaped")) and not (root / "made/made").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"not an archive", "not a whole tar archive"), (archive(other=b"1"), "holds no made/one; it is another archive")],
+    ids=["no archive", "another archive"],
+)
+def test_an_archive_with_the_right_sum_and_wrong_content_is_refused(tmp_path, server, content, says):
+    with pytest.raises(DataError, match=says):
+        download_dataset("made", tmp_path, source=source(server, content), progress=False)
+    assert not (tmp_path / "made/made").exists()
+
+
+def test_a_root_that_is_a_file_is_told_in_one_line(tmp_path, server):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="choose another root"):
+        download_dataset("made", tmp_path / "file", source=source(server, CONTENT), progress=False)
+
+
+def test_names_without_a_source_and_bad_checksums_are_refused(tmp_path, server):
+    with pytest.raises(DataError, match="cannot download 'imagenet'; there are cifar10, cifar100"):
+        download_dataset("imagenet", tmp_path)
+    for checksum in ("crc32:12", "md5:", "0" * 32):
+        with pytest.raises(DataError, match=r"must be 'md5:...' or 'sha256:...'"):
+            source(server, CONTENT, checksum=checksum)
+
+
+def test_a_bar_is_drawn_only_on_a_terminal(tmp_path, server, capfd, monkeypatch):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # either would make anything a terminal
+        monkeypatch.delenv(name, raising=False)
+    download_dataset("made", tmp_path, source=source(server, CONTENT))
+    out, err = capfd.readouterr()
+    assert (out, err.strip()) == ("", "")
+
+
+def test_what_was_downloaded_can_be_loaded(tmp_path, server, cifar10_binary):
+    folder = tmp_path / "made-up/cifar-10-batches-bin"
+    parts = cifar10_binary(folder)
+    content = archive("cifar-10-batches-bin", **{path.name: path.read_bytes() for path in folder.iterdir()})
+    known = SOURCES["cifar10"]
+    where = source(server, content, folder=known.folder, files=known.files)
+    root = tmp_path / "root"
+    assert download_dataset("cifar10", root, source=where, progress=False) == root / "cifar10/cifar-10-batches-bin"
+    assert load_dataset("cifar10", root, split="train").labels.tolist() == parts["train"][1].tolist()
+
+
+def test_the_known_sources_are_the_publishers():
+    assert {name: (known.archive, known.folder) for name, known in SOURCES.items()} == {
+        "cifar10": ("cifar-10-binary.tar.gz", "cifar-10-batches-bin"),
+        "cifar100": ("cifar-100-binary.tar.gz", "cifar-100-binary"),
+    }

@@ -1,0 +1,162 @@
+import multiprocessing
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equalbits.data import DataError, Decoding, FolderLoader, load_dataset, normalise
+from equalbits.data.folder import decode_image
+
+SMALL = Decoding(resize=16, crop=12)
+
+
+def loader(root, split="train", **options):
+    data = load_dataset("imagefolder", root, split=split)
+    return FolderLoader(data, **{"batch_size": 5, "decoding": SMALL, "workers": 0, **options})
+
+
+def test_evaluation_sees_every_file_once_in_order_cut_from_the_middle(tmp_path, image_tree):
+    found = loader(image_tree(tmp_path))
+    assert len(found) == 3 and found.sizes == (5, 5, 2)
+    images, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+    assert tuple(images.shape) == (12, 3, 12, 12) and labels.tolist() == found.dataset.labels.tolist()
+    shades = torch.tensor([[40 * (i % 4), 80 * (i // 4), 200] for i in range(12)], dtype=torch.uint8)
+    wanted = normalise(shades[:, :, None, None].expand(-1, -1, 12, 12), found.mean, found.std)
+    assert torch.equal(images, wanted)  # each image has one colour, which no scaling changes
+
+
+@pytest.mark.parametrize("random", ["crop", "resized-crop"])
+def test_an_epoch_can_be_resumed_and_shared_among_processes(tmp_path, image_tree, random):
+    image_tree(tmp_path)
+    rng = np.random.default_rng(0)
+    for path in tmp_path.glob("train/*/*.png"):
+        Image.fromarray(rng.integers(0, 256, (18, 20, 3), dtype=np.uint8)).save(path)
+    decoding = Decoding(resize=16, crop=12, random=random)
+    options = {"shuffle": True, "augment": True, "seed": 4, "decoding": decoding}
+    whole = list(loader(tmp_path, batch_size=4, **options).epoch(1))
+    rest = list(loader(tmp_path, batch_size=4, **options).epoch(1, start_batch=2))
+    assert torch.equal(rest[0][0], whole[2][0]) and torch.equal(rest[0][1], whole[2][1]) and len(rest) == 1
+    ranks = [loader(tmp_path, batch_size=2, rank=rank, world_size=2, **options).epoch(1) for rank in range(2)]
+    for (images, labels), *parts in zip(whole, *ranks, strict=True):
+        torch.testing.assert_close(torch.cat([part[0] for part in parts]), images, atol=0, rtol=0)
+        assert torch.equal(torch.cat([part[1] for part in parts]), labels)
+    other = list(loader(tmp_path, batch_size=4, **options).epoch(2))
+    assert not torch.equal(other[0][0], whole[0][0])
+
+
+def test_worker_processes_give_the_same_batches_and_stay_for_the_next_epoch(tmp_path, image_tree):
+    image_tree(tmp_path)
+    options = {"shuffle": True, "augment": True, "batch_size": 4}
+    alone, helped = loader(tmp_path, **options), loader(tmp_path, workers=2, **options)
+    before = torch.random.get_rng_state()
+    next(helped.epoch(5))  # left in the middle
+    workers = {child.pid for child in multiprocessing.active_children()}
+    for epoch in (0, 1):
+        for (images, labels), (theirs, their_labels) in zip(alone.epoch(epoch), helped.epoch(epoch), strict=True):
+            assert torch.equal(images, theirs) and torch.equal(labels, their_labels)
+    assert {child.pid for child in multiprocessing.active_children()} == workers and len(workers) == 2
+    assert torch.equal(torch.random.get_rng_state(), before)
+    (tmp_path / "train/dog/2.png").write_bytes(b"no image")
+    with pytest.raises(DataError) as error:
+        list(helped.epoch(2))
+    assert "train/dog/2.png: not a readable image" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 0.5])
+def test_a_corrupt_image_is_named_in_one_line(tmp_path, image_tree, keep):
+    image_tree(tmp_path, suffix=".JPEG")
+    path = tmp_path / "train/owl/3.JPEG"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)] if keep < 1 else b"\x89PNG\r\n\x1a\nand then nothing")
+    with pytest.raises(DataError) as error:
+        list(loader(tmp_path))
+    text = str(error.value)
+    assert text.startswith(f"{path}: not a readable image (") and "\n" not in text
+    assert text.endswith("replace or remove the file")
+
+
+def test_a_vanished_file_is_named(tmp_path, image_tree):
+    found = loader(image_tree(tmp_path))
+    (tmp_path / "train/cat/0.png").unlink()
+    with pytest.raises(DataError, match=r"cat/0.png: not a readable image \(.*No such file"):
+        list(found)
+
+
+def test_an_older_iteration_ends_with_a_word_when_a_new_one_begins(tmp_path, image_tree):
+    found = loader(image_tree(tmp_path))
+    older = found.epoch(0)
+    next(older)
+    next(found.epoch(0))
+    with pytest.raises(DataError, match="ended when a later one began"):
+        next(older)
+
+
+def gradient(path, size, mode="RGB", **options):
+    """An image whose red grows to the right and green downwards."""
+    across, down = np.meshgrid(np.linspace(0, 255, size[0]), np.linspace(0, 255, size[1]))
+    pixels = np.stack([across, down, np.zeros_like(across)], axis=-1).round().astype(np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path, **options)
+    return str(path)
+
+
+def test_stretching_shows_all_of_a_wide_image_and_shorter_only_its_middle(tmp_path):
+    path = gradient(tmp_path / "wide.png", (128, 64))
+    whole = decode_image(path, Decoding(resize=32, crop=32, fit="stretch"))
+    middle = decode_image(path, Decoding(resize=32, crop=32, fit="shorter"))
+    assert tuple(whole.shape) == tuple(middle.shape) == (3, 32, 32) and whole.dtype == torch.uint8
+    assert whole[0].min() < 10 and whole[0].max() > 245
+    assert 60 < middle[0].min() < 70 and 185 < middle[0].max() < 195  # red from 1/4 to 3/4
+    assert middle[1].min() < 10 and middle[1].max() > 245
+
+
+def test_draft_decoding_comes_close_to_the_full_one(tmp_path):
+    path = gradient(tmp_path / "large.jpg", (512, 384), quality=95)
+    fast, full = (decode_image(path, Decoding(resize=32, crop=32, draft=draft)).int() for draft in (True, False))
+    assert (fast - full).abs().max() <= 4
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mode", "options"),
+    [
+        ("png", "L", {}),
+        ("png", "RGBA", {}),
+        ("png", "P", {"transparency": b"\x00\x80"}),
+        ("png", "1", {}),
+        ("jpg", "CMYK", {}),
+        ("jpg", "L", {}),
+        ("webp", "RGB", {}),
+        ("bmp", "RGB", {}),
+    ],
+)
+def test_every_kind_of_image_becomes_three_channels(tmp_path, suffix, mode, options):
+    path = gradient(tmp_path / f"image.{suffix}", (20, 30), mode, **options)
+    assert tuple(decode_image(path, SMALL).shape) == (3, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"resize": 10, "crop": 11}, "crop=11 must be 1 to resize=10"),
+        ({"crop": 0}, "crop=0 must be 1 to resize=256"),
+        ({"fit": "squash"}, "fit='squash' must be 'stretch' or 'shorter'"),
+        ({"random": "zoom"}, "random='zoom' must be 'crop' or 'resized-crop'"),
+    ],
+)
+def test_bad_decoding_is_refused_at_birth(settings, says):
+    with pytest.raises(DataError, match=says):
+        Decoding(**settings)
+
+
+def test_bad_loader_settings_are_refused_at_birth(tmp_path, image_tree, monkeypatch):
+    image_tree(tmp_path)
+    with pytest.raises(DataError, match="workers=-1 must be 0 or more"):
+        loader(tmp_path, workers=-1)
+    with pytest.raises(DataError, match="start_batch=4 must be 0 to 3"):
+        loader(tmp_path).epoch(0, start_batch=4)
+    with pytest.raises(DataError, match=r"loader.epoch\(number\)"):
+        iter(loader(tmp_path, shuffle=True))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"need Pillow: pip install 'equalbits\[images\]'"):
+        loader(tmp_path)
