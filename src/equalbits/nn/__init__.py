@@ -1,13 +1,8 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
-from equalbits.nn.convert import Candidate, Conversion, all_layers, binarize_, inner_layers
-from equalbits.nn.layers import (
-    BinaryConv1d,
-    BinaryConv2d,
-    BinaryConvTranspose2d,
-    BinaryLayer,
-    BinaryLinear,
-)
+from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.convert import Conversion, binarize_
+from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from equalbits.nn.names import (
     input_quantizer_by_name,
     list_input_quantizers,
@@ -16,6 +11,7 @@ from equalbits.nn.names import (
     register_input_quantizer,
     register_quantizer,
 )
+from equalbits.nn.policies import Candidate, all_layers, inner_layers
 from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
 
 __all__ = [

@@ -1,67 +1,34 @@
 """``binarize_``: turn the layers of any model binary, in place, and say what was done and what was left."""
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-from equalbits.nn.layers import BINARY_FOR, BinaryLayer, binary_twin
+from equalbits.nn.binary_layer import BinaryLayer, check_quantizers
+from equalbits.nn.layers import BINARY_FOR, binary_twin
+from equalbits.nn.policies import Candidate, Policy, by_name, inner_layers
 from equalbits.nn.quantizers import WeightQuantizer
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A layer that could become binary: its name, the layer, and its place among all such layers of the model."""
-
-    name: str
-    layer: nn.Module
-    position: int
-    count: int
-
-
-#: Says True to make a layer binary; False, or the reason in a few words, to leave it real.
-Policy = Callable[[Candidate], bool | str]
-
-
-def all_layers(candidate: Candidate) -> bool | str:
-    """Make every layer binary, as the paper does for its shallow nets."""
-    return True
-
-
-def inner_layers(candidate: Candidate) -> bool | str:
-    """Leave the first, the last and the downsampling layers real, as the paper does for its deep nets.
-
-    First and last go by the order in which the model registers its layers. A layer downsamples when it is a
-    convolution of kernel 1 with a stride, or when a part of its name says so (downsample, shortcut).
-    """
-    if candidate.position == 0:
-        return "the first layer"
-    if candidate.position == candidate.count - 1:
-        return "the last layer"
-    kernel, stride = (getattr(candidate.layer, name, (1,)) for name in ("kernel_size", "stride"))
-    if max(stride) > 1 and max(kernel) == 1:
-        return "a downsampling layer (1×1 with a stride)"
-    if re.search(r"(^|[._])(downsample|shortcut)", candidate.name):
-        return "a downsampling layer (by its name)"
-    return True
-
-
-@dataclass(frozen=True)
 class Conversion:
-    """What :func:`binarize_` did: the names made binary, and those left real with the reason."""
+    """What :func:`binarize_` did: the names made binary, those left real with the reason, those binary before."""
 
     replaced: tuple[str, ...]
     left_real: tuple[tuple[str, str], ...]
+    already: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        width = max((len(name) for name in (*self.replaced, *(name for name, _ in self.left_real))), default=0)
+        layers = "layer" if len(self.replaced) == 1 else "layers"
+        heading = f"{len(self.replaced)} {layers} made binary, {len(self.left_real)} left real"
+        width = max((len(name) for name, _ in self.left_real), default=0)
         rows = [f"  binary  {name}" for name in self.replaced]
+        rows += [f"  before  {name}" for name in self.already]
         rows += [f"  real    {name:<{width}}  {reason}" for name, reason in self.left_real]
-        return "\n".join([f"{len(self.replaced)} layers made binary, {len(self.left_real)} left real", *rows])
+        return "\n".join([f"{heading}, {len(self.already)} binary before" if self.already else heading, *rows])
 
 
 def binarize_(
@@ -77,85 +44,117 @@ def binarize_(
     and patterns like ``"blocks.*.conv?"``. The latents are the model's own parameters, so an optimizer made before
     still holds them. A layer used in two places stays one layer. Nothing is changed when anything is refused.
 
+    A layer is binary when it is called. A model that reads ``layer.weight`` past the layer gets the real latents:
+    torch's own such layers are left real, and :func:`equalbits.summarize` shows which layers were never called.
+
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> from equalbits.nn import BiHalf
     >>> print(binarize_(model, BiHalf()))
-    1 layers made binary, 2 left real
+    1 layer made binary, 2 left real
       binary  2
       real    0  the first layer
       real    4  the last layer
     """
-    if not isinstance(weight_quantizer, WeightQuantizer):
-        raise TypeError(
-            f"weight_quantizer is {type(weight_quantizer).__name__}: give a quantizer, as in binarize_(model, BiHalf())"
-        )
-    candidates, unsuited = _survey(model)
-    policy = where if callable(where) else _named(where, [c.name for c in candidates])
+    check_quantizers(weight_quantizer, input_quantizer)
+    candidates, unsuited, already = _survey(model)
+    policy = where if callable(where) else by_name(where, _names(model, candidates))
     verdicts = [(candidate, policy(candidate)) for candidate in candidates]
     chosen = [candidate for candidate, verdict in verdicts if verdict is True]
     reasons = [(c.name, v if isinstance(v, str) else "not chosen") for c, v in verdicts if v is not True]
     if not chosen:
-        what = f"{len(candidates)} layers could be, and the policy chose none" if candidates else "no layer could be"
+        what = f"{len(candidates)} layers could be, and where= chose none" if candidates else "no layer could be"
+        what += f"; {len(already)} are binary already" if already else ""
         raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
     for candidate in chosen:
         _refuse_unready(candidate)
-    for candidate in chosen:
-        _put(model, candidate.layer, binary_twin(candidate.layer, weight_quantizer, input_quantizer))
-    return Conversion(tuple(c.name for c in chosen), (*reasons, *unsuited))
+    _put(model, {c.layer: binary_twin(c.layer, weight_quantizer, input_quantizer) for c in chosen})
+    return Conversion(tuple(c.name for c in chosen), (*reasons, *unsuited), already)
 
 
-def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """The layers that could become binary, and those with weights like them that cannot, with the reason."""
-    found: list[tuple[str, nn.Module]] = []
+#: Layers with weights that have no binary twin here. They are named in the report, and count as first or last.
+_NO_TWIN: tuple[type[nn.Module], ...] = (
+    *(nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose3d, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
+    *(nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention),
+)
+_LAYERS = (*BINARY_FOR, *_NO_TWIN)
+
+
+def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], tuple[str, ...]]:
+    """The layers that could become binary, those that cannot with the reason, and the names of those that are."""
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _LAYERS)]
+    read_past = _read_past(model)
+    candidates: list[Candidate] = []
     unsuited: list[tuple[str, str]] = []
-    inside_attention: set[nn.Module] = set()
-    for name, module in model.named_modules():
+    already: list[str] = []
+    for position, (name, layer) in enumerate(layers):
+        kind = type(layer).__name__
+        if isinstance(layer, BinaryLayer):
+            already.append(name)
+        elif layer in read_past:
+            unsuited.append((name, f"torch's {read_past[layer]} reads its weight without calling it"))
+        elif isinstance(layer, _NO_TWIN):
+            unsuited.append((name, f"of class {kind}, which has no binary form here"))
+        elif type(layer) not in BINARY_FOR and not _is_unready(layer):
+            unsuited.append((name, f"of class {kind}, which may compute in its own way"))
+        elif name == "":
+            raise ValueError(
+                f"the model is itself one {kind}: it cannot be replaced in place; wrap it in nn.Sequential, or make "
+                f"it binary from the start, as with BinaryLinear"
+            )
+        else:
+            candidates.append(Candidate(name, layer, position, len(layers), _within(model, name)))
+    return candidates, unsuited, tuple(already)
+
+
+def _read_past(model: nn.Module) -> dict[nn.Module, str]:
+    """The layers whose weight torch's own modules read without calling the layer, with the reader's class."""
+    found: dict[nn.Module, str] = {}
+    for module in model.modules():
         if isinstance(module, nn.MultiheadAttention):
-            inside_attention.update(module.children())
-        if isinstance(module, BinaryLayer):
-            unsuited.append((name, "binary already"))
-        elif type(module) in BINARY_FOR or _is_unready(module):
-            found.append((name, module))
-        elif isinstance(module, tuple(BINARY_FOR)):
-            kind = type(module).__name__
-            why = "torch's attention never calls it" if module in inside_attention else "may compute in its own way"
-            unsuited.append((name, f"of class {kind}, which {why}"))
-    if found and found[0][0] == "":
-        raise ValueError(
-            f"the model is itself one {type(found[0][1]).__name__}: it cannot be replaced in place; "
-            f"use {BINARY_FOR.get(type(found[0][1]), BinaryLayer).__name__}, or wrap it in nn.Sequential"
-        )
-    return [Candidate(name, layer, i, len(found)) for i, (name, layer) in enumerate(found)], unsuited
+            found[module.out_proj] = type(module).__name__
+        if isinstance(module, nn.TransformerEncoderLayer):  # its fast path in eval mode
+            found |= {module.linear1: type(module).__name__, module.linear2: type(module).__name__}
+    return found
 
 
-def _is_unready(module: nn.Module) -> bool:
-    return isinstance(module, tuple(BINARY_FOR)) and (
-        parametrize.is_parametrized(module) or isinstance(module, nn.modules.lazy.LazyModuleMixin)
-    )
+def _within(model: nn.Module, name: str) -> tuple[str, ...]:
+    """The class names of the modules around a layer, outermost first."""
+    parts = name.split(".")[:-1]
+    return tuple(type(model.get_submodule(".".join(parts[:depth]))).__name__ for depth in range(len(parts) + 1))
+
+
+def _names(model: nn.Module, candidates: list[Candidate]) -> dict[nn.Module, list[str]]:
+    """Every name each candidate goes by; a layer used in two places has two."""
+    names: dict[nn.Module, list[str]] = {candidate.layer: [] for candidate in candidates}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if module in names:
+            names[module].append(name)
+    return names
+
+
+def _is_unready(layer: nn.Module) -> bool:
+    return parametrize.is_parametrized(layer) or isinstance(layer, nn.modules.lazy.LazyModuleMixin)
 
 
 def _refuse_unready(candidate: Candidate) -> None:
     layer = candidate.layer
     if isinstance(layer.weight, UninitializedParameter):
         raise ValueError(f"layer {candidate.name!r} has no weights yet: run one batch through the model, then binarize")
-    if parametrize.is_parametrized(layer) or "weight" not in layer._parameters:
-        raise ValueError(
-            f"layer {candidate.name!r} computes its weight by a parametrization: take that off first with "
-            f"torch.nn.utils.parametrize.remove_parametrizations, or leave the layer out with where="
-        )
+    if parametrize.is_parametrized(layer):
+        way_out = "torch.nn.utils.parametrize.remove_parametrizations"
+    elif "weight" not in layer._parameters:
+        way_out = "torch.nn.utils.remove_weight_norm, remove_spectral_norm or prune.remove, whichever put it there"
+    else:
+        return
+    raise ValueError(
+        f"layer {candidate.name!r} computes its weight from other parameters: make that permanent first with "
+        f"{way_out}; or leave the layer out with where="
+    )
 
 
-def _named(where: str | Iterable[str], names: list[str]) -> Policy:
-    patterns = [where] if isinstance(where, str) else list(where)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"where={pattern!r} names no layer that could be binary; there are: {', '.join(names)}")
-    return lambda candidate: any(fnmatchcase(candidate.name, pattern) for pattern in patterns)
-
-
-def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put ``new`` wherever ``old`` stands, in every place that shares it."""
+def _put(model: nn.Module, twins: dict[nn.Module, BinaryLayer]) -> None:
+    """Put each twin wherever its layer stands, in every place that shares it."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child is old:
-                parent._modules[name] = new
+            if child in twins:
+                parent._modules[name] = twins[child]

@@ -1,91 +1,25 @@
-"""Torch's layers with binary weights: the same arguments, plus a quantizer for the weights and one for the input.
-
-The layer's ``weight`` stays the real latent, under torch's own name, so optimizers, ``state_dict`` and checkpoints of
-the real layer keep working. What it multiplies with is ``scale · quantizer(weight)``.
-"""
+"""Torch's layers with binary weights: the same arguments, plus a quantizer for the weights and one for the input."""
 
 import copy
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.nn.quantizers import BiHalf, WeightQuantizer
+from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.quantizers import WeightQuantizer
 
-
-class BinaryLayer(nn.Module):
-    """What all binary layers share: quantizers, scale, and symbols that are found once per change of the latents."""
-
-    weight: Tensor
-    scale: Tensor
-    weight_quantizer: WeightQuantizer
-    input_quantizer: nn.Module | None
-
-    def make_binary_(
-        self, weight_quantizer: WeightQuantizer | None, input_quantizer: nn.Module | None, init: str = "torch"
-    ) -> None:
-        """Take the quantizers in (copies, so layers share no state), set the scale, start the latents."""
-        _start_latents_(self, init)
-        self.weight_quantizer = copy.deepcopy(weight_quantizer) if weight_quantizer is not None else BiHalf()
-        self.input_quantizer = copy.deepcopy(input_quantizer)
-        filters = self.to_filters(self.weight.detach())
-        self.weight_quantizer.to(device=filters.device, dtype=filters.dtype).fit_(filters)
-        scale = self.weight_quantizer.initial_scale(filters[0].numel())
-        self.register_buffer("scale", torch.tensor(scale, dtype=filters.dtype, device=filters.device))
-        self._known: tuple[list[Tensor], str, Tensor] | None = None
-
-    def to_filters(self, weight: Tensor) -> Tensor:
-        """The weight with the filter as first axis."""
-        return weight
-
-    def from_filters(self, filters: Tensor) -> Tensor:
-        """The inverse of :meth:`to_filters`."""
-        return filters
-
-    def binary_weight(self) -> Tensor:
-        """``scale · symbols``, joined to the latents by the quantizer's gradient: what the layer multiplies with."""
-        filters = self.to_filters(self.weight)
-        known = None if self.training or _is_traced(filters) else self.symbols()
-        return self.from_filters(self.weight_quantizer(filters, known)) * self.scale
-
-    def symbols(self) -> Tensor:
-        """The symbols of the latents as they are now, filter first, without gradient.
-
-        They are kept, and found anew only when a latent, a tensor of the quantizer or one of its settings differs
-        from the time they were found. The values themselves are compared: a write through ``.data`` counts.
-        """
-        filters = self.to_filters(self.weight.detach())
-        found_from = [filters, *self.weight_quantizer.buffers(), *self.weight_quantizer.parameters()]
-        settings = repr(self.weight_quantizer)
-        if self._known is not None:
-            tensors, settings_then, symbols = self._known
-            if settings_then == settings and all(map(_same, tensors, found_from)):
-                return symbols
-        symbols = self.weight_quantizer.symbols(filters)
-        self._known = ([tensor.detach().clone() for tensor in found_from], settings, symbols)
-        return symbols
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode; training needs no symbols kept, so they are let go."""
-        if mode:
-            self._known = None
-        return super().train(mode)
-
-    def quantize_input(self, inputs: Tensor) -> Tensor:
-        """The input as the layer sees it."""
-        return inputs if self.input_quantizer is None else self.input_quantizer(inputs)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The scale is a constant of the layer, so the checkpoint of a real model, which has none, loads too.
-        state_dict.setdefault(prefix + "scale", self.scale)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": None}
+__all__ = [
+    "BINARY_FOR",
+    "BinaryConv1d",
+    "BinaryConv2d",
+    "BinaryConvTranspose2d",
+    "BinaryLayer",
+    "BinaryLinear",
+    "binary_twin",
+]
 
 
 class BinaryLinear(BinaryLayer, nn.Linear):
@@ -150,6 +84,7 @@ class BinaryConv1d(BinaryLayer, nn.Conv1d):
 class BinaryConv2d(BinaryLayer, nn.Conv2d):
     """:class:`torch.nn.Conv2d` with binary weights; a filter is the weights of one output channel.
 
+    >>> from equalbits.nn import BiHalf
     >>> layer = BinaryConv2d(3, 16, 3, padding=1, weight_quantizer=BiHalf(p_pos=0.25))
     >>> (layer.symbols() == 1).flatten(1).sum(dim=1).unique()  # of 27
     tensor([7])
@@ -259,24 +194,8 @@ BINARY_FOR: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
 def binary_twin(layer: nn.Module, weight_quantizer: WeightQuantizer, input_quantizer: nn.Module | None) -> BinaryLayer:
     """The binary layer that does what ``layer`` does, with the same parameters (not copies), hooks and mode."""
     twin = object.__new__(BINARY_FOR[type(layer)])
-    for name, value in layer.__dict__.items():
-        twin.__dict__[name] = copy.copy(value) if isinstance(value, dict) else value
+    # Hooks are shared, so that the handles the user holds still take them off; what the twin adds to is its own.
+    own = {name: copy.copy(layer.__dict__[name]) for name in ("_parameters", "_buffers", "_modules")}
+    twin.__dict__.update(layer.__dict__ | own)
     twin.make_binary_(weight_quantizer, input_quantizer)
     return twin.train(layer.training)
-
-
-def _start_latents_(layer: BinaryLayer, init: str) -> None:
-    if init == "kaiming":
-        connections = layer.to_filters(layer.weight.detach())[0].numel()
-        nn.init.normal_(layer.weight, std=math.sqrt(2 / connections))
-    elif init != "torch":
-        raise ValueError(f"init={init!r} is not known: choose 'torch' (as torch starts the layer) or 'kaiming'")
-
-
-def _is_traced(tensor: Tensor) -> bool:
-    """Whether a graph is being recorded: then what is known now may not be what holds when it runs."""
-    return torch.compiler.is_compiling() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def _same(then: Tensor, now: Tensor) -> bool:
-    return then.shape == now.shape and then.dtype == now.dtype and then.device == now.device and torch.equal(then, now)

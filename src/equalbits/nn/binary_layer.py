@@ -1,0 +1,187 @@
+"""What every binary layer shares: real latents under torch's own name, a quantizer, a scale, and symbols kept in eval.
+
+The layer's ``weight`` stays the real latent, so optimizers, ``state_dict`` and checkpoints of the real layer keep
+working. What it multiplies with is ``scale · quantizer(weight)``.
+"""
+
+import copy
+import enum
+import math
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.nn.quantizers import BiHalf, WeightQuantizer
+
+
+class BinaryLayer(nn.Module):
+    """What all binary layers share. A layer of one's own adds the axes (:meth:`to_filters`) and a forward."""
+
+    weight: Tensor
+    scale: Tensor
+    init: str
+    weight_quantizer: WeightQuantizer
+    input_quantizer: nn.Module | None
+
+    def make_binary_(
+        self, weight_quantizer: WeightQuantizer | None, input_quantizer: nn.Module | None, init: str = "torch"
+    ) -> None:
+        """Take the quantizers in (copies, so layers share no state), set the scale, start the latents."""
+        check_quantizers(weight_quantizer, input_quantizer)
+        if init not in ("torch", "kaiming"):
+            raise ValueError(f"init={init!r} is not known: choose 'torch' (as torch starts the layer) or 'kaiming'")
+        self.init = init
+        if self._connections() == 0:
+            raise ValueError(f"weight has shape {tuple(self.weight.shape)}: a filter needs at least one connection")
+        self.weight_quantizer = BiHalf() if weight_quantizer is None else copy.deepcopy(weight_quantizer)
+        self.input_quantizer = copy.deepcopy(input_quantizer)
+        for quantizer in (self.weight_quantizer, self.input_quantizer):
+            if quantizer is not None:
+                quantizer.to(device=self.weight.device, dtype=self.weight.dtype)
+        self.register_buffer("scale", torch.empty((), dtype=self.weight.dtype, device=self.weight.device))
+        self._start_()
+        self.weight_quantizer.fit_(self.to_filters(self.weight.detach()))
+        self._known: _Known | None = None
+
+    def to_filters(self, weight: Tensor) -> Tensor:
+        """The weight with the filter as first axis."""
+        return weight
+
+    def from_filters(self, filters: Tensor) -> Tensor:
+        """The inverse of :meth:`to_filters`."""
+        return filters
+
+    def binary_weight(self) -> Tensor:
+        """``scale · symbols``, joined to the latents by the quantizer's gradient: what the layer multiplies with.
+
+        It lies in memory as the latents do, so a model in ``channels_last`` has nothing to convert at each step.
+        """
+        filters = self.to_filters(self.weight)
+        symbols = self._kept_symbols() if self._may_keep() else self.symbols()
+        binary = self.from_filters(self.weight_quantizer(filters, symbols)) * self.scale
+        return _laid_out_like(self.weight, binary)
+
+    def symbols(self) -> Tensor:
+        """The symbols of the latents as they are now, filter first, without gradient."""
+        filters = self.to_filters(self.weight.detach())
+        return _laid_out_like(filters, self.weight_quantizer.symbols(filters))
+
+    def _kept_symbols(self) -> Tensor:
+        """The symbols, found anew only when a latent, a tensor of the quantizer or one of its settings has changed.
+
+        The values themselves are compared, since a write through ``.data`` leaves no other trace. Reading them costs
+        about a tenth of ranking them.
+        """
+        found_from = [self.weight, *self.weight_quantizer.buffers(), *self.weight_quantizer.parameters()]
+        settings = _settings(self.weight_quantizer)
+        known = self._known
+        if known is not None and known.settings == settings and all(map(_same, known.found_from, found_from)):
+            return known.symbols
+        with torch.inference_mode(False), torch.no_grad():  # so that they serve a later pass with gradients, too
+            symbols = self.symbols()
+            copies = [tensor.detach().clone() for tensor in found_from]
+        self._known = None if settings is None else _Known(copies, settings, symbols)
+        return symbols
+
+    def _may_keep(self) -> bool:
+        """Whether symbols found now may serve the next pass.
+
+        Not in training, where latents change at each step; not where a graph is recorded or a transform is at work,
+        since the tensors then stand for others; not on a GPU, where comparing would make the host wait.
+        """
+        return not (
+            self.training
+            or torch.compiler.is_compiling()
+            or torch._C._get_tracing_state() is not None
+            or torch._C._are_functorch_transforms_active()
+            or self.weight.device.type != "cpu"
+            or type(self.weight.detach()) is not Tensor
+        )
+
+    def _start_(self) -> None:
+        self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
+        if self.init == "kaiming":
+            nn.init.normal_(self.weight, std=math.sqrt(2 / self._connections()))
+
+    def _connections(self) -> int:
+        """``D``, how many weights a filter has."""
+        return math.prod(self.to_filters(self.weight.detach()).shape[1:])
+
+    def reset_parameters(self) -> None:
+        """Start latents, bias and scale as a new layer does; call it after ``to_empty`` on a model made on ``meta``."""
+        super().reset_parameters()  # type: ignore[misc]
+        if "scale" in self._buffers:  # torch's constructor calls this before the layer is binary
+            self._start_()
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; training needs no symbols kept, so they are let go."""
+        if mode:
+            self._known = None
+        return super().train(mode)
+
+    def quantize_input(self, inputs: Tensor) -> Tensor:
+        """The input as the layer sees it."""
+        return inputs if self.input_quantizer is None else self.input_quantizer(inputs)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The checkpoint of a real layer knows no scale and no quantizer. They stay as they are, so that it loads too.
+        if prefix + "scale" not in state_dict:
+            for name, value in self.state_dict().items():
+                if name == "scale" or name.startswith(("weight_quantizer.", "input_quantizer.")):
+                    state_dict.setdefault(prefix + name, value)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.scale.is_meta and not self.weight.is_meta:  # a model made on ``meta`` that took the weights over
+            self.scale = torch.empty_like(self.scale, device=self.weight.device)
+            self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": None}
+
+
+def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:
+    """Refuse what is not a quantizer; a class where an object should be is the usual slip."""
+    for name, given, kind, example in (
+        ("weight_quantizer", weight_quantizer, WeightQuantizer, "BiHalf()"),
+        ("input_quantizer", input_quantizer, nn.Module, "SignActivation()"),
+    ):
+        if given is not None and not isinstance(given, kind):
+            what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+            raise ValueError(f"{name} is {what}: give a {kind.__name__}, as in {name}={example}")
+
+
+class _Known(NamedTuple):
+    """Symbols, and copies of all they were found from."""
+
+    found_from: list[Tensor]
+    settings: list[Any]
+    symbols: Tensor
+
+
+#: What torch keeps in every module; all else in a quantizer is a setting of its own. The mode may be one.
+_TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
+_PLAIN = (bool, int, float, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
+
+
+def _settings(quantizer: nn.Module) -> list[Any] | None:
+    """All a quantizer holds besides tensors; None where a part could change without showing it, as a list can."""
+    found = [
+        (name, type(module), key, value)
+        for name, module in quantizer.named_modules()
+        for key, value in vars(module).items()
+        if key not in _TORCHS_OWN
+    ]
+    return found if all(isinstance(value, _PLAIN) for *_, value in found) else None
+
+
+def _same(then: Tensor, now: Tensor) -> bool:
+    return then.shape == now.shape and then.dtype == now.dtype and then.device == now.device and torch.equal(then, now)
+
+
+def _laid_out_like(reference: Tensor, tensor: Tensor) -> Tensor:
+    """``tensor`` in ``channels_last`` where ``reference`` is, untouched elsewhere."""
+    if reference.dim() != 4 or reference.is_contiguous():
+        return tensor
+    if not reference.is_contiguous(memory_format=torch.channels_last):
+        return tensor
+    return tensor.contiguous(memory_format=torch.channels_last)
