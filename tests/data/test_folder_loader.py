@@ -111,6 +111,19 @@ def test_stretching_shows_all_of_a_wide_image_and_shorter_only_its_middle(tmp_pa
     assert middle[1].min() < 10 and middle[1].max() > 245
 
 
+@pytest.mark.parametrize("shape", [(50, 37), (37, 50), (33, 31), (40, 40), (17, 90)])
+def test_shorter_is_scaling_the_whole_image_and_cutting_its_middle(tmp_path, shape):
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    image.save(tmp_path / "noise.png")
+    width, height = (int(32 * side / min(image.size)) for side in image.size)
+    left, top = round((width - 32) / 2), round((height - 32) / 2)
+    whole = image.resize((width, height), Image.Resampling.BILINEAR)
+    twin = np.array(whole.crop((left, top, left + 32, top + 32))).transpose(2, 0, 1)
+    found = decode_image(str(tmp_path / "noise.png"), Decoding(resize=32, crop=32, fit="shorter")).numpy()
+    assert np.abs(found.astype(int) - twin).max() <= 1
+
+
 def test_draft_decoding_comes_close_to_the_full_one(tmp_path):
     path = gradient(tmp_path / "large.jpg", (512, 384), quality=95)
     fast, full = (decode_image(path, Decoding(resize=32, crop=32, draft=draft)).int() for draft in (True, False))

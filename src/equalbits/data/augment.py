@@ -33,8 +33,7 @@ class BoxRandoms(NamedTuple):
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Turn pixels 0 to 255 into float32 of about zero mean and unit variance in each channel.
 
-    It subtracts, then multiplies: an order that no compiler may fuse into one rounding, so that the CPU, the GPU and
-    a compiled step give the same bits.
+    The CPU and the GPU give the same bits. A compiled step may fuse the products and differ in the last one.
 
     >>> normalise(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), torch.tensor([0.5]), torch.tensor([0.25]))
     tensor([[[[-2.,  2.]]]])
@@ -92,9 +91,9 @@ def _within(places: Tensor, length: int) -> Tensor:
 def centre_crop(images: Tensor, mean: Tensor, std: Tensor, *, size: int) -> Tensor:
     """Keep the middle ``size``×``size`` pixels of each image, and normalise.
 
-    An odd rest leaves one more row or column at the bottom and right, as everywhere else in this room.
+    Half a pixel is rounded to the even one, as torchvision does.
     """
-    top, left = ((length - size) // 2 for length in images.shape[-2:])
+    top, left = (round((length - size) / 2) for length in images.shape[-2:])
     return normalise(images[..., top : top + size, left : left + size], mean, std)
 
 

@@ -103,15 +103,26 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
             if image.mode == "P":
                 image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
             picture = image.convert("RGB")
-            box = None
-            if decoding.fit == "shorter":
-                side = min(picture.size)
-                left, top = ((length - side) / 2 for length in picture.size)
-                box = (left, top, left + side, top + side)
+            width, height = picture.size
+            box = _middle(width, height, size) if decoding.fit == "shorter" else None
             pixels = np.array(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
     except Exception as error:  # the many decoders raise many kinds
         raise DataError(f"{path}: not a readable image ({_one_line(error)}); replace or remove the file") from None
     return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def _middle(width: int, height: int, size: int) -> tuple[float, float, float, float]:
+    """The part of an image that is its middle square once the shorter side is ``size``, rounded as torchvision does.
+
+    Scaling that part alone gives the pixels that scaling the whole and then cutting would give.
+    """
+    scaled = [size * length // min(width, height) for length in (width, height)]
+    starts = [round((length - size) / 2) for length in scaled]
+    (left, right), (top, bottom) = (
+        (start * length / whole, (start + size) * length / whole)
+        for start, whole, length in zip(starts, scaled, (width, height), strict=True)
+    )
+    return left, top, right, bottom
 
 
 def _one_line(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Batches of a data set that lives on the device: order, augmentation and sharing among processes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -80,11 +80,12 @@ class Loader:
         for batch in range(start, len(self)):
             size = self.sizes[batch]
             indices = order[batch, :size]
-            chosen = Randoms(*(values[batch, :size] for values in randoms)) if randoms else None
-            yield (
-                make_batch(self.dataset.images, indices, chosen, self.mean, self.std),
-                self.dataset.labels[indices],
-            )
+            yield self.pick(indices, [values[batch, :size] for values in randoms] if randoms else None)
+
+    def pick(self, indices: Tensor, randoms: Sequence[Tensor] | None) -> tuple[Tensor, Tensor]:
+        """The batch of these images with these random choices, made on the device alone, as a captured step needs."""
+        chosen = Randoms(*randoms) if randoms is not None else None
+        return make_batch(self.dataset.images, indices, chosen, self.mean, self.std), self.dataset.labels[indices]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate once over data in fixed order, as an evaluation does."""
