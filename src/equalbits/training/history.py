@@ -1,0 +1,126 @@
+"""What a run tells about itself: a record per epoch, and now and then one in between. A reporter is any callable."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from equalbits.training.score import Score
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Where training stands inside an epoch; the counts are this process's alone."""
+
+    epoch: int
+    epochs: int
+    batch: int
+    batches: int
+    train: Score
+    images_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch that is done, counted from 1. ``test`` is None where the epoch was not scored."""
+
+    epoch: int
+    lr: float
+    train: Score
+    test: Score | None
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, counts and all; the inverse of :meth:`from_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> "EpochRecord":
+        """Rebuild a record from plain data."""
+        test = Score(**facts["test"]) if facts["test"] is not None else None
+        return cls(**{**facts, "train": Score(**facts["train"]), "test": test})
+
+
+#: Is told of every record; what it does with it is its own affair.
+Reporter = Callable[[StepRecord | EpochRecord], None]
+
+
+@dataclass(frozen=True)
+class History:
+    """All epochs of a run."""
+
+    epochs: tuple[EpochRecord, ...]
+
+    @property
+    def scored(self) -> list[EpochRecord]:
+        """The epochs whose model was scored on the test data."""
+        return [record for record in self.epochs if record.test is not None]
+
+    @property
+    def last(self) -> EpochRecord | None:
+        """The last scored epoch: what the finished model is worth."""
+        return self.scored[-1] if self.scored else None
+
+    @property
+    def best(self) -> EpochRecord | None:
+        """The best scored epoch, picked by the test data itself and so a little flattering; the first of equals."""
+        return max(self.scored, key=lambda record: record.test.correct if record.test else -1, default=None)
+
+
+class JsonLines:
+    """Appends each epoch to ``history.jsonl``, one JSON object a line; starts from the epochs known already."""
+
+    def __init__(self, path: Path, known: History) -> None:
+        self.path = path
+        path.write_text("".join(self._line(record) for record in known.epochs))
+
+    def __call__(self, record: StepRecord | EpochRecord) -> None:
+        """Keep an epoch's record; the others are for the moment only."""
+        if isinstance(record, EpochRecord):
+            with self.path.open("a") as file:
+                file.write(self._line(record))
+
+    @staticmethod
+    def _line(record: EpochRecord) -> str:
+        return json.dumps(record.as_dict()) + "\n"
+
+
+def scalars(record: EpochRecord) -> dict[str, float]:
+    """The curves of an epoch by name, for whoever draws them."""
+    curves = {"lr": record.lr, "train/loss": record.train.loss, "train/accuracy": record.train.accuracy}
+    if record.test is not None:
+        curves |= {"test/loss": record.test.loss, "test/accuracy": record.test.accuracy}
+    return curves
+
+
+class TensorBoard:
+    """Writes each epoch's curves as TensorBoard events. Needs the package ``tensorboard``."""
+
+    def __init__(self, folder: Path, known: History) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # Events at or after the first unknown epoch, from a run that was cut off, are hidden from the reader.
+        self.writer = SummaryWriter(str(folder), purge_step=len(known.epochs) + 1)
+
+    def __call__(self, record: StepRecord | EpochRecord) -> None:
+        """Keep an epoch's record; the others are for the moment only."""
+        if isinstance(record, EpochRecord):
+            for name, value in scalars(record).items():
+                self.writer.add_scalar(name, value, record.epoch)
+            self.writer.flush()
+
+
+class WeightsAndBiases:
+    """Sends each epoch's curves to Weights & Biases. Needs the package ``wandb`` and its log-in."""
+
+    def __init__(self, **settings: Any) -> None:
+        import wandb
+
+        self.run = wandb.init(**settings)
+
+    def __call__(self, record: StepRecord | EpochRecord) -> None:
+        """Keep an epoch's record; the others are for the moment only."""
+        if isinstance(record, EpochRecord):
+            self.run.log(scalars(record), step=record.epoch)

@@ -1,0 +1,87 @@
+"""The training loop: the main path on one screen, and others watch it."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.nn import set_progress
+from equalbits.training.config import TrainConfig
+from equalbits.training.distill import distilling
+from equalbits.training.history import History, Reporter
+from equalbits.training.interruption import stop_requests
+from equalbits.training.run import Run
+from equalbits.training.step import AnyBatches, as_batches
+
+#: Is told the model and the number of steps done, after every step.
+Watcher = Callable[[nn.Module, int], None]
+
+# Processes agree on stopping only so often: each time costs a round of messages.
+AGREE_EVERY = 20
+
+
+def train(
+    model: nn.Module,
+    batches: AnyBatches,
+    config: TrainConfig,
+    *,
+    test: Iterable[tuple[Tensor, Tensor]] | None = None,
+    watchers: Sequence[Watcher] = (),
+    reporters: Sequence[Reporter] | Callable[[History], Sequence[Reporter]] = (),
+    teacher: nn.Module | None = None,
+    out: Path | None = None,
+) -> History:
+    """Train ``model`` in place and return the history of its epochs.
+
+    With ``out``, a checkpoint is kept there, and a run that finds one goes on from it, to the same bits on a CPU as if
+    it had never stopped; SIGTERM and Ctrl-C then save and raise :class:`InterruptedTraining`. Several processes
+    started by ``torchrun`` share each batch. ``watchers`` are called as ``f(model, step)`` before the first step and
+    after every step. ``batches`` is a :class:`equalbits.data.Loader`, or any loader that can be iterated over again.
+    """
+    with (
+        _numerics(config.precision),
+        _own_randomness(model),
+        distilling(model, teacher, config) as loss,
+        stop_requests(listen=out is not None) as stop,
+    ):
+        run = Run(model, as_batches(batches), config, loss, out)
+        told = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
+        for watcher in watchers:
+            watcher(model, run.position.step)
+        while run.epoch < config.epochs:
+            began, seen_before = time.perf_counter(), run.meter.read(everywhere=False).total
+            set_progress(model, run.epoch / config.epochs)
+            model.train()
+            for step in run.steps():
+                for watcher in watchers:
+                    watcher(model, step)
+                run.report(told, began, seen_before)
+                if step % AGREE_EVERY == 0 or run.alone:
+                    run.stop_if(stop.signal_number)
+                run.save_if_due()
+            run.finish_epoch(test, told, time.perf_counter() - began)
+        run.save()
+        return History(tuple(run.epochs))
+
+
+@contextmanager
+def _own_randomness(model: nn.Module) -> Iterator[None]:
+    """Leave the caller's random state as it was found."""
+    devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices=sorted(index or 0 for index in devices)):
+        yield
+
+
+@contextmanager
+def _numerics(precision: str) -> Iterator[None]:
+    """TF32 products on a GPU unless full float32 is asked for; as they were afterwards."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "fp32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

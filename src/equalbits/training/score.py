@@ -1,0 +1,87 @@
+"""Scores as counts: every image is counted once, and shares are taken last."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as nnf
+
+from equalbits.training import distributed
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many images of how many were right, first guess and among the first five, and the summed loss.
+
+    >>> str(Score(correct=79, total=100, correct_top5=95, loss_sum=62.0))
+    '79.00 % of 100 (loss 0.6200)'
+    """
+
+    correct: int
+    total: int
+    correct_top5: int
+    loss_sum: float
+
+    @property
+    def accuracy(self) -> float:
+        """Per cent right at the first guess."""
+        return 100 * self.correct / self.total
+
+    @property
+    def accuracy_top5(self) -> float:
+        """Per cent with the right class among the first five."""
+        return 100 * self.correct_top5 / self.total
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy."""
+        return self.loss_sum / self.total
+
+    def __str__(self) -> str:
+        return f"{self.accuracy:.2f} % of {self.total:,} (loss {self.loss:.4f})"
+
+
+class Meter:
+    """Counts on the device, so that reading them is the only time the host waits."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # as count_guesses gives them
+
+    def read(self, *, everywhere: bool = True) -> Score:
+        """The counts so far, of all processes or of this one."""
+        sums = distributed.summed(self.sums) if everywhere else self.sums
+        correct, total, correct_top5, loss = sums.tolist()
+        return Score(int(correct), int(total), int(correct_top5), loss)
+
+
+def count_guesses(logits: Tensor, labels: Tensor, loss_sum: Tensor) -> Tensor:
+    """Right guesses, images, right among the first five, and loss of a batch, as four float64 sums.
+
+    A class outranks the label's when its logit is larger, or equal at a lower index, as argmax has it: a net that
+    says the same of every class is not right by default. Comparisons alone, so that a compiler can fuse them.
+    """
+    own = logits.detach().gather(1, labels[:, None])
+    indices = torch.arange(logits.shape[1], device=logits.device)
+    above = (logits.detach() > own) | ((logits.detach() == own) & (indices < labels[:, None]))
+    rank = above.sum(dim=1)
+    total = torch.full((), len(labels), dtype=torch.float64, device=logits.device)
+    return torch.stack([(rank == 0).sum().double(), total, (rank < 5).sum().double(), loss_sum.detach().double()])
+
+
+def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str = "fp32") -> Score:
+    """Score a model on every image of ``batches``; over all processes where there are several."""
+    was_training = model.training
+    model.eval()
+    device = next(iter(model.parameters())).device
+    meter = Meter(device)
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        for images, labels in batches:
+            images, labels = images.to(device), labels.to(device)
+            logits = model(images).float()
+            meter.sums += count_guesses(logits, labels, nnf.cross_entropy(logits, labels, reduction="sum"))
+    model.train(was_training)
+    score = meter.read()
+    if score.total == 0:
+        raise ValueError("there was no image to score: the test data is empty")
+    return score
