@@ -25,8 +25,15 @@ _ROOM_OF = {
     "create_model": "models",
     "list_models": "models",
     "register_model": "models",
+    "load_dataset": "data",
+    "Loader": "data",
+    "TrainConfig": "training",
+    "train": "training",
+    "evaluate": "training",
     "audit": "analysis",
     "summarize": "analysis",
+    "get_recipe": "recipes",
+    "run_recipe": "recipes",
 }
 
 __all__ = ["__version__", *_ROOM_OF]

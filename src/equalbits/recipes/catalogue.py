@@ -1,0 +1,97 @@
+"""The recipes that have a name: the paper's experiments, and small ones on the embedded data.
+
+Each row of the paper's experiments is one recipe; the method is a setting (``model.weight_quantizer``), since a fair
+comparison changes nothing else.
+"""
+
+import difflib
+from fnmatch import fnmatchcase
+
+from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
+from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig
+
+_SHALLOW = TrainConfig(epochs=100, optimizer=OptimizerConfig(weight_decay=1e-4))
+_STEPS = ScheduleConfig(name="step", milestones=(150, 250, 320))
+_DEEP = TrainConfig(epochs=350, optimizer=OptimizerConfig(weight_decay=5e-4), schedule=_STEPS)
+_IMAGENET = TrainConfig(epochs=100, schedule=ScheduleConfig(name="step", milestones=(30, 60, 90)))
+_PUBLISHED = {"conv2": 79.25, "conv4": 87.68, "conv6": 89.92, "conv8": 90.40}
+
+
+def _recipes() -> list[Recipe]:
+    found = []
+    for net, score in _PUBLISHED.items():
+        about = f"{net.capitalize()} of the paper's table 2: all layers binary, no batch norm, torch's own start"
+        for data, expected in (("cifar10", score), ("cifar100", None)):
+            found.append(_recipe(f"{data}-{net}", about, net, data, _SHALLOW, expected=expected))
+    resnet20 = TrainConfig(epochs=400)
+    for net, inputs, name in (("resnet20", "", "resnet20-1w32a"), ("resnet20", "ede", "resnet20-1w1a")):
+        about = "IR-Net's ResNet-20 and its settings, which the paper announces and does not report"
+        found.append(_recipe(f"cifar10-{name}", about, net, "cifar10", resnet20, inputs=inputs, statistics="imagenet"))
+    for data, nets in {
+        "cifar10": ("resnet18", "resnet34"),
+        "cifar100": ("vgg16", "resnet18", "resnet34", "inception_v3", "shufflenet"),
+    }.items():
+        for net in nets:
+            widths = ("", "sign") if net.startswith("resnet") else ("",)
+            for inputs in widths:
+                bits = "1w1a" if inputs else "1w32a"
+                about = (
+                    f"{net} of the paper's figure 7 and released code, {bits}: first, last and downsampling layers real"
+                )
+                name = f"{data}-{net.replace('_', '-')}-{bits}"
+                found.append(_recipe(name, about, net, data, _DEEP, inputs=inputs))
+    for net, score in (("imagenet_resnet18", 60.40), ("imagenet_resnet34", 64.17)):
+        about = "ImageNet row of the paper's table 3, binary weights and activations"
+        name = net.replace("_", "-")
+        found.append(_recipe(name, about, net, "imagenet", _IMAGENET, inputs="sign", expected=score, batch_size=256))
+    quick = TrainConfig(epochs=3, schedule=ScheduleConfig(per="step"))
+    about = "A small net on the data that comes with the package: seconds an epoch on a laptop"
+    for net in ("conv2", "conv4"):
+        model = ModelConfig(name=net, options={"width": 0.25, "batch_norm": True})
+        found.append(
+            Recipe(name=f"fashion-{net}", about=about, model=model, data=DataConfig(name="fashion"), train=quick)
+        )
+    return found
+
+
+def _recipe(
+    name: str,
+    about: str,
+    net: str,
+    data: str,
+    train: TrainConfig,
+    *,
+    inputs: str = "",
+    statistics: str = "",
+    expected: float | None = None,
+    batch_size: int = 128,
+) -> Recipe:
+    return Recipe(
+        name=name,
+        about=about,
+        expected=expected,
+        model=ModelConfig(name=net, input_quantizer=inputs),
+        data=DataConfig(name=data, statistics=statistics, batch_size=batch_size),
+        train=train,
+    )
+
+
+_CATALOGUE = {recipe.name: recipe for recipe in _recipes()}
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """The names of the recipes that match.
+
+    >>> list_recipes("fashion-*")
+    ['fashion-conv2', 'fashion-conv4']
+    """
+    return [name for name in _CATALOGUE if fnmatchcase(name, pattern)]
+
+
+def get_recipe(name: str) -> Recipe:
+    """The recipe of this name."""
+    if name not in _CATALOGUE:
+        close = difflib.get_close_matches(name, _CATALOGUE, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "`equalbits list recipes` shows them"
+        raise ValueError(f"no recipe {name!r}; {hint}")
+    return _CATALOGUE[name]

@@ -1,0 +1,207 @@
+"""A recipe: which model on which data with which settings, frozen, checked, and written as TOML."""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from equalbits.training import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The network by its registered name, its quantizers by theirs (an empty name: none), and its own options."""
+
+    name: str
+    weight_quantizer: str = "bihalf"
+    input_quantizer: str = ""
+    init: str = "torch"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The data set by its name, and how it is cut into batches.
+
+    ``statistics`` names mean and std (empty: the data set's own); ``limit`` trains on so many images only (0: all);
+    ``resize``, ``crop`` and ``workers`` are for image files.
+    """
+
+    name: str
+    batch_size: int = 128
+    augment: bool = True
+    statistics: str = ""
+    test_batch_size: int = 1000
+    limit: int = 0
+    resize: int = 256
+    crop: int = 224
+    workers: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "test_batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"data.{name}={getattr(self, name)} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What to train, by name. ``expected`` is the published score in per cent, ``about`` says where it comes from."""
+
+    name: str
+    about: str = ""
+    expected: float | None = None
+    model: ModelConfig
+    data: DataConfig
+    train: TrainConfig
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Recipe":
+        """The recipe with some settings replaced, by the names :meth:`to_toml` writes.
+
+        >>> from equalbits.recipes import get_recipe
+        >>> get_recipe("cifar10-conv2").with_settings({"epochs": 2, "optimizer.lr": 0.05}).train.optimizer.lr
+        0.05
+        """
+        table = self.as_dict()
+        for path, value in settings.items():
+            _put(table, path, value)
+        return recipe_from_dict(table)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, nested as in the TOML: training's settings stand at the top."""
+        table = dataclasses.asdict(self)
+        train = table.pop("train")
+        plain = {name: value for name, value in train.items() if not isinstance(value, dict)}
+        nested = {name: value for name, value in train.items() if isinstance(value, dict)}
+        return {**{k: v for k, v in table.items() if k not in ("model", "data")}, **plain} | {
+            "model": table["model"],
+            "data": table["data"],
+            **nested,
+        }
+
+    def to_toml(self) -> str:
+        """The recipe as TOML, which :func:`read_recipe` reads back."""
+        return _toml(self.as_dict())
+
+
+def recipe_from_dict(table: Mapping[str, Any]) -> Recipe:
+    """Build a recipe from plain data; a name or type that does not fit is refused with the nearest that does."""
+    own = {"name", "about", "expected", "model", "data"}
+    train = {name: value for name, value in table.items() if name not in own}
+    known = own | {f.name for f in dataclasses.fields(TrainConfig)}
+    for name in table:
+        _check_known(name, known)
+    rest = {name: value for name, value in table.items() if name in own}
+    return _build(Recipe, {**rest, "train": train}, "")  # type: ignore[no-any-return]
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read a recipe of one's own from a TOML file."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+    try:
+        return recipe_from_dict({"name": path.stem, **table})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
+    """Read ``name=value`` words; a value is TOML where it reads as such, else a plain word.
+
+    >>> parse_settings(["optimizer.lr=0.05", "model.name=conv4", "schedule.milestones=[10, 20]"])
+    {'optimizer.lr': 0.05, 'model.name': 'conv4', 'schedule.milestones': [10, 20]}
+    """
+    settings: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"{assignment!r} is not a setting: write name=value, as in optimizer.lr=0.05")
+        try:
+            settings[name.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[name.strip()] = text.strip()
+    return settings
+
+
+def _put(table: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for depth, name in enumerate(parents):
+        if not isinstance(table.get(name), dict):
+            shown = ".".join(parents[: depth + 1])
+            raise ValueError(f"no setting {path!r}: {shown!r} is not a group{_nearest(name, table)}")
+        table = table[name]
+    if last not in table and (not parents or parents[-1] != "options"):
+        raise ValueError(f"no setting {path!r}{_nearest(last, table)}")
+    if isinstance(table.get(last), dict):
+        raise ValueError(f"{path!r} is a group of settings: set one of {', '.join(f'{path}.{k}' for k in table[last])}")
+    table[last] = value
+
+
+def _check_known(name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise ValueError(f"no setting {name!r}{_nearest(name, known)}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+
+
+def _build(kind: Any, table: Mapping[str, Any], path: str) -> Any:
+    """Build a settings class from plain data, checking names and types on the way."""
+    hints = get_type_hints(kind)
+    for name in table:
+        _check_known(name, hints)
+    required = [
+        f.name
+        for f in dataclasses.fields(kind)
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and f.name not in table
+    ]
+    if required:
+        raise ValueError(f"setting {path}{required[0]} is missing")
+    return kind(**{name: _typed(hints[name], value, path + name) for name, value in table.items()})
+
+
+def _typed(hint: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{path}={value!r} must be a group of settings")
+        return _build(hint, value, "" if path == "train" else path + ".")
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{path}={value!r} must be a list, as in [1, 2]")
+        return tuple(_typed(inner, item, path) for item in value)
+    if hint == float | None:
+        return None if value is None else _typed(float, value, path)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wanted = get_origin(hint) or hint
+    if type(value) is not wanted:
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a group"}
+        raise ValueError(f"{path}={value!r} must be {words.get(wanted, wanted)}")
+    return value
+
+
+def _toml(table: Mapping[str, Any], path: str = "") -> str:
+    plain = {name: value for name, value in table.items() if not isinstance(value, dict) and value is not None}
+    lines = [f"{name} = {_toml_value(value)}" for name, value in plain.items()]
+    for name, value in table.items():
+        if isinstance(value, dict) and value:
+            lines += ["", f"[{path}{name}]", _toml(value, f"{path}{name}.").rstrip()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    return repr(value)
