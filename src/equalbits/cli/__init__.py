@@ -1,0 +1,81 @@
+"""The command: words in, one call, words out. No logic of its own."""
+
+import argparse
+import difflib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn
+
+# name: (module that holds ADD and RUN, one line of help)
+COMMANDS = {
+    "demo": ("demo", "train sign, IR-Net and bi-half side by side on the embedded data, and draw them (2 minutes)"),
+    "train": ("train", "train a recipe, or a TOML file of your own; go on where it stopped"),
+    "evaluate": ("evaluate", "score a trained run on every test image"),
+    "list": ("list", "show recipes, models, methods and data sets by name; --show NAME prints a recipe"),
+    "inspect": ("inspect", "look into a trained run: layers, bits, bytes, and whether every filter holds its ratio"),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and what was perhaps meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if "invalid choice" in message and len(sys.argv) > 1:
+            close = difflib.get_close_matches(sys.argv[1], COMMANDS, n=1)
+            if sys.argv[1] not in COMMANDS:
+                meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
+                message = f"no command {sys.argv[1]!r}; {meant}"
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code: 0 done, 1 refused, 2 misread, 128 + n stopped by signal n."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _Parser(
+        prog="equalbits",
+        description="Binary neural networks whose share of +1 and -1 weights is exact.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="start with:  equalbits demo   ·   equalbits train fashion-conv2 --out runs/a   ·   equalbits list",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
+    wanted = next((word for word in words if not word.startswith("-")), None)
+    for name, (module, line) in COMMANDS.items():
+        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        if name == wanted:  # only the command that runs pays for its imports
+            import_module(f"equalbits.cli.{module}").add_arguments(command)
+    options = parser.parse_args(words)
+    if options.version:
+        from equalbits import __version__
+
+        print(f"equalbits {__version__}")
+        return 0
+    if options.command is None:
+        parser.print_help()
+        return 0
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    module = import_module(f"equalbits.cli.{COMMANDS[options.command][0]}")
+    try:
+        return int(module.run(options) or 0)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read our output, `head` perhaps, has heard enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError, ImportError, TypeError) as error:
+        if isinstance(error, TypeError) or os.environ.get("EQUALBITS_TRACEBACK"):
+            raise  # a mistake of ours, or asked for
+        print(f"equalbits {options.command}: {_one_line(error)}", file=sys.stderr)
+        return 1
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"this needs the package {error.name}: pip install {error.name}"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,29 @@
+"""``equalbits evaluate``."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from equalbits.recipes import evaluate_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``evaluate`` takes."""
+    parser.add_argument("run", metavar="DIR", help="the folder of a run")
+    parser.add_argument(
+        "--which", choices=("last", "best"), default="last", help="the last epoch (default) or the best"
+    )
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
+    parser.add_argument("--json", action="store_true", help="print the counts as one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Score the run and print it."""
+    root = Path(options.data) if options.data else None
+    score = evaluate_run(Path(options.run), root=root, device=options.device, which=options.which)
+    if options.json:
+        print(json.dumps({**asdict(score), "accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}))
+    else:
+        print(f"{options.run} ({options.which} epoch): {score}; top five {score.accuracy_top5:.2f} %")
