@@ -1,0 +1,91 @@
+"""What a bit means: the one place that says it.
+
+* A bit 1 is the symbol +1, a bit 0 is −1.
+* A *plane* holds one bit per connection of each filter, as bytes of shape (filter, ⌈D/8⌉). The connections stand in
+  torch's order: ``weight.reshape(filters, -1)``. Connection ``i`` is bit ``i % 8`` (0 the lowest) of byte ``i // 8``.
+* The bits behind connection ``D − 1`` in a row's last byte are 0.
+* A layer whose weights are partly pruned has two planes: *sign*, and *kept* with 1 where the connection remains. The
+  sign bit of a pruned connection is 0, so equal symbols always give equal bytes.
+* Zero padding is zero: a binary layer's input is ±1 inside the image and 0 outside, as in training. A bit cannot say
+  0, so whoever multiplies bits must leave the outside out, or take its share off again; the answer is the same.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Plane = NDArray[np.uint8]
+Symbols = NDArray[np.int8]
+
+#: The order of bits in a byte, in numpy's word for it.
+BIT_ORDER = "little"
+
+
+def plane_width(connections: int) -> int:
+    """How many bytes one filter's bits take.
+
+    >>> plane_width(27)
+    4
+    """
+    return (connections + 7) // 8
+
+
+def pack_bits(ones: NDArray[np.bool_]) -> Plane:
+    """Pack truth values of shape (filter, connection) into a plane.
+
+    >>> pack_bits(np.array([[True, False, True]]))
+    array([[5]], dtype=uint8)
+    """
+    return np.packbits(ones, axis=1, bitorder="little")
+
+
+def unpack_bits(plane: Plane, connections: int) -> NDArray[np.bool_]:
+    """The truth values of a plane, shape (filter, connection): the inverse of :func:`pack_bits`."""
+    return np.unpackbits(plane, axis=1, count=connections, bitorder="little").view(np.bool_)
+
+
+def pack_symbols(symbols: NDArray[np.generic]) -> tuple[Plane, Plane | None]:
+    """The sign plane of symbols −1, 0 and +1, filter first; and the kept plane, None where no symbol is 0.
+
+    >>> pack_symbols(np.array([[1, -1, 1, 0]]))
+    (array([[5]], dtype=uint8), array([[7]], dtype=uint8))
+    """
+    rows = symbols.reshape(symbols.shape[0], math.prod(symbols.shape[1:]))
+    positive, kept = rows == 1, rows != 0
+    if not (positive | (rows == -1) | ~kept).all():
+        value = rows[kept & ~positive & (rows != -1)][0]
+        raise ValueError(f"a symbol is {value}: it must be -1, +1, or 0 for a pruned connection; keep the scale apart")
+    return pack_bits(positive), None if kept.all() else pack_bits(kept)
+
+
+def unpack_symbols(sign: Plane, kept: Plane | None, connections: int) -> Symbols:
+    """The symbols of a plane or two, shape (filter, connection): the inverse of :func:`pack_symbols`.
+
+    >>> unpack_symbols(np.array([[5]], np.uint8), np.array([[7]], np.uint8), 4)
+    array([[ 1, -1,  1,  0]], dtype=int8)
+    """
+    symbols = np.where(unpack_bits(sign, connections), np.int8(1), np.int8(-1))
+    return symbols if kept is None else symbols * unpack_bits(kept, connections)
+
+
+def plane_fault(sign: Plane, kept: Plane | None, connections: int) -> str | None:
+    """What breaks the rules above in a layer's planes, in a few words; None when nothing does."""
+    spare = 8 * plane_width(connections) - connections
+    unused = np.uint8(256 - (256 >> spare))  # the highest `spare` bits
+    for plane in (sign,) if kept is None else (sign, kept):
+        if spare and (plane[:, -1] & unused).any():
+            return "has a bit set behind its last connection"
+    if kept is not None and (sign & ~kept).any():
+        return "has a sign bit set on a pruned connection"
+    return None
+
+
+def positive_count(connections: int, p_pos: float) -> int:
+    """How many of ``connections`` weights are +1 when the share ``p_pos`` is exact: ``floor(p_pos · D + ½)``.
+
+    >>> positive_count(27, 0.5), positive_count(10, 0.25)
+    (14, 3)
+    """
+    # 1e-9 absorbs float error: 0.15 · 10 is 1.4999999999999998 in binary, and should round as 1.5.
+    return min(connections, math.floor(p_pos * connections + 0.5 + 1e-9))

@@ -1,0 +1,78 @@
+"""Put a network together, an operation at a time: for whoever packs a model, and for tests."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equalbits.runtime import bits
+from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.operations import KINDS
+
+
+class NetworkBuilder:
+    """Collects operations; each call of :meth:`add` gives the value it made, to be read by the next.
+
+    >>> build = NetworkBuilder((1, 2, 2))
+    >>> x = build.add("flatten", build.image)
+    >>> x = build.add_binary("linear", x, np.array([[1, -1, 1, 1]]), name="fc", p_pos=0.75)
+    >>> build.finish().shapes
+    ((1, 2, 2), (4,), (1,))
+    """
+
+    #: The value every network starts from.
+    image = 0
+
+    def __init__(self, input_shape: Iterable[int]) -> None:
+        self.input_shape = tuple(input_shape)
+        self._operations: list[Operation] = []
+        self._tensors: dict[str, NDArray[Any]] = {}
+
+    def add(self, kind: str, *inputs: int, name: str = "", **parts: Any) -> int:
+        """Add an operation. Arrays among ``parts`` are its tensors, stored as ``name.part``; the rest its settings.
+
+        Store an array once and use it twice by giving the same ``name`` and the same array again.
+        """
+        known = KINDS[kind].tensors + KINDS[kind].optional if kind in KINDS else ()
+        arrays = {part: value for part, value in parts.items() if part in known and value is not None}
+        settings = {part: value for part, value in parts.items() if part not in known}
+        names = {part: self._store(f"{name}.{part}" if name else part, array) for part, array in arrays.items()}
+        operation = Operation.of(kind, inputs, names, settings)
+        self._operations.append(operation)
+        return len(self._operations)
+
+    def add_binary(self, kind: str, value: int, symbols: NDArray[Any], *, name: str = "", **parts: Any) -> int:
+        """Add a ``conv`` or ``linear`` whose weights are symbols −1, +1 and 0, filter first."""
+        sign, kept = bits.pack_symbols(symbols)
+        if symbols.ndim == 4:
+            parts.setdefault("kernel", symbols.shape[2:])
+        return self.add(kind, value, name=name, weight=sign, kept=kept, **parts)
+
+    def finish(
+        self,
+        *,
+        mean: Iterable[float] | None = None,
+        std: Iterable[float] | None = None,
+        classes: Iterable[str] = (),
+        notes: Mapping[str, str] | None = None,
+    ) -> Network:
+        """The network so far, checked whole."""
+        return Network(
+            self.input_shape,
+            tuple(self._operations),
+            self._tensors,
+            mean=None if mean is None else tuple(map(float, mean)),
+            std=None if std is None else tuple(map(float, std)),
+            classes=tuple(classes),
+            notes=dict(notes or {}),
+        )
+
+    def _store(self, name: str, array: NDArray[Any]) -> str:
+        if array.dtype in (np.float64, np.int64):
+            array = array.astype(np.float32)
+        known = self._tensors.get(name)
+        if known is not None and not (known.dtype == array.dtype and np.array_equal(known, array)):
+            raise ValueError(f"tensor {name!r} is there already, with other numbers: give the operation another name")
+        self._tensors[name] = array
+        return name

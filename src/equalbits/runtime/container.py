@@ -1,0 +1,163 @@
+"""The safetensors container, read and written without its library: a table of tensors, then their bytes.
+
+Eight bytes say how long the table is (little-endian), then comes the table as JSON, then the tensors, end to end. The
+reader maps the file and hands out views; it trusts nothing and refuses with one line, :class:`FormatError`.
+"""
+
+import json
+import math
+import mmap
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+#: The stored types, by safetensors' name. All are little-endian in the file.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype("u1"),
+    "I8": np.dtype("i1"),
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+MAX_TABLE_BYTES = 1 << 24
+_METADATA = "__metadata__"
+
+
+class FormatError(ValueError):
+    """A file that is not what it says it is. The message names the part, the rule it breaks and the way out."""
+
+
+class Container:
+    """A file's tensors by name, its texts, and the bytes behind the table."""
+
+    def __init__(self, tensors: dict[str, Array], texts: dict[str, str], data: memoryview) -> None:
+        self.tensors, self.texts, self.data = tensors, texts, data
+
+
+def encode(tensors: Mapping[str, Array], texts: Mapping[str, str]) -> tuple[bytes, list[bytes]]:
+    """A container's head, and the bytes of its tensors in the order they follow: widest type first, then by name."""
+    table: dict[str, Any] = {_METADATA: dict(texts)}
+    start, chunks = 0, []
+    for name in in_file_order(tensors):
+        tensor = tensors[name]
+        chunks.append(np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes())
+        end = start + len(chunks[-1])
+        table[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # so that the tensors start on a multiple of eight
+    if len(text) > MAX_TABLE_BYTES:
+        raise ValueError(
+            f"the table of tensors takes {len(text)} bytes, over {MAX_TABLE_BYTES}: shorten names and notes"
+        )
+    return len(text).to_bytes(8, "little") + text, chunks
+
+
+def in_file_order(tensors: Mapping[str, Array]) -> list[str]:
+    """The order of tensors in a file: every one lies on a multiple of its own width."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in NAMES:
+            raise ValueError(f"tensor {name!r} is {tensor.dtype}: a file holds uint8, int8, float16 and float32 alone")
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+
+
+def read(path: str | os.PathLike[str]) -> Container:
+    """Map a file and check it whole: every byte belongs to exactly one tensor, and none lies outside.
+
+    >>> read(os.devnull)
+    Traceback (most recent call last):
+    equalbits.runtime.container.FormatError: /dev/null has 0 bytes: too short for a packed model
+    """
+    with Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < 10:
+            raise FormatError(f"{os.fspath(path)} has {size} bytes: too short for a packed model")
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    return decode(whole)
+
+
+def decode(whole: memoryview) -> Container:
+    """The container in these bytes; tensors are views of them, not copies."""
+    length = int.from_bytes(whole[:8], "little")
+    if length > MAX_TABLE_BYTES:
+        raise FormatError(f"the table claims {length} bytes, over {MAX_TABLE_BYTES}: not a packed model, or damaged")
+    if 8 + length > len(whole):
+        raise FormatError(
+            f"the table claims {length} bytes of a file of {len(whole)}: the file is cut short or damaged"
+        )
+    table = parse_json(bytes(whole[8 : 8 + length]), "the table")
+    texts = table.pop(_METADATA, {})
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise FormatError(f"{_METADATA} of the table must map names to texts: the file is damaged")
+    data = whole[8 + length :]
+    return Container(_views(table, data), texts, data)
+
+
+def parse_json(text: bytes, where: str) -> dict[str, Any]:
+    """A JSON object, with no name twice and no number that JSON does not know."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = dict(items)
+        if len(names) < len(items):
+            counts = Counter(name for name, _ in items)
+            raise FormatError(f"{where} names {counts.most_common(1)[0][0][:80]!r} twice: the file is damaged")
+        return names
+
+    def constant(name: str) -> None:
+        raise FormatError(f"{where} holds {name}, which is no JSON number: the file is damaged")
+
+    try:
+        found = json.loads(text.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where} is not JSON ({str(error)[:80]}): not a packed model, or damaged") from None
+    if not isinstance(found, dict):
+        raise FormatError(f"{where} is not a JSON object: not a packed model, or damaged")
+    return found
+
+
+def _views(table: dict[str, Any], data: memoryview) -> dict[str, Array]:
+    """Each tensor as a view; refuses bytes that two tensors claim, that none claims, and that are not there."""
+    entries = sorted(((_entry(name, entry, len(data)), name) for name, entry in table.items()), key=lambda e: e[0][2:])
+    at, tensors = 0, {}
+    for (dtype, shape, start, end), name in entries:
+        if start != at:
+            word = "overlaps the tensor before it" if start < at else "leaves a hole before it"
+            raise FormatError(f"tensor {name!r} starts at byte {start} and {word} (at {at}): the file is damaged")
+        tensors[name] = np.frombuffer(data[start:end], dtype).reshape(shape)
+        at = end
+    if at != len(data):
+        raise FormatError(f"{len(data) - at} bytes behind the last tensor belong to none: the file is damaged")
+    return tensors
+
+
+def _entry(name: str, entry: Any, available: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    """One row of the table, checked against the bytes there are before anything of that size is made."""
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise FormatError(f"tensor {name!r} must say dtype, shape and data_offsets, no more: the file is damaged")
+    if entry["dtype"] not in list(DTYPES):
+        raise FormatError(f"tensor {name!r} has dtype {entry['dtype']!r}: a packed model holds {', '.join(DTYPES)}")
+    dtype, shape, offsets = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
+    if not is_counts(shape) or len(shape) > 8:
+        raise FormatError(f"tensor {name!r} has shape {str(shape)[:80]}: up to eight whole numbers from 0 are allowed")
+    if not is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
+        raise FormatError(
+            f"tensor {name!r} claims bytes {str(offsets)[:80]} of {available}: the file is cut or damaged"
+        )
+    if math.prod(shape) * dtype.itemsize != offsets[1] - offsets[0]:
+        raise FormatError(f"tensor {name!r} of shape {shape} does not fill its {offsets[1] - offsets[0]} bytes exactly")
+    return dtype, tuple(shape), offsets[0], offsets[1]
+
+
+def is_counts(value: Any) -> bool:
+    """Whether a JSON value is a list of whole numbers from 0."""
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

@@ -1,0 +1,155 @@
+"""A network as data: operations in the order they run, the tensors they use, and what it expects of an image."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equalbits.runtime import bits
+from equalbits.runtime.operations import KINDS, MAX_ELEMENTS, Shape, connections
+
+#: The most operations a network may have.
+MAX_OPERATIONS = 1 << 14
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: its kind, the values it reads, the names of its tensors, and its settings in full.
+
+    Value 0 is the image; the operation at place ``i``, counted from 0, gives value ``i + 1``. An operation reads values
+    made before it, so no network can have a cycle.
+    """
+
+    kind: str
+    inputs: tuple[int, ...]
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, kind: str, inputs: tuple[int, ...], tensors: Mapping[str, str], settings: Mapping[str, Any]
+    ) -> "Operation":
+        """An operation with every setting read, checked and filled in; refuses what its kind does not know.
+
+        >>> Operation.of("max_pool", (0,), {}, {"kernel": 2, "stride": 2}).settings["padding"]
+        (0, 0, 0, 0)
+        """
+        if kind not in KINDS:
+            raise ValueError(f"is of kind {kind[:80]!r}, which is not known: there are {', '.join(KINDS)}")
+        rule = KINDS[kind]
+        if not rule.inputs[0] <= len(inputs) <= rule.inputs[1]:
+            raise ValueError(
+                f"reads {len(inputs)} values: {kind} takes {' to '.join(map(str, sorted({*rule.inputs})))}"
+            )
+        for name in tensors:
+            if name not in rule.tensors + rule.optional:
+                raise ValueError(f"has a tensor {name[:80]!r}: {kind} knows {', '.join(rule.tensors + rule.optional)}")
+        for name in rule.tensors:
+            if name not in tensors:
+                raise ValueError(f"has no tensor {name!r}: {kind} needs one")
+        return cls(kind, inputs, dict(tensors), dict(_read_settings(kind, settings)))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A packed network. The last operation's value is the answer, the logits.
+
+    ``tensors`` holds arrays as they are stored: planes of bits (uint8), int8, float16 or float32. ``mean`` and ``std``
+    say how an image of bytes becomes the input, ``(byte / 255 − mean) / std`` per channel.
+    """
+
+    input_shape: Shape
+    operations: tuple[Operation, ...]
+    tensors: Mapping[str, NDArray[Any]]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    classes: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_image(self)
+        if not 1 <= len(self.operations) <= MAX_OPERATIONS:
+            raise ValueError(f"the network has {len(self.operations)} operations: 1 to {MAX_OPERATIONS} are allowed")
+        used = {name for operation in self.operations for name in operation.tensors.values()}
+        if unused := sorted(set(self.tensors) - used):
+            raise ValueError(f"tensor {unused[0]!r} belongs to no operation: leave it out")
+        for name, tensor in self.tensors.items():
+            if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
+                raise ValueError(f"tensor {name!r} holds a number that is not finite: it cannot be packed")
+        if self.classes and self.shapes[-1] != (len(self.classes),):
+            raise ValueError(f"there are {len(self.classes)} class names for an answer of shape {self.shapes[-1]}")
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of every value, the image's first. Found, and so checked, when the network is made."""
+        shapes = [self.input_shape]
+        for place, operation in enumerate(self.operations):
+            shapes.append(self._shape(place, operation, shapes))
+        return tuple(shapes)
+
+    def arrays(self, operation: Operation) -> dict[str, NDArray[Any]]:
+        """The tensors of an operation by their part in it."""
+        return {part: self.tensors[name] for part, name in operation.tensors.items()}
+
+    def binary_layers(self) -> Iterator[tuple[int, Operation]]:
+        """The operations whose weights are bits, with their place."""
+        for place, operation in enumerate(self.operations):
+            if "weight" in operation.tensors and self.tensors[operation.tensors["weight"]].dtype == np.uint8:
+                yield place, operation
+
+    def symbols(self, place: int) -> bits.Symbols:
+        """The weights of a binary layer: −1, 0 where pruned, +1; shape (filter, connection)."""
+        operation = self.operations[place]
+        arrays = self.arrays(operation)
+        inputs = tuple(self.shapes[i] for i in operation.inputs)
+        return bits.unpack_symbols(arrays["weight"], arrays.get("kept"), connections(operation.settings, inputs))
+
+    def _shape(self, place: int, operation: Operation, before: list[Shape]) -> Shape:
+        where = f"operation {place} ({operation.kind})"
+        for value in operation.inputs:
+            if not 0 <= value < len(before):
+                raise ValueError(f"{where} reads value {value}: only {len(before)} are made before it, from 0")
+        for name in operation.tensors.values():
+            if name not in self.tensors:
+                raise ValueError(f"{where} uses tensor {name!r}, which is not there")
+        try:
+            rule = KINDS[operation.kind].shape
+            shape = rule(tuple(before[i] for i in operation.inputs), operation.settings, self.arrays(operation))
+        except ValueError as error:
+            raise ValueError(f"{where} {error}") from None
+        if len(shape) > 8 or not 0 < math.prod(shape) <= MAX_ELEMENTS:
+            raise ValueError(f"{where} gives a value of shape {shape}: 1 to {MAX_ELEMENTS} numbers are allowed")
+        return shape
+
+
+def _check_image(network: Network) -> None:
+    if len(network.input_shape) != 3 or not 0 < math.prod(network.input_shape) <= MAX_ELEMENTS:
+        raise ValueError(f"the input has shape {network.input_shape}: it must be channels, rows and columns")
+    if (network.mean is None) != (network.std is None):
+        raise ValueError("mean and std belong together: give both, or neither")
+    for name in ("mean", "std"):
+        numbers = getattr(network, name)
+        if numbers is not None and (len(numbers) != network.input_shape[0] or not np.isfinite(numbers).all()):
+            raise ValueError(
+                f"{name} is {numbers}: it must be {network.input_shape[0]} finite numbers, one per channel"
+            )
+    if network.std is not None and min(network.std) <= 0:
+        raise ValueError(f"std is {network.std}: each must be above 0")
+
+
+def _read_settings(kind: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    known = KINDS[kind].settings
+    for name in settings:
+        if name not in known:
+            raise ValueError(f"has a setting {name[:80]!r}: {kind} knows {', '.join(known) or 'none'}")
+    for name, setting in known.items():
+        if name not in settings and setting.required:
+            raise ValueError(f"does not say {name!r}: {kind} needs it")
+        try:
+            yield name, setting.read(settings[name]) if name in settings else setting.default
+        except ValueError as error:
+            raise ValueError(f"has {name} that {error}") from None
