@@ -1,6 +1,8 @@
 """Batches of a data set that lives on the device: order, augmentation and sharing among processes."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -48,6 +50,12 @@ class Loader:
         self.plan = Plan(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
         self.mean = torch.tensor(dataset.mean, device=dataset.device)
         self.std = torch.tensor(dataset.std, device=dataset.device)
+
+    def with_seed(self, seed: int) -> "Loader":
+        """The same batches in the order and augmentation of another seed; the images are shared, not copied."""
+        other = copy(self)
+        other.plan = replace(self.plan, seed=seed)
+        return other
 
     def __len__(self) -> int:
         return len(self.plan.sizes)

@@ -78,7 +78,8 @@ class Images:
     def read(cls, path: Path) -> "Images":
         """What :func:`run_recipe` wrote."""
         facts: dict[str, Any] = json.loads(path.read_text())
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()})
+        mean, std = tuple(facts["mean"]), tuple(facts["std"])
+        return cls(tuple(facts["classes"]), facts["channels"], facts["size"], mean, std)
 
 
 def make_model(recipe: Recipe, images: Images) -> nn.Module:
@@ -163,7 +164,7 @@ def run_recipe(
             out=out,
         )
         if place.is_writer:
-            facts = _facts(recipe, device, place, history, time.time() - began)
+            facts = facts_of(recipe, device, place, history, time.time() - began)
             write_atomically(out / "run.json", (json.dumps(facts, indent=1) + "\n").encode())
         return Result(recipe, model, history, out)
 
@@ -209,7 +210,7 @@ def _writers(out: Path, known: History) -> list[Reporter]:
     return writers
 
 
-def _facts(recipe: Recipe, device: str, place: Place, history: History, seconds: float) -> dict[str, Any]:
+def facts_of(recipe: Recipe, device: str, place: Place, history: History, seconds: float) -> dict[str, Any]:
     """What made a result, and the result."""
     last, best = history.last, history.best
     on_gpu = device.startswith("cuda")

@@ -2,11 +2,20 @@
 
 from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
-from equalbits.training.history import EpochRecord, History, JsonLines, StepRecord, TensorBoard, WeightsAndBiases
+from equalbits.training.history import (
+    EpochRecord,
+    History,
+    JsonLines,
+    Reporter,
+    StepRecord,
+    TensorBoard,
+    WeightsAndBiases,
+)
 from equalbits.training.interruption import InterruptedTraining, NonFiniteError
 from equalbits.training.loop import train
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Score, evaluate
+from equalbits.training.stack import train_stack
 
 __all__ = [
     "CheckpointError",
@@ -18,6 +27,7 @@ __all__ = [
     "NonFiniteError",
     "OptimizerConfig",
     "Position",
+    "Reporter",
     "ScheduleConfig",
     "Score",
     "StepRecord",
@@ -29,4 +39,5 @@ __all__ = [
     "load_checkpoint",
     "save_checkpoint",
     "train",
+    "train_stack",
 ]

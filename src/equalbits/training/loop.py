@@ -42,11 +42,12 @@ def train(
     after every step. ``batches`` is a :class:`equalbits.data.Loader`, or any loader that can be iterated over again.
     """
     with (
-        _numerics(config.precision),
-        _own_randomness(model),
+        own_numerics(config.precision),
+        own_randomness(model),
         distilling(model, teacher, config) as loss,
         stop_requests(listen=out is not None) as stop,
     ):
+        torch.compiler.reset()  # so that one process may train net after net without end
         run = Run(model, as_batches(batches), config, loss, out)
         told = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
         for watcher in watchers:
@@ -68,7 +69,7 @@ def train(
 
 
 @contextmanager
-def _own_randomness(model: nn.Module) -> Iterator[None]:
+def own_randomness(model: nn.Module) -> Iterator[None]:
     """Leave the caller's random state as it was found."""
     devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
     with torch.random.fork_rng(devices=sorted(index or 0 for index in devices)):
@@ -76,7 +77,7 @@ def _own_randomness(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _numerics(precision: str) -> Iterator[None]:
+def own_numerics(precision: str) -> Iterator[None]:
     """TF32 products on a GPU unless full float32 is asked for; as they were afterwards."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32

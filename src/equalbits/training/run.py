@@ -1,6 +1,7 @@
 """Where a run stands: model, optimizer, position and counts, all that a checkpoint must hold."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -53,11 +54,11 @@ class Run:
         self.device = next(iter(model.parameters())).device
         can_capture = self.alone and hasattr(batches, "pick") and not config.distill.wants_teacher
         self.config = config.settled(self.device.type, can_capture=can_capture)
+        if self.config.speed == "captured" and not can_capture:
+            raise ValueError("speed='captured' needs one process, data on the device and no teacher: use 'compiled'")
         if self.config.speed != "plain":
-            torch.compiler.reset()
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        captured = self.config.speed == "captured"
-        self.optimizer = make_optimizer(model, config.optimizer, capture=captured)
+        self.optimizer = make_optimizer(model, config.optimizer, capture=self.config.speed == "captured")
         self.meter = Meter(self.device)
         self.epoch, self.batch = 0, 0
         self.epochs: list[EpochRecord] = []
@@ -65,12 +66,7 @@ class Run:
         self.resume()
         self.step = Step(self._wrapped(), self.optimizer, loss, self.config, self.meter)
         self.captured: CapturedSteps | None = None
-        if captured:
-            if not can_capture:
-                raise ValueError(
-                    "speed='captured' needs one process, data on the device and no teacher: use 'compiled'"
-                )
-            self.captured = CapturedSteps([self.step], [cast("DeviceBatches", batches)])
+        self.lr = math.nan
 
     def _wrapped(self) -> nn.Module:
         if self.alone:
@@ -90,23 +86,28 @@ class Run:
 
     def steps(self) -> Iterator[int]:
         """Take the steps that the epoch still has, one at a time; yield how many are done in all."""
+        if self.config.speed == "captured" and self.captured is None:
+            self.captured = CapturedSteps([self.step], [cast("DeviceBatches", self.batches)])
         if self.captured is not None:
             taking = self.captured.epoch(self.epoch, self.batch)
         else:
             taking = plain_steps(self.step, self.batches, self.epoch, self.batch)
-        set_before = None
         while self.batch < len(self.batches):
-            lr = self.lr_at(self.position)
-            if lr != set_before:
-                set_learning_rate(self.optimizer, lr)
-                set_before = lr
-            # Randomness inside the net (dropout) hangs on the step alone, so a resumed run draws the same.
-            torch.manual_seed(_mixed(self.config.seed, self.position.step, self.place.rank))
+            self.prepare_step()
             next(taking)
             self.batch += 1
             if self.device.type == "cpu":
                 self.check_finite()
             yield self.position.step
+
+    def prepare_step(self) -> None:
+        """Set the learning rate and the randomness of the step that comes."""
+        lr = self.lr_at(self.position)
+        if lr != self.lr:
+            set_learning_rate(self.optimizer, lr)
+            self.lr = lr
+        # Randomness inside the net (dropout) hangs on the step alone, so a resumed run draws the same.
+        torch.manual_seed(_mixed(self.config.seed, self.position.step, self.place.rank))
 
     def check_finite(self) -> None:
         """Stop if the loss has left the finite; on a GPU this waits for it."""

@@ -159,26 +159,41 @@ class CapturedSteps:
         self.full = [size == loaders[0].sizes[0] for size in loaders[0].sizes].count(True)
         device = steps[0].meter.sums.device
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
-        self.orders = [loader.permutation(0) for loader in loaders]
-        self.randoms = [loader.randoms(0) for loader in loaders]
+        self.held = [(loader.permutation(0), loader.randoms(0)) for loader in loaders]
+        self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
+        self.side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.streams: list[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in steps[1:]]  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
         self._capture()
 
     def epoch(self, epoch: int, start: int) -> Iterator[None]:
         """Take the steps of an epoch one by one, each when asked for the next."""
-        for number, loader in enumerate(self.loaders):
-            self.orders[number].copy_(loader.permutation(epoch))
-            for held, drawn in zip(self.randoms[number] or (), loader.randoms(epoch) or (), strict=True):
-                held.copy_(drawn)
+        self._stage(epoch)
         self.counter.fill_(start)
-        for _ in range(start, self.full):
+        for batch in range(start, self.full):
             self.graph.replay()
+            if batch == self.full - 1:
+                self._draw(epoch + 1)  # while the device is busy with what it was told
             yield
         for batch in range(max(start, self.full), len(self.loaders[0])):
             for step, loader in zip(self.steps, self.loaders, strict=True):
                 step(*next(loader.epoch(epoch, batch)))
             yield
+
+    def _draw(self, epoch: int) -> None:
+        """Draw an epoch's order and random choices, on a stream that waits for no step."""
+        with torch.cuda.stream(self.side):
+            self.drawn = epoch, [(loader.permutation(epoch), loader.randoms(epoch)) for loader in self.loaders]
+
+    def _stage(self, epoch: int) -> None:
+        """Put an epoch's order and random choices where the graph looks for them."""
+        if self.drawn is None or self.drawn[0] != epoch:
+            self._draw(epoch)
+        torch.cuda.current_stream().wait_stream(self.side)
+        for held, (order, randoms) in zip(self.held, self.drawn[1], strict=True):  # type: ignore[index]
+            held[0].copy_(order)
+            for mine, theirs in zip(held[1] or (), randoms or (), strict=True):
+                mine.copy_(theirs)
 
     def _all(self) -> None:
         """The step of every net, each on a stream of its own, then the count of batches."""
@@ -188,8 +203,8 @@ class CapturedSteps:
             stream.wait_stream(home)
             with torch.cuda.stream(stream):
                 row = self.counter[None]
-                order = self.orders[number].index_select(0, row)[0]
-                randoms = self.randoms[number]
+                order, randoms = self.held[number]
+                order = order.index_select(0, row)[0]
                 drawn = [values.index_select(0, row)[0] for values in randoms] if randoms else None
                 step(*self.loaders[number].pick(order, drawn))
         for stream in self.streams:
@@ -200,12 +215,11 @@ class CapturedSteps:
         """Warm up on a side stream, put everything back as it was, then record."""
         before = [_tensors(step) for step in self.steps]
         kept = [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in before]
-        side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
             for _ in range(3):
                 self._all()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self.side)
         for step in self.steps:
             step.optimizer.zero_grad(set_to_none=True)
         with torch.cuda.graph(self.graph):

@@ -1,0 +1,78 @@
+"""``equalbits sweep``."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from equalbits.cli.progress import ProgressBar
+from equalbits.recipes import get_recipe, parse_settings, read_recipe
+from equalbits.recipes.launch import Row, sweep
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``sweep`` takes."""
+    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a TOML file")
+    parser.add_argument(
+        "--vary", metavar="NAME=A,B,…", action="append", default=[],
+        help="values of a setting to try, as in --vary model.weight_quantizer=sign,bihalf; twice: every combination",
+    )  # fmt: skip
+    parser.add_argument("--seeds", default="0", help="seeds, as in 0-4 or 0,3,7 (default: 0)")
+    parser.add_argument("--stack", type=int, default=1, metavar="N", help="train N seeds at once on one device")
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"
+    )
+    parser.add_argument("--out", metavar="DIR", help="where the runs go (default: runs/sweep-RECIPE)")
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run what is missing, then print a row per combination."""
+    path = Path(options.recipe)
+    recipe = read_recipe(path) if path.suffix == ".toml" else get_recipe(options.recipe)
+    recipe = recipe.with_settings(parse_settings(options.settings))
+    if options.stack < 1:
+        raise ValueError(f"--stack {options.stack}: train at least one seed at a time")
+    with ProgressBar(title=recipe.name, quiet=options.json) as bar:
+        rows = sweep(
+            recipe,
+            Path(options.out or f"runs/sweep-{recipe.name}"),
+            vary=dict(_values(word) for word in options.vary),
+            seeds=parse_seeds(options.seeds),
+            stack=options.stack,
+            root=Path(options.data) if options.data else None,
+            device=options.device,
+            tell=lambda line: print(line, file=sys.stderr),
+            reporters=[bar],
+        )
+    if options.json:
+        print(json.dumps([asdict(row) | {"mean": row.mean, "std": row.spread} for row in rows]))
+    else:
+        print("\n".join(_line(row, max(len(row.case) for row in rows)) for row in rows))
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read ``0-4`` or ``0,3,7``."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
+
+
+def _values(word: str) -> tuple[str, list[Any]]:
+    name, equals, values = word.partition("=")
+    if not equals:
+        raise ValueError(f"--vary {word}: write name=value,value, as in model.weight_quantizer=sign,bihalf")
+    return name, [parse_settings([f"{name}={value}"])[name] for value in values.split(",")]
+
+
+def _line(row: Row, width: int) -> str:
+    spread = f" ± {row.spread:.2f}" if len(row.seeds) > 1 else ""
+    return f"{row.case:<{width}}  {row.mean:.2f}{spread} %  (last epoch, n={len(row.seeds)})"

@@ -1,0 +1,79 @@
+"""Seeds side by side: many small nets trained at once, so that together they fill a GPU that one leaves idle.
+
+Every net has its own weights, optimizer, batches, counts and history; they share the moment. On a GPU all their steps
+are one CUDA graph with a stream for each net. A net computes what it would compute alone, with the same kernels; runs
+differ only as two runs alone differ, by the order in which a GPU adds up.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.nn import set_progress
+from equalbits.training.config import TrainConfig
+from equalbits.training.distill import label_loss
+from equalbits.training.history import History, Reporter
+from equalbits.training.loop import own_numerics, own_randomness
+from equalbits.training.run import Run
+from equalbits.training.step import Batches, CapturedSteps, DeviceBatches, plain_steps
+
+
+def train_stack(
+    models: Sequence[nn.Module],
+    loaders: Sequence[Batches],
+    config: TrainConfig,
+    *,
+    seeds: Sequence[int],
+    test: Iterable[tuple[Tensor, Tensor]] | None = None,
+    reporters: Sequence[Sequence[Reporter]] = (),
+) -> list[History]:
+    """Train ``models[i]`` on ``loaders[i]`` with ``seeds[i]`` for every i at once; return their histories.
+
+    All share the settings. Nothing is saved before the end: a stack that is cut off starts anew.
+    """
+    if not len(models) == len(loaders) == len(seeds) > 0:
+        raise ValueError(
+            f"{len(models)} models, {len(loaders)} loaders and {len(seeds)} seeds: give one of each per net"
+        )
+    if config.distill.wants_teacher:
+        raise ValueError("a stack trains without a teacher: train such nets one by one")
+    told = reporters or [()] * len(models)
+    with own_numerics(config.precision), own_randomness(models[0]):
+        torch.compiler.reset()
+        runs = [
+            Run(model, loader, dataclasses.replace(config, seed=seed), label_loss(config), None)
+            for model, loader, seed in zip(models, loaders, seeds, strict=True)
+        ]
+        captured = None
+        if runs[0].config.speed == "captured":
+            captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
+        for epoch in range(config.epochs):
+            began = time.perf_counter()
+            for run in runs:
+                set_progress(run.model, epoch / config.epochs)
+                run.model.train()
+            _train_epoch(runs, captured, epoch)
+            seconds = (time.perf_counter() - began) / len(runs)
+            for run, listeners in zip(runs, told, strict=True):
+                run.finish_epoch(test, listeners, seconds)
+        return [History(tuple(run.epochs)) for run in runs]
+
+
+def _train_epoch(runs: Sequence[Run], captured: CapturedSteps | None, epoch: int) -> None:
+    if captured is None:
+        taking = [plain_steps(run.step, run.batches, epoch, 0) for run in runs]
+    else:
+        taking = [captured.epoch(epoch, 0)]
+    for _ in range(len(runs[0].batches)):
+        for number, run in enumerate(runs):
+            run.prepare_step()
+            if captured is None:
+                next(taking[number])
+        if captured is not None:
+            next(taking[0])
+        for run in runs:
+            run.batch += 1
