@@ -1,0 +1,209 @@
+"""Pruned quantizers: symbols −1, 0 and +1, with an exact share of zeros.
+
+What decides which weights stay is named by ``by``: their rank in the filter, their magnitude, or a learned score. The
+share of +1 is exact among the kept weights of every filter, whatever the rule: the mask comes first, then the ranking.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from equalbits import functional as F
+from equalbits.functional.optimal_transport import check_p_pos
+from equalbits.functional.pruning import halfmask_symbols, mpt_values, outer_symbols, released_counts, scored
+from equalbits.nn.names import register_quantizer
+from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.sieve import Sieve
+
+_SCOPES = {"rank": ("filter",), "magnitude": ("layer", "filter", "global"), "score": ("layer", "filter", "global")}
+
+
+@register_quantizer("pruned-bihalf")
+class PrunedBiHalf(WeightQuantizer):
+    """Bi-half with the share ``sparsity`` of zeros, and exactly ``p_pos`` of +1 among the kept weights of each filter.
+
+    ``by`` names the rule, ``scope`` over what it counts:
+
+    * ``"rank"``: zero the middle ranks of each filter (the paper's released code); the scope is the filter.
+    * ``"magnitude"``: zero the smallest ``|w|`` of the layer, of each filter, or of the net; then Eq. 4 on the rest.
+    * ``"score"``: zero the smallest ``|s|`` of learned scores (the paper's text, after Multi-Prize Tickets). The
+      scores start uniform in ``±1/√D``, and their gradient is ``g · w · sign(s)`` for the gradient ``g`` of what the
+      layer multiplies with.
+
+    Latents get the gradient unchanged, pruned ones too, so that a weight may return; ``train_latent=False`` (by score)
+    leaves them as they started. ``scale_fan`` makes the scale ``√(2/(D(1 − sparsity)))``, which a net without batch
+    norm needs. With ``ramp`` the sparsity rises from one half over that share of training: see
+    :func:`~equalbits.nn.set_progress`. ``released_counts`` takes the released code's counts, off balance by one at
+    most rates; it then promises no share. A filter may be left empty: see :func:`~equalbits.nn.empty_filters`.
+
+    >>> PrunedBiHalf(1 / 3)(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]]))
+    tensor([[-1., -1.,  0.,  0.,  1.,  1.]])
+    >>> PrunedBiHalf(1 / 3, by="magnitude")(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]]))
+    tensor([[ 0.,  0., -1., -1.,  1.,  1.]])
+    """
+
+    scores: nn.Parameter | None
+
+    def __init__(
+        self,
+        sparsity: float = 0.5,
+        *,
+        p_pos: float = 0.5,
+        by: str = "rank",
+        scope: str | None = None,
+        scale_fan: bool = True,
+        train_latent: bool = True,
+        ramp: float = 0.0,
+        released_counts: bool = False,
+    ) -> None:
+        super().__init__()
+        check_p_pos(p_pos)
+        _check_rule(by, scope, train_latent)
+        if released_counts and (by != "rank" or p_pos != 0.5 or ramp):
+            raise ValueError("released_counts=True is the released code's rule: only by='rank', p_pos=0.5, ramp=0")
+        self.by, self.scale_fan, self.train_latent, self.released_counts = by, scale_fan, train_latent, released_counts
+        self.p_pos = None if released_counts else p_pos
+        self.sieve = Sieve(sparsity, scope or _SCOPES[by][0], ramp)
+        self.register_parameter("scores", None)
+        self.register_buffer("progress", self.sieve.start_progress())
+
+    def fit_(self, latents: Tensor) -> None:
+        """Start the scores, and the mask of a global ranking."""
+        self.sieve.fit_(latents)
+        if self.by == "score":
+            self.scores = _start_scores(latents)
+
+    def importance(self, latents: Tensor) -> Tensor:
+        """What the mask ranks: the score's or the weight's magnitude."""
+        return (latents if self.by == "magnitude" else _fitted(self.scores)).detach().abs()
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """−1, 0 and +1, with exact counts."""
+        progress = self._buffers["progress"]
+        if self.p_pos is None:
+            return outer_symbols(latents, *released_counts(F.as_filters(latents).shape[1], self.sieve.sparsity))
+        if self.by == "rank":
+            return halfmask_symbols(latents, self.sieve.sparsity_at(progress), self.p_pos)
+        return F.transport_symbols(latents, self.p_pos, mask=self.sieve.mask(self.importance(latents), progress))
+
+    def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+        """Straight through to every latent; by score also ``g · w · sign(s)`` to the scores."""
+        if self.by != "score":
+            return F.straight_through(latents, symbols)
+        scores = _fitted(self.scores)
+        # What arrives here is the gradient times the layer's scale: the rule wants it without.
+        scale = self.initial_scale(F.as_filters(latents).shape[1])
+        slope = latents.detach() * scores.detach().sign() / scale
+        return scored(latents if self.train_latent else latents.detach(), scores, symbols, slope)
+
+    def initial_scale(self, connections: int) -> float:
+        """``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
+        return self.sieve.initial_scale(connections, self.scale_fan)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        settings = ("by", "scale_fan", "train_latent", "released_counts")
+        return f"p_pos={self.p_pos}, " + ", ".join(f"{name}={getattr(self, name)!r}" for name in settings)
+
+
+@register_quantizer("pruned-sign")
+class PrunedSign(WeightQuantizer):
+    """Sign with a magnitude mask: the smallest ``|w|`` of the layer are 0, the others their sign; straight through.
+
+    Very likely the pruned baseline of the paper's figure: at sparsity 0 it is the full binary net.
+
+    >>> PrunedSign(0.5)(torch.tensor([[-0.1, 0.9], [-0.8, 0.2]]))
+    tensor([[ 0.,  1.],
+            [-1.,  0.]])
+    """
+
+    def __init__(
+        self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = True, ramp: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.sieve, self.scale_fan = Sieve(sparsity, scope, ramp), scale_fan
+        self.register_buffer("progress", self.sieve.start_progress())
+
+    def fit_(self, latents: Tensor) -> None:
+        """Make the mask of a global ranking."""
+        self.sieve.fit_(latents)
+
+    def importance(self, latents: Tensor) -> Tensor:
+        """What the mask ranks: the weight's magnitude."""
+        return latents.detach().abs()
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """The sign of each kept latent, 0 elsewhere."""
+        mask = self.sieve.mask(self.importance(latents), self._buffers["progress"])
+        return F.sign_symbols(latents).masked_fill(~mask, 0.0)
+
+    def initial_scale(self, connections: int) -> float:
+        """``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
+        return self.sieve.initial_scale(connections, self.scale_fan)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"scale_fan={self.scale_fan}"
+
+
+@register_quantizer("mpt")
+class MPT(WeightQuantizer):
+    """Multi-Prize Tickets (Diffenderfer and Kailkhura 2021): frozen signs, learned scores decide which of them stay.
+
+    ``a · sign(w)`` where the score's magnitude is among the largest of the layer, else 0, with ``a`` the mean ``|w|``
+    of the kept weights. Only the scores learn, by ``g · w · sign(s)`` (edge-popup); the latents get no gradient. Start
+    the layer with ``init="kaiming"``, as the method does.
+    """
+
+    scores: nn.Parameter | None
+    train_latent = False
+
+    def __init__(self, sparsity: float = 0.5, *, scope: str = "layer", ramp: float = 0.0) -> None:
+        super().__init__()
+        self.sieve = Sieve(sparsity, scope, ramp)
+        self.register_parameter("scores", None)
+        self.register_buffer("progress", self.sieve.start_progress())
+
+    def fit_(self, latents: Tensor) -> None:
+        """Start the scores, and the mask of a global ranking."""
+        self.sieve.fit_(latents)
+        self.scores = _start_scores(latents)
+
+    def importance(self, latents: Tensor) -> Tensor:
+        """What the mask ranks: the score's magnitude."""
+        return _fitted(self.scores).detach().abs()
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """The sign of each kept latent, 0 elsewhere."""
+        mask = self.sieve.mask(self.importance(latents), self._buffers["progress"])
+        return F.sign_symbols(latents).masked_fill(~mask, 0.0)
+
+    def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+        """``a · symbols``; the gradient goes to the scores alone."""
+        fixed, scores = latents.detach(), _fitted(self.scores)
+        return scored(fixed, scores, mpt_values(fixed, symbols != 0), fixed * scores.detach().sign())
+
+    def initial_scale(self, connections: int) -> float:
+        """1: the method brings its own ``a``."""
+        return 1.0
+
+
+def _start_scores(latents: Tensor) -> nn.Parameter:
+    bound = 1 / math.sqrt(F.as_filters(latents).shape[1])
+    return nn.Parameter(torch.empty_like(latents).uniform_(-bound, bound))
+
+
+def _fitted(scores: nn.Parameter | None) -> nn.Parameter:
+    if scores is None:
+        raise ValueError("the quantizer has no scores yet: a layer makes them, or call fit_(latents) first")
+    return scores
+
+
+def _check_rule(by: str, scope: str | None, train_latent: bool) -> None:
+    if by not in _SCOPES:
+        raise ValueError(f"by={by!r} is not known: choose one of {', '.join(map(repr, _SCOPES))}")
+    if scope is not None and scope not in _SCOPES[by]:
+        raise ValueError(f"scope={scope!r} does not go with by={by!r}: choose {' or '.join(map(repr, _SCOPES[by]))}")
+    if not train_latent and by != "score":
+        raise ValueError(f"train_latent=False with by={by!r} would train nothing: it goes with by='score'")

@@ -1,0 +1,277 @@
+"""Pruned quantizers inside layers: counts, gradients, scales, global masks, ramps."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from equalbits import functional as F
+from equalbits.functional.pruning import halfmask_symbols, keep_largest
+from equalbits.nn import (
+    MPT,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLinear,
+    PrunedBiHalf,
+    PrunedSign,
+    binarize_,
+    empty_filters,
+    freeze_latents_,
+    quantizer_by_name,
+    set_global_masks_,
+    set_progress,
+)
+
+RULES = [("rank", "filter"), ("magnitude", "layer"), ("magnitude", "filter"), ("score", "layer"), ("score", "filter")]
+
+
+def linear(inputs, outputs, quantizer, **kwargs):
+    return BinaryLinear(inputs, outputs, bias=False, weight_quantizer=quantizer, dtype=torch.float64, **kwargs)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rule=st.sampled_from(RULES),
+    connections=st.integers(1, 30),
+    filters=st.integers(1, 5),
+    sparsity=st.floats(0, 0.99),
+    p_pos=st.sampled_from([0.0, 0.25, 0.5, 0.7, 1.0]),
+)
+def test_sparsity_and_the_share_of_plus_one_are_exact_by_every_rule(rule, connections, filters, sparsity, p_pos):
+    by, scope = rule
+    symbols = linear(connections, filters, PrunedBiHalf(sparsity, p_pos=p_pos, by=by, scope=scope)).symbols()
+    kept = (symbols != 0).sum(dim=1)
+    if scope == "layer":
+        assert kept.sum() == filters * connections - math.floor(sparsity * filters * connections + 1e-9)
+    else:
+        assert kept.tolist() == [connections - math.floor(sparsity * connections + 0.5 + 1e-9)] * filters
+    assert (symbols == 1).sum(dim=1).tolist() == [F.positive_count(int(count), p_pos) for count in kept]
+
+
+def test_a_layer_multiplies_with_scaled_symbols_and_every_latent_gets_the_scaled_gradient():
+    layer = BinaryConv2d(4, 6, 3, weight_quantizer=PrunedBiHalf(0.75))
+    gradient = torch.randn_like(layer.weight)
+    weight = layer.binary_weight()
+    weight.backward(gradient)
+    assert float(layer.scale) == pytest.approx(math.sqrt(2 / (36 * 0.25)))
+    assert torch.equal(weight.detach(), layer.symbols() * layer.scale)
+    assert torch.equal(layer.weight.grad, gradient * layer.scale)
+
+
+def test_the_mask_of_a_score_is_that_of_its_magnitude_over_the_layer():
+    layer = linear(12, 5, PrunedBiHalf(0.6, by="score"))
+    scores = layer.weight_quantizer.scores
+    assert scores.shape == layer.weight.shape
+    assert scores.abs().max() <= 1 / math.sqrt(12)
+    mask = keep_largest(scores.abs(), 0.6)
+    assert torch.equal(layer.symbols() != 0, mask)
+    assert torch.equal(layer.symbols(), F.transport_symbols(layer.weight.detach(), mask=mask))
+
+
+@pytest.mark.parametrize("train_latent", [True, False])
+def test_scores_learn_by_gradient_times_weight_times_sign_of_the_score(train_latent):
+    layer = linear(12, 5, PrunedBiHalf(0.6, by="score", train_latent=train_latent))
+    gradient = torch.randn(5, 12, dtype=torch.float64)
+    layer.binary_weight().backward(gradient)
+    scores = layer.weight_quantizer.scores
+    expected = gradient * layer.weight.detach() * scores.detach().sign()
+    torch.testing.assert_close(scores.grad, expected, rtol=1e-12, atol=0)
+    if train_latent:
+        torch.testing.assert_close(layer.weight.grad, gradient * layer.scale, rtol=1e-12, atol=0)
+    else:
+        assert layer.weight.grad is None
+
+
+def test_mpt_keeps_frozen_signs_at_one_scale_and_trains_its_scores_alone():
+    layer = linear(20, 4, MPT(0.7), init="kaiming")
+    scores, weight = layer.weight_quantizer.scores, layer.weight.detach()
+    mask = keep_largest(scores.abs(), 0.7)
+    assert int(mask.sum()) == 80 - int(0.7 * 80)
+    gradient = torch.randn(4, 20, dtype=torch.float64)
+    binary = layer.binary_weight()
+    binary.backward(gradient)
+    scale = float(weight.abs()[mask].mean())
+    torch.testing.assert_close(binary.detach(), scale * torch.where(weight >= 0, 1.0, -1.0).double() * mask)
+    assert torch.equal(scores.grad, gradient * (weight * scores.detach().sign()))
+    assert layer.weight.grad is None
+    assert freeze_latents_(nn.Sequential(layer)) == ["0"]
+    assert not layer.weight.requires_grad
+
+
+def test_a_score_that_learns_brings_its_weight_back():
+    torch.manual_seed(0)
+    layer = linear(8, 1, MPT(0.5), init="kaiming")
+    wanted = torch.zeros(1, 8, dtype=torch.float64)
+    wanted[0, layer.symbols()[0] == 0] = layer.weight.detach()[0, layer.symbols()[0] == 0].sign()
+    before = layer.symbols()
+    optimizer = torch.optim.SGD(layer.weight_quantizer.parameters(), lr=0.5)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (layer.binary_weight() - wanted).square().sum().backward()
+        optimizer.step()
+    assert torch.equal(layer.symbols() != 0, before == 0)
+
+
+def test_pruned_sign_zeros_the_smallest_weights_of_the_layer():
+    layer = linear(10, 4, PrunedSign(0.3))
+    weight = layer.weight.detach()
+    assert torch.equal(layer.symbols(), weight.sign() * (weight.abs() >= weight.abs().flatten().sort().values[12]))
+    gradient = torch.randn_like(weight)
+    layer.binary_weight().backward(gradient)
+    assert torch.equal(layer.weight.grad, gradient * layer.scale)
+    assert float(layer.scale) == pytest.approx(math.sqrt(2 / 7))
+    assert float(linear(10, 4, PrunedSign(0.3, scale_fan=False)).scale) == pytest.approx(math.sqrt(0.2))
+
+
+def test_nothing_pruned_is_the_unpruned_method():
+    latents = torch.randn(3, 9)
+    assert torch.equal(PrunedSign(0.0).symbols(latents), F.sign_symbols(latents))
+    for by in ("rank", "magnitude"):
+        assert torch.equal(PrunedBiHalf(0.0, by=by).symbols(latents), F.transport_symbols(latents))
+
+
+def test_the_released_counts_are_off_by_one_and_promise_no_share():
+    quantizer = PrunedBiHalf(0.1, released_counts=True)
+    symbols = quantizer.symbols(torch.randn(3, 576))
+    assert [(symbols == value).sum(dim=1).tolist() for value in (-1, 0, 1)] == [[259] * 3, [57] * 3, [260] * 3]
+    assert quantizer.p_pos is None
+
+
+def global_net(quantizer):
+    net = nn.Sequential(nn.Conv2d(2, 6, 3), nn.Flatten(), nn.Linear(24, 5), nn.Linear(5, 3)).double()
+    binarize_(net, quantizer, where=["0", "2", "3"])
+    return net
+
+
+@pytest.mark.parametrize(
+    "quantizer",
+    [
+        PrunedBiHalf(0.8, by="magnitude", scope="global"),
+        PrunedBiHalf(0.8, by="score", scope="global", p_pos=0.25),
+        PrunedSign(0.8, scope="global"),
+        MPT(0.8, scope="global"),
+    ],
+)
+def test_a_global_ranking_keeps_an_exact_count_over_the_net(quantizer):
+    net = global_net(quantizer)
+    layers = [net[i] for i in (0, 2, 3)]
+    total = sum(layer.weight.numel() for layer in layers)
+    kept = set_global_masks_(net)
+    assert list(kept) == ["0", "2", "3"]
+    assert sum(kept.values()) == total - int(0.8 * total)
+    assert [int((layer.symbols() != 0).sum()) for layer in layers] == list(kept.values())
+    everything = torch.cat([layer.weight_quantizer.importance(layer.weight).flatten() for layer in layers])
+    mask = torch.cat([(layer.symbols() != 0).flatten() for layer in layers])
+    assert everything[mask].min() >= everything[~mask].max()
+    if quantizer.p_pos is not None:
+        for layer in layers:
+            rows = layer.symbols().flatten(1)
+            wanted = [F.positive_count(int(n), quantizer.p_pos) for n in (rows != 0).sum(dim=1)]
+            assert (rows == 1).sum(dim=1).tolist() == wanted
+    assert sum(set_global_masks_(net, sparsity=0.5).values()) == total - total // 2
+
+
+def test_global_masks_travel_with_the_state_dict():
+    net, other = (global_net(PrunedSign(0.8, scope="global")) for _ in "ab")
+    set_global_masks_(net)
+    other.load_state_dict(net.state_dict())
+    assert torch.equal(net[2].symbols(), other[2].symbols())
+
+
+def test_what_is_not_pruned_globally_is_refused():
+    with pytest.raises(ValueError, match="no layer is pruned globally"):
+        set_global_masks_(global_net(PrunedSign(0.8)))
+    net = nn.Sequential(*(linear(4, 4, PrunedSign(k, scope="global")) for k in (0.5, 0.6)))
+    with pytest.raises(ValueError, match=r"0 0.5, 1 0.6.*give one"):
+        set_global_masks_(net)
+    with pytest.raises(ValueError, match="no layer leaves its latents untrained"):
+        freeze_latents_(net)
+
+
+@pytest.mark.parametrize(
+    "quantizer",
+    [
+        PrunedBiHalf(0.9, ramp=0.1),
+        PrunedBiHalf(0.9, by="magnitude", ramp=0.1),
+        PrunedBiHalf(0.9, by="score", ramp=0.1),
+        PrunedSign(0.9, ramp=0.1),
+        MPT(0.9, ramp=0.1),
+    ],
+)
+def test_the_sparsity_rises_with_training(quantizer):
+    layer = linear(100, 1, quantizer)
+    zeros = []
+    for progress in (0.0, 0.05, 0.1, 1.0):
+        set_progress(layer, progress)
+        zeros.append(int((layer.symbols() == 0).sum()))
+    assert zeros == [50, 85, 90, 90]
+
+
+def test_a_ramped_global_ranking_follows_the_training():
+    net = global_net(PrunedSign(0.9, scope="global", ramp=0.2))
+    total = sum(net[i].weight.numel() for i in (0, 2, 3))
+    assert sum(set_global_masks_(net).values()) == total - total // 2
+    set_progress(net, 0.5)
+    assert sum(set_global_masks_(net).values()) == total - int(0.9 * total)
+
+
+def test_an_empty_filter_is_allowed_and_told():
+    layer = BinaryLinear(4, 3, weight_quantizer=PrunedBiHalf(2 / 3, by="magnitude"))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.1, 0.2, 0.1, 0.1], [2.0, 3.0, 2.0, 2.0], [0.2, 0.2, -0.3, 0.1]]))
+    net = nn.Sequential(layer, nn.ReLU(), BinaryLinear(3, 2))
+    assert empty_filters(net) == {"0": [0, 2]}
+    output = layer(torch.randn(5, 4))
+    assert torch.equal(output[:, 0], layer.bias[0].expand(5))
+    output.sum().backward()
+    assert layer.weight.grad[0].abs().sum() > 0
+
+
+def test_transposed_convolutions_are_pruned_by_their_own_filters():
+    layer = BinaryConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=PrunedBiHalf(0.5, by="score", scope="filter"))
+    assert layer.weight_quantizer.scores.shape == (6, 2, 3, 3)
+    assert (layer.symbols() != 0).flatten(1).sum(dim=1).tolist() == [9] * 6
+    layer(torch.randn(1, 4, 5, 5)).sum().backward()
+    assert layer.weight_quantizer.scores.grad is not None
+
+
+@pytest.mark.parametrize("by", ["rank", "magnitude", "score"])
+def test_pruned_layers_keep_their_symbols_in_eval_and_see_changes(by):
+    layer = BinaryLinear(10, 3, weight_quantizer=PrunedBiHalf(0.4, by=by)).eval()
+    inputs = torch.randn(2, 10)
+    assert torch.equal(layer(inputs), layer(inputs))
+    moved = layer.weight if by != "score" else layer.weight_quantizer.scores
+    with torch.no_grad():
+        moved.copy_(moved.flip(1))
+    expected = (layer.symbols() * layer.scale) @ inputs.T
+    torch.testing.assert_close(layer(inputs), expected.T + layer.bias)
+
+
+def test_settings_show_and_names_make_them():
+    text = repr(quantizer_by_name("pruned-bihalf:sparsity=0.9,by=score,p_pos=0.25,train_latent=False"))
+    assert "p_pos=0.25, by='score', scale_fan=True, train_latent=False, released_counts=False" in text
+    assert "Sieve(0.9, 'layer', ramp=0.0)" in text
+    assert torch.equal(PrunedBiHalf(0.5).symbols(torch.eye(4)), halfmask_symbols(torch.eye(4), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sparsity": 1.0}, r"must lie in \[0, 1\)"),
+        ({"by": "size"}, "choose one of 'rank'"),
+        ({"scope": "layer"}, "does not go with by='rank': choose 'filter'"),
+        ({"by": "score", "scope": "net"}, "does not go with by='score'"),
+        ({"train_latent": False}, "would train nothing"),
+        ({"p_pos": 1.5}, "is not a share"),
+        ({"ramp": 2.0}, "is not a share of training"),
+        ({"released_counts": True, "p_pos": 0.3}, "only by='rank'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PrunedBiHalf(**{"sparsity": 0.5, **arguments})
+    with pytest.raises(ValueError, match="a layer makes them"):
+        MPT(0.5).symbols(torch.randn(2, 3))
