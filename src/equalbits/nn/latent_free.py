@@ -1,0 +1,89 @@
+"""Layers whose weights are the bits themselves, for optimizers that hold no latents."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from equalbits import functional as F
+from equalbits.functional.optimal_transport import check_p_pos
+from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.layers import BinaryConvTranspose2d
+from equalbits.nn.names import register_quantizer
+from equalbits.nn.quantizers import WeightQuantizer
+
+
+@register_quantizer("bits")
+class Bits(WeightQuantizer):
+    """No latents: the layer's ``weight`` is ±1 itself and gets the gradient unchanged; an optimizer flips it.
+
+    When the layer takes it in, the weights become bits in place: their signs, or with ``p_pos`` exactly that share of
+    +1 in each filter (Eq. 4). With ``p_pos`` it promises the share, which
+    :class:`~equalbits.optim.BalancedBop` keeps and :class:`~equalbits.optim.Bop` does not. A torch optimizer would
+    make the bits real again: give it :func:`bop_parameters`' other half.
+
+    >>> from equalbits.nn import BinaryLinear
+    >>> layer = BinaryLinear(6, 2, weight_quantizer=Bits(p_pos=0.5))
+    >>> layer.weight.sum(dim=1).tolist(), layer.weight.abs().unique().tolist()
+    ([0.0, 0.0], [1.0])
+    """
+
+    def __init__(self, p_pos: float | None = None) -> None:
+        super().__init__()
+        if p_pos is not None:
+            check_p_pos(p_pos)
+        self.p_pos = p_pos
+
+    def fit_(self, latents: Tensor) -> None:
+        """Turn the weights into bits, in place."""
+        if not latents.is_meta:
+            latents.copy_(self.start(latents))
+
+    def start(self, latents: Tensor) -> Tensor:
+        """The bits that real weights start as; bits stay as they are."""
+        if self.p_pos is None or bool((latents.detach().abs() == 1).all()):
+            return self.symbols(latents)
+        return F.transport_symbols(latents, self.p_pos)
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """The weights themselves; the sign, were one of them not ±1."""
+        return F.sign_symbols(latents)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"p_pos={self.p_pos}"
+
+
+class BopParameters(NamedTuple):
+    """A model's parameters in two halves: groups of bits for Bop, real ones for any torch optimizer."""
+
+    bits: list[dict[str, Any]]
+    reals: list[nn.Parameter]
+
+
+def bop_parameters(model: nn.Module) -> BopParameters:
+    """Part the parameters of ``model``: the weights of layers with :class:`Bits`, and all others.
+
+    Weights that are not ±1 yet, as after loading a real checkpoint, become bits here.
+
+    >>> from equalbits.nn import BinaryLinear
+    >>> from equalbits.optim import BalancedBop
+    >>> model = nn.Sequential(BinaryLinear(8, 4, weight_quantizer=Bits(p_pos=0.5)), nn.Linear(4, 2))
+    >>> bits, reals = bop_parameters(model)
+    >>> optimizers = BalancedBop(bits, gamma=1e-3), torch.optim.Adam(reals)
+    >>> [len(reals), *(len(group["params"]) for group in bits)]
+    [3, 1]
+    """
+    groups: dict[int, list[nn.Parameter]] = {}
+    for layer in model.modules():
+        if isinstance(layer, BinaryLayer) and isinstance(layer.weight_quantizer, Bits):
+            weight = layer.weight
+            with torch.no_grad():
+                weight.copy_(layer.from_filters(layer.weight_quantizer.start(layer.to_filters(weight))))
+            transposed = layer.groups if isinstance(layer, BinaryConvTranspose2d) else 0
+            groups.setdefault(transposed, []).append(weight)  # type: ignore[arg-type]
+    if not groups:
+        raise ValueError("the model has no bits to optimize: binarize it with Bits(), as in binarize_(model, Bits())")
+    held = {weight for weights in groups.values() for weight in weights}
+    bits = [{"params": weights, "transposed_groups": transposed} for transposed, weights in groups.items()]
+    return BopParameters(bits, [parameter for parameter in model.parameters() if parameter not in held])

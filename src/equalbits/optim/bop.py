@@ -1,0 +1,108 @@
+"""Bop, the binary optimizer without latents, and one that keeps every filter's share of +1 exact.
+
+Their parameters are the bits themselves, ±1; a torch optimizer beside them trains the real parameters.
+``equalbits.nn.bop_parameters`` parts a model's parameters into the two.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from equalbits.functional.latent_free import balanced_flips, bop_flips
+
+
+class Bop(Optimizer):
+    """Flip a bit when the moving average of its gradient holds against it (Helwegen et al. 2019).
+
+    ``m ← (1 − gamma) · m + gamma · g`` from ``m = 0``; then ``b ← −b`` where ``b · m > tau``. ``gamma`` is how quickly
+    the average adapts: divide it where other optimizers divide the learning rate. ``tau`` is how sure it must be. The
+    gradient is that of the bit, so a layer's scale is in it: with a scale ``α`` the same flips need ``α · tau``. The
+    defaults are those of the authors' CIFAR-10 runs.
+
+    >>> bits = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
+    >>> optimizer = Bop([bits], gamma=0.5, tau=0.1)
+    >>> bits.grad = torch.tensor([0.4, 0.4])
+    >>> optimizer.step()
+    >>> bits.data
+    tensor([-1., -1.])
+    """
+
+    def __init__(self, params: ParamsT, *, gamma: float = 1e-4, tau: float = 1e-8) -> None:
+        if not 0 < gamma <= 1:
+            raise ValueError(f"gamma={gamma} is no weight of an average: it must lie in (0, 1]; 1e-4 is usual")
+        if not tau >= 0:
+            raise ValueError(f"tau={tau} would flip bits that the gradient agrees with: it must be 0 or more")
+        super().__init__(params, {"gamma": gamma, "tau": tau, "transposed_groups": 0})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take in more bits; whatever is not ±1 is refused."""
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            if not bool((parameter.detach().abs() == 1).all()):
+                self.param_groups.pop()
+                raise ValueError(
+                    f"a parameter of shape {tuple(parameter.shape)} holds values other than -1 and +1: "
+                    f"give a layer Bits() as quantizer and take the bits from bop_parameters(model)"
+                )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Let the averages take in the gradients, and flip."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    momentum = self._averaged(parameter, group["gamma"])
+                    flips = self.flips(parameter, momentum, group)
+                    parameter.copy_(torch.where(flips, -parameter, parameter))
+        return loss
+
+    def flips(self, bits: Tensor, momentum: Tensor, group: dict[str, Any]) -> Tensor:
+        """Which bits change sign."""
+        return bop_flips(bits, momentum, group["tau"])
+
+    def _averaged(self, parameter: Tensor, gamma: float) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:  # at least float32: a small gamma would vanish in less
+            precise = torch.promote_types(parameter.dtype, torch.float32)
+            state["momentum"] = torch.zeros_like(parameter, dtype=precise)
+        momentum: Tensor = state["momentum"]
+        return momentum.mul_(1 - gamma).add_(parameter.grad, alpha=gamma)  # type: ignore[arg-type]
+
+
+class BalancedBop(Bop):
+    """Bop that exchanges bits: in every filter as many rise as fall, so its count of +1 stays to the bit.
+
+    The candidates are Bop's. Where a filter has more of one kind than of the other, the strongest flip and the rest
+    wait: see :func:`equalbits.functional.latent_free.balanced_flips` for the rule. Start it from exact filters, as
+    ``Bits(p_pos=0.5)`` does. A group may say ``transposed_groups=n`` where its parameters lie as torch keeps the weight
+    of a transposed convolution with ``n`` groups; ``bop_parameters`` says it where it is so.
+
+    >>> bits = torch.nn.Parameter(torch.tensor([[1.0, 1.0, -1.0, -1.0]]))
+    >>> optimizer = BalancedBop([bits], gamma=1.0, tau=0.0)
+    >>> bits.grad = torch.tensor([[0.4, 0.9, -0.1, 0.3]])  # two may fall, one may rise
+    >>> optimizer.step()
+    >>> bits.data
+    tensor([[ 1., -1.,  1., -1.]])
+    """
+
+    def flips(self, bits: Tensor, momentum: Tensor, group: dict[str, Any]) -> Tensor:
+        """Which bits change sign: as many up as down in each filter."""
+        groups = group["transposed_groups"]
+        if not groups:
+            return balanced_flips(bits, momentum, group["tau"])
+        filters, averages = (_exchange_axes(tensor, groups) for tensor in (bits, momentum))
+        return _exchange_axes(balanced_flips(filters, averages, group["tau"]), groups)
+
+
+def _exchange_axes(weight: Tensor, groups: int) -> Tensor:
+    """(in, out/groups, …) to (out, in/groups, …), and back again."""
+    grouped = weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
+    return grouped.flatten(0, 1)
