@@ -60,12 +60,14 @@ def test_a_name_makes_the_input_quantizer_its_class_would(name: str, made: SignA
     assert repr(input_quantizer_by_name(name)) == repr(made)
 
 
-def test_every_name_makes_a_quantizer_that_gives_plus_or_minus_one() -> None:
+def test_every_name_makes_a_quantizer_that_gives_symbols_alone() -> None:
     latents = torch.randn(4, 18)
     for name in list_quantizers():
-        assert quantizer_by_name(name).symbols(latents).abs().eq(1).all(), name
+        quantizer = quantizer_by_name(name)
+        quantizer.fit_(latents)
+        assert set(quantizer.symbols(latents).unique().tolist()) <= {-1.0, 0.0, 1.0}, name
     for name in list_input_quantizers():
-        assert input_quantizer_by_name(name)(latents).abs().eq(1).all(), name
+        assert len(input_quantizer_by_name(name)(latents).unique()) == 2, name
 
 
 def test_each_call_makes_a_quantizer_of_its_own() -> None:
@@ -76,7 +78,7 @@ def test_each_call_makes_a_quantizer_of_its_own() -> None:
     ("text", "message"),
     [
         ("bihlaf", "did you mean 'bihalf'"),
-        ("zzz", "there are: 'bihalf'"),
+        ("zzz", "there are: .*'bihalf'"),
         ("bihalf:p=0.25", "setting 'p' is not known: there are: 'p_pos'"),
         ("sign:p_pos=0.25", "weight quantizer 'sign': setting 'p_pos' is not known: there is none to give"),
         ("bihalf:0.25", "write name=value"),

@@ -28,7 +28,7 @@ def quantizer_by_name(name: str) -> WeightQuantizer:
     BiHalf(p_pos=0.25)
     >>> quantizer_by_name("bihlaf")
     Traceback (most recent call last):
-    ValueError: weight quantizer 'bihlaf' is not known: did you mean 'bihalf'? There are: 'bihalf', 'irnet', ...
+    ValueError: weight quantizer 'bihlaf' is not known: did you mean 'bihalf'? There are: ...
     """
     return _WEIGHT_QUANTIZERS.make(name)
 
@@ -66,8 +66,8 @@ def list_quantizers() -> list[str]:
 def list_input_quantizers() -> list[str]:
     """The names :func:`input_quantizer_by_name` knows.
 
-    >>> list_input_quantizers()
-    ['approx-sign', 'ede', 'sign', 'sign-straight']
+    >>> set(list_input_quantizers()) >= {"approx-sign", "ede", "sign", "sign-straight"}
+    True
     """
     return sorted(_INPUT_QUANTIZERS.factories)
 
