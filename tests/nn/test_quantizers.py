@@ -1,0 +1,137 @@
+"""Quantizers: what they answer, what they refuse, and how they are told how far training is."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits import functional as F
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+
+LATENTS = torch.tensor([[-0.9, -0.1, 0.0, 0.2, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5]])
+
+
+def gradient_of(quantizer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    inputs = inputs.clone().requires_grad_()
+    quantizer(inputs).backward(torch.arange(1.0, 1.0 + inputs.numel()).view(inputs.shape))
+    return inputs.grad
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "expected"),
+    [
+        (Sign(), [[-1, -1, 1, 1, 1], [1, 1, 1, 1, 1]]),
+        (BiHalf(), [[-1, -1, 1, 1, 1], [-1, -1, 1, 1, 1]]),
+        (BiHalf(0.2), [[-1, -1, -1, -1, 1], [-1, -1, -1, -1, 1]]),
+        (IRNet(), [[-1, -1, 1, 1, 1], [-1, -1, 1, 1, 1]]),
+    ],
+)
+def test_symbols_follow_the_methods_rule(quantizer, expected):
+    assert quantizer.symbols(LATENTS).tolist() == expected
+    assert torch.equal(quantizer(LATENTS).sign(), torch.tensor(expected).float())
+
+
+@pytest.mark.parametrize("quantizer", [Sign(), BiHalf(0.2)])
+def test_the_gradient_of_the_papers_methods_passes_unchanged(quantizer):
+    assert torch.equal(gradient_of(quantizer, LATENTS), torch.arange(1.0, 11.0).view(2, 5))
+
+
+def test_known_symbols_are_taken_as_given():
+    assert torch.equal(BiHalf()(LATENTS, torch.ones_like(LATENTS)), torch.ones_like(LATENTS))
+
+
+def test_only_a_method_that_keeps_a_share_promises_one():
+    assert BiHalf(0.3).p_pos == 0.3
+    assert Sign().p_pos is None
+    assert IRNet().p_pos is None
+
+
+@pytest.mark.parametrize(
+    ("statistics", "scale"), [("learned", 1.0), ("fixed", math.sqrt(2 / 50)), ("through", math.sqrt(2 / 50))]
+)
+def test_published_irnet_brings_its_own_scale_and_its_variants_take_the_layers(statistics, scale):
+    layer = BinaryLinear(50, 8, weight_quantizer=IRNet(statistics))
+    assert layer.scale.item() == pytest.approx(scale)
+    expected = F.irnet(layer.weight, torch.tensor(0.1)).abs() if statistics == "learned" else scale
+    assert torch.allclose(layer.binary_weight().abs(), torch.as_tensor(expected).expand(8, 50))
+
+
+def test_set_progress_tells_every_quantizer_that_wants_to_know():
+    layers = [
+        BinaryConv2d(2, 4, 3, weight_quantizer=IRNet(), input_quantizer=SignActivation("decaying")),
+        BinaryLinear(4, 2, weight_quantizer=BiHalf(), input_quantizer=SignActivation()),
+    ]
+    model = nn.Sequential(*layers, nn.BatchNorm1d(2))
+    model[-1].register_buffer("progress", torch.zeros(()))  # not ours to touch
+    for progress in (0.25, 1, 0.0):
+        set_progress(model, progress)
+        assert layers[0].weight_quantizer.progress == progress
+        assert layers[0].input_quantizer.progress == progress
+    set_progress(model, 0.5)
+    assert model[-1].progress == 0
+    assert not hasattr(layers[1].input_quantizer, "progress")
+
+
+@pytest.mark.parametrize("quantizer", [IRNet("fixed"), SignActivation("decaying")])
+def test_the_gradient_sharpens_as_training_goes_on(quantizer):
+    inputs = torch.tensor([[-1.0, -0.05, 0.05, 1.0]])
+    set_progress(quantizer, 0.0)
+    assert torch.allclose(gradient_of(quantizer, inputs), torch.arange(1.0, 5.0)[None], rtol=0.05)
+    set_progress(quantizer, 1.0)
+    late = gradient_of(quantizer, inputs)[0] / torch.arange(1.0, 5.0)
+    assert late[1] > 5, "steep near the step"
+    assert late[0] < 0.01, "flat far from it"
+    set_progress(quantizer, 0.0)
+
+
+@pytest.mark.parametrize("progress", [-0.1, 1.1, float("nan")])
+def test_progress_outside_zero_and_one_is_refused(progress):
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        set_progress(IRNet(), progress)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("clipped", [0, 2, 3, 4, 0]),
+        ("polynomial", [0, 2, 6, 4, 0]),
+        ("straight", [1, 2, 3, 4, 5]),
+    ],
+)
+def test_activations_are_signs_with_the_estimators_gradient(estimator, expected):
+    inputs, quantizer = torch.tensor([-2.0, -0.5, 0.0, 0.5, 1.0]), SignActivation(estimator)
+    assert quantizer(inputs).tolist() == [-1, -1, 1, 1, 1]
+    assert gradient_of(quantizer, inputs).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BiHalf(1.5), r"p_pos=1\.5 is not a share"),
+        (lambda: BiHalf(float("nan")), "p_pos=nan is not a share"),
+        (lambda: IRNet("median"), "statistics='median' is not known: choose one of 'learned', 'fixed', 'through'"),
+        (lambda: IRNet(t_min=0), "the sharpness must grow from a value above 0"),
+        (lambda: SignActivation("tanh"), "estimator='tanh' is not known"),
+        (lambda: SignActivation("decaying", t_min=2, t_max=1), "the sharpness must grow"),
+    ],
+)
+def test_wrong_settings_are_refused_at_birth(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_method_of_ones_own_answers_one_question_and_serves_in_any_layer():
+    class Positive(WeightQuantizer):
+        def symbols(self, latents):
+            return torch.ones_like(latents)
+
+    layer = BinaryLinear(6, 3, bias=False, weight_quantizer=Positive())
+    assert torch.equal(layer.binary_weight(), layer.scale.expand(3, 6))
+    layer(torch.ones(1, 6)).sum().backward()
+    assert torch.equal(layer.weight.grad, layer.scale.expand(3, 6))
+
+
+def test_a_quantizer_without_a_rule_says_so():
+    with pytest.raises(NotImplementedError):
+        BinaryLinear(6, 3, weight_quantizer=WeightQuantizer())(torch.ones(1, 6))
