@@ -74,14 +74,15 @@ class Network:
         _check_image(self)
         if not 1 <= len(self.operations) <= MAX_OPERATIONS:
             raise ValueError(f"the network has {len(self.operations)} operations: 1 to {MAX_OPERATIONS} are allowed")
+        answer = self.shapes[-1]
         used = {name for operation in self.operations for name in operation.tensors.values()}
         if unused := sorted(set(self.tensors) - used):
             raise ValueError(f"tensor {unused[0]!r} belongs to no operation: leave it out")
         for name, tensor in self.tensors.items():
             if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
                 raise ValueError(f"tensor {name!r} holds a number that is not finite: it cannot be packed")
-        if self.classes and self.shapes[-1] != (len(self.classes),):
-            raise ValueError(f"there are {len(self.classes)} class names for an answer of shape {self.shapes[-1]}")
+        if self.classes and answer != (len(self.classes),):
+            raise ValueError(f"there are {len(self.classes)} class names for an answer of shape {answer}")
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:

@@ -1,0 +1,117 @@
+"""Run a packed network: images in, logits out."""
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equalbits.runtime import ops, report
+from equalbits.runtime.format import read_network, write_network
+from equalbits.runtime.network import Network
+
+Images = NDArray[Any]
+
+_CHUNK = 16
+
+
+def load_packed(path: str | os.PathLike[str], *, threads: int = 1, engine: str = "auto") -> "PackedModel":
+    """The model in a packed file, checked whole and ready to run.
+
+    ``threads`` is how many the native engine may use; ``engine`` is ``"auto"`` (native where it is built, else numpy),
+    ``"native"`` or ``"numpy"``.
+    """
+    return PackedModel(read_network(path), threads=threads, engine=engine)
+
+
+class PackedModel:
+    """A packed network that can be called on images.
+
+    Images are float32 of shape (batch, channel, row, column), as the trained model takes them; or uint8, which the
+    file's mean and std turn into that. One image may come without the batch axis, and its answer then does too.
+
+    >>> from equalbits.runtime.build import NetworkBuilder
+    >>> build = NetworkBuilder((1, 2, 2))
+    >>> x = build.add("sign", build.add("flatten", build.image))
+    >>> x = build.add_binary("linear", x, np.array([[1, -1, 1, 1]]), name="fc", p_pos=0.75)
+    >>> model = PackedModel(build.finish())
+    >>> model(np.array([[[0.5, -0.25], [0.0, 1.0]]], np.float32))
+    array([4.], dtype=float32)
+    >>> model.audit().holds
+    True
+    """
+
+    def __init__(self, network: Network, *, threads: int = 1, engine: str = "auto") -> None:
+        if type(threads) is not int or threads < 1:
+            raise ValueError(f"threads={threads!r} is not a number of threads: it must be a whole number from 1")
+        if engine not in ("auto", "native", "numpy"):
+            raise ValueError(f"engine={engine!r} is not known: choose 'auto', 'native' or 'numpy'")
+        self.network, self.threads = network, threads
+        self.engine = "numpy"
+
+    def __call__(self, images: Images) -> NDArray[np.float32]:
+        """The logits of each image."""
+        batch = self._as_batch(images)
+        chunks = [self._run(self._as_reals(batch[i : i + _CHUNK])) for i in range(0, len(batch), _CHUNK)]
+        logits = np.concatenate(chunks) if chunks else np.empty((0, *self.network.shapes[-1]), np.float32)
+        return logits[0] if np.ndim(images) == 3 else logits
+
+    def audit(self) -> report.Audit:
+        """The count of +1 and −1 in every filter against the share promised, from the packed bits alone."""
+        return report.audit(self.network)
+
+    def summary(self) -> report.Summary:
+        """Weights, bytes and products of every operation."""
+        return report.summarize(self.network)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the packed file."""
+        write_network(self.network, path)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.network.input_shape))
+        return f"PackedModel({len(self.network.operations)} operations on {shape} images, {self.engine} engine)"
+
+    def _run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        return run_numpy(self.network, images)
+
+    def _as_batch(self, images: Images) -> Images:
+        """The images with a batch axis, their shape and type checked."""
+        images = np.asarray(images)
+        batch = images[None] if images.ndim == 3 else images
+        if batch.shape[1:] != self.network.input_shape or batch.ndim != 4:
+            shape = ", ".join(map(str, self.network.input_shape))
+            raise ValueError(f"images have shape {images.shape}: the model takes (batch, {shape})")
+        if batch.dtype != np.uint8 and batch.dtype.kind != "f":
+            raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as read from a picture")
+        if batch.dtype == np.uint8 and self.network.mean is None:
+            raise ValueError(
+                "images are uint8, and the file holds no mean and std: give float32 as the model took them"
+            )
+        return batch
+
+    def _as_reals(self, batch: Images) -> NDArray[np.float32]:
+        if batch.dtype != np.uint8:
+            return np.ascontiguousarray(batch, np.float32)
+        return byte_table(self.network)[np.arange(self.network.input_shape[0])[:, None, None], batch]
+
+
+def byte_table(network: Network) -> NDArray[np.float32]:
+    """What each byte of each channel becomes, shape (channel, 256): ``(byte / 255 − mean) / std`` in float32."""
+    mean, std = (np.asarray(numbers, np.float32)[:, None] for numbers in (network.mean, network.std))
+    table: NDArray[np.float32] = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / std
+    return table
+
+
+def run_numpy(network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Run a network operation by operation in numpy; values are let go once nothing reads them any more."""
+    values: dict[int, NDArray[np.float32]] = {0: images}
+    last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
+    for place, operation in enumerate(network.operations):
+        inputs = (values[value] for value in operation.inputs)
+        run = ops.RUN[operation.kind]
+        values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
+        for value in set(operation.inputs):
+            if last_read[value] == place:
+                del values[value]
+    return values[len(network.operations)]

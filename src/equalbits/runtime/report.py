@@ -1,0 +1,175 @@
+"""What a packed network holds, counted from the file alone: the audit of its promises, and a summary by layer."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equalbits.runtime import bits
+from equalbits.runtime.network import Network
+from equalbits.runtime.operations import connections
+
+
+@dataclass(frozen=True)
+class LayerAudit:
+    """The symbols of a binary layer, counted per filter, against the share of +1 it promises."""
+
+    name: str
+    connections: int
+    p_pos: float | None
+    positive: NDArray[np.int64]
+    negative: NDArray[np.int64]
+
+    @property
+    def pruned(self) -> NDArray[np.int64]:
+        """The pruned connections of each filter."""
+        return self.connections - self.positive - self.negative
+
+    @property
+    def wrong(self) -> int:
+        """How many filters do not hold exactly the share promised; 0 where none is."""
+        if self.p_pos is None:
+            return 0
+        kept = self.positive + self.negative
+        promised = {int(count): bits.positive_count(int(count), self.p_pos) for count in np.unique(kept)}
+        return sum(promised[int(count)] != int(found) for count, found in zip(kept, self.positive, strict=True))
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The audit of a whole file; ``holds`` says whether every promise does."""
+
+    layers: tuple[LayerAudit, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every filter of every layer that promises a share of +1 has it exactly."""
+        return all(layer.wrong == 0 for layer in self.layers)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [("layer", "filters", "connections", "+1", "-1", "pruned", "p_pos", "verdict")]
+        for layer in self.layers:
+            promise = "-" if layer.p_pos is None else f"{layer.p_pos:g}"
+            verdict = "no promise" if layer.p_pos is None else f"{layer.wrong} wrong" if layer.wrong else "exact"
+            counted = (_span(found) for found in (layer.positive, layer.negative, layer.pruned))
+            rows.append((layer.name, str(len(layer.positive)), str(layer.connections), *counted, promise, verdict))
+        return _columns(rows)
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """One operation: the shape of its value, its weights by how they are stored, and its products per image."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    binary_weights: int
+    real_weights: int
+    stored_bytes: int
+    binary_macs: int
+    real_macs: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A network by layer, and in all."""
+
+    input_shape: tuple[int, ...]
+    layers: tuple[LayerSummary, ...]
+
+    def total(self, what: str) -> int:
+        """The sum of one column over all layers: ``total("binary_weights")``."""
+        return sum(getattr(layer, what) for layer in self.layers)
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [
+            ("layer", "operation", "value", "1-bit weights", "real weights", "bytes", "1-bit MACs", "real MACs")
+        ]
+        columns = ("binary_weights", "real_weights", "stored_bytes", "binary_macs", "real_macs")
+        for layer in self.layers:
+            shape = "×".join(map(str, layer.shape))
+            rows.append((layer.name, layer.kind, shape, *(_number(getattr(layer, name)) for name in columns)))
+        rows.append(("in all", "", "", *(_number(self.total(name)) for name in columns)))
+        return _columns(rows)
+
+
+def audit(network: Network) -> Audit:
+    """Count the symbols of every binary layer, filter by filter."""
+    layers = []
+    for place, operation in network.binary_layers():
+        symbols = network.symbols(place)
+        layers.append(
+            LayerAudit(
+                layer_name(network, place),
+                symbols.shape[1],
+                operation.settings["p_pos"],
+                (symbols == 1).sum(axis=1),
+                (symbols == -1).sum(axis=1),
+            )
+        )
+    return Audit(tuple(layers))
+
+
+def summarize(network: Network) -> Summary:
+    """Weights, bytes and products of every operation. A product is 1-bit when both sides are ±1."""
+    signs, seen, layers = signed_values(network), set[str](), []
+    for place, operation in enumerate(network.operations):
+        arrays, shape = network.arrays(operation), network.shapes[place + 1]
+        fresh = {part: array for part, array in arrays.items() if operation.tensors[part] not in seen}
+        seen |= set(operation.tensors.values())
+        inputs = tuple(network.shapes[i] for i in operation.inputs)
+        bit_weights = "weight" in arrays and arrays["weight"].dtype == np.uint8
+        width = connections(operation.settings, inputs) if "weight" in arrays else 0
+        macs = width * math.prod(shape)
+        one_bit = bit_weights and operation.inputs[0] in signs
+        layers.append(
+            LayerSummary(
+                layer_name(network, place),
+                operation.kind,
+                shape,
+                width * len(arrays["weight"]) if bit_weights and "weight" in fresh else 0,
+                sum(array.size for array in fresh.values() if array.dtype != np.uint8),
+                sum(array.nbytes for array in fresh.values()),
+                macs if one_bit else 0,
+                0 if one_bit else macs,
+            )
+        )
+    return Summary(network.input_shape, tuple(layers))
+
+
+def signed_values(network: Network) -> set[int]:
+    """The values that are ±1 throughout: made by ``sign``, or by moving such values about."""
+    signs: set[int] = set()
+    moving = {"concat", "flatten", "reshape", "permute", "channel_shuffle", "slice", "max_pool"}
+    for place, operation in enumerate(network.operations):
+        if operation.kind == "sign" or (operation.kind in moving and signs.issuperset(operation.inputs)):
+            signs.add(place + 1)
+    return signs
+
+
+def layer_name(network: Network, place: int) -> str:
+    """The name an operation goes by: that of its first tensor without the part, or its place."""
+    names = list(network.operations[place].tensors.values())
+    return names[0].rpartition(".")[0] or names[0] if names else f"#{place}"
+
+
+def _span(counts: NDArray[np.int64]) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return str(low) if low == high else f"{low}..{high}"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if value else "-"
+
+
+def _columns(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            text.ljust(width) if i < 2 else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,74 @@
+"""Write the packed files that tests read: `python tests/golden/make_packed.py`. Only a new format version changes them.
+
+All numbers are small multiples of powers of two, so every engine, in any order of addition, gives the same logits.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from equalbits.runtime.build import NetworkBuilder
+from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.network import Network
+
+HERE = Path(__file__).parent
+
+
+def symbols(*shape: int, step: int, zeros: int = 0) -> np.ndarray:
+    """±1 in a fixed pattern that balances no filter in particular; every ``zeros``-th is 0."""
+    numbers = np.arange(np.prod(shape)) * step % 11
+    found = np.where(numbers < 5, -1, 1)
+    if zeros:
+        found[::zeros] = 0
+    return found.reshape(shape)
+
+
+def eighths(*shape: int, step: int) -> np.ndarray:
+    """Multiples of ⅛ between −1 and 1, as float32."""
+    return ((np.arange(np.prod(shape)) * step % 17 - 8) / 8).reshape(shape).astype(np.float32)
+
+
+def residual() -> Network:
+    """Binary on both sides: a real stem, a residual block with padding and a stride, one pruned layer."""
+    build = NetworkBuilder((3, 8, 8))
+    x = build.add("conv", build.image, weight=eighths(8, 3, 3, 3, step=5), kernel=3, padding=1, name="stem")
+    x = build.add("prelu", x, slope=np.array([0.25], np.float32), name="stem.act")
+    y = build.add("sign", x)
+    y = build.add_binary("conv", y, symbols(8, 8, 3, 3, step=7), padding=1, name="block.conv1", scale=np.float32([0.5]))
+    y = build.add("affine", y, gain_shift=eighths(2, 8, step=3), name="block.bn1")
+    x = build.add("add", y, x)
+    y = build.add("sign", x)
+    y = build.add_binary("conv", y, symbols(16, 8, 3, 3, step=3, zeros=4), padding=1, stride=2, name="block.conv2")
+    z = build.add("avg_pool", x, kernel=2, stride=2)
+    z = build.add("conv", z, weight=eighths(16, 8, 1, 1, step=11), kernel=1, name="block.down")
+    x = build.add("add", y, z)
+    x = build.add("flatten", build.add("adaptive_avg_pool", x))
+    build.add("linear", x, weight=eighths(4, 16, step=5), bias=eighths(4, step=7), name="head")
+    return build.finish(
+        mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), classes=("ant", "bee", "cat", "dog"), notes={"name": "residual"}
+    )
+
+
+def plain() -> Network:
+    """Binary weights and real values, every layer binary, float16 and int8 where allowed, an exact p_pos."""
+    build = NetworkBuilder((1, 6, 6))
+    half = np.where(np.arange(4 * 9).reshape(4, 1, 3, 3) % 9 < 5, 1, -1)
+    x = build.add_binary("conv", build.image, half, name="conv1", p_pos=0.5, scale=np.float16([0.5]))
+    x = build.add("max_pool", build.add("relu", x), kernel=2, stride=2)
+    x = build.add("flatten", x)
+    x = build.add_binary("linear", x, symbols(6, 16, step=3), name="fc1", bias=eighths(6, step=5).astype(np.float16))
+    weight = np.arange(18, dtype=np.int8).reshape(3, 6) - 9
+    build.add("linear", build.add("clamp", x, min=-1, max=1), weight=weight, scale=np.float32([0.125]), name="fc2")
+    return build.finish()
+
+
+def image(network: Network) -> np.ndarray:
+    """The image whose logits are stored: multiples of ⅛."""
+    return eighths(2, *network.input_shape, step=13)
+
+
+if __name__ == "__main__":
+    for make in (residual, plain):
+        model = PackedModel(make(), engine="numpy")
+        model.save(HERE / f"{make.__name__}.ebits")
+        np.save(HERE / f"{make.__name__}.npy", model(image(model.network)))

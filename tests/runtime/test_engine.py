@@ -1,0 +1,109 @@
+"""A packed model takes images as people have them, says what it holds, and refuses what it cannot take."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equalbits.runtime import NetworkBuilder, PackedModel, load_packed
+from equalbits.runtime.report import layer_name
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+MAKE = runpy.run_path(str(GOLDEN / "make_packed.py"))
+
+
+@pytest.fixture
+def model() -> PackedModel:
+    return load_packed(GOLDEN / "residual.ebits")
+
+
+def test_bytes_are_normalised_as_in_training(model: PackedModel) -> None:
+    pixels = np.arange(2 * 3 * 8 * 8, dtype=np.uint8).reshape(2, 3, 8, 8)
+    reals = (pixels.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
+    np.testing.assert_array_equal(model(pixels), model(reals))
+
+
+def test_one_image_needs_no_batch(model: PackedModel) -> None:
+    images = MAKE["image"](model.network)
+    assert model(images[1]).shape == (4,)
+    np.testing.assert_array_equal(model(images[1]), model(images)[1])
+
+
+def test_every_image_of_a_long_batch_gets_its_own_answer(model: PackedModel) -> None:
+    images = np.concatenate([MAKE["image"](model.network)] * 20)[1:]
+    np.testing.assert_array_equal(model(images)[::2], np.broadcast_to(model(images[0]), (20, 4)))
+    assert model(images[:0]).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (np.zeros((2, 8, 8, 3), np.float32), r"the model takes \(batch, 3, 8, 8\)"),
+        (np.zeros((3, 8), np.float32), r"the model takes \(batch, 3, 8, 8\)"),
+        (np.zeros((1, 1, 3, 8, 8), np.float32), r"the model takes \(batch, 3, 8, 8\)"),
+        (np.zeros((1, 3, 8, 8), np.int64), "give float32, or uint8"),
+        (np.zeros((1, 3, 8, 8), np.complex64), "give float32, or uint8"),
+    ],
+)
+def test_images_of_another_kind_are_refused(model: PackedModel, images: np.ndarray, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        model(images)
+
+
+def test_bytes_are_refused_where_the_file_says_no_mean() -> None:
+    plain = load_packed(GOLDEN / "plain.ebits")
+    with pytest.raises(ValueError, match="no mean and std"):
+        plain(np.zeros((1, 6, 6), np.uint8))
+
+
+@pytest.mark.parametrize("wrong", [{"threads": 0}, {"threads": 1.5}, {"threads": True}, {"engine": "gpu"}])
+def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        load_packed(GOLDEN / "plain.ebits", **wrong)  # type: ignore[arg-type]
+
+
+def test_the_audit_counts_every_filter_from_the_file_alone(model: PackedModel) -> None:
+    conv1, conv2 = model.audit().layers
+    assert (conv1.name, conv1.connections, len(conv1.positive)) == ("block.conv1", 72, 8)
+    assert (conv1.positive + conv1.negative == 72).all()
+    assert (conv2.pruned == 18).all()
+    plain = load_packed(GOLDEN / "plain.ebits").audit()
+    assert plain.holds
+    assert plain.layers[0].positive.tolist() == [5] * 4
+    assert "exact" in str(plain) and "no promise" in str(plain)
+
+
+def test_the_audit_finds_one_bit_too_many() -> None:
+    symbols = np.tile([1, -1], (3, 8))
+    symbols[1, 1] = 1
+    build = NetworkBuilder((16, 1, 1))
+    build.add_binary("linear", build.add("flatten", build.image), symbols, name="fc", p_pos=0.5)
+    audit = PackedModel(build.finish()).audit()
+    assert not audit.holds
+    assert audit.layers[0].wrong == 1
+    assert "1 wrong" in str(audit)
+
+
+def test_the_audit_of_pruned_layers_counts_the_share_among_the_kept() -> None:
+    symbols = np.array([[1, 1, -1, -1, 0, 0, 0], [1, 1, -1, 0, 0, 0, 0], [0] * 7])
+    build = NetworkBuilder((7, 1, 1))
+    build.add_binary("linear", build.add("flatten", build.image), symbols, name="fc", p_pos=0.5)
+    audit = PackedModel(build.finish()).audit()
+    assert audit.holds
+    assert audit.layers[0].pruned.tolist() == [3, 4, 7]
+
+
+def test_the_summary_counts_weights_bytes_and_products(model: PackedModel) -> None:
+    summary = model.summary()
+    assert summary.total("binary_weights") == 8 * 72 + 16 * 72
+    assert summary.total("binary_macs") == 8 * 72 * 64 + 16 * 72 * 16
+    assert summary.total("real_macs") == 8 * 27 * 64 + 16 * 8 * 16 + 16 * 4
+    assert summary.total("stored_bytes") == sum(tensor.nbytes for tensor in model.network.tensors.values())
+    assert "block.conv2" in str(summary) and "in all" in str(summary)
+    assert layer_name(model.network, 2) == "#2"
+
+
+def test_a_model_saved_again_is_the_same_file(model: PackedModel, tmp_path: Path) -> None:
+    model.save(tmp_path / "again.ebits")
+    assert (tmp_path / "again.ebits").read_bytes() == (GOLDEN / "residual.ebits").read_bytes()
