@@ -28,13 +28,14 @@ class BinaryLayer(nn.Module):
         self, weight_quantizer: WeightQuantizer | None, input_quantizer: nn.Module | None, init: str = "torch"
     ) -> None:
         """Take the quantizers in (copies, so layers share no state), set the scale, start the latents."""
+        weight_quantizer = BiHalf() if weight_quantizer is None else weight_quantizer
         check_quantizers(weight_quantizer, input_quantizer)
         if init not in ("torch", "kaiming"):
             raise ValueError(f"init={init!r} is not known: choose 'torch' (as torch starts the layer) or 'kaiming'")
         self.init = init
         if self._connections() == 0:
             raise ValueError(f"weight has shape {tuple(self.weight.shape)}: a filter needs at least one connection")
-        self.weight_quantizer = BiHalf() if weight_quantizer is None else copy.deepcopy(weight_quantizer)
+        self.weight_quantizer = copy.deepcopy(weight_quantizer)
         self.input_quantizer = copy.deepcopy(input_quantizer)
         for quantizer in (self.weight_quantizer, self.input_quantizer):
             if quantizer is not None:
@@ -141,13 +142,15 @@ class BinaryLayer(nn.Module):
 
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:
     """Refuse what is not a quantizer; a class where an object should be is the usual slip."""
-    for name, given, kind, example in (
-        ("weight_quantizer", weight_quantizer, WeightQuantizer, "BiHalf()"),
-        ("input_quantizer", input_quantizer, nn.Module, "SignActivation()"),
-    ):
-        if given is not None and not isinstance(given, kind):
-            what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-            raise ValueError(f"{name} is {what}: give a {kind.__name__}, as in {name}={example}")
+    _check_kind("weight_quantizer", weight_quantizer, WeightQuantizer, "BiHalf()")
+    if input_quantizer is not None:
+        _check_kind("input_quantizer", input_quantizer, nn.Module, "SignActivation()")
+
+
+def _check_kind(name: str, given: object, kind: type[nn.Module], example: str) -> None:
+    if not isinstance(given, kind):
+        what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise ValueError(f"{name} is {what}: give a {kind.__name__}, as in {name}={example}")
 
 
 class _Known(NamedTuple):

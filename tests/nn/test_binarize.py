@@ -1,0 +1,390 @@
+"""``binarize_`` on plain torch models: what it replaces, what it leaves and why, what it refuses, what it keeps."""
+
+import copy
+import warnings
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+from equalbits.nn import (
+    BiHalf,
+    BinaryConv1d,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLayer,
+    BinaryLinear,
+    Candidate,
+    Sign,
+    SignActivation,
+    all_layers,
+    binarize_,
+    inner_layers,
+)
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+
+
+class Block(nn.Module):
+    def __init__(self, channels: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride, padding=1)
+        self.branches = nn.ModuleList([nn.Conv2d(channels, channels, 1), nn.Conv2d(channels, channels, 3, padding=1)])
+        self.shortcut = nn.Sequential(nn.Conv2d(channels, channels, 3, stride, padding=1))
+
+    def forward(self, inputs):
+        outputs = self.conv(inputs)
+        return sum(branch(outputs) for branch in self.branches) + self.shortcut(inputs)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.blocks = nn.ModuleDict({"a": Block(4), "b": Block(4, stride=2)})
+        self.reduce = nn.Conv2d(4, 4, 1, stride=2)
+        self.fc = nn.Linear(16, 10)
+
+    def forward(self, inputs):
+        outputs = self.stem(inputs)
+        for block in self.blocks.values():
+            outputs = block(outputs)
+        return self.fc(self.reduce(outputs).flatten(1))
+
+
+def reasons(report) -> dict[str, str]:
+    return dict(report.left_real)
+
+
+def test_a_nested_model_keeps_its_first_last_and_downsampling_layers():
+    model = Net()
+    report = binarize_(model, BiHalf())
+    assert report.replaced == tuple(f"blocks.{b}.{n}" for b in "ab" for n in ("conv", "branches.0", "branches.1"))
+    assert reasons(report) == {
+        "stem": "the first layer",
+        "blocks.a.shortcut.0": "a downsampling layer (by its name)",
+        "blocks.b.shortcut.0": "a downsampling layer (by its name)",
+        "reduce": "a downsampling layer (its stride is no smaller than its kernel)",
+        "fc": "the last layer",
+    }
+    assert all(isinstance(model.get_submodule(name), BinaryConv2d) for name in report.replaced)
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_report_reads_as_a_list_of_what_was_done():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 4, 3)), nn.Flatten(), nn.Linear(16, 2))
+    assert str(binarize_(model, BiHalf())) == (
+        "1 layer made binary, 2 left real\n  binary  1.0\n  real    0  the first layer\n  real    3  the last layer"
+    )
+    assert str(binarize_(model, BiHalf(), where=all_layers)) == (
+        "2 layers made binary, 0 left real, 1 binary before\n  binary  0\n  binary  3\n  before  1.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layer", "binary", "shape"),
+    [
+        (nn.Linear(6, 4, bias=False), BinaryLinear, (2, 6)),
+        (nn.Conv1d(4, 6, 3, padding="same", groups=2, padding_mode="circular"), BinaryConv1d, (2, 4, 7)),
+        (nn.Conv2d(4, 8, (3, 2), stride=(2, 1), dilation=2, groups=4), BinaryConv2d, (2, 4, 9, 9)),
+        (nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1, groups=2), BinaryConvTranspose2d, (2, 4, 5, 5)),
+    ],
+)
+def test_every_kind_becomes_its_binary_form_with_all_its_settings(layer, binary, shape):
+    model, inputs = nn.Sequential(copy.deepcopy(layer)), torch.randn(shape)
+    binarize_(model, BiHalf(0.3), input_quantizer=SignActivation(), where=all_layers)
+    made = model[0]
+    assert type(made) is binary
+    assert made.extra_repr() == layer.extra_repr()
+    layer.weight.data = made.binary_weight().detach()
+    assert torch.equal(made(inputs), layer(torch.where(inputs >= 0, 1.0, -1.0)))
+
+
+def test_latents_are_the_models_own_so_that_an_earlier_optimizer_still_moves_them():
+    model = mlp(4, 8, 8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    weight, before = model[1].weight, model[1].weight.detach().clone()
+    binarize_(model, BiHalf())
+    assert model[1].weight is weight
+    model(torch.randn(5, 4)).square().sum().backward()
+    optimizer.step()
+    assert torch.equal(weight, before - weight.grad)
+    assert not torch.equal(weight, before)
+
+
+def test_the_keys_of_the_state_are_kept_and_the_real_models_checkpoint_loads():
+    model = Net()
+    checkpoint = copy.deepcopy(model.state_dict())
+    binarize_(model, Sign())
+    added = set(model.state_dict()) - set(checkpoint)
+    assert added == {f"blocks.{b}.{n}.scale" for b in "ab" for n in ("conv", "branches.0", "branches.1")}
+    model.load_state_dict(checkpoint, strict=True)
+
+
+def test_a_layer_used_in_two_places_stays_one_layer():
+    shared = nn.Linear(6, 6)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(shared), nn.Sequential(shared, nn.ReLU()), nn.Linear(6, 2))
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("1.0",)
+    assert isinstance(model[1][0], BinaryLinear)
+    assert model[1][0] is model[2][0]
+    assert len(list(model.parameters())) == 6
+
+
+def test_a_shared_layer_may_be_named_by_either_of_its_names():
+    shared = nn.Linear(6, 6)
+    model = nn.ModuleDict({"encoder": shared, "decoder": shared})
+    assert binarize_(model, BiHalf(), where="decoder").replaced == ("encoder",)
+    assert model["encoder"] is model["decoder"]
+
+
+def test_parameters_tied_between_layers_stay_tied():
+    model = mlp(6, 6, 6, 6, 6)
+    model[2].weight = model[1].weight
+    model[3].weight = model[1].weight  # tied to a layer that stays real
+    binarize_(model, BiHalf())
+    assert model[1].weight is model[2].weight is model[3].weight
+    assert torch.equal(model[1].symbols(), model[2].symbols())
+    model(torch.randn(2, 6)).sum().backward()
+    assert model[1].weight.grad is model[3].weight.grad
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("0", ["0"]),
+        (["0", "3"], ["0", "3"]),
+        ("[12]", ["1", "2"]),
+        (("*",), ["0", "1", "2", "3"]),
+        (lambda candidate: candidate.layer.in_features == 7, ["2"]),
+        (lambda candidate: candidate.position % 2 == 1, ["1", "3"]),
+        (all_layers, ["0", "1", "2", "3"]),
+        (inner_layers, ["1", "2"]),
+    ],
+)
+def test_layers_are_chosen_by_name_pattern_or_rule(where, expected):
+    model = mlp(4, 6, 7, 5, 2)
+    report = binarize_(model, BiHalf(), where=where)
+    assert list(report.replaced) == expected
+    assert [name for name, module in model.named_children() if isinstance(module, BinaryLayer)] == expected
+
+
+def test_a_rule_sees_the_name_the_place_and_the_surroundings_of_each_layer():
+    seen: list[Candidate] = []
+
+    def watch(candidate: Candidate) -> bool | str:
+        seen.append(candidate)
+        return "too small" if candidate.layer.out_features < 6 else True
+
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Sequential(nn.Linear(4, 6)), nn.Linear(6, 2))
+    report = binarize_(model, BiHalf(), where=watch)
+    assert [(c.name, c.position, c.count, c.within) for c in seen] == [
+        ("1.0", 1, 3, ("Sequential", "Sequential")),
+        ("2", 2, 3, ("Sequential",)),
+    ]
+    assert reasons(report)["2"] == "too small"
+
+
+def test_quantizers_are_copied_into_each_layer():
+    quantizer, activation = BiHalf(0.3), SignActivation("decaying")
+    model = mlp(4, 6, 6, 6, 2)
+    binarize_(model, quantizer, input_quantizer=activation)
+    model[1].weight_quantizer.p_pos = 0.7
+    model[1].input_quantizer.progress.fill_(0.5)
+    assert quantizer.p_pos == model[2].weight_quantizer.p_pos == 0.3
+    assert activation.progress == model[2].input_quantizer.progress == 0
+
+
+def test_hooks_stay_and_their_handles_still_take_them_off():
+    model, calls = mlp(4, 6, 6, 2), []
+    handles = [
+        model[1].register_forward_hook(lambda *_: calls.append("forward")),
+        model[1].register_forward_pre_hook(lambda *_: calls.append("before")),
+        model[1].weight.register_hook(lambda gradient: calls.append("gradient")),
+    ]
+    binarize_(model, BiHalf())
+    model(torch.randn(2, 4)).sum().backward()
+    assert calls == ["before", "forward", "gradient"]
+    for handle in handles:
+        handle.remove()
+    model(torch.randn(2, 4)).sum().backward()
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mode_the_precision_and_frozen_latents_are_kept(training):
+    model = mlp(4, 6, 6, 2).double().train(training)
+    model[1].weight.requires_grad_(False)
+    binarize_(model, BiHalf(), input_quantizer=SignActivation("decaying"))
+    assert {module.training for module in model.modules()} == {training}
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float64}
+    assert not model[1].weight.requires_grad
+
+
+def test_the_layer_taken_out_is_left_as_it_was():
+    model = mlp(4, 6, 6, 2)
+    old = model[1]
+    expected = old(torch.ones(1, 6))
+    binarize_(model, BiHalf())
+    assert type(old) is nn.Linear
+    assert set(old.state_dict()) == {"weight", "bias"}
+    assert torch.equal(old(torch.ones(1, 6)), expected)
+
+
+class MyConv(nn.Conv2d):
+    def forward(self, input):
+        return super().forward(input * 2)
+
+
+def test_layers_that_cannot_be_binary_are_left_with_the_reason():
+    model = nn.ModuleDict(
+        {
+            "words": nn.Embedding(10, 8),
+            "mine": MyConv(3, 4, 3),
+            "deep": nn.Conv3d(2, 2, 3),
+            "hidden": nn.Linear(8, 8),
+            "attention": nn.MultiheadAttention(8, 2),
+            "memory": nn.LSTM(8, 8),
+            "encoder": nn.TransformerEncoderLayer(8, 2, 16),
+            "decoder": nn.TransformerDecoderLayer(8, 2, 16),
+            "out": nn.Linear(8, 2),
+        }
+    )
+    report = binarize_(model, BiHalf(), where=all_layers)
+    assert report.replaced == ("hidden", "decoder.linear1", "decoder.linear2", "out")
+    left = reasons(report)
+    assert left["mine"] == "of class MyConv, which may compute in its own way"
+    assert left["attention.out_proj"] == "torch's MultiheadAttention reads its weight without calling it"
+    assert left["encoder.linear1"] == "torch's TransformerEncoderLayer reads its weight without calling it"
+    for name in ("words", "deep", "memory", "attention"):
+        assert "has no binary form here" in left[name]
+
+
+def test_a_first_layer_that_cannot_be_binary_is_still_the_first():
+    model = nn.Sequential(MyConv(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), MyConv(4, 4, 3))
+    assert binarize_(model, BiHalf()).replaced == ("1", "2")
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_encoder_answers_in_eval_as_in_training(batch_first):
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first)
+    model = nn.Sequential(nn.Linear(8, 8), encoder, nn.Linear(8, 8), nn.Linear(8, 3))
+    binarize_(model, BiHalf())
+    inputs = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(inputs), model.train()(inputs))
+
+
+def old_weight_norm(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda: nn.LazyLinear(6), "layer '1' has no weights yet: run one batch through the model"),
+        (lambda: parametrizations.weight_norm(nn.Linear(6, 6)), "remove_parametrizations"),
+        (lambda: parametrizations.orthogonal(nn.Linear(6, 6)), "layer '1' computes its weight from other parameters"),
+        (lambda: old_weight_norm(nn.Linear(6, 6)), "remove_weight_norm"),
+        (lambda: nn.utils.spectral_norm(nn.Linear(6, 6)), "remove_spectral_norm"),
+        (lambda: prune.l1_unstructured(nn.Linear(6, 6), "weight", 0.5), r"prune\.remove"),
+    ],
+)
+def test_a_layer_that_is_not_ready_is_refused_and_nothing_is_changed(layer, message):
+    model = nn.Sequential(nn.Linear(6, 6), layer(), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2))
+    before = list(model.modules())
+    with pytest.raises(ValueError, match=message):
+        binarize_(model, BiHalf())
+    assert list(model.modules()) == before
+    assert binarize_(model, BiHalf(), where=["2", "3"]).replaced == ("2", "3"), "left out, it does no harm"
+
+
+def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
+    class Picky(BiHalf):
+        def fit_(self, latents):
+            if latents.shape[0] == 7:
+                raise ValueError("seven filters")
+
+    model = mlp(4, 6, 7, 2)
+    with pytest.raises(ValueError, match="seven filters"):
+        binarize_(model, Picky(), where=all_layers)
+    assert not any(isinstance(module, BinaryLayer) for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        (nn.Sequential(nn.ReLU()), {}, "nothing to make binary: no layer could be"),
+        (mlp(4, 6, 2), {}, "2 layers could be, and where= chose none; pass where=all_layers"),
+        (mlp(4, 6, 2), {"where": lambda candidate: False}, "where= chose none"),
+        (mlp(4, 6, 2), {"where": []}, "where= chose none"),
+        (mlp(4, 6, 2), {"where": "conv*"}, r"where='conv\*' names no layer that could be binary; there are: 0, 1"),
+        (mlp(4, 6, 2), {"where": ["0", "O"]}, "where='O' names no layer"),
+        (nn.Linear(4, 2), {}, "the model is itself one Linear: .* wrap it in nn.Sequential"),
+        (nn.Sequential(BinaryLinear(4, 2)), {}, "no layer could be; 1 are binary already"),
+    ],
+)
+def test_doing_nothing_is_refused(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        binarize_(model, BiHalf(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight_quantizer": BiHalf}, "weight_quantizer is the class BiHalf"),
+        ({"weight_quantizer": "bihalf"}, "weight_quantizer is a str: give a WeightQuantizer"),
+        ({"weight_quantizer": None}, "weight_quantizer is a NoneType: give a WeightQuantizer"),
+        ({"weight_quantizer": BiHalf(), "input_quantizer": SignActivation}, "input_quantizer is the class"),
+    ],
+)
+def test_what_is_not_a_quantizer_is_refused(arguments, message):
+    model = mlp(4, 6, 6, 2)
+    with pytest.raises(ValueError, match=message):
+        binarize_(model, **arguments)
+    assert type(model[1]) is nn.Linear
+
+
+def squeeze_excite(channels: int, kind: str) -> nn.Module:
+    made = type(kind, (nn.Module,), {})()
+    made.fc = nn.Sequential(nn.Conv2d(channels, channels, 1), nn.ReLU(), nn.Conv2d(channels, channels, 1))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["SqueezeExcite", "SqueezeExcitation", "SEModule", "SELayer"])
+def test_the_gates_of_squeeze_and_excite_stay_real(kind):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), squeeze_excite(4, kind), nn.Conv2d(4, 2, 1))
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("1",)
+    assert reasons(report)["2.fc.0"] == reasons(report)["2.fc.2"] == "a squeeze-and-excite gate"
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Conv2d(4, 4, 2, stride=2), "a downsampling layer"),
+        (nn.Conv2d(4, 4, 16, stride=16), "a downsampling layer"),
+        (nn.Conv2d(4, 4, (1, 3), stride=(1, 2)), True),
+        (nn.Conv2d(4, 4, 3, stride=2), True),
+        (nn.Conv2d(4, 4, 1), True),
+        (nn.Conv1d(4, 4, 1, stride=2), "a downsampling layer"),
+        (nn.ConvTranspose2d(4, 4, 2, stride=2), True),
+        (nn.Linear(4, 4), True),
+    ],
+)
+def test_a_convolution_that_reads_each_input_once_downsamples(layer, expected):
+    verdict = inner_layers(Candidate("layer", layer, position=1, count=3))
+    assert verdict is True if expected is True else verdict.startswith(expected)
+
+
+@pytest.mark.parametrize("name", ["head", "head_dist", "classifier"])
+def test_a_second_head_stays_real_too(name):
+    assert inner_layers(Candidate(name, nn.Linear(4, 4), position=1, count=3)) == "an output layer (by its name)"
+    assert inner_layers(Candidate(f"{name}.0", nn.Linear(4, 4), position=1, count=3)) is True
