@@ -1,0 +1,8 @@
+"""Networks by name: the paper's, and those its experiments compare on. A file here is a family of them."""
+
+from equalbits.models import convnet, inception, resnet, shufflenet, vgg  # noqa: F401  (each registers its networks)
+from equalbits.models.layers import BinaryLayers
+from equalbits.models.network import Images, Network
+from equalbits.models.registry import create_model, list_models, register_model
+
+__all__ = ["BinaryLayers", "Images", "Network", "create_model", "list_models", "register_model"]

@@ -1,0 +1,66 @@
+"""Conv2, Conv4, Conv6 and Conv8: the paper's shallow networks, every layer binary.
+
+Pairs of 3×3 convolutions, a pool behind each pair, three linear layers; no bias and no batch norm, so that it is the
+scale ``√(2/D)`` alone that keeps activations near unit variance. The nets come from the lottery-ticket literature
+(Frankle & Carbin 2019; Ramanujan et al. 2020), where the linear layers are 1×1 convolutions of the same size.
+"""
+
+import math
+from functools import partial
+
+from torch import nn
+
+from equalbits.models.layers import BinaryLayers
+from equalbits.models.network import Images, ImageSize, Network, scaled
+from equalbits.models.registry import register_model
+
+_CHANNELS = (64, 128, 256, 512)  # of each pair of convolutions
+_HIDDEN = 256
+
+
+def convnet(
+    pairs: int,
+    layers: BinaryLayers,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: ImageSize = 32,
+    width: float = 1.0,
+    batch_norm: bool = False,
+) -> Network:
+    """A network of ``pairs`` pairs of convolutions; Conv2 has one, Conv8 four.
+
+    ``batch_norm`` puts a batch norm behind each layer but the last: the control for shares of +1 other than one half,
+    which shift every mean. With binary inputs the order is convolution, pool, batch norm (always there, and without a
+    scale or shift of its own), and the sign of the next layer in place of the ReLU.
+    """
+    images = Images(in_channels, image_size, fixed=True, smallest=2**pairs)
+    affine = not layers.binary_inputs
+    norms = batch_norm or layers.binary_inputs
+    parts: dict[str, nn.Module] = {}
+    features = in_channels
+    for number in range(1, 2 * pairs + 1):
+        inputs, features = features, scaled(_CHANNELS[(number - 1) // 2], width)
+        parts[f"conv{number}"] = layers.conv2d(inputs, features, 3, padding=1, bias=False, real_input=number == 1)
+        norm = nn.BatchNorm2d(features, affine=affine) if norms else None
+        parts |= _behind(f"conv{number}", norm, relu=not layers.binary_inputs, pool=number % 2 == 0)
+    parts["flatten"] = nn.Flatten()
+    features *= math.prod(side >> pairs for side in images.sides)
+    for number in (1, 2):
+        inputs, features = features, scaled(_HIDDEN, width)
+        parts[f"fc{number}"] = layers.linear(inputs, features, bias=False)
+        norm_1d = nn.BatchNorm1d(features, affine=affine) if norms else None
+        parts |= _behind(f"fc{number}", norm_1d, relu=not layers.binary_inputs)
+    parts["fc3"] = layers.linear(features, num_classes, bias=False)
+    return Network(parts, images)
+
+
+def _behind(name: str, norm: nn.Module | None, *, relu: bool, pool: bool = False) -> dict[str, nn.Module]:
+    """What follows a layer: norm, ReLU, pool; or where the sign takes the ReLU's place, pool and norm."""
+    normed = {f"{name}_norm": norm} if norm is not None else {}
+    pooled = {f"{name}_pool": nn.MaxPool2d(2)} if pool else {}
+    return {**normed, f"{name}_relu": nn.ReLU(), **pooled} if relu else {**pooled, **normed}
+
+
+for _pairs in (1, 2, 3, 4):
+    register_model(f"conv{2 * _pairs}")(partial(convnet, _pairs))

@@ -1,0 +1,86 @@
+"""The frame all networks share: named parts in a row, and a clear word on images that do not fit."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+#: One side of square images, or height and width.
+ImageSize = int | tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images a network takes; checked when it is made and again when images arrive.
+
+    ``fixed``: only this size will do, as a layer depends on it. ``multiple_of`` and ``smallest`` bound each side.
+
+    >>> Images(3, 20, multiple_of=32)
+    Traceback (most recent call last):
+    ValueError: images of 20×20 do not fit: each side must be a multiple of 32; pad or resize them
+    """
+
+    channels: int
+    size: ImageSize
+    fixed: bool = False
+    multiple_of: int = 1
+    smallest: int = 1
+
+    def __post_init__(self) -> None:
+        if self.channels < 1:
+            raise ValueError(f"in_channels={self.channels}: images have at least one channel")
+        if not isinstance(self.size, int) and len(self.size) != 2:
+            raise ValueError(f"image_size={self.size}: give one side, or height and width")
+        self._check_sides(*self.sides)
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Height and width."""
+        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+        return height, width
+
+    def check(self, images: Tensor) -> None:
+        """Refuse a batch the network cannot take."""
+        if images.dim() != 4 or images.shape[1] != self.channels or (self.fixed and images.shape[2:] != self.sides):
+            height, width = self.sides
+            raise ValueError(
+                f"images of shape {tuple(images.shape)} do not fit: the network takes (batch, {self.channels}, "
+                f"{height}, {width}); make it with in_channels= and image_size= of your images"
+            )
+        self._check_sides(images.shape[2], images.shape[3])
+
+    def _check_sides(self, height: int, width: int) -> None:
+        if min(height, width) < self.smallest:
+            rule = f"each side must be at least {self.smallest}"
+        elif height % self.multiple_of or width % self.multiple_of:
+            rule = f"each side must be a multiple of {self.multiple_of}"
+        else:
+            return
+        raise ValueError(f"images of {height}×{width} do not fit: {rule}; pad or resize them")
+
+
+class Network(nn.Sequential):
+    """Named parts, run one after the other."""
+
+    def __init__(self, parts: Mapping[str, nn.Module], images: Images | None = None) -> None:
+        super().__init__(OrderedDict(parts))
+        self.images = images
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores, before any softmax."""
+        if self.images is not None:
+            self.images.check(images)
+        scores: Tensor = super().forward(images)  # type: ignore[no-untyped-call]
+        return scores
+
+
+def scaled(channels: int, width: float) -> int:
+    """``channels`` times ``width``, rounded, at least 1.
+
+    >>> scaled(64, 0.25)
+    16
+    """
+    if not width > 0:
+        raise ValueError(f"width={width}: it multiplies the channels of every layer, so it must lie above 0")
+    return max(1, round(channels * width))

@@ -1,0 +1,102 @@
+"""Networks by name: :func:`create_model` makes one, :func:`list_models` says which there are."""
+
+from collections.abc import Callable
+from fnmatch import filter as matching
+from typing import Any, TypeVar
+
+from torch import nn
+
+from equalbits.models.layers import BinaryLayers
+from equalbits.nn import WeightQuantizer, input_quantizer_by_name, quantizer_by_name
+from equalbits.nn.names import settings_of, unknown
+
+#: Makes a network from its layers' maker and the number of classes; what it takes by name are its options.
+Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
+
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {}
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int = 10,
+    weight_quantizer: WeightQuantizer | str | None = "bihalf",
+    input_quantizer: nn.Module | str | None = None,
+    init: str = "torch",
+    **options: Any,
+) -> nn.Module:
+    """Make the network ``name``; :func:`list_models` says which there are.
+
+    ``weight_quantizer`` is a quantizer, a name like ``"bihalf:p_pos=0.25"``, or None for the same network with real
+    weights. ``input_quantizer``, likewise, makes what flows into the binary layers binary too, and gives the network
+    the blocks that go with it; None keeps inputs real. ``init="kaiming"`` starts every convolution and linear layer
+    as Kaiming normal instead of as torch does. Every network takes ``in_channels`` and ``image_size``; an option it
+    does not have is refused with those it has.
+
+    >>> model = create_model("conv2", num_classes=10, weight_quantizer="bihalf", in_channels=1, image_size=28)
+    >>> model.conv1
+    BinaryConv2d(
+      1, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False
+      (weight_quantizer): BiHalf(p_pos=0.5)
+    )
+    >>> create_model("conv3")
+    Traceback (most recent call last):
+    ValueError: model 'conv3' is not known: did you mean 'conv8'? There are: 'conv2', 'conv4', ...
+    """
+    if name not in _BUILDERS:
+        raise unknown("model", name, _BUILDERS)
+    known = settings_of(_BUILDERS[name])[2:]
+    for option in options:
+        if option not in known:
+            raise unknown(f"model {name!r}: option", option, known)
+    if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
+        raise ValueError(f"num_classes={num_classes!r}: it must be a whole number of at least 1")
+    layers = BinaryLayers(_weight_quantizer(weight_quantizer), _input_quantizer(input_quantizer), init)
+    return _BUILDERS[name](layers, num_classes, **options)
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names that match ``pattern``, sorted.
+
+    >>> list_models("conv*")
+    ['conv2', 'conv4', 'conv6', 'conv8']
+    """
+    return sorted(matching(_BUILDERS, pattern))
+
+
+def register_model(name: str) -> Callable[[Builder], Builder]:
+    """Give a network of one's own a name :func:`create_model` knows. A name taken is refused.
+
+    The function takes a :class:`~equalbits.models.BinaryLayers`, which makes its layers, the number of classes, and
+    its options, with defaults::
+
+        @register_model("tiny")
+        def tiny(layers, num_classes, *, in_channels=3, image_size=32):
+            return nn.Sequential(layers.real_conv2d(in_channels, 8, 3), nn.ReLU(), layers.conv2d(8, 8, 3), ...)
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is not a name: write @register_model('my-net') above the function")
+    if name in _BUILDERS:
+        raise ValueError(f"model {name!r} is taken: choose another name")
+
+    def add(builder: Builder) -> Builder:
+        _BUILDERS[name] = builder
+        return builder
+
+    return add
+
+
+def _weight_quantizer(given: WeightQuantizer | str | None) -> WeightQuantizer | None:
+    if isinstance(given, str):
+        return quantizer_by_name(given)
+    if given is not None and not isinstance(given, WeightQuantizer):
+        raise ValueError(f"weight_quantizer={given!r}: give a quantizer like BiHalf(), a name like 'bihalf', or None")
+    return given
+
+
+def _input_quantizer(given: nn.Module | str | None) -> nn.Module | None:
+    if isinstance(given, str):
+        return input_quantizer_by_name(given)
+    if given is not None and not isinstance(given, nn.Module):
+        raise ValueError(f"input_quantizer={given!r}: give one like SignActivation(), a name like 'sign', or None")
+    return given

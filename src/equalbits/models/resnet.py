@@ -1,0 +1,158 @@
+"""Residual networks: ResNet-20 as IR-Net's, ResNet-18 and ResNet-34 for small images and for ImageNet.
+
+In all of them the first, the last and the shortcut layers stay real; every 3×3 convolution inside a block is binary.
+With binary inputs they have other blocks (:mod:`equalbits.models.blocks`) and another stem.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from torch import nn
+
+from equalbits.models.blocks import HardtanhBlock, MakeBlock, PadShortcut, PReLUBlock, RealInputBlock
+from equalbits.models.layers import BinaryLayers
+from equalbits.models.network import Images, ImageSize, Network, scaled
+from equalbits.models.registry import register_model
+
+_CHANNELS = (64, 128, 256, 512)  # of each stage
+_DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+
+
+@register_model("resnet20")
+def resnet20(
+    layers: BinaryLayers,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: ImageSize = 32,
+    width: float = 1.0,
+) -> Network:
+    """ResNet-20 as IR-Net has it: shortcuts without weights, and a batch norm before the classifier.
+
+    IR-Net starts it with ``init="kaiming"``.
+    """
+
+    def block(inputs: int, outputs: int, stride: int) -> nn.Module:
+        shortcut = nn.Identity() if stride == 1 else PadShortcut(inputs, outputs)
+        kind = HardtanhBlock if layers.binary_inputs else RealInputBlock
+        return kind(layers, inputs, outputs, stride, shortcut)
+
+    channels = [scaled(count, width) for count in (16, 32, 64)]
+    stem: dict[str, nn.Module] = {
+        "conv": layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False),
+        "norm": nn.BatchNorm2d(channels[0]),
+    }
+    head: dict[str, nn.Module] = {"head_norm": nn.BatchNorm1d(channels[-1])}
+    if layers.binary_inputs:
+        stem["hardtanh"] = nn.Hardtanh()
+    else:
+        head["head_relu"] = nn.ReLU()
+    head["head"] = layers.real_linear(channels[-1], num_classes)
+    return _network(stem, _stages(block, channels, (3, 3, 3)), head, Images(in_channels, image_size))
+
+
+def resnet(
+    depth: int,
+    layers: BinaryLayers,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: ImageSize = 32,
+    width: float = 1.0,
+    shared_prelu: bool = True,
+    norm_first: bool = False,
+) -> Network:
+    """ResNet-18 or 34 for small images: a 3×3 stem, no pool, shortcuts of a real 1×1 convolution and a norm.
+
+    Two options speak of the form with binary inputs: ``shared_prelu`` (see :class:`PReLUBlock`), and ``norm_first``,
+    which puts the stem's norm before its PReLU, as the released CIFAR-10 network does and the CIFAR-100 ones do not.
+    """
+    channels = [scaled(count, width) for count in _CHANNELS]
+    conv = layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False)
+    stem = _stem(layers, conv, norm_first=norm_first)
+    stages = _stages(_block_maker(layers, _strided_shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
+    head = {"head": layers.real_linear(channels[-1], num_classes)}
+    return _network(stem, stages, head, Images(in_channels, image_size))
+
+
+def imagenet_resnet(
+    depth: int,
+    layers: BinaryLayers,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: ImageSize = 224,
+    width: float = 1.0,
+    shared_prelu: bool = True,
+) -> Network:
+    """ResNet-18 or 34 for large images: a 7×7 stem of stride 2 and a max pool, then as :func:`resnet`.
+
+    With binary inputs the shortcuts halve the map by an average, so that each pixel has its say; the sides of the
+    images must then be multiples of 32.
+    """
+    channels = [scaled(count, width) for count in _CHANNELS]
+    conv = layers.real_conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
+    stem = {**_stem(layers, conv), "pool": nn.MaxPool2d(3, stride=2, padding=1)}
+    shortcut = _averaging_shortcut if layers.binary_inputs else _strided_shortcut
+    stages = _stages(_block_maker(layers, shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
+    head = {"head": layers.real_linear(channels[-1], num_classes)}
+    return _network(stem, stages, head, Images(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1))
+
+
+def _network(
+    stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: Images
+) -> Network:
+    average = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    return Network({"stem": _row(stem), **stages, **average, **head}, images)
+
+
+def _stages(block: MakeBlock, channels: Sequence[int], depths: Sequence[int]) -> dict[str, nn.Module]:
+    """A stage per entry: ``depths`` blocks of ``channels``; each stage but the first halves the map."""
+    stages: dict[str, nn.Module] = {}
+    inputs = channels[0]
+    for number, (outputs, depth) in enumerate(zip(channels, depths, strict=True), start=1):
+        blocks = [block(inputs, outputs, 1 if number == 1 else 2)]
+        blocks += [block(outputs, outputs, 1) for _ in range(depth - 1)]
+        stages[f"stage{number}"] = nn.Sequential(*blocks)
+        inputs = outputs
+    return stages
+
+
+def _stem(layers: BinaryLayers, conv: nn.Conv2d, *, norm_first: bool = False) -> dict[str, nn.Module]:
+    norm = nn.BatchNorm2d(conv.out_channels)
+    if not layers.binary_inputs:
+        return {"conv": conv, "norm": norm, "relu": nn.ReLU()}
+    prelu = nn.PReLU(conv.out_channels)
+    return {"conv": conv, "norm": norm, "prelu": prelu} if norm_first else {"conv": conv, "prelu": prelu, "norm": norm}
+
+
+def _block_maker(
+    layers: BinaryLayers, shortcut: Callable[[BinaryLayers, int, int], nn.Module], *, shared_prelu: bool
+) -> MakeBlock:
+    def block(inputs: int, outputs: int, stride: int) -> nn.Module:
+        path = nn.Identity() if stride == 1 else shortcut(layers, inputs, outputs)
+        if layers.binary_inputs:
+            return PReLUBlock(layers, inputs, outputs, stride, path, shared_prelu=shared_prelu)
+        return RealInputBlock(layers, inputs, outputs, stride, path)
+
+    return block
+
+
+def _strided_shortcut(layers: BinaryLayers, inputs: int, outputs: int) -> nn.Module:
+    conv = layers.real_conv2d(inputs, outputs, 1, stride=2, bias=False)
+    return _row({"conv": conv, "norm": nn.BatchNorm2d(outputs)})
+
+
+def _averaging_shortcut(layers: BinaryLayers, inputs: int, outputs: int) -> nn.Module:
+    conv = layers.real_conv2d(inputs, outputs, 1, bias=False)
+    return _row({"conv": conv, "norm": nn.BatchNorm2d(outputs), "pool": nn.AvgPool2d(2)})
+
+
+def _row(parts: Mapping[str, nn.Module]) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(parts))
+
+
+for _depth in _DEPTHS:
+    register_model(f"resnet{_depth}")(partial(resnet, _depth))
+    register_model(f"imagenet_resnet{_depth}")(partial(imagenet_resnet, _depth))

@@ -1,0 +1,88 @@
+"""ShuffleNet (Zhang et al. 2018) with three groups, as the paper's CIFAR-100 experiments have it.
+
+Every convolution inside a unit is binary, with real biases: filters of as few as 9 connections (depthwise, an odd
+number) and 20. The stem and the classifier are real. The paper has no form with binary inputs; ours takes Hardtanh
+for ReLU.
+"""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.models.layers import BinaryLayers
+from equalbits.models.network import Images, ImageSize, Network
+from equalbits.models.registry import register_model
+
+_GROUPS = 3
+_STEM = 24
+_STAGES = ((240, 4), (480, 8), (960, 4))  # channels, units
+
+
+@register_model("shufflenet")
+def shufflenet(layers: BinaryLayers, num_classes: int, *, in_channels: int = 3, image_size: ImageSize = 32) -> Network:
+    """Three stages of 4, 8 and 4 units; each stage halves the map. The first stage's first 1×1 has no groups."""
+    stem: dict[str, nn.Module] = {
+        "conv": layers.real_conv2d(in_channels, _STEM, 3, padding=1),
+        "norm": nn.BatchNorm2d(_STEM),
+        "act": layers.activation(),
+    }
+    parts: dict[str, nn.Module] = {"stem": nn.Sequential(OrderedDict(stem))}
+    inputs = _STEM
+    for number, (outputs, depth) in enumerate(_STAGES, start=1):
+        groups = 1 if number == 1 else _GROUPS
+        units = [ShuffleUnit(layers, inputs, outputs, stride=2, groups=groups)]
+        units += [ShuffleUnit(layers, outputs, outputs, stride=1, groups=groups) for _ in range(depth - 1)]
+        parts[f"stage{number}"] = nn.Sequential(*units)
+        inputs = outputs
+    parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    parts["head"] = layers.real_linear(inputs, num_classes)
+    return Network(parts, Images(in_channels, image_size))
+
+
+class ShuffleUnit(nn.Module):
+    """1×1 to a quarter of the channels, shuffle, depthwise 3×3, 1×1; joined to the input, by a sum or side by side."""
+
+    def __init__(self, layers: BinaryLayers, inputs: int, outputs: int, *, stride: int, groups: int) -> None:
+        super().__init__()
+        inner = outputs // 4
+        added = outputs if stride == 1 else outputs - inputs  # with a stride the pooled input brings its channels
+        self.reduce = layers.conv2d(inputs, inner, 1, groups=groups)
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.shuffle = ChannelShuffle(_GROUPS)
+        self.depthwise = layers.conv2d(inner, inner, 3, stride=stride, padding=1, groups=inner)
+        self.norm2 = nn.BatchNorm2d(inner)
+        self.expand = layers.conv2d(inner, added, 1, groups=_GROUPS)
+        self.norm3 = nn.BatchNorm2d(added)
+        self.act = layers.activation()
+        self.pool = nn.AvgPool2d(3, stride=2, padding=1) if stride == 2 else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Around or beside the input."""
+        inner = self.shuffle(self.act(self.norm1(self.reduce(inputs))))
+        inner = self.norm3(self.expand(self.norm2(self.depthwise(inner))))
+        joined = inputs + inner if self.pool is None else torch.cat([self.pool(inputs), inner], dim=1)
+        outputs: Tensor = self.act(joined)
+        return outputs
+
+
+class ChannelShuffle(nn.Module):
+    """Deal the channels of each group out over all groups, so that the next grouped convolution sees every group.
+
+    >>> ChannelShuffle(3)(torch.arange(6.0).view(1, 6, 1, 1)).flatten().tolist()
+    [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]
+    """
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The same channels in another order."""
+        batch, _, height, width = inputs.shape
+        grouped = inputs.view(batch, self.groups, -1, height, width)
+        return grouped.transpose(1, 2).flatten(1, 2)
+
+    def extra_repr(self) -> str:
+        """The number of groups."""
+        return f"{self.groups}"

@@ -1,0 +1,52 @@
+"""VGG-16 with batch norm (Simonyan & Zisserman 2015), as the paper's CIFAR-100 experiments have it."""
+
+from torch import nn
+
+from equalbits.models.layers import BinaryLayers
+from equalbits.models.network import Images, ImageSize, Network, scaled
+from equalbits.models.registry import register_model
+
+_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # a pool behind each
+_HIDDEN = 4096
+
+
+@register_model("vgg16")
+def vgg16(
+    layers: BinaryLayers,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: ImageSize = 32,
+    width: float = 1.0,
+    dropout: float = 0.5,
+) -> Network:
+    """Thirteen 3×3 convolutions and three linear layers; the first convolution and the last linear layer are real.
+
+    The hidden linear layers (1×1 convolutions on a 1×1 map, in the original) have no batch norm: there the scale
+    matters. A map of odd side is pooled to the larger half, so that small images such as 28×28 reach the end.
+
+    The paper has no form with binary inputs. Ours takes Hardtanh for ReLU, and leaves out the dropout before a
+    sign, where a dropped value would count as +1.
+    """
+    images = Images(in_channels, image_size, fixed=True)
+    sides = images.sides
+    parts: dict[str, nn.Module] = {}
+    features = in_channels
+    for stage, channels in enumerate(_STAGES, start=1):
+        for number, count in enumerate(channels, start=1):
+            inputs, features = features, scaled(count, width)
+            first = not parts
+            make = layers.real_conv2d if first else layers.conv2d
+            parts[f"conv{stage}_{number}"] = make(inputs, features, 3, padding=1, bias=first)
+            parts[f"norm{stage}_{number}"] = nn.BatchNorm2d(features)
+            parts[f"act{stage}_{number}"] = layers.activation()
+        parts[f"pool{stage}"] = nn.MaxPool2d(2, ceil_mode=any(side % 2 for side in sides))
+        sides = ((sides[0] + 1) // 2, (sides[1] + 1) // 2)
+    parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    for number in (1, 2):
+        inputs, features = features, scaled(_HIDDEN, width)
+        parts[f"fc{number}"] = layers.linear(inputs, features, bias=False)
+        parts[f"fc{number}_act"] = layers.activation()
+        if number == 2 or not layers.binary_inputs:
+            parts[f"fc{number}_dropout"] = nn.Dropout(dropout)
+    return Network({**parts, "head": layers.real_linear(features, num_classes)}, images)
