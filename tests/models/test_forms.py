@@ -1,0 +1,131 @@
+"""The deep networks' blocks, each against its formula written out."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as nnf
+
+from equalbits.models import BinaryLayers, create_model
+from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock
+from equalbits.models.shufflenet import ShuffleUnit
+from equalbits.nn import BiHalf, SignActivation
+
+ONE_BIT = BinaryLayers(BiHalf(), SignActivation())
+REAL_INPUTS = BinaryLayers(BiHalf())
+
+
+def sign(values: Tensor) -> Tensor:
+    return torch.where(values >= 0, 1.0, -1.0)
+
+
+def norm(values: Tensor) -> Tensor:
+    """What a fresh batch norm does in training."""
+    return nnf.batch_norm(values, None, None, training=True)
+
+
+def conv(layer: nn.Module, values: Tensor, **settings: int) -> Tensor:
+    assert isinstance(layer, nn.Conv2d)
+    return nnf.conv2d(values, layer.binary_weight(), layer.bias, **settings)  # type: ignore[operator]
+
+
+@pytest.fixture
+def maps() -> Tensor:
+    return torch.randn(2, 8, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_prelu_block_adds_a_shortcut_around_each_convolution(maps: Tensor) -> None:
+    shortcut = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2), nn.BatchNorm2d(16))
+    block = PReLUBlock(ONE_BIT, 8, 16, 2, shortcut)
+    half = norm(nnf.prelu(conv(block.conv1, sign(maps), stride=2, padding=1), torch.tensor(0.25))) + shortcut(maps)
+    whole = norm(nnf.prelu(conv(block.conv2, sign(half), padding=1), torch.tensor(0.25))) + half
+    torch.testing.assert_close(block(maps), whole)
+
+
+def test_one_prelu_serves_both_halves_unless_asked_otherwise(maps: Tensor) -> None:
+    for shared, count in ((True, 1), (False, 2)):
+        block = PReLUBlock(ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
+        assert sum(isinstance(part, nn.PReLU) for part in block.modules()) == count
+        block(maps).sum().backward()
+        assert all(parameter.grad is not None for parameter in block.prelu.parameters())
+    sizes = [
+        sum(p.numel() for p in create_model("resnet18", width=0.1, input_quantizer="sign", shared_prelu=s).parameters())
+        for s in (True, False)
+    ]
+    assert sizes[1] - sizes[0] == 2 * (6 + 13 + 26 + 51)
+
+
+def test_the_hardtanh_block_clips_behind_each_sum(maps: Tensor) -> None:
+    block = HardtanhBlock(ONE_BIT, 8, 16, 2, PadShortcut(8, 16))
+    padded = torch.zeros(2, 16, 3, 3)
+    padded[:, 4:12] = maps[:, :, ::2, ::2]
+    half = (norm(conv(block.conv1, sign(maps), stride=2, padding=1)) + padded).clamp(-1, 1)
+    whole = (norm(conv(block.conv2, sign(half), padding=1)) + half).clamp(-1, 1)
+    torch.testing.assert_close(block(maps), whole)
+
+
+def test_the_block_for_real_inputs_has_one_shortcut_around_both_convolutions(maps: Tensor) -> None:
+    block = RealInputBlock(REAL_INPUTS, 8, 8, 1, nn.Identity())
+    half = norm(conv(block.conv1, maps, padding=1)).relu()
+    torch.testing.assert_close(block(maps), (norm(conv(block.conv2, half, padding=1)) + maps).relu())
+
+
+def test_a_shuffle_unit_adds_its_input_or_stands_beside_it(maps: Tensor) -> None:
+    maps = torch.cat([maps, maps, maps], dim=1)  # 24 channels
+    for stride, outputs in ((1, 24), (2, 48)):
+        unit = ShuffleUnit(REAL_INPUTS, 24, outputs, stride=stride, groups=3)
+        inner = outputs // 4
+        reduced = norm(conv(unit.reduce, maps, groups=3)).relu()
+        shuffled = reduced[:, torch.arange(inner).view(3, -1).T.flatten()]
+        deep = norm(conv(unit.depthwise, shuffled, stride=stride, padding=1, groups=inner))
+        wide = norm(conv(unit.expand, deep, groups=3))
+        pooled = nnf.avg_pool2d(maps, 3, stride=2, padding=1)
+        expected = maps + wide if stride == 1 else torch.cat([pooled, wide], dim=1)
+        torch.testing.assert_close(unit(maps), expected.relu())
+
+
+def parts_of(name: str, part: str, **settings: object) -> list[str]:
+    with torch.device("meta"):
+        model = create_model(name, **settings)  # type: ignore[arg-type]
+    return [type(child).__name__ for child in model.get_submodule(part).children()]
+
+
+def test_each_stem_is_in_the_order_of_its_network() -> None:
+    assert parts_of("resnet20", "stem") == ["Conv2d", "BatchNorm2d"]
+    assert parts_of("resnet20", "stem", input_quantizer="sign") == ["Conv2d", "BatchNorm2d", "Hardtanh"]
+    assert parts_of("resnet18", "stem") == ["Conv2d", "BatchNorm2d", "ReLU"]
+    assert parts_of("resnet18", "stem", input_quantizer="sign") == ["Conv2d", "PReLU", "BatchNorm2d"]
+    assert parts_of("resnet18", "stem", input_quantizer="sign", norm_first=True) == ["Conv2d", "BatchNorm2d", "PReLU"]
+    large = parts_of("imagenet_resnet18", "stem", input_quantizer="sign")
+    assert large == ["Conv2d", "PReLU", "BatchNorm2d", "MaxPool2d"]
+
+
+def test_a_large_networks_shortcut_averages_before_binary_inputs_and_strides_before_real_ones() -> None:
+    averaging = parts_of("imagenet_resnet18", "stage2.0.shortcut", input_quantizer="sign")
+    assert averaging == ["Conv2d", "BatchNorm2d", "AvgPool2d"]
+    assert parts_of("imagenet_resnet18", "stage2.0.shortcut") == ["Conv2d", "BatchNorm2d"]
+    assert parts_of("resnet18", "stage2.0.shortcut", input_quantizer="sign") == ["Conv2d", "BatchNorm2d"]
+
+
+def test_resnet20_has_a_norm_before_its_classifier_and_a_relu_only_with_real_inputs() -> None:
+    assert parts_of("resnet20", "")[-3:] == ["BatchNorm1d", "ReLU", "Linear"]
+    assert parts_of("resnet20", "", input_quantizer="sign")[-3:] == ["Flatten", "BatchNorm1d", "Linear"]
+
+
+def test_vgg_drops_out_behind_each_hidden_linear_layer_but_never_before_a_sign() -> None:
+    tail = ["BinaryLinear", "ReLU", "Dropout", "BinaryLinear", "ReLU", "Dropout", "Linear"]
+    assert parts_of("vgg16", "")[-7:] == tail
+    signed = ["BinaryLinear", "Hardtanh", "BinaryLinear", "Hardtanh", "Dropout", "Linear"]
+    assert parts_of("vgg16", "", input_quantizer="sign")[-6:] == signed
+
+
+def test_inception_maps_have_the_sizes_of_the_architecture() -> None:
+    with torch.device("meta"):
+        model = create_model("inception_v3", num_classes=100)
+        images, sizes = torch.empty(2, 3, 32, 32), {}
+        for name, part in model.named_children():
+            images = part(images)
+            sizes[name] = tuple(images.shape[1:])
+    assert sizes["stem"] == (192, 30, 30)
+    assert [sizes[name] for name in ("a1", "a2", "a3")] == [(256, 30, 30), (288, 30, 30), (288, 30, 30)]
+    assert [sizes[name] for name in ("b", "c1", "c4", "d")] == [(768, 14, 14)] * 3 + [(1280, 6, 6)]
+    assert [sizes[name] for name in ("e1", "e2", "head")] == [(2048, 6, 6), (2048, 6, 6), (100,)]
