@@ -259,8 +259,8 @@ def test_layers_that_cannot_be_binary_are_left_with_the_reason():
     assert report.replaced == ("hidden", "decoder.linear1", "decoder.linear2", "out")
     left = reasons(report)
     assert left["mine"] == "of class MyConv, which may compute in its own way"
-    assert left["attention.out_proj"] == "torch's MultiheadAttention reads its weight without calling it"
-    assert left["encoder.linear1"] == "torch's TransformerEncoderLayer reads its weight without calling it"
+    assert left["attention.out_proj"] == "MultiheadAttention reads its weight past it"
+    assert left["encoder.linear1"] == "TransformerEncoderLayer reads its weight past it"
     for name in ("words", "deep", "memory", "attention"):
         assert "has no binary form here" in left[name]
 
@@ -268,6 +268,26 @@ def test_layers_that_cannot_be_binary_are_left_with_the_reason():
 def test_a_first_layer_that_cannot_be_binary_is_still_the_first():
     model = nn.Sequential(MyConv(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), MyConv(4, 4, 3))
     assert binarize_(model, BiHalf()).replaced == ("1", "2")
+
+
+class ReadsPast(nn.Module):
+    """Calls one layer, reads the weight of another, and asks a third only for its type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.read, self.asked = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, inputs):
+        outputs = nn.functional.linear(self.called(inputs), weight=self.read.weight)
+        return self.asked(outputs.to(self.asked.weight.dtype).view(-1, self.asked.weight.size(1)))
+
+
+def test_a_layer_whose_weight_is_read_past_it_is_left_real():
+    model = nn.Sequential(nn.Linear(6, 6), ReadsPast(), nn.Linear(6, 2))
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("1.called", "1.asked")
+    assert reasons(report)["1.read"] == "ReadsPast reads its weight past it"
+    model(torch.randn(2, 6)).sum().backward()
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -8,6 +8,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from equalbits.nn.binary_layer import BinaryLayer, check_quantizers
+from equalbits.nn.bypass import layers_read_past
 from equalbits.nn.layers import BINARY_FOR, binary_twin
 from equalbits.nn.policies import Candidate, Policy, by_name, inner_layers
 from equalbits.nn.quantizers import WeightQuantizer
@@ -44,8 +45,9 @@ def binarize_(
     and patterns like ``"blocks.*.conv?"``. The latents are the model's own parameters, so an optimizer made before
     still holds them. A layer used in two places stays one layer. Nothing is changed when anything is refused.
 
-    A layer is binary when it is called. A model that reads ``layer.weight`` past the layer gets the real latents:
-    torch's own such layers are left real, and :func:`equalbits.summarize` shows which layers were never called.
+    A layer is binary when it is called; code that reads ``layer.weight`` past it gets the real latents. So a layer
+    whose weight is read by the ``forward`` around it, as in torch's attention, is left real.
+    :func:`equalbits.summarize` shows which layers were never called.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> from equalbits.nn import BiHalf
@@ -82,7 +84,7 @@ _LAYERS = (*BINARY_FOR, *_NO_TWIN)
 def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], tuple[str, ...]]:
     """The layers that could become binary, those that cannot with the reason, and the names of those that are."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _LAYERS)]
-    read_past = _read_past(model)
+    read_past = layers_read_past(model)
     candidates: list[Candidate] = []
     unsuited: list[tuple[str, str]] = []
     already: list[str] = []
@@ -91,7 +93,7 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
         if isinstance(layer, BinaryLayer):
             already.append(name)
         elif layer in read_past:
-            unsuited.append((name, f"torch's {read_past[layer]} reads its weight without calling it"))
+            unsuited.append((name, f"{read_past[layer]} reads its weight past it"))
         elif isinstance(layer, _NO_TWIN):
             unsuited.append((name, f"of class {kind}, which has no binary form here"))
         elif type(layer) not in BINARY_FOR and not _is_unready(layer):
@@ -104,17 +106,6 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
         else:
             candidates.append(Candidate(name, layer, position, len(layers), _within(model, name)))
     return candidates, unsuited, tuple(already)
-
-
-def _read_past(model: nn.Module) -> dict[nn.Module, str]:
-    """The layers whose weight torch's own modules read without calling the layer, with the reader's class."""
-    found: dict[nn.Module, str] = {}
-    for module in model.modules():
-        if isinstance(module, nn.MultiheadAttention):
-            found[module.out_proj] = type(module).__name__
-        if isinstance(module, nn.TransformerEncoderLayer):  # its fast path in eval mode
-            found |= {module.linear1: type(module).__name__, module.linear2: type(module).__name__}
-    return found
 
 
 def _within(model: nn.Module, name: str) -> tuple[str, ...]:
