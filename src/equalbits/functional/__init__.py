@@ -22,12 +22,12 @@ from equalbits.functional.optimal_transport import (
     as_filters,
     flip_by_rank,
     positive_count,
-    stable_ranks,
     transport_by_sorting,
     transport_cost,
     transport_plan,
     transport_symbols,
 )
+from equalbits.functional.transport_ops import stable_ranks
 
 __all__ = [
     "Flips",
