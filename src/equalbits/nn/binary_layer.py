@@ -59,8 +59,8 @@ class BinaryLayer(nn.Module):
         It lies in memory as the latents do, so a model in ``channels_last`` has nothing to convert at each step.
         """
         filters = self.to_filters(self.weight)
-        symbols = self._kept_symbols() if self._may_keep() else self.symbols()
-        binary = self.from_filters(self.weight_quantizer(filters, symbols)) * self.scale
+        known = self._kept_symbols() if self._may_keep() else None
+        binary = self.from_filters(self.weight_quantizer(filters, known)) * self.scale
         return _laid_out_like(self.weight, binary)
 
     def symbols(self) -> Tensor:
@@ -72,7 +72,7 @@ class BinaryLayer(nn.Module):
         """The symbols, found anew only when a latent, a tensor of the quantizer or one of its settings has changed.
 
         The values themselves are compared, since a write through ``.data`` leaves no other trace. Reading them costs
-        about a tenth of ranking them.
+        a fraction of ranking them.
         """
         found_from = [self.weight, *self.weight_quantizer.buffers(), *self.weight_quantizer.parameters()]
         settings = _settings(self.weight_quantizer)

@@ -108,7 +108,11 @@ class IRNet(WeightQuantizer):
         return F.sign_symbols(rows - rows.mean(dim=1, keepdim=True)).view(latents.shape)
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
-        """The published layer's value and gradient, or the variant asked for."""
+        """The published layer's value and gradient, or the variant asked for; it finds the signs as it goes."""
+        return self.forward(latents)
+
+    def forward(self, latents: Tensor, symbols: Tensor | None = None) -> Tensor:
+        """Quantize. The signs come out of the normalisation, so nothing is found twice."""
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max)
         if self.statistics == "learned":
             return F.irnet(latents, sharpness)
