@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional.optimal_transport import check_p_pos
 from equalbits.functional.pruning import halfmask_symbols, mpt_values, outer_symbols, released_counts, scored
+from equalbits.nn.gains import fitted
 from equalbits.nn.names import register_quantizer
 from equalbits.nn.quantizers import WeightQuantizer
 from equalbits.nn.sieve import Sieve
@@ -76,7 +77,7 @@ class PrunedBiHalf(WeightQuantizer):
 
     def importance(self, latents: Tensor) -> Tensor:
         """What the mask ranks: the score's or the weight's magnitude."""
-        return (latents if self.by == "magnitude" else _fitted(self.scores)).detach().abs()
+        return (latents if self.by == "magnitude" else fitted(self.scores)).detach().abs()
 
     def symbols(self, latents: Tensor) -> Tensor:
         """−1, 0 and +1, with exact counts."""
@@ -91,7 +92,7 @@ class PrunedBiHalf(WeightQuantizer):
         """Straight through to every latent; by score also ``g · w · sign(s)`` to the scores."""
         if self.by != "score":
             return F.straight_through(latents, symbols)
-        scores = _fitted(self.scores)
+        scores = fitted(self.scores)
         # What arrives here is the gradient times the layer's scale: the rule wants it without.
         scale = self.initial_scale(F.as_filters(latents).shape[1])
         slope = latents.detach() * scores.detach().sign() / scale
@@ -172,7 +173,7 @@ class MPT(WeightQuantizer):
 
     def importance(self, latents: Tensor) -> Tensor:
         """What the mask ranks: the score's magnitude."""
-        return _fitted(self.scores).detach().abs()
+        return fitted(self.scores).detach().abs()
 
     def symbols(self, latents: Tensor) -> Tensor:
         """The sign of each kept latent, 0 elsewhere."""
@@ -181,7 +182,7 @@ class MPT(WeightQuantizer):
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """``a · symbols``; the gradient goes to the scores alone."""
-        fixed, scores = latents.detach(), _fitted(self.scores)
+        fixed, scores = latents.detach(), fitted(self.scores)
         return scored(fixed, scores, mpt_values(fixed, symbols != 0), fixed * scores.detach().sign())
 
     def initial_scale(self, connections: int) -> float:
@@ -192,12 +193,6 @@ class MPT(WeightQuantizer):
 def _start_scores(latents: Tensor) -> nn.Parameter:
     bound = 1 / math.sqrt(F.as_filters(latents).shape[1])
     return nn.Parameter(torch.empty_like(latents).uniform_(-bound, bound))
-
-
-def _fitted(scores: nn.Parameter | None) -> nn.Parameter:
-    if scores is None:
-        raise ValueError("the quantizer has no scores yet: a layer makes them, or call fit_(latents) first")
-    return scores
 
 
 def _check_rule(by: str, scope: str | None, train_latent: bool) -> None:
