@@ -1,0 +1,150 @@
+"""Quantizers for what flows into a layer, besides :class:`~equalbits.nn.SignActivation`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from equalbits import functional as F
+from equalbits.functional import activations
+from equalbits.functional.optimal_transport import check_p_pos
+from equalbits.functional.standardised import swish_sign
+from equalbits.nn.names import register_input_quantizer
+
+
+@register_input_quantizer("rsign")
+class RSign(nn.Module):
+    """ReActNet's sign with a learned shift for each channel (Liu et al. 2020): ``sign(x + b)``, ApproxSign gradient.
+
+    The shifts start at 0 and get the same gradient as the inputs, summed over batch and positions. Without ``channels``
+    they are made by the first input: run one batch before the optimizer is.
+
+    >>> RSign(2)(torch.tensor([[-0.5, 0.5]])).tolist()
+    [[-1.0, 1.0]]
+    """
+
+    shift: nn.Parameter | UninitializedParameter
+
+    def __init__(self, channels: int | None = None) -> None:
+        super().__init__()
+        self.shift = UninitializedParameter() if channels is None else nn.Parameter(torch.zeros(channels))
+
+    def fit_(self, channels: int) -> None:
+        """Make the shifts, all 0, where there are none yet."""
+        if isinstance(self.shift, UninitializedParameter):
+            self.shift.materialize((channels,))
+            nn.init.zeros_(self.shift)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """±1 for each input; the channel is the second axis."""
+        self.fit_(inputs.shape[1])
+        shifted = inputs + per_channel(self.shift, inputs)
+        return F.polynomial(shifted, F.sign_symbols(shifted))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if prefix + "shift" in state_dict:
+            self.fit_(len(state_dict[prefix + "shift"]))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return "" if isinstance(self.shift, UninitializedParameter) else f"{len(self.shift)}"
+
+
+@register_input_quantizer("adabin")
+class AdaBinActivation(nn.Module):
+    """AdaBin's two learned values (Tu et al. 2022): ``a · sign((x − b)/a) + b``, ApproxSign gradient.
+
+    ``a`` starts at 1, ``b`` at 0, one pair for the layer. This is the paper's formula; the authors' code adds ``a · b``
+    where the paper adds ``b``.
+
+    >>> AdaBinActivation()(torch.tensor([-0.5, 0.5])).tolist()
+    [-1.0, 1.0]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.distance, self.centre = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``b − a`` or ``b + a`` for each input."""
+        balanced = (inputs - self.centre) / self.distance
+        return self.distance * F.polynomial(balanced, F.sign_symbols(balanced)) + self.centre
+
+
+@register_input_quantizer("swish-sign")
+class SwishSignActivation(nn.Module):
+    """The sign with BNN+'s SwishSign gradient of steepness ``beta``.
+
+    See :func:`~equalbits.functional.standardised.swish_sign`.
+    """
+
+    def __init__(self, beta: float = 5.0) -> None:
+        super().__init__()
+        if not beta > 0:
+            raise ValueError(f"beta={beta} gives no slope: it must be above 0; 5 is usual")
+        self.beta = beta
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """±1 for each input."""
+        return swish_sign(inputs, F.sign_symbols(inputs), self.beta)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"{self.beta}"
+
+
+@register_input_quantizer("bihalf")
+class BiHalfActivation(nn.Module):
+    """The authors' bi-half layer (Li and van Gemert 2021): in training the share ``p_pos`` of each channel is +1.
+
+    The share is exact over the batch and all positions; see :func:`~equalbits.functional.activations.bihalf_inputs`
+    for the gradient, which pulls each input towards its bit. In eval there may be no batch to rank, and each input
+    takes its own sign, as in the authors' code: the pull has put the boundary near 0 by then.
+
+    >>> BiHalfActivation()(torch.tensor([[0.1], [0.2], [0.3], [0.4]])).flatten()
+    tensor([-1., -1.,  1.,  1.])
+    """
+
+    def __init__(self, p_pos: float = 0.5, *, pull: float = 6.0) -> None:
+        super().__init__()
+        check_p_pos(p_pos)
+        self.p_pos, self.pull = p_pos, pull
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """±1 for each input; the channel is the second axis."""
+        if self.training:
+            return activations.bihalf_inputs(inputs, p_pos=self.p_pos, pull=self.pull)
+        return F.straight_through(inputs, F.sign_symbols(inputs))
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"{self.p_pos}, pull={self.pull}"
+
+
+@register_input_quantizer("hwgq")
+class HWGQ(nn.Module):
+    """The half-wave Gaussian quantizer (Cai et al. 2017) in 1 or 2 ``bits``: 0, or one of 1 or 3 positive values.
+
+    See :func:`~equalbits.functional.activations.halfwave`. It takes the place of a ReLU behind a batch norm.
+    """
+
+    def __init__(self, bits: int = 1) -> None:
+        super().__init__()
+        if bits not in activations.HALFWAVE_LEVELS:
+            raise ValueError(f"bits={bits} is not known: the half-wave quantizer has 1 or 2")
+        self.bits = bits
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One of ``2^bits`` values for each input."""
+        return activations.halfwave(inputs, self.bits)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"{self.bits}"
+
+
+def per_channel(values: Tensor, inputs: Tensor) -> Tensor:
+    """One value for each channel, shaped to meet ``inputs``, whose second axis is the channel."""
+    return values.view(-1, *(1,) * (inputs.dim() - 2))

@@ -1,0 +1,120 @@
+"""What stands behind a binary layer in some methods: learned scales, gates and nonlinearities for its output."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as nnf
+
+from equalbits.nn.activations import per_channel
+
+#: The factors of each form of :class:`LearnedScale`, by the axes along which they vary.
+_FACTORS = {"channel": ("c11",), "dense": ("chw",), "channel-map": ("c11", "1hw"), "rank-1": ("c11", "1h1", "11w")}
+
+
+class LearnedScale(nn.Module):
+    """XNOR-Net++'s learned output scale (Bulat and Tzimiropoulos 2019); all factors start at 1.
+
+    ``form`` is one of the paper's four cases:
+
+    * ``"channel"``: a factor for each channel;
+    * ``"dense"``: one for each channel and position;
+    * ``"channel-map"``: channel × position map;
+    * ``"rank-1"``: channel × row × column, the paper's best, and the scale of Real-to-Binary's strong baseline.
+
+    All but the first tie the layer to outputs of one ``size``, (height, width).
+
+    >>> LearnedScale(8, (5, 5))(torch.ones(2, 8, 5, 5)).shape
+    torch.Size([2, 8, 5, 5])
+    """
+
+    def __init__(self, channels: int, size: tuple[int, int] | None = None, *, form: str | None = None) -> None:
+        super().__init__()
+        form = form or ("channel" if size is None else "rank-1")
+        if form not in _FACTORS:
+            raise ValueError(f"form={form!r} is not known: choose one of {', '.join(map(repr, _FACTORS))}")
+        if (size is None) != (form == "channel"):
+            raise ValueError(f"form={form!r} with size={size}: all but 'channel' need the output's (height, width)")
+        self.channels, self.size, self.form = channels, size, form
+        lengths = {"1": 1, "c": channels, "h": size[0] if size else 1, "w": size[1] if size else 1}
+        shapes = [tuple(lengths[axis] for axis in axes) for axes in _FACTORS[form]]
+        self.factors = nn.ParameterList([nn.Parameter(torch.ones(shape)) for shape in shapes])
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """The outputs times the product of all factors."""
+        if self.form == "channel":
+            return outputs * per_channel(self.factors[0], outputs)
+        if tuple(outputs.shape[-2:]) != self.size:
+            raise ValueError(f"outputs are {tuple(outputs.shape[-2:])} large, the scale is made for {self.size}")
+        for factor in self.factors:
+            outputs = outputs * factor
+        return outputs
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"{self.channels}, {self.size}, form={self.form!r}"
+
+
+class GatedScale(nn.Module):
+    """Real-to-Binary's scale from the data (Martinez et al. 2020): ``y · σ(W2 relu(W1 mean(x)))``.
+
+    ``x`` is the layer's real input, before its sign, averaged over positions; the gate has one value for each output
+    channel. Without biases, weights by He's rule, as in the published re-implementation.
+
+    >>> GatedScale(16, 32)(torch.ones(2, 32, 4, 4), torch.zeros(2, 16, 4, 4)).unique().tolist()
+    [0.5]
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, reduction: int = 8) -> None:
+        super().__init__()
+        hidden = max(1, in_channels // reduction)
+        self.reduce, self.expand = (
+            nn.Linear(in_channels, hidden, bias=False),
+            nn.Linear(hidden, out_channels, bias=False),
+        )
+        for layer in (self.reduce, self.expand):
+            nn.init.kaiming_normal_(layer.weight)
+
+    def forward(self, outputs: Tensor, inputs: Tensor) -> Tensor:
+        """The outputs of a layer, scaled by what its real inputs say."""
+        pooled = inputs.flatten(2).mean(dim=2) if inputs.dim() > 2 else inputs
+        gate: Tensor = self.expand(self.reduce(pooled).relu()).sigmoid()
+        return outputs * gate.view(*gate.shape, *(1,) * (outputs.dim() - 2))
+
+
+class RPReLU(nn.Module):
+    """ReActNet's activation (Liu et al. 2020): a PReLU moved on both axes, ``PReLU(x + b1) + b2``, by channel.
+
+    The shifts start at 0 and the slopes at 0.25. The paper subtracts ``b1``; the sign is the code's.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.before, self.after = (nn.Parameter(torch.zeros(channels)) for _ in range(2))
+        self.slope = nn.Parameter(torch.full((channels,), 0.25))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The moved PReLU of each input; the channel is the second axis."""
+        return nnf.prelu(inputs + per_channel(self.before, inputs), self.slope) + per_channel(self.after, inputs)
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"{len(self.slope)}"
+
+
+class Maxout(nn.Module):
+    """AdaBin's activation (Tu et al. 2022): ``p · relu(x) − n · relu(−x)``, both slopes learned by channel.
+
+    ``p`` starts at 1, ``n`` at 0.25.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.positive, self.negative = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.full((channels,), 0.25))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Each input times the slope of its side; the channel is the second axis."""
+        above, below = per_channel(self.positive, inputs), per_channel(self.negative, inputs)
+        return above * inputs.relu() - below * (-inputs).relu()
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"{len(self.positive)}"
