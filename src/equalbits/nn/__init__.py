@@ -1,9 +1,12 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
+from equalbits.nn.activations import HWGQ, AdaBinActivation, BiHalfActivation, RSign, SwishSignActivation
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.latent_free import Bits, BopParameters, bop_parameters
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
+from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
+from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
 from equalbits.nn.names import (
     input_quantizer_by_name,
     list_input_quantizers,
@@ -12,14 +15,26 @@ from equalbits.nn.names import (
     register_input_quantizer,
     register_quantizer,
 )
+from equalbits.nn.outputs import GatedScale, LearnedScale, Maxout, RPReLU
 from equalbits.nn.policies import Candidate, all_layers, inner_layers
 from equalbits.nn.pruning import MPT, PrunedBiHalf, PrunedSign
 from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+from equalbits.nn.rotation import RBNN, refit_rotations_
 from equalbits.nn.sieve import empty_filters, freeze_latents_, set_global_masks_
 
 __all__ = [
+    "HWGQ",
     "MPT",
+    "RBNN",
+    "XNOR",
+    "ABCNet",
+    "AdaBin",
+    "AdaBinActivation",
+    "BNNPlus",
     "BiHalf",
+    "BiHalfActivation",
+    "BiReal",
+    "BinaryConnect",
     "BinaryConv1d",
     "BinaryConv2d",
     "BinaryConvTranspose2d",
@@ -29,15 +44,27 @@ __all__ = [
     "BopParameters",
     "Candidate",
     "Conversion",
+    "DoReFa",
+    "GatedScale",
     "IRNet",
+    "LearnedScale",
+    "LeastSquares",
+    "Maxout",
     "PrunedBiHalf",
     "PrunedSign",
+    "RPReLU",
+    "RSign",
+    "ReCU",
     "Sign",
     "SignActivation",
+    "SwishSignActivation",
     "WeightQuantizer",
+    "XNORPlusPlus",
     "all_layers",
     "binarize_",
+    "bnn_plus_penalty",
     "bop_parameters",
+    "clip_latents_",
     "empty_filters",
     "freeze_latents_",
     "inner_layers",
@@ -45,6 +72,7 @@ __all__ = [
     "list_input_quantizers",
     "list_quantizers",
     "quantizer_by_name",
+    "refit_rotations_",
     "register_input_quantizer",
     "register_quantizer",
     "set_global_masks_",

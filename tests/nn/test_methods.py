@@ -1,0 +1,265 @@
+"""Every method of the comparison inside a layer: what it multiplies with, what learns, and one contract for all."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits import functional as F
+from equalbits.functional import rotation as turn
+from equalbits.functional import scaled, standardised
+from equalbits.nn import (
+    RBNN,
+    XNOR,
+    ABCNet,
+    AdaBin,
+    BinaryConnect,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLinear,
+    BiReal,
+    BNNPlus,
+    DoReFa,
+    LeastSquares,
+    ReCU,
+    XNORPlusPlus,
+    binarize_,
+    bnn_plus_penalty,
+    clip_latents_,
+    list_quantizers,
+    quantizer_by_name,
+    refit_rotations_,
+    set_progress,
+)
+
+
+def conv(quantizer, **kwargs):
+    torch.manual_seed(0)
+    return BinaryConv2d(4, 6, 3, weight_quantizer=quantizer, dtype=torch.float64, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "function"),
+    [
+        (XNOR(), scaled.xnor),
+        (XNOR(centre=True), lambda w: scaled.xnor(w, centre=True)),
+        (DoReFa(), scaled.dorefa),
+        (BiReal(), scaled.bireal),
+        (LeastSquares(), scaled.least_squares),
+        (ABCNet(), scaled.abcnet),
+        (ABCNet(3), lambda w: scaled.abcnet(w, 3)),
+        (AdaBin(), lambda w: standardised.adabin(w, torch.tensor(1e-3).double())),
+    ],
+)
+def test_a_layer_multiplies_with_the_methods_values_alone(quantizer, function):
+    layer, gradient = conv(quantizer), torch.randn(6, 4, 3, 3, dtype=torch.float64)
+    latents = layer.weight.detach().clone().requires_grad_()
+    expected = function(latents)
+    expected.backward(gradient)
+    layer.binary_weight().backward(gradient)
+    torch.testing.assert_close(layer.binary_weight(), expected)
+    torch.testing.assert_close(layer.weight.grad, latents.grad)
+    assert float(layer.scale) == 1.0
+
+
+def test_binaryconnect_takes_the_layers_scale_and_cuts_the_gradient_beyond_one():
+    layer = conv(BinaryConnect())
+    with torch.no_grad():
+        layer.weight[0] = 1.5
+        layer.weight[1] = -1.0
+    layer.binary_weight().sum().backward()
+    assert torch.equal(layer.binary_weight().detach(), F.sign_symbols(layer.weight) * layer.scale)
+    assert layer.weight.grad[0].abs().max() == 0
+    assert layer.weight.grad[1:].min() == layer.scale == math.sqrt(2 / 36)
+
+
+def test_stochastic_binaryconnect_draws_in_training_and_takes_the_sign_in_eval():
+    layer = conv(BinaryConnect(stochastic=True))
+    first, second = (layer.binary_weight().detach() for _ in range(2))
+    assert not torch.equal(first, second)
+    assert first.abs().unique().numel() == 1
+    assert torch.equal(layer.eval().symbols(), F.sign_symbols(layer.weight))
+
+
+def test_clipping_puts_latents_back_to_the_bound_and_counts_them():
+    net = nn.Sequential(conv(BinaryConnect()))
+    with torch.no_grad():
+        net[0].weight[0] = 3.0
+    assert int(clip_latents_(net)) == 36
+    assert net[0].weight.detach().abs().max() == 1
+    assert int(clip_latents_(net, bound=0.0)) == 6 * 36
+    with pytest.raises(ValueError, match="no binary layer"):
+        clip_latents_(nn.Linear(2, 2))
+
+
+def test_xnor_plus_plus_learns_a_gain_for_each_filter():
+    layer, gradient = conv(XNORPlusPlus()), torch.randn(6, 4, 3, 3, dtype=torch.float64)
+    gains = layer.weight_quantizer.gains
+    assert gains.tolist() == [1.0] * 6
+    with torch.no_grad():
+        gains.copy_(torch.arange(1, 7))
+    layer.binary_weight().backward(gradient)
+    symbols = layer.symbols()
+    torch.testing.assert_close(layer.binary_weight(), symbols * gains.view(-1, 1, 1, 1))
+    torch.testing.assert_close(gains.grad, (gradient * symbols).sum(dim=(1, 2, 3)))
+    torch.testing.assert_close(layer.weight.grad, gradient * gains.detach().view(-1, 1, 1, 1))
+
+
+def test_bnn_plus_starts_its_gains_where_the_squared_penalty_is_least():
+    layer = conv(BNNPlus(2.0))
+    net, gains = nn.Sequential(layer), layer.weight_quantizer.gains
+    torch.testing.assert_close(gains.detach(), layer.weight.detach().abs().mean(dim=(1, 2, 3)))
+    bnn_plus_penalty(net, power=2).backward()
+    torch.testing.assert_close(gains.grad, torch.zeros(6, dtype=torch.float64), atol=1e-12, rtol=0)
+    expected = (gains.view(-1, 1, 1, 1) - layer.weight.abs()).abs().sum()
+    torch.testing.assert_close(bnn_plus_penalty(net), expected)
+    layer.weight.grad = None
+    layer.binary_weight().sum().backward()
+    slope = 2 * (2 - 2 * layer.weight * (layer.weight).tanh()) / (1 + (2 * layer.weight).cosh())
+    torch.testing.assert_close(layer.weight.grad, (gains.view(-1, 1, 1, 1) * slope).detach())
+    with pytest.raises(ValueError, match="BNNPlus"):
+        bnn_plus_penalty(nn.Linear(2, 2))
+
+
+def test_recu_follows_the_training_and_learns_its_gains():
+    layer = conv(ReCU())
+    grads = []
+    for progress in (0.0, 1.0):
+        set_progress(layer, progress)
+        layer.zero_grad()
+        layer.binary_weight().sum().backward()
+        grads.append(layer.weight.grad.clone())
+        tau = 0.85 if progress == 0 else 0.99
+        values = standardised.recu(layer.weight.detach(), torch.tensor(tau).double())
+        gains = layer.weight_quantizer.gains.view(-1, 1, 1, 1)
+        torch.testing.assert_close(layer.binary_weight(), values * gains)
+    assert not torch.allclose(*grads)
+
+
+@pytest.mark.parametrize("quantizer", [AdaBin(), RBNN()])
+def test_the_estimators_slope_sharpens_with_the_training(quantizer):
+    layer, grads = conv(quantizer), []
+    for progress in (0.0, 1.0):
+        set_progress(layer, progress)
+        layer.zero_grad()
+        layer.binary_weight().square().sum().backward()
+        grads.append(layer.weight.grad.clone())
+    assert not torch.allclose(*grads)
+
+
+def test_abc_nets_symbols_are_the_base_that_weighs_most():
+    layer = conv(ABCNet(3))
+    found = scaled.abcnet_bases(layer.weight.detach(), 3)
+    for number, (bases, weights) in enumerate(zip(found.symbols, found.weights, strict=True)):
+        assert torch.equal(layer.symbols()[number].flatten(), bases[:, weights.abs().argmax()])
+    single = conv(ABCNet())
+    assert torch.equal(single.symbols(), standardised.centred_symbols(single.weight))
+
+
+def test_rbnn_turns_filters_learns_angles_and_refits_once_asked():
+    layer = conv(RBNN())
+    quantizer = layer.weight_quantizer
+    assert quantizer.beta.unique().numel() == 6
+    assert 0 <= quantizer.beta.min() < quantizer.beta.max() <= math.pi / 2
+    torch.testing.assert_close(quantizer.gains.detach(), layer.weight.detach().abs().mean(dim=(1, 2, 3)))
+    layer.binary_weight().square().sum().backward()
+    for parameter in (layer.weight, quantizer.beta, quantizer.gains):
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.abs().sum() > 0
+
+    def distance():
+        turned = turn.rotate(turn.standardised(layer.weight.detach()), quantizer.rotation())
+        return float((turned - turned.sign()).square().sum())
+
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn_like(layer.weight))
+    before = distance()
+    assert refit_rotations_(nn.Sequential(layer)) == ["0"]
+    assert distance() < before
+    identity = torch.eye(6, dtype=torch.float64)
+    torch.testing.assert_close(quantizer.left @ quantizer.left.T, identity, atol=1e-10, rtol=0)
+    with pytest.raises(ValueError, match="no rotation to refit"):
+        refit_rotations_(nn.Linear(2, 2))
+
+
+def test_an_rbnn_without_any_turn_is_the_centred_sign():
+    layer = conv(RBNN())
+    with torch.no_grad():
+        layer.weight_quantizer.beta.zero_()
+    assert torch.equal(layer.symbols(), standardised.centred_symbols(layer.weight))
+
+
+@pytest.mark.parametrize("name", list_quantizers())
+def test_every_method_trains_saves_copies_and_answers_alike_in_eval(name):
+    torch.manual_seed(0)
+    layer = BinaryConv2d(4, 6, 3, weight_quantizer=quantizer_by_name(name))
+    inputs = torch.randn(2, 4, 5, 5)
+    assert set(layer.symbols().unique().tolist()) <= {-1.0, 0.0, 1.0}
+    outputs = layer(inputs)
+    outputs.square().sum().backward()
+    learned = [p for p in layer.parameters() if p.grad is not None]
+    assert learned
+    assert all(p.grad.isfinite().all() for p in learned)
+    torch.optim.SGD(learned, lr=1e-3).step()
+    expected = layer(inputs).detach()
+    torch.testing.assert_close(layer.eval()(inputs).detach(), expected)
+    for other in (
+        copy.deepcopy(layer),
+        BinaryConv2d(4, 6, 3, weight_quantizer=quantizer_by_name(name)),
+    ):
+        other.load_state_dict(layer.state_dict())
+        torch.testing.assert_close(other.eval()(inputs), layer(inputs))
+
+
+@pytest.mark.parametrize("name", list_quantizers())
+def test_every_method_works_in_half_precision_transposed_and_converted(name):
+    half = BinaryLinear(12, 5, weight_quantizer=quantizer_by_name(name), dtype=torch.bfloat16)
+    half(torch.randn(3, 12, dtype=torch.bfloat16)).sum().backward()
+    transposed = BinaryConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=quantizer_by_name(name))
+    transposed(torch.randn(1, 4, 4, 4)).sum().backward()
+    assert transposed.symbols().shape == (6, 2, 3, 3)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    assert binarize_(net, quantizer_by_name(name)).replaced == ("1",)
+    net(torch.randn(3, 6)).sum().backward()
+
+
+@pytest.mark.parametrize("name", [n for n in list_quantizers() if n not in ("adabin", "abc-net")])
+def test_what_a_layer_multiplies_with_has_the_sign_of_its_symbols(name):
+    torch.manual_seed(1)
+    layer = BinaryLinear(20, 6, weight_quantizer=quantizer_by_name(name))
+    assert torch.equal(layer.binary_weight().detach().sign(), layer.symbols())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ABCNet(0), "at least one"),
+        (lambda: BNNPlus(0.0), "above 0"),
+        (lambda: AdaBin(t_min=2.0, t_max=1.0), "must grow"),
+        (lambda: RBNN(t_min=0.0), "must grow"),
+        (lambda: ReCU(tau_min=0.4), "upper tail"),
+        (lambda: ReCU(tau_max=1.5), "upper tail"),
+        (lambda: XNORPlusPlus()(torch.randn(2, 3)), "a layer makes them"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "text"),
+    [
+        (BinaryConnect(stochastic=True), "BinaryConnect(stochastic=True)"),
+        (XNOR(centre=True), "XNOR(centre=True)"),
+        (ABCNet(3), "ABCNet(3)"),
+        (BNNPlus(), "BNNPlus(5.0)"),
+        (AdaBin(), "AdaBin(t_min=0.001, t_max=10.0)"),
+        (ReCU(), "ReCU(tau_min=0.85, tau_max=0.99)"),
+        (RBNN(), "RBNN(t_min=0.01, t_max=10.0)"),
+    ],
+)
+def test_settings_show(quantizer, text):
+    assert repr(quantizer) == text
