@@ -2,6 +2,7 @@
 
 from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from equalbits.training.distributed import PeerLostError
 from equalbits.training.history import (
     EpochRecord,
     History,
@@ -26,6 +27,7 @@ __all__ = [
     "JsonLines",
     "NonFiniteError",
     "OptimizerConfig",
+    "PeerLostError",
     "Position",
     "Reporter",
     "ScheduleConfig",

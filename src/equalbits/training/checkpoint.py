@@ -5,15 +5,17 @@ Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 LAST, BEST = "last.safetensors", "best.safetensors"
+_PARTIAL = ".partial"
 
 
 class CheckpointError(ValueError):
@@ -29,31 +31,68 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
     held = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    write_atomically(path, save(held, metadata={"equalbits": json.dumps(facts)}))
+    noted = {"equalbits": json.dumps(facts), "crc32": str(_checksum(held))}
+    write_atomically(path, save(held, metadata=noted))
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a checkpoint, on the CPU."""
+    """The tensors and facts of a checkpoint, on the CPU; a file that is not whole and unchanged is refused."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["equalbits"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+            noted = file.metadata() or {}
+            facts = json.loads(noted["equalbits"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not there: name the folder of a run, or train one first") from None
-    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+    except KeyError:
+        raise CheckpointError(f"{path} is a safetensors file, but no checkpoint of ours: name another") from None
+    except (SafetensorError, json.JSONDecodeError, OSError) as error:
         raise CheckpointError(
-            f"{path} is not a checkpoint that can be read ({error}): train again, or name another"
+            f"{path} is not a checkpoint that can be read ({error}): delete it to train again, or name another"
+        ) from None
+    if noted.get("crc32", "") not in ("", str(_checksum(tensors))):
+        raise CheckpointError(f"{path} is damaged (its checksum does not fit): delete it to train again")
+    return tensors, facts
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    found = 0
+    for name in sorted(tensors):
+        found = zlib.crc32(tensors[name].flatten().view(torch.uint8).numpy().data, zlib.crc32(name.encode(), found))
+    return found
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Put weights into a model, or say in one line that they are another's."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        if len(reason) > 200:
+            reason = reason[:200] + " …"
+        raise CheckpointError(
+            f"{path} holds the weights of another model ({reason}): use the model it was made with, or another folder"
         ) from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content in one move."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)  # a full disk is not helped by half a file
+        raise
+
+
+def sweep_leftovers(folder: Path) -> None:
+    """Remove the half-written files that a kill left behind."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -71,14 +110,16 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Put back what :func:`optimizer_tensors` gave; groups and settings stay the optimizer's own."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **facts}.items():
         number, name = key.split(".", 1)
+        if isinstance(value, Tensor) and value.shape == parameters[int(number)].shape:
+            value = _laid_out_like(parameters[int(number)], value)
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def sweep_leftovers(folder: Path) -> None:
-    """Remove the half-written files that a kill left beside the checkpoints."""
-    for path in [*folder.glob(f".{LAST}.*"), *folder.glob(f".{BEST}.*")]:
-        path.unlink(missing_ok=True)
+def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """The value in its parameter's memory layout: a fused optimizer refuses any other."""
+    return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)

@@ -104,6 +104,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_range("epochs", self.epochs, at_least=1)
+        check_range("seed", self.seed, at_least=0, below=2**63)
         check_choice("precision", self.precision, ("auto", "fp32", "tf32", "bf16"))
         check_choice("speed", self.speed, ("auto", "plain", "compiled", "captured"))
         check_range("label_smoothing", self.label_smoothing, at_least=0, below=1)
@@ -116,10 +117,10 @@ class TrainConfig:
                 f"schedule.warmup_epochs={self.schedule.warmup_epochs} leaves nothing of {self.epochs} epochs"
             )
 
-    def settled(self, device: str, *, can_capture: bool) -> "TrainConfig":
+    def settled(self, device: str, *, can_capture: bool, can_compile: bool = True) -> "TrainConfig":
         """The same settings with every ``auto`` decided for this kind of device."""
         on_gpu = device == "cuda"
-        fastest = ("captured" if can_capture else "compiled") if on_gpu else "plain"
+        fastest = ("captured" if can_capture else "compiled") if on_gpu and can_compile else "plain"
         return replace(
             self,
             precision=("bf16" if on_gpu else "fp32") if self.precision == "auto" else self.precision,

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
+from torch.utils.hooks import RemovableHandle
 
 from equalbits.training.config import TrainConfig
+from equalbits.training.score import in_evaluation
 
 #: (logits, labels, images) to the batch's mean loss.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -41,22 +43,35 @@ def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:
 
 @contextmanager
 def distilling(model: nn.Module, teacher: nn.Module | None, config: TrainConfig) -> Iterator[Loss]:
-    """The loss to train with; listens to the paired layers of model and teacher only while the ``with`` lasts."""
-    distill, labels_only = config.distill, label_loss(config)
-    if teacher is None or not distill.wants_teacher:
-        if distill.wants_teacher:
-            raise ValueError("distill is set but no teacher is given: pass teacher=, or distill.weight=0")
-        yield labels_only
+    """The loss to train with.
+
+    While the ``with`` lasts the teacher is in evaluation mode and the paired layers of both nets are listened to;
+    afterwards both are as they were.
+    """
+    if (teacher is not None) != config.distill.wants_teacher:
+        raise ValueError(
+            "distill is set but no teacher is given: name one, or set distill.weight=0"
+            if teacher is None
+            else "a teacher is given but has no say: set distill.weight or distill.attention above 0"
+        )
+    if teacher is None:
+        yield label_loss(config)
         return
-    teacher.eval().requires_grad_(False)
+    if teacher is model:
+        raise ValueError("the teacher is the model itself: give another net")
     seen: dict[tuple[str, str], Tensor] = {}
-    hooks = []
-    for who, net in (("student", model), ("teacher", teacher)):
-        modules = dict(net.named_modules())
-        for name in distill.layers:
-            if name not in modules:
-                raise ValueError(f"distill.layers names {name!r}, which the {who} does not have")
-            hooks.append(modules[name].register_forward_hook(_note(seen, who, name)))
+    hooks = _listen(seen, {"student": model, "teacher": teacher}, config.distill.layers)
+    try:
+        with in_evaluation(teacher):
+            yield _taught(teacher, config, seen)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _taught(teacher: nn.Module, config: TrainConfig, seen: dict[tuple[str, str], Tensor]) -> Loss:
+    """The loss that asks the teacher; ``seen`` holds what the paired layers just gave out."""
+    distill, labels_only = config.distill, label_loss(config)
 
     def loss(logits: Tensor, labels: Tensor, images: Tensor) -> Tensor:
         with torch.no_grad():
@@ -69,11 +84,20 @@ def distilling(model: nn.Module, teacher: nn.Module | None, config: TrainConfig)
         seen.clear()
         return total
 
-    try:
-        yield loss
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return loss
+
+
+def _listen(
+    seen: dict[tuple[str, str], Tensor], nets: dict[str, nn.Module], layers: tuple[str, ...]
+) -> list[RemovableHandle]:
+    modules = {who: dict(net.named_modules()) for who, net in nets.items()}
+    for who, known in modules.items():
+        for name in layers:
+            if name not in known:
+                raise ValueError(f"distill.layers names {name!r}, which the {who} does not have")
+    return [
+        known[name].register_forward_hook(_note(seen, who, name)) for who, known in modules.items() for name in layers
+    ]
 
 
 def _note(seen: dict[tuple[str, str], Tensor], who: str, name: str) -> Callable[[nn.Module, object, Tensor], None]:

@@ -1,14 +1,21 @@
-"""Several processes, started by ``torchrun``: who am I, who writes, and sums over all."""
+"""Several processes, started by ``torchrun``: who writes, what all agree on, and what to say when one of them dies."""
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+
+
+class PeerLostError(ValueError):
+    """Another process of the run is gone, and with it the run."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +39,52 @@ def place() -> Place:
     return Place(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def announced_place() -> Place:
+    """This process's place as ``torchrun`` announced it, known before the peers have met."""
+    rank, world_size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    return Place(rank, world_size, local_rank) if world_size > 1 and "RANK" in os.environ else Place()
+
+
 @contextmanager
 def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Place]:
     """Join the peers that ``torchrun`` started for the time of the ``with``; alone, do nothing."""
-    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        yield Place()
+    announced = announced_place()
+    if announced.world_size == 1:
+        yield announced
         return
     backend = "nccl" if device.startswith("cuda") else "gloo"
     if backend == "nccl":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(announced.local_rank)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     try:
         yield place()
+    except PeerLostError:
+        # torchrun now tells everyone to end; this process does so by itself, and has something to say first.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def minding_peers(checkpoint: Path | None) -> Iterator[None]:
+    """Turn torch's word on a peer that died, or does not answer, into one line that says how to go on."""
+    try:
+        yield
+    except RuntimeError as error:
+        if place().world_size == 1 or not _is_lost_contact(error):
+            raise
+        way = "nothing was saved yet: start again"
+        if checkpoint is not None and checkpoint.exists():
+            way = f"the last checkpoint is {checkpoint}: start the same command again to go on from it"
+        reason = str(error).strip().split("\n")[0]
+        raise PeerLostError(f"another process of this run has ended or does not answer ({reason}); {way}") from None
+
+
+def _is_lost_contact(error: RuntimeError) -> bool:
+    words = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Timed out waiting")
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
 
 
 def summed(values: Tensor) -> Tensor:
@@ -57,9 +96,26 @@ def summed(values: Tensor) -> Tensor:
     return total
 
 
-def any_of(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is up in any process."""
-    return flag if place().world_size == 1 else bool(summed(torch.tensor(float(flag), device=device)).item())
+def largest(values: list[float], device: torch.device) -> list[float]:
+    """The largest over all processes of each value, so that all go on with the same ones."""
+    if place().world_size == 1:
+        return values
+    shared = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    found: list[float] = shared.tolist()
+    return found
+
+
+def weight_of_part(images: int, device: torch.device) -> Tensor | float:
+    """How much this process's part of a batch counts when gradients are averaged over processes.
+
+    Each process takes the mean over its own images, and the average of those means is the batch's mean only if all
+    parts are as large. The last batch of an epoch need not divide evenly: a part counts by its share of the images.
+    """
+    world_size = place().world_size
+    if world_size == 1:
+        return 1.0
+    return images * world_size / summed(torch.tensor(float(images), device=device))
 
 
 def wait_for_all() -> None:

@@ -1,9 +1,10 @@
 """The two ways a run ends early: it is told to stop, or its numbers leave the finite."""
 
 import math
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -34,6 +35,8 @@ class StopRequest:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: note the first, die of the second."""
         if self.signal_number is not None:  # asked twice: do not wait for the step
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                return  # torchrun passes on what the terminal sent already; it kills whoever takes too long
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         self.signal_number = number
@@ -54,24 +57,63 @@ def stop_requests(*, listen: bool) -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def check_finite(loss_sum: float, model: nn.Module, *, step: int, checkpoint: Path | None) -> None:
-    """Stop with the step, the layer and the way back when the loss is NaN or infinite."""
-    if math.isfinite(loss_sum):
-        return
+def check_finite(
+    loss_sum: float, model: nn.Module, images: Tensor | None = None, *, step: int, checkpoint: Path | None
+) -> None:
+    """Stop with the step, the layer and the way back when the loss is NaN or infinite.
+
+    ``images`` are those of the step that was not taken because of it, where they are known.
+    """
+    if not math.isfinite(loss_sum):
+        culprit = (images is not None and _first_bad_output(model, images)) or _bad_weights(model)
+        raise NonFiniteError(f"the loss is {loss_sum} at step {step:,}; {culprit}; {_way_back(checkpoint)}")
+
+
+def check_weights(model: nn.Module, *, step: int, checkpoint: Path | None) -> None:
+    """Stop likewise when a weight is NaN or infinite, as after a step whose loss was finite and whose gradient not."""
+    if not all(_finite(parameter) for parameter in model.parameters()):
+        raise NonFiniteError(
+            f"weights left the finite at step {step:,}; {_bad_weights(model)}; {_way_back(checkpoint)}"
+        )
+
+
+def _way_back(checkpoint: Path | None) -> str:
     saved = checkpoint is not None and checkpoint.exists()
     way = f"the last good checkpoint is {checkpoint}" if saved else "nothing was saved before it"
-    raise NonFiniteError(
-        f"the loss is {loss_sum} at step {step:,}; {_culprit(model)}; {way}; lower optimizer.lr or set clip_norm=1"
-    )
+    return f"{way}; lower optimizer.lr or set clip_norm=1"
 
 
-def _culprit(model: nn.Module) -> str:
-    """The first layer, in the order of the net, whose parameters or gradients are not finite."""
-    for name, parameter in model.named_parameters():
-        for what, tensor in (("weights", parameter), ("gradient", parameter.grad)):
-            if tensor is not None and not _finite(tensor):
-                return f"first non-finite {what} in layer {name.rpartition('.')[0] or name!r}"
-    return "weights and gradients are finite still, so look at the last layer's output and at the data"
+def _first_bad_output(model: nn.Module, images: Tensor) -> str | None:
+    """The first part of the net, in the order it runs, whose output is not finite."""
+    if not _finite(images):
+        return "the images themselves are not finite"
+    found: list[str] = []
+
+    def look_at(name: str) -> Callable[[nn.Module, object, object], None]:
+        def look(module: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and not _finite(output):
+                found.append(f"first non-finite output in layer {name!r}, a {type(module).__name__}")
+
+        return look
+
+    hooks = [module.register_forward_hook(look_at(name)) for name, module in model.named_modules()]
+    try:
+        with torch.no_grad():
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None
+
+
+def _bad_weights(model: nn.Module) -> str:
+    """The first layer whose weights are not finite; they spread quickly, so where all are bad none is to blame."""
+    bad = [name for name, parameter in model.named_parameters() if not _finite(parameter)]
+    if len(bad) == len(list(model.parameters())):
+        return "by now every weight is, so find the layer with --device cpu"
+    if bad:
+        return f"first non-finite weights in layer {bad[0].rpartition('.')[0] or bad[0]!r}"
+    return "all weights are finite still, so look at the loss and the labels"
 
 
 def _finite(tensor: Tensor) -> bool:

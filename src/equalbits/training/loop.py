@@ -1,6 +1,5 @@
 """The training loop: the main path on one screen, and others watch it."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,19 +7,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from equalbits.nn import set_progress
+from equalbits.training.checkpoint import LAST
 from equalbits.training.config import TrainConfig
 from equalbits.training.distill import distilling
+from equalbits.training.distributed import minding_peers
 from equalbits.training.history import History, Reporter
 from equalbits.training.interruption import stop_requests
+from equalbits.training.resume import Saver
 from equalbits.training.run import Run
 from equalbits.training.step import AnyBatches, as_batches
 
 #: Is told the model and the number of steps done, after every step.
 Watcher = Callable[[nn.Module, int], None]
-
-# Processes agree on stopping only so often: each time costs a round of messages.
-AGREE_EVERY = 20
 
 
 def train(
@@ -32,7 +30,7 @@ def train(
     watchers: Sequence[Watcher] = (),
     reporters: Sequence[Reporter] | Callable[[History], Sequence[Reporter]] = (),
     teacher: nn.Module | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
 ) -> History:
     """Train ``model`` in place and return the history of its epochs.
 
@@ -41,30 +39,31 @@ def train(
     started by ``torchrun`` share each batch. ``watchers`` are called as ``f(model, step)`` before the first step and
     after every step. ``batches`` is a :class:`equalbits.data.Loader`, or any loader that can be iterated over again.
     """
+    run_dir = Path(out) if out is not None else None
     with (
         own_numerics(config.precision),
         own_randomness(model),
         distilling(model, teacher, config) as loss,
+        minding_peers(run_dir / LAST if run_dir else None),
         stop_requests(listen=out is not None) as stop,
     ):
-        torch.compiler.reset()  # so that one process may train net after net without end
-        run = Run(model, as_batches(batches), config, loss, out)
+        run = Run(model, as_batches(batches), config, loss, run_dir)
+        saver = Saver(run)
+        saver.resume()
+        run.make_step()
         told = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
         for watcher in watchers:
             watcher(model, run.position.step)
         while run.epoch < config.epochs:
-            began, seen_before = time.perf_counter(), run.meter.read(everywhere=False).total
-            set_progress(model, run.epoch / config.epochs)
-            model.train()
+            run.begin_epoch()
             for step in run.steps():
                 for watcher in watchers:
                     watcher(model, step)
-                run.report(told, began, seen_before)
-                if step % AGREE_EVERY == 0 or run.alone:
-                    run.stop_if(stop.signal_number)
-                run.save_if_due()
-            run.finish_epoch(test, told, time.perf_counter() - began)
-        run.save()
+                run.report(told)
+                saver.save_or_stop(stop.signal_number)
+            record = run.finish_epoch(test)
+            run.tell(record, told)
+            saver.end_epoch(record, stop.signal_number)
         return History(tuple(run.epochs))
 
 

@@ -1,78 +1,80 @@
-"""Where a run stands: model, optimizer, position and counts, all that a checkpoint must hold."""
+"""Where a run stands: model, optimizer, position and counts; and how it takes steps, reports and ends an epoch."""
 
 import dataclasses
+import importlib.util
 import math
+import shutil
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from equalbits.nn import freeze_latents_, set_global_masks_, set_progress
+from equalbits.nn.sieve import Sieve
 from equalbits.training import distributed
-from equalbits.training.checkpoint import (
-    BEST,
-    LAST,
-    CheckpointError,
-    load_checkpoint,
-    load_optimizer,
-    optimizer_tensors,
-    save_checkpoint,
-    sweep_leftovers,
-)
+from equalbits.training.captured import CapturedSteps, DeviceBatches
+from equalbits.training.checkpoint import LAST
 from equalbits.training.config import TrainConfig
 from equalbits.training.distill import Loss
-from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
-from equalbits.training.interruption import InterruptedTraining, check_finite
+from equalbits.training.history import EpochRecord, Reporter, StepRecord
+from equalbits.training.interruption import check_finite, check_weights
 from equalbits.training.schedule import Position, learning_rate
-from equalbits.training.score import Meter, evaluate
-from equalbits.training.step import (
-    Batches,
-    CapturedSteps,
-    DeviceBatches,
-    Step,
-    make_optimizer,
-    plain_steps,
-    set_learning_rate,
-)
+from equalbits.training.score import Meter, device_of, evaluate
+from equalbits.training.step import Batches, Step, make_optimizer, plain_steps, set_learning_rate
 
 # A host that asks a GPU for its counts has to wait for it; once a second is often enough for a person.
 REPORT_SECONDS = 1.0
 
 
 class Run:
-    """One training run: takes steps, keeps count, saves, and goes on from what was saved."""
+    """One training run: takes steps, keeps count, and says how it goes."""
 
     def __init__(self, model: nn.Module, batches: Batches, config: TrainConfig, loss: Loss, out: Path | None) -> None:
         if len(batches) == 0:
             raise ValueError("there is no batch to train on: the training data is empty or smaller than one batch")
-        self.model, self.batches, self.out = model, batches, out
+        self.model, self.batches, self.loss, self.out = model, batches, loss, out
         self.place = distributed.place()
         self.alone = self.place.world_size == 1
-        self.device = next(iter(model.parameters())).device
-        can_capture = self.alone and hasattr(batches, "pick") and not config.distill.wants_teacher
-        self.config = config.settled(self.device.type, can_capture=can_capture)
+        self.device = device_of(model)
+        can_capture = self.alone and not config.distill.wants_teacher and _on_device(batches, self.device)
+        self.config = config.settled(self.device.type, can_capture=can_capture, can_compile=_can_compile())
+        self.may_fall_back = config.speed == "auto"
         if self.config.speed == "captured" and not can_capture:
-            raise ValueError("speed='captured' needs one process, data on the device and no teacher: use 'compiled'")
+            raise ValueError("speed='captured' needs one process, data on a GPU and no teacher: use 'compiled'")
         if self.config.speed != "plain":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(model, config.optimizer, capture=self.config.speed == "captured")
         self.meter = Meter(self.device)
         self.epoch, self.batch = 0, 0
         self.epochs: list[EpochRecord] = []
-        self.saved_at = self.reported_at = time.perf_counter()
-        self.resume()
-        self.step = Step(self._wrapped(), self.optimizer, loss, self.config, self.meter)
-        self.captured: CapturedSteps | None = None
+        self.reported_at = self.began = self.resumed_at = time.perf_counter()
+        self.first_batch = self.seen_before = 0
+        self.seconds_before = 0.0  # that an epoch which is gone on with had taken already
         self.lr = math.nan
+        self.captured: CapturedSteps | None = None
+        self.global_masks = any(isinstance(part, Sieve) and part.scope == "global" for part in model.modules())
+
+    def make_step(self) -> None:
+        """Make the step, once the model is what it starts from: sharing it out among processes copies it."""
+        if self.config.speed != "plain":
+            torch.compiler.reset()  # so that one process may train net after net without end
+        self.step = Step(self._wrapped(), self.optimizer, self.loss, self.config, self.meter)
 
     def _wrapped(self) -> nn.Module:
         if self.alone:
             return self.model
         if self.config.sync_batch_norm:
+            if self.device.type != "cuda":
+                raise ValueError("sync_batch_norm=true needs CUDA devices: set it to false, or train on GPUs")
             nn.SyncBatchNorm.convert_sync_batchnorm(self.model)  # type: ignore[no-untyped-call]
+        with suppress(ValueError):  # raised where there are none: latents that never learn, which peers would wait for
+            freeze_latents_(self.model)
         return DistributedDataParallel(self.model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
     @property
@@ -80,160 +82,137 @@ class Run:
         """The moment training has reached."""
         return Position(self.epoch, self.batch, len(self.batches), self.config.epochs)
 
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """Where the run is saved, if it is."""
+        return self.out / LAST if self.out else None
+
     def lr_at(self, position: Position) -> float:
         """The learning rate of the step that begins there."""
         return learning_rate(self.config.optimizer.lr, self.config.schedule, position)
 
+    def begin_epoch(self) -> None:
+        """Note when the epoch began, and tell the net how far training is."""
+        self.began, self.seconds_before = time.perf_counter() - self.seconds_before, 0.0
+        self.resumed_at = time.perf_counter()
+        self.first_batch, self.seen_before = self.batch, self.meter.read(everywhere=False).total
+        set_progress(self.model, self.epoch / self.config.epochs)
+        self.model.train()
+
     def steps(self) -> Iterator[int]:
         """Take the steps that the epoch still has, one at a time; yield how many are done in all."""
-        if self.config.speed == "captured" and self.captured is None:
-            self.captured = CapturedSteps([self.step], [cast("DeviceBatches", self.batches)])
-        if self.captured is not None:
-            taking = self.captured.epoch(self.epoch, self.batch)
-        else:
-            taking = plain_steps(self.step, self.batches, self.epoch, self.batch)
+        self._capture_once()
+        taking = self.captured.epoch(self.epoch, self.batch) if self.captured else self.plain_steps()
         while self.batch < len(self.batches):
             self.prepare_step()
-            next(taking)
-            self.batch += 1
+            self.take(taking)
             if self.device.type == "cpu":
                 self.check_finite()
             yield self.position.step
 
+    def plain_steps(self) -> Iterator[None]:
+        """The steps of the epoch, each taken when asked for."""
+        self._seed(dataclasses.replace(self.position, batch=0))  # for loaders that shuffle by torch's random state
+        return plain_steps(self.step, self.batches, self.epoch, self.batch)
+
+    def _capture_once(self) -> None:
+        if self.config.speed != "captured" or self.captured is not None:
+            return
+        try:
+            self.captured = CapturedSteps([self.step], [cast("DeviceBatches", self.batches)])
+        except RuntimeError as error:
+            if not self.may_fall_back:
+                raise
+            reason = str(error).strip().split("\n")[0]
+            warnings.warn(f"the step cannot be captured ({reason}): goes on with speed='compiled'", stacklevel=2)
+            self.config = dataclasses.replace(self.config, speed="compiled")
+
     def prepare_step(self) -> None:
-        """Set the learning rate and the randomness of the step that comes."""
+        """Set the learning rate, the randomness and the global masks of the step that comes."""
         lr = self.lr_at(self.position)
         if lr != self.lr:
             set_learning_rate(self.optimizer, lr)
             self.lr = lr
-        # Randomness inside the net (dropout) hangs on the step alone, so a resumed run draws the same.
-        torch.manual_seed(_mixed(self.config.seed, self.position.step, self.place.rank))
+        if self.global_masks:
+            set_global_masks_(self.model)
+        self._seed(self.position)
+
+    def _seed(self, position: Position) -> None:
+        """Randomness inside the net (dropout) hangs on the step alone, so a resumed run draws the same."""
+        torch.manual_seed(_mixed(self.config.seed, position.step, self.place.rank))
+
+    def take(self, taking: Iterator[None]) -> None:
+        """Take the next step."""
+        try:
+            next(taking)
+        except StopIteration:
+            raise ValueError(f"the loader ended after {self.batch} of its {len(self.batches)} batches") from None
+        self.batch += 1
 
     def check_finite(self) -> None:
         """Stop if the loss has left the finite; on a GPU this waits for it."""
-        last = self.out / LAST if self.out else None
-        check_finite(float(self.meter.sums[3]), self.model, step=self.position.step, checkpoint=last)
+        loss, step = float(self.meter.sums[3]), self.position.step
+        check_finite(loss, self.model, self.step.refused, step=step, checkpoint=self.last_checkpoint)
 
-    def report(self, reporters: Sequence[Reporter], began: float, seen_before: int) -> None:
+    def check_weights(self) -> None:
+        """Stop if loss or weights have left the finite."""
+        self.check_finite()
+        check_weights(self.model, step=self.position.step, checkpoint=self.last_checkpoint)
+
+    def report(self, reporters: Sequence[Reporter]) -> None:
         """Tell the reporters how the epoch goes, once a second."""
         now = time.perf_counter()
         if not self.place.is_writer or now - self.reported_at < REPORT_SECONDS:
             return
         self.reported_at = now
         self.check_finite()
-        train = self.meter.read(everywhere=False)
-        speed = (train.total - seen_before) / (now - began)
-        images_an_epoch = train.total / self.batch * len(self.batches)
-        left = images_an_epoch * (self.config.epochs - self.epoch) - train.total
+        train, seconds = self.meter.read(everywhere=False), now - self.resumed_at
+        pace = seconds / (self.batch - self.first_batch)
         record = StepRecord(
             epoch=self.epoch + 1,
             epochs=self.config.epochs,
             batch=self.batch,
             batches=len(self.batches),
             train=train,
-            images_per_second=speed * self.place.world_size,
-            seconds_left=left / speed,
+            images_per_second=(train.total - self.seen_before) / seconds * self.place.world_size,
+            seconds_left=pace * (self.config.epochs * len(self.batches) - self.position.step),
         )
-        for reporter in reporters:
-            reporter(record)
+        self.tell(record, reporters)
 
-    def finish_epoch(
-        self, test: Iterable[tuple[Tensor, Tensor]] | None, reporters: Sequence[Reporter], seconds: float
-    ) -> None:
-        """Score the epoch, note it, keep the model if it is the best so far."""
-        self.check_finite()
-        number, scored = self.epoch + 1, None
-        if test is not None and (number % self.config.evaluate_every == 0 or number == self.config.epochs):
-            distributed.share_buffers(self.model)
-            scored = evaluate(self.model, test, precision=self.config.precision)
-        lr = self.lr_at(dataclasses.replace(self.position, batch=len(self.batches) - 1))
-        record = EpochRecord(number, lr, self.meter.read(), scored, seconds)
-        self.epochs.append(record)
-        self.epoch, self.batch = number, 0
-        self.meter.sums.zero_()
-        best = History(tuple(self.epochs)).best
-        if self.out is not None and self.place.is_writer and best is record:
-            save_checkpoint(self.out / BEST, _prefixed("model.", self.model.state_dict()), self.facts())
+    def tell(self, record: StepRecord | EpochRecord, reporters: Sequence[Reporter]) -> None:
+        """Give the reporters a record, in the one process that speaks."""
         if self.place.is_writer:
             for reporter in reporters:
                 reporter(record)
 
-    def stop_if(self, signal_number: int | None) -> None:
-        """Save and stop if any process was asked to."""
-        if distributed.any_of(signal_number is not None, self.device) and self.out is not None:
-            self.save()
-            raise InterruptedTraining(signal_number or 15, self.out / LAST)
-
-    def save_if_due(self) -> None:
-        """Save if the last time is long enough ago."""
-        if self.out is not None and time.perf_counter() - self.saved_at >= self.config.checkpoint_seconds:
-            self.save()
-
-    def facts(self) -> dict[str, Any]:
-        """What a checkpoint says in words."""
-        return {
-            "config": dataclasses.asdict(self.config),
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "batches": len(self.batches),
-            "history": [record.as_dict() for record in self.epochs],
-        }
-
-    def save(self) -> None:
-        """Write the checkpoint, unless the numbers have gone bad since the last one."""
-        self.saved_at = time.perf_counter()
-        if self.out is None or not self.place.is_writer:
-            return
-        self.check_finite()
-        moved, plain = optimizer_tensors(self.optimizer)
-        tensors = _prefixed("model.", self.model.state_dict()) | _prefixed("optimizer.", moved)
-        tensors["meter"] = self.meter.sums
-        save_checkpoint(self.out / LAST, tensors, {**self.facts(), "optimizer": plain})
-
-    def resume(self) -> None:
-        """Go on from the checkpoint in ``out`` where there is one made with the same settings."""
-        if self.out is None:
-            return
-        if self.place.is_writer:
-            self.out.mkdir(parents=True, exist_ok=True)
-            sweep_leftovers(self.out)
-        distributed.wait_for_all()
-        path = self.out / LAST
-        if not path.exists():
-            return
-        tensors, facts = load_checkpoint(path)
-        _check_same_settings(path, facts, self.facts())
-        self.model.load_state_dict(_with_prefix("model.", tensors))
-        load_optimizer(self.optimizer, _with_prefix("optimizer.", tensors), facts["optimizer"])
-        self.meter.sums.copy_(tensors["meter"])
-        self.epoch, self.batch = facts["epoch"], facts["batch"]
-        self.epochs = [EpochRecord.from_dict(record) for record in facts["history"]]
+    def finish_epoch(self, test: Iterable[tuple[Tensor, Tensor]] | None, seconds: float | None = None) -> EpochRecord:
+        """Score the epoch, note it, and stand at the beginning of the next."""
+        self.check_weights()
+        if self.global_masks:
+            set_global_masks_(self.model)
+        number, scored = self.epoch + 1, None
+        if test is not None and (number % self.config.evaluate_every == 0 or number == self.config.epochs):
+            distributed.share_buffers(self.model)
+            scored = evaluate(self.model, test, precision=self.config.precision)
+            check_finite(scored.loss_sum, self.model, step=self.position.step, checkpoint=self.last_checkpoint)
+        lr = self.lr_at(dataclasses.replace(self.position, batch=len(self.batches) - 1))
+        took = time.perf_counter() - self.began if seconds is None else seconds
+        record = EpochRecord(number, lr, self.meter.read(), scored, took)
+        self.epochs.append(record)
+        self.epoch, self.batch = number, 0
+        self.meter.sums.zero_()
+        return record
 
 
-def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    free = ("checkpoint_seconds", "evaluate_every", "speed")  # they change no result
-    for name, value in {**now["config"], "batches": now["batches"]}.items():
-        was = saved["batches"] if name == "batches" else saved["config"].get(name)
-        if name not in free and was != _plain(value):
-            raise CheckpointError(
-                f"{path} was made with {name}={was}, this run has {name}={_plain(value)}: "
-                f"use the same settings to go on, or another folder to start anew"
-            )
+def _on_device(batches: Batches, device: torch.device) -> bool:
+    """Whether a captured step can pick these batches on the model's device."""
+    return hasattr(batches, "pick") and cast("DeviceBatches", batches).permutation(0).device == device
 
 
-def _plain(value: Any) -> Any:
-    """A setting as JSON gives it back."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: tensor for name, tensor in tensors.items()}
-
-
-def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _can_compile() -> bool:
+    """Whether torch.compile has what it needs for a GPU: Triton, which in turn needs a C compiler."""
+    compilers = ("cc", "gcc", "clang")
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def _mixed(seed: int, step: int, rank: int) -> int:

@@ -1,6 +1,7 @@
 """Scores as counts: every image is counted once, and shares are taken last."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -58,29 +59,54 @@ class Meter:
 def count_guesses(logits: Tensor, labels: Tensor, loss_sum: Tensor) -> Tensor:
     """Right guesses, images, right among the first five, and loss of a batch, as four float64 sums.
 
-    A class outranks the label's when its logit is larger, or equal at a lower index, as argmax has it: a net that
-    says the same of every class is not right by default. Comparisons alone, so that a compiler can fuse them.
+    The label's class beats another when its logit is larger, or equal at a lower index, as argmax has it: a net that
+    says the same of every class is not right by default, and one that says NaN never is. Comparisons alone, so that a
+    compiler can fuse them.
     """
-    own = logits.detach().gather(1, labels[:, None])
+    logits = logits.detach()
+    own = logits.gather(1, labels[:, None])
     indices = torch.arange(logits.shape[1], device=logits.device)
-    above = (logits.detach() > own) | ((logits.detach() == own) & (indices < labels[:, None]))
-    rank = above.sum(dim=1)
+    beaten = (logits < own) | ((logits == own) & (indices >= labels[:, None]))  # its own class included, unless NaN
+    rank = logits.shape[1] - beaten.sum(dim=1)
+    first, among_five = rank == 0, (rank < 5) & beaten.any(dim=1)
     total = torch.full((), len(labels), dtype=torch.float64, device=logits.device)
-    return torch.stack([(rank == 0).sum().double(), total, (rank < 5).sum().double(), loss_sum.detach().double()])
+    return torch.stack([first.sum().double(), total, among_five.sum().double(), loss_sum.detach().double()])
+
+
+@contextmanager
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode while the ``with`` lasts; afterwards every part is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(modes[0][1])
+        for module, training in modes:  # a part may have been in another mode than the whole
+            if module.training != training:
+                module.train(training)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model is."""
+    for parameter in model.parameters():
+        return parameter.device
+    raise ValueError(f"the model, a {type(model).__name__}, has no parameters")
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str = "fp32") -> Score:
     """Score a model on every image of ``batches``; over all processes where there are several."""
-    was_training = model.training
-    model.eval()
-    device = next(iter(model.parameters())).device
+    device = device_of(model)
     meter = Meter(device)
-    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+    with (
+        in_evaluation(model),
+        torch.no_grad(),
+        torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
+    ):
         for images, labels in batches:
             images, labels = images.to(device), labels.to(device)
             logits = model(images).float()
             meter.sums += count_guesses(logits, labels, nnf.cross_entropy(logits, labels, reduction="sum"))
-    model.train(was_training)
     score = meter.read()
     if score.total == 0:
         raise ValueError("there was no image to score: the test data is empty")

@@ -10,16 +10,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
-from equalbits.nn import set_progress
+from equalbits.training.captured import CapturedSteps, DeviceBatches
 from equalbits.training.config import TrainConfig
 from equalbits.training.distill import label_loss
 from equalbits.training.history import History, Reporter
 from equalbits.training.loop import own_numerics, own_randomness
 from equalbits.training.run import Run
-from equalbits.training.step import Batches, CapturedSteps, DeviceBatches, plain_steps
+from equalbits.training.step import Batches
 
 
 def train_stack(
@@ -39,41 +38,44 @@ def train_stack(
         raise ValueError(
             f"{len(models)} models, {len(loaders)} loaders and {len(seeds)} seeds: give one of each per net"
         )
+    if len({len(loader) for loader in loaders}) > 1:
+        raise ValueError(
+            f"loaders of {[len(loader) for loader in loaders]} batches: nets side by side need as many each"
+        )
     if config.distill.wants_teacher:
         raise ValueError("a stack trains without a teacher: train such nets one by one")
     told = reporters or [()] * len(models)
     with own_numerics(config.precision), own_randomness(models[0]):
-        torch.compiler.reset()
         runs = [
-            Run(model, loader, dataclasses.replace(config, seed=seed), label_loss(config), None)
+            Run(model.train(), loader, dataclasses.replace(config, seed=seed), label_loss(config), None)
             for model, loader, seed in zip(models, loaders, seeds, strict=True)
         ]
+        for run in runs:
+            run.make_step()
         captured = None
         if runs[0].config.speed == "captured":
             captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
-        for epoch in range(config.epochs):
+        while runs[0].epoch < config.epochs:
             began = time.perf_counter()
             for run in runs:
-                set_progress(run.model, epoch / config.epochs)
-                run.model.train()
-            _train_epoch(runs, captured, epoch)
+                run.begin_epoch()
+            _train_epoch(runs, captured)
             seconds = (time.perf_counter() - began) / len(runs)
             for run, listeners in zip(runs, told, strict=True):
-                run.finish_epoch(test, listeners, seconds)
+                run.tell(run.finish_epoch(test, seconds), listeners)
         return [History(tuple(run.epochs)) for run in runs]
 
 
-def _train_epoch(runs: Sequence[Run], captured: CapturedSteps | None, epoch: int) -> None:
-    if captured is None:
-        taking = [plain_steps(run.step, run.batches, epoch, 0) for run in runs]
-    else:
-        taking = [captured.epoch(epoch, 0)]
+def _train_epoch(runs: Sequence[Run], captured: CapturedSteps | None) -> None:
+    taking = [run.plain_steps() for run in runs] if captured is None else [captured.epoch(runs[0].epoch, 0)]
     for _ in range(len(runs[0].batches)):
-        for number, run in enumerate(runs):
-            run.prepare_step()
-            if captured is None:
-                next(taking[number])
-        if captured is not None:
+        if captured is None:
+            for run, steps in zip(runs, taking, strict=True):
+                run.prepare_step()
+                run.take(steps)
+        else:
+            for run in runs:
+                run.prepare_step()
             next(taking[0])
-        for run in runs:
-            run.batch += 1
+            for run in runs:
+                run.batch += 1

@@ -1,0 +1,130 @@
+"""Steps captured whole as one CUDA graph, of one net or of several side by side."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from equalbits.training.checkpoint import optimizer_tensors
+from equalbits.training.score import device_of
+from equalbits.training.step import Batches, Step
+
+
+class DeviceBatches(Batches, Protocol):
+    """Batches that live on the device and can be picked there by a counter, as a captured step needs."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many images each batch holds."""
+        ...
+
+    def permutation(self, epoch: int) -> Tensor:
+        """The images of an epoch, (batch, image)."""
+        ...
+
+    def randoms(self, epoch: int) -> Sequence[Tensor] | None:
+        """The random choices of an epoch, each (batch, image)."""
+        ...
+
+    def pick(self, indices: Tensor, randoms: Sequence[Tensor] | None) -> tuple[Tensor, Tensor]:
+        """The batch of these images with these random choices."""
+        ...
+
+
+class CapturedSteps:
+    """Several nets' steps as one CUDA graph: batches picked, augmented and trained on with no word from the host.
+
+    Each net has its own stream inside the graph, so that small nets fill the device side by side. All nets see an
+    epoch's batches of their own loaders at the same time.
+    """
+
+    def __init__(self, steps: Sequence[Step], loaders: Sequence[DeviceBatches]) -> None:
+        if not all(device_of(step.model).type == "cuda" for step in steps):
+            raise ValueError("speed='captured' needs the model on a CUDA device: move it there, or set speed='plain'")
+        self.steps, self.loaders = steps, loaders
+        self.full = [size == loaders[0].sizes[0] for size in loaders[0].sizes].count(True)
+        device = steps[0].meter.sums.device
+        self.counter = torch.zeros((), dtype=torch.int64, device=device)
+        self.held = [(loader.permutation(0), loader.randoms(0)) for loader in loaders]
+        self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
+        self.side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.streams: list[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in steps[1:]]  # type: ignore[no-untyped-call]
+        self.graph = torch.cuda.CUDAGraph()
+        self._capture()
+
+    def epoch(self, epoch: int, start: int) -> Iterator[None]:
+        """Take the steps of an epoch one by one, each when asked for the next."""
+        self._stage(epoch)
+        self.counter.fill_(start)
+        for batch in range(start, self.full):
+            self.graph.replay()
+            if batch == self.full - 1:
+                self._draw(epoch + 1)  # while the device is busy with what it was told
+            yield
+        for batch in range(max(start, self.full), len(self.loaders[0])):
+            for step, loader in zip(self.steps, self.loaders, strict=True):
+                step(*next(loader.epoch(epoch, batch)))
+            yield
+
+    def _draw(self, epoch: int) -> None:
+        """Draw an epoch's order and random choices, on a stream that waits for no step."""
+        with torch.cuda.stream(self.side):
+            self.drawn = epoch, [(loader.permutation(epoch), loader.randoms(epoch)) for loader in self.loaders]
+
+    def _stage(self, epoch: int) -> None:
+        """Put an epoch's order and random choices where the graph looks for them."""
+        if self.drawn is None or self.drawn[0] != epoch:
+            self._draw(epoch)
+        torch.cuda.current_stream().wait_stream(self.side)
+        for held, (order, randoms) in zip(self.held, self.drawn[1], strict=True):  # type: ignore[index]
+            held[0].copy_(order)
+            for mine, theirs in zip(held[1] or (), randoms or (), strict=True):
+                mine.copy_(theirs)
+
+    def _all(self) -> None:
+        """The step of every net, each on a stream of its own, then the count of batches."""
+        home = torch.cuda.current_stream()
+        for number, step in enumerate(self.steps):
+            stream = home if number == 0 else self.streams[number - 1]
+            stream.wait_stream(home)
+            with torch.cuda.stream(stream):
+                row = self.counter[None]
+                order, randoms = self.held[number]
+                order = order.index_select(0, row)[0]
+                drawn = [values.index_select(0, row)[0] for values in randoms] if randoms else None
+                step(*self.loaders[number].pick(order, drawn))
+        for stream in self.streams:
+            home.wait_stream(stream)
+        self.counter += 1
+
+    def _capture(self) -> None:
+        """Warm up on a side stream, record, and put everything back as it was, also when recording fails."""
+        kept = [{name: tensor.clone() for name, tensor in _tensors(step).items()} for step in self.steps]
+        self.side.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(self.side):
+                for _ in range(3):
+                    self._all()
+            torch.cuda.current_stream().wait_stream(self.side)
+            for step in self.steps:
+                step.optimizer.zero_grad(set_to_none=True)
+            with torch.cuda.graph(self.graph):
+                self._all()
+        finally:
+            with torch.no_grad():
+                for step, tensors in zip(self.steps, kept, strict=True):
+                    for name, tensor in _tensors(step).items():
+                        if name in tensors:
+                            tensor.copy_(tensors[name])
+                        else:
+                            tensor.zero_()  # made by the warm-up: an optimizer's fresh state is zero
+        self.counter.zero_()
+
+
+def _tensors(step: Step) -> dict[str, Tensor]:
+    """All that a step changes, by name."""
+    found: dict[str, Tensor] = {f"parameter.{name}": tensor for name, tensor in step.model.named_parameters()}
+    found |= {f"buffer.{name}": tensor for name, tensor in step.model.named_buffers()}
+    found |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors(step.optimizer)[0].items()}
+    return {**found, "meter": step.meter.sums}

@@ -1,0 +1,162 @@
+"""Saving a run while it goes and going on from what was saved, together with every other process of it."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from equalbits.training import distributed
+from equalbits.training.checkpoint import (
+    BEST,
+    LAST,
+    CheckpointError,
+    load_checkpoint,
+    load_optimizer,
+    load_weights,
+    optimizer_tensors,
+    save_checkpoint,
+    sweep_leftovers,
+)
+from equalbits.training.history import EpochRecord, History
+from equalbits.training.interruption import InterruptedTraining
+from equalbits.training.run import Run
+
+# How long processes go on, at most, without asking each other whether to stop: asking costs a round of messages.
+AGREE_SECONDS = 1.0
+
+
+class Saver:
+    """Keeps the checkpoints of a run in its folder; without one it does nothing."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.out = run, run.out
+        self.saved_at = self.agreed_at = time.perf_counter()
+        self.agreed_step = self.agree_step = 0
+
+    def save_or_stop(self, signal_number: int | None) -> None:
+        """Save if it is time to; save and stop if any process was asked to."""
+        if self.out is None or not (self.run.alone or self.run.position.step >= self.agree_step):
+            return
+        due = time.perf_counter() - self.saved_at >= self.run.config.checkpoint_seconds
+        signal_number, due = self._agreed(signal_number or 0, due)
+        if signal_number or due:
+            self.save()
+        if signal_number:
+            raise InterruptedTraining(signal_number, self.out / LAST)
+
+    def end_epoch(self, record: EpochRecord, signal_number: int | None) -> None:
+        """Keep the model if none was better so far; save the finished run, or any other as :meth:`save_or_stop`."""
+        best = History(tuple(self.run.epochs)).best
+        if self.out is not None and self.run.place.is_writer and best is record:
+            save_checkpoint(self.out / BEST, _prefixed("model.", self.run.model.state_dict()), self.facts())
+        if self.run.epoch == self.run.config.epochs:
+            self.save()
+        else:
+            self.save_or_stop(signal_number)
+
+    def _agreed(self, signal_number: int, due: bool) -> tuple[int, bool]:
+        """What all processes do now, and the step at which they ask each other again."""
+        if self.run.alone:
+            return signal_number, due
+        now, step = time.perf_counter(), self.run.position.step
+        pace = (now - self.agreed_at) / max(1, step - self.agreed_step)
+        patience = min(AGREE_SECONDS, self.run.config.checkpoint_seconds)
+        steps = max(1.0, min(1000.0, patience / pace)) if self.run.place.is_writer else 0.0  # one decides for all
+        number, any_due, wait = distributed.largest([signal_number, due, steps], self.run.device)
+        self.agreed_at, self.agreed_step, self.agree_step = now, step, step + int(wait)
+        return int(number), bool(any_due)
+
+    def save(self) -> None:
+        """Write the checkpoint, unless the numbers have gone bad since the last one."""
+        run = self.run
+        self.saved_at = time.perf_counter()
+        if self.out is None:
+            return
+        counts = distributed.summed(run.meter.sums)
+        run.check_weights()
+        if not run.place.is_writer:
+            return
+        moved, plain = optimizer_tensors(run.optimizer)
+        tensors = _prefixed("model.", run.model.state_dict()) | _prefixed("optimizer.", moved)
+        save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, {**self.facts(), "optimizer": plain})
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint says in words."""
+        run = self.run
+        return {
+            "config": dataclasses.asdict(run.config),
+            "epoch": run.epoch,
+            "batch": run.batch,
+            "batches": len(run.batches),
+            "seconds": time.perf_counter() - run.began if run.batch else 0.0,
+            "history": [record.as_dict() for record in run.epochs],
+        }
+
+    def resume(self) -> None:
+        """Go on from the checkpoint in the folder where there is one made with the same settings."""
+        if self.out is None:
+            return
+        if self.run.place.is_writer:
+            self.out.mkdir(parents=True, exist_ok=True)
+            sweep_leftovers(self.out)
+        distributed.wait_for_all()
+        path = self.out / LAST
+        seen = distributed.summed(self.run.meter.sums.new_tensor(float(path.exists())))
+        if seen and seen != self.run.place.world_size:
+            raise CheckpointError(f"not every process sees {path}: put the folder where all of them can read it")
+        if seen:
+            self._load(path)
+
+    def _load(self, path: Path) -> None:
+        run = self.run
+        tensors, facts = load_checkpoint(path)
+        missing = {*self.facts(), "optimizer"} - set(facts)
+        if missing or "meter" not in tensors:
+            raise CheckpointError(f"{path} is no checkpoint to go on from: delete it to train again, or name another")
+        _check_same_settings(path, facts, self.facts())
+        load_weights(run.model, _with_prefix("model.", tensors), path)
+        load_optimizer(run.optimizer, _with_prefix("optimizer.", tensors), facts["optimizer"])
+        if run.place.is_writer:  # the counts are those of all processes: one goes on with them
+            run.meter.sums.copy_(tensors["meter"])
+        run.epoch, run.batch = facts["epoch"], facts["batch"]
+        run.epochs = [EpochRecord.from_dict(record) for record in facts["history"]]
+        run.seconds_before = facts["seconds"]
+
+
+#: Settings that change no result, and so may differ when a run is gone on with.
+FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "speed"})
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one table of dotted names, each value as JSON gives it back.
+
+    >>> flat({"seed": 0, "optimizer": {"betas": (0.9, 0.999)}})
+    {'seed': 0, 'optimizer.betas': [0.9, 0.999]}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    before, wanted = ({**flat(facts["config"]), "batches": facts["batches"]} for facts in (saved, now))
+    for name, value in wanted.items():
+        if name not in FREE_SETTINGS and before.get(name) != value:
+            raise CheckpointError(
+                f"{path} was made with {name}={before.get(name)}, this run has {name}={value}: "
+                f"use the same settings to go on, or another folder to start anew"
+            )
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
