@@ -46,9 +46,11 @@ def irnet(latents: Tensor, sharpness: Tensor) -> Tensor:
     """
     rows = as_filters(latents)  # (filter, connection)
     if rows.shape[1] < 2:
-        raise ValueError(f"IR-Net divides by each filter's standard deviation: {rows.shape[1]} connection is too few")
-    centred = rows - rows.mean(dim=1, keepdim=True)
-    balanced = centred / centred.std(dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+        raise ValueError(
+            f"latents have shape {tuple(latents.shape)}: IR-Net divides by each filter's standard deviation, which "
+            f"takes 2 connections or more; leave this layer real or binarize it by sign"
+        )
+    balanced = _standardised(rows)
     shift = balanced.detach().abs().mean(dim=1, keepdim=True).clamp(min=2.0**-20).log2().round()
     return (decaying(balanced, sign_symbols(balanced), sharpness) * shift.exp2()).view(latents.shape)
 
@@ -60,11 +62,20 @@ def irnet_stable(latents: Tensor, sharpness: Tensor, *, through_statistics: bool
     paper's learning rate. ``through_statistics`` keeps that gradient all the same, for a tenth of the learning rate.
     """
     rows = as_filters(latents)
-    centred = rows - rows.mean(dim=1, keepdim=True)
-    spread = centred.std(dim=1, keepdim=True, correction=min(1, rows.shape[1] - 1))
-    balanced = centred / spread.clamp(min=torch.finfo(rows.dtype).tiny)
+    balanced = _standardised(rows)
     symbols = sign_symbols(balanced)
     if through_statistics:
         return decaying(balanced, symbols, sharpness).view(latents.shape)
     slope = ede_slope(balanced.detach(), sharpness)
     return weighted(rows, symbols, slope).view(latents.shape)
+
+
+def _standardised(rows: Tensor) -> Tensor:
+    """Each row less its mean, over the sample's standard deviation; equal weights have none and are only centred.
+
+    A spread below the rounding error counts as none: to divide by it would blow noise, and the gradient, up.
+    """
+    centred = rows - rows.mean(dim=1, keepdim=True)
+    spread = centred.std(dim=1, keepdim=True, correction=min(1, rows.shape[1] - 1))
+    noise = torch.finfo(rows.dtype).eps * rows.detach().abs().amax(dim=1, keepdim=True)
+    return centred / torch.where(spread > noise, spread, 1.0)

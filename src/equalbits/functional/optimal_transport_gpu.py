@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equalbits.functional.transport_ops import by_sorting
+
 _BITS_AND_INFINITY = {
     torch.float16: (torch.int16, 0x7C00),
     torch.bfloat16: (torch.int16, 0x7F80),
@@ -22,6 +24,7 @@ _BITS_AND_INFINITY = {
 }
 _REGISTERS = 32768 * 4  # bytes of keys, padded to a power of two, that a program can hold; a longer row is read again
 _LONG_BLOCK = 8192
+_LONGEST = 1 << 17  # one program alone would read a longer row more slowly than the whole device sorts it
 _ENTRIES = 128  # a program ranks at least this many, so rows shorter than that share one
 
 # At 64 registers a thread, two rows of 64 KiB run side by side on one processor. The kernels add no floats to fuse.
@@ -37,15 +40,13 @@ def transport_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = 
     out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
     if rows.numel() == 0:
         return out
+    if connections > _LONGEST:
+        return by_sorting(rows, negatives[:, None] if isinstance(negatives, Tensor) else negatives, mask)
     integer, infinite = _BITS_AND_INFINITY[rows.dtype]
     bits = rows.contiguous().view(integer)
     kept = None if mask is None else mask.contiguous().view(torch.uint8)
     counts = negatives.int().contiguous() if isinstance(negatives, Tensor) else negatives
-    settings = _OPTIONS | {
-        "MASKED": mask is not None,
-        "MAGNITUDE": torch.iinfo(integer).max,
-        "INFINITE": infinite,
-    }
+    settings = {"MASKED": mask is not None, "MAGNITUDE": torch.iinfo(integer).max, "INFINITE": infinite} | _OPTIONS
     block = triton.next_power_of_2(connections)
     held = block * max(4, rows.element_size())
     with torch.cuda.device_of(rows):

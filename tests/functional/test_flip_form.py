@@ -1,0 +1,39 @@
+"""The paper's flip form and its rank form are one rule, step by step through training."""
+
+import pytest
+import torch
+
+from equalbits.functional import bihalf, count_flips, flip_by_rank, transport_symbols
+
+
+@pytest.mark.parametrize("p_pos", [0.5, 0.3])
+@pytest.mark.parametrize("connections", [8, 27, 576])
+def test_flipping_what_crosses_the_boundary_follows_the_ranking_and_flips_as_many_up_as_down(
+    connections: int, p_pos: float
+) -> None:
+    draw = torch.Generator().manual_seed(connections)
+    latents = torch.randn(6, connections, generator=draw).mul_((2 / connections) ** 0.5).requires_grad_()
+    inputs = torch.randn(64, connections, generator=draw)
+    targets = torch.randn(64, 6, generator=draw)
+    optimizer = torch.optim.SGD([latents], lr=0.05, momentum=0.9, weight_decay=5e-4)
+    flipped = transport_symbols(latents, p_pos)
+    total = 0
+    for _ in range(200):
+        before = latents.detach().clone()
+        optimizer.zero_grad()
+        outputs = inputs @ bihalf(latents, p_pos).T * (2 / connections) ** 0.5
+        (outputs - targets).square().mean().backward()
+        optimizer.step()
+        after = transport_symbols(latents, p_pos)
+        to_positive, to_negative = count_flips(flipped, after)
+        assert torch.equal(to_positive, to_negative)
+        flipped = flip_by_rank(flipped, before, latents, p_pos)
+        assert torch.equal(flipped, after)
+        total += int(to_positive.sum())
+    assert total > 0, "a run without flips would prove nothing"
+
+
+def test_shrinking_all_weights_flips_nothing() -> None:
+    latents = torch.randn(4, 27, generator=torch.Generator().manual_seed(0))
+    symbols = transport_symbols(latents)
+    assert torch.equal(flip_by_rank(symbols, latents, 0.5 * latents), symbols)
