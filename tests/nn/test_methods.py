@@ -225,6 +225,25 @@ def test_every_method_works_in_half_precision_transposed_and_converted(name):
     net(torch.randn(3, 6)).sum().backward()
 
 
+@pytest.mark.parametrize("name", [*list_quantizers(), "pruned-bihalf:by=score", "pruned-bihalf:ramp=0.2"])
+def test_every_method_exports_and_trains_nets_side_by_side(name):
+    torch.manual_seed(0)
+    layers = [BinaryConv2d(4, 6, 3, weight_quantizer=quantizer_by_name(name)) for _ in range(2)]
+    inputs = torch.randn(2, 4, 5, 5)
+    exported = torch.export.export(nn.Sequential(copy.deepcopy(layers[0])).eval(), (inputs,)).module()
+    torch.testing.assert_close(exported(inputs), layers[0](inputs))
+
+    def loss(parameters, buffers):
+        return torch.func.functional_call(layers[0], (parameters, buffers), (inputs,)).square().sum()
+
+    stacked = torch.func.vmap(torch.func.grad(loss))(*torch.func.stack_module_state(layers))
+    for number, layer in enumerate(layers):
+        layer(inputs).square().sum().backward()
+        for key, parameter in layer.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(stacked[key][number], parameter.grad, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", [n for n in list_quantizers() if n not in ("adabin", "abc-net")])
 def test_what_a_layer_multiplies_with_has_the_sign_of_its_symbols(name):
     torch.manual_seed(1)

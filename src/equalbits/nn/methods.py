@@ -157,6 +157,10 @@ class ABCNet(WeightQuantizer):
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """The weighed sum of all bases; straight through each."""
+        return self.forward(latents)
+
+    def forward(self, latents: Tensor, symbols: Tensor | None = None) -> Tensor:
+        """Quantize. All bases are needed, so the heaviest is not looked for."""
         return scaled.abcnet(latents, self.bases)
 
     def initial_scale(self, connections: int) -> float:

@@ -71,6 +71,10 @@ class RBNN(WeightQuantizer):
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """The gain times the signs; the gradient through the turn."""
+        return self.forward(latents)
+
+    def forward(self, latents: Tensor, symbols: Tensor | None = None) -> Tensor:
+        """Quantize. The signs come out of the turn, so nothing is turned twice."""
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max)
         return times_gains(turn.rbnn(latents, self.rotation(), fitted(self.beta), sharpness), self.gains)
 
