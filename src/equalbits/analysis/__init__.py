@@ -1,0 +1,22 @@
+"""Looking into binary nets: proofs of the ratio, sizes, flips and entropy, in anyone's loop."""
+
+from equalbits.analysis.activations import ActivationBits, activation_bits
+from equalbits.analysis.audit import Audit, AuditError, LayerAudit, audit
+from equalbits.analysis.entropy import EntropyWatcher
+from equalbits.analysis.flips import FlipSeries, FlipWatcher
+from equalbits.analysis.summary import LayerSummary, Summary, summarize
+
+__all__ = [
+    "ActivationBits",
+    "Audit",
+    "AuditError",
+    "EntropyWatcher",
+    "FlipSeries",
+    "FlipWatcher",
+    "LayerAudit",
+    "LayerSummary",
+    "Summary",
+    "activation_bits",
+    "audit",
+    "summarize",
+]

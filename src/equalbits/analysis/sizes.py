@@ -1,0 +1,67 @@
+"""What each layer of a model holds: 1-bit symbols, real numbers, and the bytes of both in a packed file."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.functional import as_filters, filter_entropy
+from equalbits.nn import BinaryLayer
+
+
+@dataclass(frozen=True)
+class Size:
+    """What one layer holds. ``bits`` and ``entropy`` (the mean over filters) are None in a real layer."""
+
+    symbols: int
+    bits: int | None
+    real: int
+    packed_bytes: int
+    float32_bytes: int
+    entropy: float | None
+
+
+def layers_with_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that hold parameters or buffers themselves; what a binary layer is made of counts as that layer."""
+    inside = {part for layer in model.modules() if isinstance(layer, BinaryLayer) for part in layer.modules()}
+    for name, module in model.named_modules():
+        if isinstance(module, BinaryLayer) or (module not in inside and any(True for _ in _held(module))):
+            yield name, module
+
+
+@torch.no_grad()
+def size_of(layer: nn.Module, seen: set[object]) -> Size:
+    """What ``layer`` holds that is not in ``seen``, which is added to: a tensor that several layers share counts once.
+
+    A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter, twice that where some are 0 (a plane of signs
+    and a plane of what is kept), and 4 for each real number. What only training needs (latents, scores) takes none.
+    """
+    if not isinstance(layer, BinaryLayer):
+        real = _count_new(_held(layer), seen)
+        return Size(0, None, real, 4 * real, 4 * real, None)
+    beside = [tensor for tensor in _held(layer) if tensor is not layer.weight and tensor is not layer.scale]
+    inputs = (
+        [] if layer.input_quantizer is None else [t for part in layer.input_quantizer.modules() for t in _held(part)]
+    )
+    real = _count_new(beside, seen)
+    added = _count_new([layer.scale, *inputs], seen)  # what the same layer in float32 would not have
+    symbols = as_filters(layer.symbols())
+    bits, new = 1 + bool((symbols == 0).any()), _count_new([layer.weight], seen, "latent")
+    packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
+    entropy = float(filter_entropy(symbols).nanmean())
+    return Size(new, bits, real + added, packed + 4 * (real + added), 4 * (new + real), entropy)
+
+
+def _held(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters of a module itself, and its floating buffers that are saved."""
+    yield from (parameter for parameter in module._parameters.values() if parameter is not None)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and buffer.is_floating_point() and name not in module._non_persistent_buffers_set:
+            yield buffer
+
+
+def _count_new(tensors: Iterator[Tensor] | list[Tensor], seen: set[object], role: str = "real") -> int:
+    new = {(role, id(tensor)): tensor.numel() for tensor in tensors if (role, id(tensor)) not in seen}
+    seen.update(new)
+    return sum(new.values())

@@ -1,0 +1,174 @@
+"""``audit`` counts every symbol, and fails exactly the filters that break a promise."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from equalbits.analysis import AuditError, audit
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, IRNet, Sign
+
+
+class Broken(BiHalf):
+    """Promises a share and breaks it in the filters named."""
+
+    broken: tuple[int, ...] = ()
+
+    def symbols(self, latents):
+        symbols = super().symbols(latents)
+        for index in self.broken:
+            symbols[index].view(-1)[symbols[index].view(-1).argmin()] = 1.0
+        return symbols
+
+
+class Unfaithful(BiHalf):
+    """Finds the right symbols and multiplies with others."""
+
+    def estimate(self, latents, symbols):
+        return -super().estimate(latents, symbols)
+
+
+class Ternary(BiHalf):
+    """Zeroes each filter's first weights, one more in each filter, and balances the rest."""
+
+    def symbols(self, latents):
+        from equalbits.functional import transport_symbols
+
+        places = torch.arange(latents[0].numel()).expand(len(latents), -1)
+        mask = (places >= torch.arange(len(latents))[:, None]).view(latents.shape)
+        return transport_symbols(latents, self.p_pos, mask=mask)
+
+
+def breaking(*filters: int) -> Broken:
+    quantizer = Broken()
+    quantizer.broken = filters
+    return quantizer
+
+
+@settings(max_examples=30, deadline=None)
+@given(p_pos=st.floats(0, 1), groups=st.integers(1, 3), seed=st.integers(0, 99))
+def test_bihalf_always_passes(p_pos, groups, seed):
+    torch.manual_seed(seed)
+    quantizer = BiHalf(p_pos)
+    model = nn.Sequential(
+        BinaryConv2d(3 * groups, 2 * groups, 3, groups=groups, weight_quantizer=quantizer),
+        BinaryConvTranspose2d(2 * groups, 3 * groups, 3, groups=groups, weight_quantizer=quantizer),
+        BinaryLinear(5, 7, weight_quantizer=quantizer),
+    )
+    report = audit(model)
+    assert report.exact
+    for layer in report.layers:
+        assert layer.exact
+        assert layer.distance.abs().max() == 0
+        assert torch.equal(layer.negative + layer.positive, torch.full((layer.filters,), layer.connections))
+
+
+def test_counts_are_those_of_the_symbols():
+    layer = BinaryLinear(4, 2, weight_quantizer=Sign())
+    layer.weight.data = torch.tensor([[1.0, -1.0, -2.0, 0.0], [3.0, 1.0, 1.0, 1.0]])
+    (found,) = audit(nn.Sequential(layer)).layers
+    assert found.negative.tolist() == [2, 0]
+    assert found.positive.tolist() == [2, 4]
+    assert found.zero.tolist() == [0, 0]
+    assert found.entropy.tolist() == [1.0, 0.0]
+    assert (found.filters, found.connections) == (2, 4)
+
+
+@pytest.mark.parametrize("quantizer", [Sign(), IRNet()])
+def test_a_method_without_a_promise_is_counted_and_never_failed(quantizer):
+    layer = BinaryLinear(6, 3, weight_quantizer=quantizer)
+    layer.weight.data = torch.rand(3, 6) + torch.tensor([[0.0], [1.0], [2.0]])
+    report = audit(nn.Sequential(layer))
+    assert report.exact
+    assert report.layers[0].exact is None
+    assert report.layers[0].asked is None
+    assert report.layers[0].distance is None
+    assert "0 of 1 layers promise a share of +1" in str(report)
+
+
+def test_the_first_filter_that_is_off_is_named_with_how_many_there_are():
+    model = nn.Sequential(
+        BinaryLinear(8, 4, weight_quantizer=BiHalf()),
+        nn.Sequential(BinaryLinear(8, 6, weight_quantizer=breaking(2, 5))),
+        BinaryLinear(8, 3, weight_quantizer=breaking(0)),
+    )
+    message = r"layer '1\.0', filter 2 has 5 of \+1 among 8, and p_pos=0\.5 asks for 4; 3 filters in 2 layers are off"
+    with pytest.raises(AuditError, match=message):
+        audit(model)
+    report = audit(model, strict=False)
+    assert not report.exact
+    assert [layer.exact for layer in report.layers] == [True, False, False]
+    assert report.layers[1].off.tolist() == [2, 5]
+    assert report.layers[1].distance.tolist() == [0, 0, 1, 0, 0, 1]
+    assert "3 of 13 filters do not hold it" in str(report)
+    assert issubclass(AuditError, ValueError)
+
+
+def test_a_layer_that_multiplies_with_other_signs_is_found_out():
+    model = nn.Sequential(BinaryLinear(8, 4, weight_quantizer=Unfaithful()))
+    with pytest.raises(
+        AuditError, match="filter 0 multiplies with other signs than its symbols; 4 filters in 1 layers"
+    ):
+        audit(model)
+
+
+def test_a_scale_of_zero_is_no_exact_share():
+    layer = BinaryLinear(8, 4)
+    layer.scale.zero_()
+    with pytest.raises(AuditError, match="multiplies with other signs"):
+        audit(nn.Sequential(layer))
+
+
+def test_latents_that_cannot_be_ranked_are_named_with_their_layer():
+    model = nn.Sequential(BinaryLinear(4, 2), BinaryLinear(2, 2))
+    model[1].weight.data[0, 0] = float("nan")
+    with pytest.raises(AuditError, match="layer '1': latents hold"):
+        audit(model)
+
+
+def test_pruned_filters_are_held_to_the_share_among_what_is_kept():
+    layer = BinaryLinear(6, 7, weight_quantizer=Ternary(0.5))
+    (found,) = audit(nn.Sequential(layer)).layers
+    assert found.zero.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert found.positive.tolist() == found.asked.tolist() == [3, 3, 2, 2, 1, 1, 0]
+    assert found.entropy[-1].isnan(), "nothing is left of it"
+    assert found.as_dict()["entropy"][-1] is None
+
+
+def test_the_report_is_a_table_and_goes_to_json():
+    torch.manual_seed(0)
+    model = nn.Sequential(BinaryConv2d(3, 16, 3), nn.Sequential(BinaryLinear(16, 4, weight_quantizer=BiHalf(0.25))))
+    report = audit(model)
+    assert str(report) == (
+        "layer  filters  weights each  of −1  of 0  of +1  asked  entropy  exact\n"
+        "0           16            27     13     0     14     14   0.9990  yes\n"
+        "1.0          4            16     12     0      4      4   0.8113  yes\n"
+        "2 of 2 layers promise a share of +1; all 20 filters hold it"
+    )
+    read = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert read["exact"] is True
+    assert read["layers"][1]["positive"] == read["layers"][1]["asked"] == [4] * 4
+    assert read["layers"][0]["quantizer"] == "BiHalf(p_pos=0.5)"
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_found(training):
+    model = nn.Sequential(BinaryLinear(8, 4)).train(training)
+    model(torch.randn(2, 8)).sum().backward()
+    before, gradient = model[0].weight.detach().clone(), model[0].weight.grad.clone()
+    audit(model)
+    assert model.training is training
+    assert torch.equal(model[0].weight, before)
+    assert torch.equal(model[0].weight.grad, gradient)
+
+
+def test_a_model_without_binary_layers_is_refused():
+    with pytest.raises(ValueError, match=r"Sequential has no binary layer: make some with equalbits\.binarize_"):
+        audit(nn.Sequential(nn.Linear(3, 3)))
+
+
+def test_a_layer_alone_is_a_model_too():
+    assert "(model)" in str(audit(BinaryLinear(4, 2)))

@@ -1,0 +1,200 @@
+"""``summarize`` counts weights, bytes and multiply-accumulates as one would by hand, and leaves no trace."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.analysis import summarize
+from equalbits.nn import (
+    BiHalf,
+    BinaryConv1d,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLinear,
+    SignActivation,
+    binarize_,
+)
+
+
+def by_name(summary):
+    return {layer.name: layer for layer in summary.layers}
+
+
+def test_every_count_is_the_one_made_by_hand():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        BinaryConv2d(8, 16, 3, groups=2, padding=1, stride=2, input_quantizer=SignActivation()),
+        nn.ReLU(),
+        BinaryConvTranspose2d(16, 4, 2, stride=2, bias=False),
+        nn.Flatten(),
+        nn.Linear(4 * 8 * 8, 10),
+    )
+    summary = summarize(model, (2, 3, 8, 8))
+    layers = by_name(summary)
+    assert list(layers) == ["0", "1", "2", "4", "6"], "a row for what has weights"
+
+    first = layers["0"]
+    assert (first.size.symbols, first.size.bits, first.size.real, first.size.entropy) == (0, None, 216, None)
+    assert first.real_macs == 216 * 64
+    assert layers["1"].size.real == 4 * 8, "weight, bias, mean, variance; not the count of batches"
+
+    grouped = layers["2"]
+    assert (grouped.size.symbols, grouped.size.bits) == (16 * 4 * 9, 1)
+    assert grouped.size.real == 16 + 1, "bias and scale"
+    assert grouped.size.packed_bytes == 16 * 5 + 4 * 17, "36 bits are 5 bytes"
+    assert grouped.size.float32_bytes == 4 * (576 + 16)
+    assert (grouped.binary_macs, grouped.mixed_macs) == (576 * 16, 0)
+    assert grouped.output == (2, 16, 4, 4)
+    assert grouped.size.entropy == pytest.approx(1.0)
+
+    transposed = layers["4"]
+    assert (transposed.binary_macs, transposed.mixed_macs) == (0, 256 * 16), "real inputs"
+    assert layers["6"].real_macs == 2560
+    assert summary.total["symbols"] == 576 + 256
+    assert summary.total["real_macs"] == 216 * 64 + 2560
+    assert summary.compression == pytest.approx(summary.total["float32_bytes"] / summary.total["packed_bytes"])
+
+
+def test_multiply_accumulates_are_per_example_and_add_up_over_calls():
+    shared = BinaryLinear(6, 6)
+    model = nn.Sequential(shared, nn.Tanh(), shared)
+    for batch in (1, 5):
+        (row,) = summarize(model, (batch, 6)).layers
+        assert row.mixed_macs == 72
+        assert row.calls == 2
+        assert row.size.symbols == 36
+
+
+def test_positions_of_a_sequence_count():
+    model = nn.Sequential(BinaryConv1d(4, 6, 3), nn.Flatten(1), nn.Unflatten(1, (6, 8)), nn.Linear(8, 2))
+    rows = by_name(summarize(model, (3, 4, 10)))
+    assert rows["0"].mixed_macs == 72 * 8
+    assert rows["3"].real_macs == 6 * 16
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (torch.tensor([[1.0, -1.0, 1.0, -1.0]]), "binary_macs"),
+        (torch.tensor([[0.0, 3.0, 3.0, 0.0]]), "binary_macs"),
+        (torch.tensor([[0.0, 3.0, 1.0, 0.0]]), "mixed_macs"),
+        (torch.zeros(1, 4), "mixed_macs"),
+    ],
+)
+def test_inputs_are_binary_when_they_take_two_values(inputs, expected):
+    (row,) = summarize(nn.Sequential(BinaryLinear(4, 2)), inputs).layers
+    assert getattr(row, expected) == 8
+
+
+class Pruned(BiHalf):
+    def symbols(self, latents):
+        return super().symbols(latents) * (torch.arange(latents.shape[1]) > 0)
+
+
+def test_a_pruned_layer_takes_two_planes():
+    (row,) = summarize(nn.Sequential(BinaryLinear(12, 5, bias=False, weight_quantizer=Pruned())), (1, 12)).layers
+    assert row.size.bits == 2
+    assert row.size.packed_bytes == 5 * 2 * 2 + 4
+
+
+def test_what_only_training_needs_takes_no_byte_and_shared_tensors_count_once():
+    class Scored(BiHalf):
+        def fit_(self, latents):
+            self.scores = nn.Parameter(torch.zeros_like(latents))
+
+    model = nn.Sequential(nn.Linear(8, 8), BinaryLinear(8, 8, weight_quantizer=Scored()), BinaryLinear(8, 8))
+    model[2].weight = model[1].weight
+    model[2].bias = model[0].bias
+    rows = by_name(summarize(model, (1, 8)))
+    assert (rows["1"].size.symbols, rows["1"].size.real) == (64, 9)
+    assert (rows["2"].size.symbols, rows["2"].size.real) == (0, 1)
+
+
+def test_a_layer_that_is_never_called_says_so():
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.skipped = BinaryLinear(4, 4), BinaryLinear(4, 4)
+
+        def forward(self, inputs):
+            return self.used(inputs)
+
+    summary = summarize(Skips(), (1, 4))
+    assert by_name(summary)["skipped"].calls == 0
+    assert "never called" in str(summary).splitlines()[2]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_found(training):
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 8), nn.Linear(8, 2))
+    binarize_(model, BiHalf())
+    model.train(training)
+    model[1].train(not training)
+    modes = [module.training for module in model.modules()]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    summarize(model, (3, 4))
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_hooks_go_even_when_the_model_fails():
+    model = nn.Sequential(BinaryLinear(4, 8), nn.Linear(9, 2)).train()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        summarize(model, (1, 4))
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(module.training for module in model.modules())
+
+
+def test_modules_that_give_several_outputs_and_hold_bare_parameters_are_rows_too():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(6))
+            self.memory = nn.LSTM(6, 4, batch_first=True)
+            self.register_buffer("mask", torch.zeros(99), persistent=False)
+
+        def forward(self, inputs):
+            return {"outputs": self.memory(inputs + self.token)[0]}
+
+    rows = by_name(summarize(Model(), (2, 5, 6)))
+    assert rows[""].size.real == 6
+    assert rows[""].output == rows["memory"].output == (2, 5, 4)
+
+
+def test_the_table_reads_as_such_and_goes_to_json():
+    model = nn.Sequential(nn.Linear(8, 16), BinaryLinear(16, 16, bias=False, input_quantizer=SignActivation()))
+    summary = summarize(model, torch.randn(1, 8))
+    assert str(summary) == (
+        "layer  kind          output   symbols  real  bytes packed  MACs 1×1  MACs 1×32  MACs 32×32  bits  entropy\n"
+        "0      Linear        (1, 16)        –   144           576         –          –         128     –        –\n"
+        "1      BinaryLinear  (1, 16)      256     1            36       256          –           –     1   1.0000\n"
+        "total                             256   145           612       256          –         128\n"
+        "packed 612 bytes, float32 1,600 bytes: 2.6 times smaller"
+    )
+    read = json.loads(json.dumps(summary.as_dict(), allow_nan=False))
+    assert read["total"]["symbols"] == 256
+    assert read["layers"][1]["output"] == [1, 16]
+    assert read["layers"][1]["packed_bytes"] == 36
+
+
+def test_a_real_model_is_summed_up_as_well():
+    summary = summarize(nn.Sequential(nn.Linear(4, 2)), (1, 4))
+    assert summary.compression == 1.0
+    assert summary.total["real_macs"] == 8
+
+
+def test_a_model_in_another_precision_gets_an_example_of_its_own():
+    assert summarize(nn.Sequential(BinaryLinear(4, 2)).double(), (1, 4)).total["symbols"] == 8
+
+
+@pytest.mark.parametrize("example", ["photo.png", (), (3, 2.5), None, (0, 4), torch.tensor(1.0)])
+def test_an_example_that_is_none_is_refused(example):
+    with pytest.raises(ValueError, match=r"example (is|has)"):
+        summarize(nn.Sequential(BinaryLinear(4, 2)), example)

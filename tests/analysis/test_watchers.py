@@ -1,0 +1,198 @@
+"""Watchers count what happens to the symbols, in anyone's loop, and keep what they hold bounded."""
+
+import json
+from copy import deepcopy
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from equalbits import functional as F
+from equalbits.analysis import EntropyWatcher, FlipWatcher
+from equalbits.analysis.record import Record
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, Sign
+
+
+def small_net(quantizer: nn.Module) -> nn.Sequential:
+    torch.manual_seed(2)
+    return nn.Sequential(
+        BinaryConv2d(3, 4, 3, weight_quantizer=quantizer),
+        nn.Flatten(),
+        nn.Linear(64, 8),
+        BinaryLinear(8, 5, weight_quantizer=quantizer),
+    )
+
+
+def train(model: nn.Module, watchers: list, steps: int = 12) -> list[dict[str, torch.Tensor]]:
+    """A plain torch loop; the symbols before it and after every step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for step in range(steps + 1):
+        if step:
+            optimizer.zero_grad()
+            model(torch.randn(4, 3, 6, 6)).tanh().square().sum().backward()
+            optimizer.step()
+        for watcher in watchers:
+            watcher(model, step)
+        seen.append({name: model[int(name)].symbols() for name in ("0", "3")})
+    return seen
+
+
+@pytest.mark.parametrize("quantizer", [BiHalf(0.4), Sign()])
+def test_flips_are_those_between_one_step_and_the_next(quantizer):
+    watcher = FlipWatcher(filters={"0": 2, "3": 4})
+    seen = train(small_net(quantizer), [watcher])
+    for name, index in (("0", 2), ("3", 4)):
+        expected = [F.count_flips(before[name], after[name]) for before, after in pairwise(seen)]
+        layer, single = watcher.layers[name], watcher.filters[name]
+        assert layer.steps == single.steps == list(range(1, 13))
+        assert layer.to_positive == [int(flips.to_positive.sum()) for flips in expected]
+        assert layer.to_negative == [int(flips.to_negative.sum()) for flips in expected]
+        assert single.to_positive == [int(flips.to_positive[index]) for flips in expected]
+        assert single.to_negative == [int(flips.to_negative[index]) for flips in expected]
+        assert layer.symbols == seen[0][name].numel()
+        assert single.symbols == seen[0][name][0].numel()
+    assert sum(watcher.layers["0"].to_positive) > 0
+
+
+def test_with_an_exact_share_as_many_flip_up_as_down_in_every_filter():
+    watcher = FlipWatcher(filters={"0": 1})
+    train(small_net(BiHalf()), [watcher])
+    for series in (*watcher.layers.values(), *watcher.filters.values()):
+        assert series.to_positive == series.to_negative
+        assert set(series.difference) == {0}
+
+
+def test_sums_so_far_and_their_difference():
+    watcher = FlipWatcher()
+    train(small_net(Sign()), [watcher])
+    series = watcher.layers["0"]
+    up, down = series.cumulative
+    assert up[-1] == sum(series.to_positive)
+    assert down[4] == sum(series.to_negative[:5])
+    assert series.difference == [a - b for a, b in zip(up, down, strict=True)]
+
+
+def test_silent_weights_are_those_that_never_flipped():
+    watcher = FlipWatcher()
+    seen = train(small_net(Sign()), [watcher])
+    for name, silent in watcher.silent.items():
+        moved = torch.stack([symbols[name] != seen[0][name] for symbols in seen]).any(dim=0)
+        assert silent == int((~moved).sum())
+
+
+def test_looking_every_third_step_counts_between_the_looks():
+    watcher = FlipWatcher(every=3)
+    seen = train(small_net(Sign()), [watcher])
+    series = watcher.layers["0"]
+    assert series.steps == [3, 6, 9, 12]
+    expected = [F.count_flips(seen[at - 3]["0"], seen[at]["0"]) for at in series.steps]
+    assert series.to_positive == [int(flips.to_positive.sum()) for flips in expected]
+
+
+def test_a_short_record_joins_rows_and_loses_no_flip():
+    short, full = FlipWatcher(limit=4), FlipWatcher()
+    train(small_net(Sign()), [short, full], steps=23)
+    coarse, fine = short.layers["0"], full.layers["0"]
+    assert len(coarse.steps) <= 5
+    assert coarse.steps[-1] == fine.steps[-1] == 23
+    for step, up, down in zip(coarse.steps, *coarse.cumulative, strict=True):
+        place = fine.steps.index(step)
+        assert (up, down) == (fine.cumulative[0][place], fine.cumulative[1][place])
+
+
+def test_pruned_connections_that_come_or_go_are_no_flips():
+    class Given(Sign):
+        def symbols(self, latents):
+            return latents.detach().sign()
+
+    layer = BinaryLinear(4, 1, weight_quantizer=Given())
+    watcher, model = FlipWatcher(), nn.Sequential(layer)
+    for step, row in enumerate([[1.0, 0.0, -1.0, 1.0], [0.0, 1.0, -1.0, -1.0], [1.0, 1.0, 0.0, 1.0]]):
+        layer.weight.data = torch.tensor([row])
+        watcher(model, step)
+    assert watcher.layers["0"].to_positive == [0, 1]
+    assert watcher.layers["0"].to_negative == [1, 0]
+
+
+@pytest.mark.parametrize("quantizer", [BiHalf(0.4), Sign()])
+def test_entropy_is_the_mean_over_filters_of_each_layer_and_of_the_net(quantizer):
+    watcher = EntropyWatcher()
+    seen = train(small_net(quantizer), [watcher])
+    assert watcher.steps == list(range(13))
+    for at, symbols in enumerate(seen):
+        for name in ("0", "3"):
+            assert watcher.layers[name][at] == pytest.approx(float(F.filter_entropy(symbols[name]).mean()))
+        everything = torch.cat([F.filter_entropy(symbols[name]) for name in ("0", "3")])
+        assert watcher.network[at] == pytest.approx(float(everything.mean()))
+
+
+def test_a_short_record_of_entropy_keeps_the_last_look_of_each_row():
+    short, full = EntropyWatcher(limit=4), EntropyWatcher()
+    train(small_net(Sign()), [short, full], steps=20)
+    assert len(short.steps) <= 5
+    for step, value in zip(short.steps, short.network, strict=True):
+        assert value == full.network[full.steps.index(step)]
+
+
+@pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
+def test_watching_changes_neither_training_nor_the_model(make):
+    alone, watched = small_net(BiHalf()), small_net(BiHalf())
+    torch.manual_seed(3)
+    train(alone, [])
+    torch.manual_seed(3)
+    train(watched, [watcher := make()])
+    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), watched.parameters(), strict=True))
+    json.dumps(watcher.as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
+def test_a_watcher_belongs_to_one_model(make):
+    watcher = make()
+    watcher(small_net(Sign()), 0)
+    with pytest.raises(ValueError, match="give each model its own watcher"):
+        watcher(nn.Sequential(BinaryLinear(8, 5)), 1)
+
+
+@pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
+def test_wrong_settings_and_models_are_refused(make):
+    with pytest.raises(ValueError, match="every=0 is not a number of steps"):
+        make(every=0)
+    with pytest.raises(ValueError, match="limit=1 leaves no room"):
+        make(limit=1)
+    with pytest.raises(ValueError, match="has no binary layer"):
+        make()(nn.Sequential(nn.Linear(2, 2)), 0)
+
+
+@pytest.mark.parametrize("filters", [{"conv": 0}, {"0": 4}, {"0": -1}])
+def test_a_filter_that_is_not_there_is_refused(filters):
+    with pytest.raises(ValueError, match=r"is not there; layers and their filters: '0' \(4\), '3' \(5\)"):
+        FlipWatcher(filters=filters)(small_net(Sign()), 0)
+
+
+def test_before_the_first_step_there_is_nothing_to_read():
+    watcher = FlipWatcher(filters={"0": 1})
+    watcher(small_net(Sign()), 0)
+    assert watcher.layers["3"].to_positive == watcher.filters["0"].steps == []
+    assert EntropyWatcher().network == EntropyWatcher().steps == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(looks=st.integers(0, 700), limit=st.integers(2, 40), reads=st.sets(st.integers(0, 700)))
+def test_a_record_never_grows_beyond_its_limit_and_adds_up(looks, limit, reads):
+    record = Record(limit=limit, adds=True)
+    for step in range(1, looks + 1):
+        record.add(step, torch.tensor([step, 1]))
+        if step in reads:
+            assert int(deepcopy(record).table()[:, 1].sum()) == step
+            assert record.table()[:, 1].sum() == step
+    table, steps = record.table(), record.steps
+    assert len(table) == len(steps) <= limit + 1
+    if looks:
+        assert steps[-1] == looks
+        assert table[:, 1].cumsum(0).tolist() == steps
+        assert table[:, 0].cumsum(0).tolist() == [step * (step + 1) // 2 for step in steps]
+        assert set(table[:-1, 1].tolist()) <= {record.looks_per_row}
