@@ -91,3 +91,12 @@ def test_values_and_gradients_are_the_published_ones(t):
             behind[index] -= 1e-6
             expected[index] = (gradient * slope * (function(ahead) - function(behind))).sum() / 2e-6
         np.testing.assert_allclose(tensor.grad.numpy(), expected, rtol=1e-5, atol=1e-8)
+
+
+def test_filters_that_are_constant_give_finite_gradients():
+    latents = torch.full((2, 12), 0.3, requires_grad=True)
+    beta = torch.tensor([0.3, 0.6], requires_grad=True)
+    rotation = turn.Rotation(*(matrix.float() for matrix in random_rotation(3, 4)))
+    turn.rbnn(latents, rotation, beta, torch.tensor(1.0)).sum().backward()
+    assert latents.grad.isfinite().all()
+    assert beta.grad.isfinite().all()

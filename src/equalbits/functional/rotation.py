@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.binarize import _standardised, sign_symbols
 from equalbits.functional.estimators import weighted
 from equalbits.functional.optimal_transport import as_filters
 
@@ -33,11 +33,11 @@ def factor_pair(connections: int) -> tuple[int, int]:
 
 
 def standardised(latents: Tensor) -> Tensor:
-    """Each filter with mean 0 and standard deviation 1 (the sample's, N − 1), as (filter, connection)."""
-    rows = as_filters(latents)
-    centred = rows - rows.mean(dim=1, keepdim=True)
-    spread = centred.std(dim=1, keepdim=True, correction=min(1, rows.shape[1] - 1))
-    return centred / spread.clamp(min=torch.finfo(rows.dtype).tiny)
+    """Each filter with mean 0 and standard deviation 1 (the sample's, N − 1), as (filter, connection).
+
+    IR-Net's rule: equal weights have no spread and are only centred.
+    """
+    return _standardised(as_filters(latents))
 
 
 def rotate(rows: Tensor, rotation: Rotation) -> Tensor:
