@@ -17,18 +17,14 @@ COMMANDS = {
     "evaluate": ("evaluate", "score a trained run on every test image"),
     "list": ("list", "show recipes, models, methods and data sets by name; --show NAME prints a recipe"),
     "inspect": ("inspect", "look into a trained run: layers, bits, bytes, and whether every filter holds its ratio"),
+    "download": ("download", "fetch a data set from its publisher; what is there already is kept"),
 }
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and what was perhaps meant."""
+    """Says what is wrong in one line."""
 
     def error(self, message: str) -> NoReturn:
-        if "invalid choice" in message and len(sys.argv) > 1:
-            close = difflib.get_close_matches(sys.argv[1], COMMANDS, n=1)
-            if sys.argv[1] not in COMMANDS:
-                meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
-                message = f"no command {sys.argv[1]!r}; {meant}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -44,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="store_true", help="print the version and leave")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
     wanted = next((word for word in words if not word.startswith("-")), None)
+    if wanted is not None and wanted not in COMMANDS:
+        close = difflib.get_close_matches(wanted, COMMANDS, n=1)
+        meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
+        parser.error(f"no command {wanted!r}; {meant}")
     for name, (module, line) in COMMANDS.items():
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == wanted:  # only the command that runs pays for its imports
@@ -69,14 +69,28 @@ def _run(options: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever read our output, `head` perhaps, has heard enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, OSError, ImportError, TypeError) as error:
-        if isinstance(error, TypeError) or os.environ.get("EQUALBITS_TRACEBACK"):
-            raise  # a mistake of ours, or asked for
-        print(f"equalbits {options.command}: {_one_line(error)}", file=sys.stderr)
+    except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        if os.environ.get("EQUALBITS_TRACEBACK") or _is_ours(error):
+            raise
+        process = f" (process {os.environ['RANK']})" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+        print(f"equalbits {options.command}{process}: {_one_line(error)}", file=sys.stderr)
         return 1
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether it is a mistake in this package, whose whole story helps whoever mends it."""
+    if isinstance(error, ModuleNotFoundError):
+        return (error.name or "").startswith("equalbits")
+    return isinstance(error, RuntimeError) and not _is_out_of_memory(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
 
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"this needs the package {error.name}: pip install {error.name}"
+    if _is_out_of_memory(error):
+        return "there is not enough memory: lower data.batch_size, or set accumulate=2"
     return " ".join(str(error).split()) or type(error).__name__

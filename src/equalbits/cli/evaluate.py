@@ -5,8 +5,6 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from equalbits.recipes import evaluate_run
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``evaluate`` takes."""
@@ -21,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score the run and print it."""
+    from equalbits.recipes import evaluate_run  # here, so that --help need not wait for torch
+
     root = Path(options.data) if options.data else None
     score = evaluate_run(Path(options.run), root=root, device=options.device, which=options.which)
     if options.json:

@@ -4,9 +4,6 @@ import argparse
 import json
 from pathlib import Path
 
-from equalbits.analysis import audit, summarize
-from equalbits.recipes import Images, load_run
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``inspect`` takes."""
@@ -19,6 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the layers, then the proof of their ratios."""
+    # Imported here, so that --help need not wait for torch.
+    from equalbits.analysis import audit, summarize
+    from equalbits.recipes import Images, load_run
+
     out = Path(options.run)
     recipe, model = load_run(out, which=options.which)
     images = Images.read(out / "model.json")

@@ -4,12 +4,8 @@ import argparse
 import json
 from collections.abc import Callable
 from fnmatch import fnmatchcase
-from pathlib import Path
 
-from equalbits.data.datasets import NAMES
-from equalbits.models import list_models
-from equalbits.nn import list_input_quantizers, list_quantizers
-from equalbits.recipes import get_recipe, list_recipes, read_recipe
+_KINDS = ("recipes", "models", "methods", "inputs", "data")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +18,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the names, or one recipe."""
+    from equalbits.recipes import find_recipe, get_recipe  # here, so that --help need not wait for torch
+
     if options.show:
-        path = Path(options.show)
-        recipe = read_recipe(path) if path.suffix == ".toml" else get_recipe(options.show)
+        recipe = find_recipe(options.show)
         print(json.dumps(recipe.as_dict()) if options.json else recipe.to_toml(), end="\n" if options.json else "")
         return
-    kinds = {options.kind: _KINDS[options.kind]} if options.kind else _KINDS
-    names = {kind: [name for name in give() if fnmatchcase(name, options.match)] for kind, give in kinds.items()}
+    kinds = [options.kind] if options.kind else _KINDS
+    known = _names()
+    names = {kind: [name for name in known[kind]() if fnmatchcase(name, options.match)] for kind in kinds}
     if options.json:
         print(json.dumps(names))
         return
@@ -39,10 +37,16 @@ def run(options: argparse.Namespace) -> None:
             print(f"  {name:<26}{about}".rstrip())
 
 
-_KINDS: dict[str, Callable[[], list[str]]] = {
-    "recipes": list_recipes,
-    "models": list_models,
-    "methods": list_quantizers,
-    "inputs": list_input_quantizers,
-    "data": lambda: list(NAMES),
-}
+def _names() -> dict[str, Callable[[], list[str]]]:
+    from equalbits.data.datasets import NAMES
+    from equalbits.models import list_models
+    from equalbits.nn import list_input_quantizers, list_quantizers
+    from equalbits.recipes import list_recipes
+
+    return {
+        "recipes": list_recipes,
+        "models": list_models,
+        "methods": list_quantizers,
+        "inputs": list_input_quantizers,
+        "data": lambda: list(NAMES),
+    }

@@ -8,14 +8,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from equalbits.training import EpochRecord, StepRecord
-from equalbits.training.distributed import place
+from equalbits.training.distributed import announced_place
 
 
 class ProgressBar:
     """A reporter that draws on stderr, so that what a command prints stays clean."""
 
     def __init__(self, *, title: str, quiet: bool = False) -> None:
-        self.is_writer = place().is_writer
+        self.is_writer = announced_place().is_writer
         self.quiet = quiet or not self.is_writer
         self.title = title
         self.live = sys.stderr.isatty() and not self.quiet

@@ -7,10 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from equalbits.cli.progress import ProgressBar
-from equalbits.recipes import get_recipe, parse_settings, read_recipe
-from equalbits.recipes.launch import Row, sweep
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``sweep`` takes."""
@@ -30,29 +26,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Run what is missing, then print a row per combination."""
-    path = Path(options.recipe)
-    recipe = read_recipe(path) if path.suffix == ".toml" else get_recipe(options.recipe)
-    recipe = recipe.with_settings(parse_settings(options.settings))
+    # Imported here, so that --help need not wait for torch.
+    from equalbits.cli.progress import ProgressBar
+    from equalbits.recipes import find_recipe, parse_settings
+    from equalbits.recipes.launch import sweep
+    from equalbits.training import InterruptedTraining
+
+    recipe = find_recipe(options.recipe).with_settings(parse_settings(options.settings))
     if options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one seed at a time")
     with ProgressBar(title=recipe.name, quiet=options.json) as bar:
-        rows = sweep(
-            recipe,
-            Path(options.out or f"runs/sweep-{recipe.name}"),
-            vary=dict(_values(word) for word in options.vary),
-            seeds=parse_seeds(options.seeds),
-            stack=options.stack,
-            root=Path(options.data) if options.data else None,
-            device=options.device,
-            tell=lambda line: print(line, file=sys.stderr),
-            reporters=[bar],
-        )
+        try:
+            rows = sweep(
+                recipe,
+                Path(options.out or f"runs/sweep-{recipe.name}"),
+                vary=dict(_values(word) for word in options.vary),
+                seeds=parse_seeds(options.seeds),
+                stack=options.stack,
+                root=Path(options.data) if options.data else None,
+                device=options.device,
+                tell=lambda line: print(line, file=sys.stderr),
+                reporters=[bar],
+            )
+        except InterruptedTraining as interrupted:
+            bar.close()
+            print(f"equalbits sweep: {interrupted}\nthe same command goes on from there", file=sys.stderr)
+            return 128 + interrupted.signal_number
     if options.json:
         print(json.dumps([asdict(row) | {"mean": row.mean, "std": row.spread} for row in rows]))
     else:
-        print("\n".join(_line(row, max(len(row.case) for row in rows)) for row in rows))
+        width = max(len(row.case) for row in rows)
+        print("\n".join(f"{row.case:<{width}}  {row}" for row in rows))
+    return 0
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -63,6 +70,8 @@ def parse_seeds(text: str) -> list[int]:
         if not first.isdigit() or (dash and not last.isdigit()):
             raise ValueError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7")
         seeds += range(int(first), int(last or first) + 1)
+    if not seeds:
+        raise ValueError(f"--seeds {text}: the first must not be above the last, as in 0-4")
     return seeds
 
 
@@ -70,9 +79,6 @@ def _values(word: str) -> tuple[str, list[Any]]:
     name, equals, values = word.partition("=")
     if not equals:
         raise ValueError(f"--vary {word}: write name=value,value, as in model.weight_quantizer=sign,bihalf")
+    from equalbits.recipes import parse_settings
+
     return name, [parse_settings([f"{name}={value}"])[name] for value in values.split(",")]
-
-
-def _line(row: Row, width: int) -> str:
-    spread = f" ± {row.spread:.2f}" if len(row.seeds) > 1 else ""
-    return f"{row.case:<{width}}  {row.mean:.2f}{spread} %  (last epoch, n={len(row.seeds)})"

@@ -1,13 +1,14 @@
 """``equalbits train``."""
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from equalbits.cli.progress import ProgressBar
-from equalbits.recipes import Recipe, get_recipe, parse_settings, read_recipe, run_recipe
-from equalbits.training import InterruptedTraining
+if TYPE_CHECKING:
+    from equalbits.recipes import Recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,26 +23,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     parser.add_argument("--teacher", metavar="DIR", help="a finished run to distil from (with --set distill.weight=1)")
+    parser.add_argument("--wandb", metavar="PROJECT", help="send the curves to this project of Weights & Biases, too")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object, and nothing else")
 
 
 def run(options: argparse.Namespace) -> int:
     """Train, show how it goes, print the score."""
+    # Imported here, so that --help need not wait for torch.
+    from equalbits.cli.progress import ProgressBar
+    from equalbits.recipes import run_recipe
+    from equalbits.training import InterruptedTraining, Reporter, WeightsAndBiases
+
     recipe, out = _wanted(options)
     with ProgressBar(title=recipe.name, quiet=options.json) as bar:
+        reporters: list[Reporter] = [bar]
+        if options.wandb and bar.is_writer:
+            reporters.append(WeightsAndBiases(out, project=options.wandb, name=recipe.name, config=recipe.as_dict()))
         try:
             result = run_recipe(
                 recipe,
                 out,
                 root=Path(options.data) if options.data else None,
                 device=options.device,
-                reporters=[bar],
+                reporters=reporters,
                 teacher=Path(options.teacher) if options.teacher else None,
             )
         except InterruptedTraining as interrupted:
             bar.close()
-            words = ["equalbits", "train", "--resume", str(out), *(["--data", options.data] if options.data else [])]
-            print(f"equalbits train: {interrupted}\nresume with: {shlex.join(words)}", file=sys.stderr)
+            if bar.is_writer:
+                again = resume_command(options, out)
+                print(f"equalbits train: {interrupted}\nresume with: {again}", file=sys.stderr)
             return 128 + interrupted.signal_number
     if not bar.is_writer:
         return 0
@@ -55,7 +66,23 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(options: argparse.Namespace) -> tuple[Recipe, Path]:
+def resume_command(options: argparse.Namespace, out: Path) -> str:
+    """The command that goes on with a run as it was started."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    words = ["equalbits"]
+    if processes > 1:
+        words = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", str(processes)), "-m", "equalbits"]
+    words += ["train", "--resume", str(out)]
+    for name in ("data", "device", "teacher", "wandb"):
+        value = getattr(options, name)
+        if value and (name, value) != ("device", "auto"):
+            words += [f"--{name}", value]
+    return shlex.join(words)
+
+
+def _wanted(options: argparse.Namespace) -> tuple["Recipe", Path]:
+    from equalbits.recipes import find_recipe, parse_settings, read_recipe
+
     if options.resume:
         if options.recipe or options.out:
             raise ValueError("--resume names the run and takes its recipe from there: leave RECIPE and --out away")
@@ -64,8 +91,7 @@ def _wanted(options: argparse.Namespace) -> tuple[Recipe, Path]:
             raise ValueError(f"{out} holds no run to go on with: recipe.toml is not there")
         recipe = read_recipe(out / "recipe.toml")
     elif options.recipe:
-        path = Path(options.recipe)
-        recipe = read_recipe(path) if path.suffix == ".toml" else get_recipe(options.recipe)
+        recipe = find_recipe(options.recipe)
         out = Path(options.out or f"runs/{recipe.name}")
     else:
         raise ValueError("name a recipe, as in: equalbits train fashion-conv2 (equalbits list shows all)")

@@ -1,6 +1,6 @@
 """What to train, by name; and running it."""
 
-from equalbits.recipes.catalogue import get_recipe, list_recipes
+from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes
 from equalbits.recipes.recipe import (
     DataConfig,
     ModelConfig,
@@ -18,6 +18,7 @@ __all__ = [
     "Recipe",
     "Result",
     "evaluate_run",
+    "find_recipe",
     "get_recipe",
     "list_recipes",
     "load_run",

@@ -6,8 +6,9 @@ comparison changes nothing else.
 
 import difflib
 from fnmatch import fnmatchcase
+from pathlib import Path
 
-from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
+from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig
 
 _SHALLOW = TrainConfig(epochs=100, optimizer=OptimizerConfig(weight_decay=1e-4))
@@ -95,3 +96,8 @@ def get_recipe(name: str) -> Recipe:
         hint = f"did you mean {close[0]!r}?" if close else "`equalbits list recipes` shows them"
         raise ValueError(f"no recipe {name!r}; {hint}")
     return _CATALOGUE[name]
+
+
+def find_recipe(word: str) -> Recipe:
+    """The recipe of this name, or the one in this TOML file."""
+    return read_recipe(Path(word)) if word.endswith(".toml") else get_recipe(word)

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from equalbits.data import FolderLoader
-from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run import Images, facts_of, make_loader, make_model, pick_device, run_recipe
+from equalbits.recipes.folder import check_same, facts_of
+from equalbits.recipes.make import Images, make_loader, make_model, pick_device
+from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.run import run_recipe
 from equalbits.training import History, Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import Place
@@ -54,9 +56,13 @@ class Row:
         return statistics.fmean(self.last)
 
     @property
-    def spread(self) -> float:
-        """Their sample standard deviation (n − 1); NaN for one seed."""
-        return statistics.stdev(self.last) if len(self.last) > 1 else float("nan")
+    def spread(self) -> float | None:
+        """Their sample standard deviation (n − 1); None for one seed."""
+        return statistics.stdev(self.last) if len(self.last) > 1 else None
+
+    def __str__(self) -> str:
+        spread = "" if self.spread is None else f" ± {self.spread:.2f}"
+        return f"{self.mean:.2f}{spread} %  (last epoch, n={len(self.last)})"
 
 
 def cases_of(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> list[Case]:
@@ -68,7 +74,12 @@ def cases_of(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> list[Case]:
     """
     combinations = itertools.product(*vary.values())
     settings = [dict(zip(vary, values, strict=True)) for values in combinations]
-    return [Case(recipe.with_settings(some), some) for some in settings]
+    cases = [Case(recipe.with_settings(some), some) for some in settings]
+    names = [case.name for case in cases]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two combinations would share the folder {name!r}: vary values whose words differ")
+    return cases
 
 
 def sweep(
@@ -84,9 +95,12 @@ def sweep(
     reporters: Sequence[Reporter] = (),
 ) -> list[Row]:
     """Train every combination with every seed; ``stack`` nets at once. Finished runs are not run again."""
+    seeds = list(dict.fromkeys(seeds))
+    if not seeds:
+        raise ValueError("there is no seed to train with: give at least one, as in seeds=[0]")
     rows = []
     for case in cases_of(recipe, vary):
-        missing = [seed for seed in seeds if not _path(out, case, seed).exists()]
+        missing = [seed for seed in seeds if not _is_done(out, case, seed)]
         for some in _batched(missing, stack):
             began = time.perf_counter()
             if stack == 1:
@@ -97,7 +111,7 @@ def sweep(
                 _run_stacked(case, list(some), out, root=root, device=device)
             tell(f"{case.name}: seeds {', '.join(map(str, some))} done in {time.perf_counter() - began:.1f} s")
         rows.append(_row(out, case, seeds))
-        tell(f"{case.name}: {rows[-1].mean:.2f} ± {rows[-1].spread:.2f} % (last epoch, n={len(seeds)})")
+        tell(f"{case.name}: {rows[-1]}")
     return rows
 
 
@@ -131,6 +145,16 @@ def _write(path: Path, recipe: Recipe, device: str, history: History, seconds: f
 
 def _path(out: Path, case: Case, seed: int) -> Path:
     return Path(out) / case.name / f"seed{seed}" / "run.json"
+
+
+def _is_done(out: Path, case: Case, seed: int) -> bool:
+    """Whether this seed's result is there; one that other settings made is refused."""
+    path = _path(out, case, seed)
+    if not path.exists():
+        return False
+    before = recipe_from_dict(json.loads(path.read_text())["recipe"])
+    check_same(path.parent, before, case.recipe.with_settings({"seed": seed}))
+    return True
 
 
 def _row(out: Path, case: Case, seeds: Sequence[int]) -> Row:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from equalbits.training import TrainConfig
+from equalbits.training.resume import flat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,9 @@ class DataConfig:
         for name in ("batch_size", "test_batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name}={getattr(self, name)} must be at least 1")
+        for name in ("limit", "workers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"data.{name}={getattr(self, name)} must be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +134,9 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
 
 def _put(table: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
+    elsewhere = [name for name in flat(table) if name.rpartition(".")[2] == last]
+    if elsewhere and path not in elsewhere and parents[-1:] != ["options"]:
+        raise ValueError(f"no setting {path!r}; did you mean {elsewhere[0]!r}?")
     for depth, name in enumerate(parents):
         if not isinstance(table.get(name), dict):
             shown = ".".join(parents[: depth + 1])
@@ -137,7 +145,8 @@ def _put(table: dict[str, Any], path: str, value: Any) -> None:
     if last not in table and (not parents or parents[-1] != "options"):
         raise ValueError(f"no setting {path!r}{_nearest(last, table)}")
     if isinstance(table.get(last), dict):
-        raise ValueError(f"{path!r} is a group of settings: set one of {', '.join(f'{path}.{k}' for k in table[last])}")
+        inner = ", ".join(f"{path}.{name}" for name in table[last] or ["NAME"])
+        raise ValueError(f"{path!r} is a group of settings: set one of {inner}")
     table[last] = value
 
 
@@ -172,9 +181,11 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
             raise ValueError(f"{path}={value!r} must be a group of settings")
         return _build(hint, value, "" if path == "train" else path + ".")
     if get_origin(hint) is tuple:
-        inner = get_args(hint)[0]
+        inner, *others = get_args(hint)
         if not isinstance(value, list | tuple):
             raise ValueError(f"{path}={value!r} must be a list, as in [1, 2]")
+        if others != [...] and len(value) != 1 + len(others):
+            raise ValueError(f"{path}={value!r} must be a list of {1 + len(others)}")
         return tuple(_typed(inner, item, path) for item in value)
     if hint == float | None:
         return None if value is None else _typed(float, value, path)
@@ -202,6 +213,5 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_toml_value(item) for item in value)}]"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings are escaped as JSON's
     return repr(value)

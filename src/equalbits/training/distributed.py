@@ -77,7 +77,7 @@ def minding_peers(checkpoint: Path | None) -> Iterator[None]:
             raise
         way = "nothing was saved yet: start again"
         if checkpoint is not None and checkpoint.exists():
-            way = f"the last checkpoint is {checkpoint}: start the same command again to go on from it"
+            way = f"the last checkpoint is {checkpoint}: resume with the same command"
         reason = str(error).strip().split("\n")[0]
         raise PeerLostError(f"another process of this run has ended or does not answer ({reason}); {way}") from None
 

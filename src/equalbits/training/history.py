@@ -1,6 +1,7 @@
 """What a run tells about itself: a record per epoch, and now and then one in between. A reporter is any callable."""
 
 import json
+import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -113,14 +114,25 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Sends each epoch's curves to Weights & Biases. Needs the package ``wandb`` and its log-in."""
+    """Sends each epoch's curves to Weights & Biases. Needs the package ``wandb`` and its log-in.
 
-    def __init__(self, **settings: Any) -> None:
+    The run over there is started by the first record, so that one which is refused leaves no trace; its name is kept
+    in ``folder``, so that one which is gone on with draws on the same curves.
+    """
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
         import wandb
 
-        self.run = wandb.init(**settings)
+        self.wandb, self.folder, self.settings = wandb, folder, settings
+        self.run: Any = None
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Keep an epoch's record; the others are for the moment only."""
-        if isinstance(record, EpochRecord):
-            self.run.log(scalars(record), step=record.epoch)
+        if not isinstance(record, EpochRecord):
+            return
+        if self.run is None:
+            noted = self.folder / "wandb-id"
+            if not noted.exists():
+                noted.write_text(secrets.token_hex(4))
+            self.run = self.wandb.init(id=noted.read_text(), resume="allow", dir=str(self.folder), **self.settings)
+        self.run.log(scalars(record), step=record.epoch)

@@ -1,0 +1,101 @@
+"""The folder of a run: what lies in it, who writes it, and the model read back from it."""
+
+import json
+import platform
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import equalbits
+from equalbits.recipes.make import Images, make_model
+from equalbits.recipes.recipe import Recipe, read_recipe
+from equalbits.training import CheckpointError, History, JsonLines, Reporter, TensorBoard, load_checkpoint
+from equalbits.training.checkpoint import BEST, LAST, load_weights, write_atomically
+from equalbits.training.distributed import Place
+from equalbits.training.resume import FREE_SETTINGS, flat
+
+_FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
+
+
+def check_same(out: Path, before: Recipe, now: Recipe) -> None:
+    """Refuse to mix two recipes in one folder; what changes no result may differ."""
+    was, wanted = flat(before.as_dict()), flat(now.as_dict())
+    for name in {**was, **wanted}:
+        if name not in _FREE and was.get(name) != wanted.get(name):
+            raise CheckpointError(
+                f"{out} holds a run with {name}={was.get(name)}, this one has {name}={wanted.get(name)}: "
+                f"use the same settings to go on, or another --out to start anew"
+            )
+
+
+def begin(out: Path, recipe: Recipe, images: Images, place: Place) -> None:
+    """Write what the run is, unless the folder holds a run of something else."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
+    if (out / LAST).exists() and (out / "recipe.toml").exists():
+        check_same(out, read_recipe(out / "recipe.toml"), recipe)
+    if not place.is_writer:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / LAST).exists():
+        (out / "run.json").unlink(missing_ok=True)  # the result of weights that are gone
+    write_atomically(out / "recipe.toml", recipe.to_toml().encode())
+    write_atomically(out / "model.json", (json.dumps(asdict(images), indent=1) + "\n").encode())
+
+
+def writers(out: Path, known: History) -> list[Reporter]:
+    """Whoever keeps the history of a run: JSON lines always, TensorBoard where it is installed."""
+    found: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
+    if find_spec("tensorboard") is not None:
+        found.append(TensorBoard(out / "tensorboard", known))
+    return found
+
+
+def finish(out: Path, facts: dict[str, Any]) -> None:
+    """Write run.json; a run that was finished before keeps its own."""
+    path = out / "run.json"
+    if not path.exists():
+        write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
+
+
+def facts_of(recipe: Recipe, device: str, place: Place, history: History, seconds: float) -> dict[str, Any]:
+    """What made a result, and the result."""
+    last, best = history.last, history.best
+    on_gpu = device.startswith("cuda")
+    return {
+        "recipe": recipe.as_dict(),
+        "seed": recipe.train.seed,
+        "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
+        "peak_device_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
+        "processes": place.world_size,
+        "versions": {
+            "equalbits": equalbits.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "command": " ".join(sys.argv),
+        "seconds": round(seconds, 2),
+        "last": last.as_dict() if last else None,
+        "best": best.as_dict() if best else None,
+    }
+
+
+def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
+    """The recipe and the trained model of a run's folder: its ``last`` or its ``best`` epoch."""
+    out = Path(out)
+    if not (out / "recipe.toml").exists():
+        raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; name one that train made")
+    if which not in ("last", "best"):
+        raise ValueError(f"which={which!r} is not known: choose 'last' or 'best'")
+    recipe = read_recipe(out / "recipe.toml")
+    model = make_model(recipe, Images.read(out / "model.json"))
+    path = out / {"last": LAST, "best": BEST}[which]
+    tensors, _ = load_checkpoint(path)
+    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    load_weights(model, weights, path)
+    return recipe, model.eval()

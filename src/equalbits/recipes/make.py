@@ -1,0 +1,101 @@
+"""What a recipe names, made: its device, its batches, its model."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
+from equalbits.models import create_model
+from equalbits.recipes.recipe import DataConfig, Recipe
+from equalbits.training import CheckpointError
+from equalbits.training.distributed import Place
+
+
+def pick_device(name: str = "auto") -> str:
+    """The device to train on: the first GPU where there is one, unless another is named."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+        raise ValueError(f"device={name!r} is not known: use auto, cpu, cuda, or cuda:1 for the second GPU")
+    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+        seen = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.device_count() else "no CUDA device"
+        raise ValueError(f"device={name!r} is not there: torch sees {seen}; use --device cpu")
+    return name
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a model must know of its images; kept as model.json beside its weights."""
+
+    classes: tuple[str, ...]
+    channels: int
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, loader: Loader | FolderLoader) -> "Images":
+        """The images a loader gives."""
+        dataset = loader.dataset
+        if isinstance(dataset, Dataset):
+            channels, height, width = dataset.images.shape[1:]
+            if height != width:
+                raise ValueError(f"{dataset.name}: images are {height}×{width}, and the networks here take square ones")
+        else:
+            channels, height = 3, loader.decoding.crop  # type: ignore[union-attr]
+        return cls(dataset.classes, channels, height, dataset.mean, dataset.std)
+
+    @classmethod
+    def read(cls, path: Path) -> "Images":
+        """What a run wrote."""
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text())
+            mean, std = tuple(facts["mean"]), tuple(facts["std"])
+            return cls(tuple(facts["classes"]), int(facts["channels"]), int(facts["size"]), mean, std)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is not there: name the folder of a run that train made") from None
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{path} does not say what images the model takes ({error}): train again") from None
+
+
+def make_model(recipe: Recipe, images: Images) -> nn.Module:
+    """The recipe's model for such images, with weights that hang on the recipe's seed alone."""
+    config = recipe.model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.train.seed)
+        return create_model(
+            config.name,
+            num_classes=len(images.classes),
+            weight_quantizer=config.weight_quantizer or None,
+            input_quantizer=config.input_quantizer or None,
+            init=config.init,
+            **{"in_channels": images.channels, "image_size": images.size, **config.options},
+        )
+
+
+def make_loader(
+    data: DataConfig, split: str, *, root: Path | None, device: str, seed: int, place: Place
+) -> Loader | FolderLoader:
+    """The batches of one split: shuffled and augmented for training, in order and whole for testing."""
+    dataset = load_dataset(data.name, root, split=split, device=device, statistics=data.statistics or None)
+    training = split == "train"
+    if training and data.limit:
+        dataset = dataset.take(data.limit)
+    size = data.batch_size if training else data.test_batch_size
+    shared: dict[str, Any] = {
+        "batch_size": max(1, size // place.world_size),
+        "shuffle": training,
+        "augment": training and data.augment,
+        "seed": seed,
+        "rank": place.rank,
+        "world_size": place.world_size,
+    }
+    if isinstance(dataset, FolderDataset):
+        decoding = Decoding(resize=data.resize, crop=data.crop)
+        return FolderLoader(dataset, workers=data.workers, decoding=decoding, **shared)
+    return Loader(dataset, **shared)
