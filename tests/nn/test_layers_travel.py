@@ -179,3 +179,22 @@ def test_fake_tensors_pass_through_in_eval_mode():
 def test_a_net_without_memory_gives_shapes():
     layer = BinaryConv2d(3, 4, 3, device="meta").eval()
     assert layer(torch.randn(2, 3, 8, 8, device="meta")).shape == (2, 4, 6, 6)
+
+
+@each_mode
+@each_quantizer
+def test_several_nets_run_side_by_side_as_one(quantizer, training):
+    nets = [small_net(quantizer).train(training) for _ in range(3)]
+    for shift, net in enumerate(nets):  # each with latents of its own
+        for parameter in net.parameters():
+            parameter.data = parameter.data.roll(shift)
+    stacked, buffers = torch.func.stack_module_state(nets)
+    without_memory, inputs = copy.deepcopy(nets[0]).to("meta"), torch.randn(2, 3, 8, 8, dtype=torch.float64)
+
+    def loss(latents: dict[str, torch.Tensor], kept: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(without_memory, (latents, kept), (inputs,)).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss))(stacked, buffers)
+    for place, net in enumerate(nets):
+        for name, gradient in run(net, net, inputs)[1].items():
+            torch.testing.assert_close(gradients[name][place], gradient)
