@@ -100,6 +100,24 @@ def test_a_pruned_layer_takes_two_planes():
     assert row.size.packed_bytes == 5 * 2 * 2 + 4
 
 
+class PerFilter(BiHalf):
+    def estimate(self, latents, symbols):
+        return super().estimate(latents, symbols) * torch.arange(1.0, 1 + len(latents))[:, None]
+
+
+class Lopsided(BiHalf):
+    def estimate(self, latents, symbols):
+        return super().estimate(latents, symbols) + 0.5
+
+
+@pytest.mark.parametrize(("quantizer", "scales"), [(BiHalf(), 1), (PerFilter(), 5), (Lopsided(), 10), (Pruned(), 1)])
+def test_every_scale_a_method_needs_is_counted(quantizer, scales):
+    (row,) = summarize(nn.Sequential(BinaryLinear(8, 5, bias=False, weight_quantizer=quantizer)), (1, 8)).layers
+    assert row.size.real == scales
+    assert row.size.packed_bytes == 5 * row.size.bits + 4 * scales
+    assert row.size.float32_bytes == 4 * 40
+
+
 def test_what_only_training_needs_takes_no_byte_and_shared_tensors_count_once():
     class Scored(BiHalf):
         def fit_(self, latents):

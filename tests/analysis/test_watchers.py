@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits import functional as F
-from equalbits.analysis import EntropyWatcher, FlipWatcher
+from equalbits.analysis import EntropyWatcher, FlipWatcher, activation_bits, audit, summarize
 from equalbits.analysis.record import Record
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, Sign
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, Sign, list_quantizers, quantizer_by_name
 
 
 def small_net(quantizer: nn.Module) -> nn.Sequential:
@@ -196,3 +196,12 @@ def test_a_record_never_grows_beyond_its_limit_and_adds_up(looks, limit, reads):
         assert table[:, 1].cumsum(0).tolist() == steps
         assert table[:, 0].cumsum(0).tolist() == [step * (step + 1) // 2 for step in steps]
         assert set(table[:-1, 1].tolist()) <= {record.looks_per_row}
+
+
+@pytest.mark.parametrize("name", list_quantizers())
+def test_every_method_can_be_watched_audited_and_summed_up(name):
+    model, watchers = small_net(quantizer_by_name(name)), [FlipWatcher(), EntropyWatcher()]
+    train(model, watchers, steps=2)
+    json.dumps([watcher.as_dict() for watcher in watchers], allow_nan=False)
+    json.dumps([audit(model).as_dict(), summarize(model, (2, 3, 6, 6)).as_dict()], allow_nan=False)
+    assert activation_bits(model, [torch.randn(2, 3, 6, 6)]).keys() == {"0", "3"}

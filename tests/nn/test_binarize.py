@@ -1,6 +1,7 @@
 """``binarize_`` on plain torch models: what it replaces, what it leaves and why, what it refuses, what it keeps."""
 
 import copy
+import pickle
 import warnings
 from itertools import pairwise
 
@@ -236,6 +237,14 @@ def test_the_layer_taken_out_is_left_as_it_was():
     assert torch.equal(old(torch.ones(1, 6)), expected)
 
 
+def test_a_converted_model_can_be_copied_and_pickled():
+    model, inputs = Net(), torch.randn(2, 3, 8, 8)
+    binarize_(model, BiHalf(0.3), input_quantizer=SignActivation())
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(other(inputs), model(inputs))
+        assert not {id(p) for p in other.parameters()} & {id(p) for p in model.parameters()}
+
+
 class MyConv(nn.Conv2d):
     def forward(self, input):
         return super().forward(input * 2)
@@ -258,7 +267,7 @@ def test_layers_that_cannot_be_binary_are_left_with_the_reason():
     report = binarize_(model, BiHalf(), where=all_layers)
     assert report.replaced == ("hidden", "decoder.linear1", "decoder.linear2", "out")
     left = reasons(report)
-    assert left["mine"] == "of class MyConv, which may compute in its own way"
+    assert left["mine"] == f"of class {__name__}.MyConv, which may compute in its own way"
     assert left["attention.out_proj"] == "MultiheadAttention reads its weight past it"
     assert left["encoder.linear1"] == "TransformerEncoderLayer reads its weight past it"
     for name in ("words", "deep", "memory", "attention"):

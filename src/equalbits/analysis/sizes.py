@@ -35,7 +35,8 @@ def size_of(layer: nn.Module, seen: set[object]) -> Size:
     """What ``layer`` holds that is not in ``seen``, which is added to: a tensor that several layers share counts once.
 
     A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter, twice that where some are 0 (a plane of signs
-    and a plane of what is kept), and 4 for each real number. What only training needs (latents, scores) takes none.
+    and a plane of what is kept), and 4 for each real number: the scale, or the scales where a method has one for each
+    filter, bias, and what quantizes the input. What only training needs (latents, scores) takes none.
     """
     if not isinstance(layer, BinaryLayer):
         real = _count_new(_held(layer), seen)
@@ -45,12 +46,22 @@ def size_of(layer: nn.Module, seen: set[object]) -> Size:
         [] if layer.input_quantizer is None else [t for part in layer.input_quantizer.modules() for t in _held(part)]
     )
     real = _count_new(beside, seen)
-    added = _count_new([layer.scale, *inputs], seen)  # what the same layer in float32 would not have
     symbols = as_filters(layer.symbols())
+    added = _scales(layer, symbols) + _count_new(inputs, seen)  # what the same layer in float32 would not have
     bits, new = 1 + bool((symbols == 0).any()), _count_new([layer.weight], seen, "latent")
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
     entropy = float(filter_entropy(symbols).nanmean())
     return Size(new, bits, real + added, packed + 4 * (real + added), 4 * (new + real), entropy)
+
+
+def _scales(layer: BinaryLayer, symbols: Tensor) -> int:
+    """How many real numbers scale the symbols: one, one for each filter, or two where −1 and +1 weigh differently."""
+    values, kept = as_filters(layer.to_filters(layer.binary_weight())).abs(), symbols != 0
+    largest = values.masked_fill(~kept, 0.0).amax(dim=1)
+    smallest = values.masked_fill(~kept, torch.inf).amin(dim=1).minimum(largest)
+    if not torch.equal(smallest, largest):
+        return 2 * len(symbols)
+    return 1 if bool(((largest == largest.max()) | (largest == 0)).all()) else len(symbols)
 
 
 def _held(module: nn.Module) -> Iterator[Tensor]:
