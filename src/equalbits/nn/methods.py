@@ -19,7 +19,8 @@ class BinaryConnect(WeightQuantizer):
     """BinaryConnect: the sign, gradient inside ``|w| ≤ 1``; see :func:`~equalbits.functional.scaled.binaryconnect`.
 
     ``stochastic`` draws +1 with probability ``(w + 1)/2`` in training, and takes the sign in eval; it wants latents
-    that fill ±1, since near 0 every draw is a coin. BNN's weights are the deterministic ones. The scale is the layer's ``√(2/D)``; :func:`clip_latents_` clips as the method does.
+    that fill ±1, since near 0 every draw is a coin. BNN's weights are the deterministic ones. The scale is the layer's
+    ``√(2/D)``; :func:`clip_latents_` clips as the method does.
 
     >>> BinaryConnect()(torch.tensor([[-0.5, 0.0, 2.0]]))
     tensor([[-1.,  1.,  1.]])
