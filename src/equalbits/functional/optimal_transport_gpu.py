@@ -27,36 +27,37 @@ _LONG_BLOCK = 8192
 _LONGEST = 1 << 17  # one program alone would read a longer row more slowly than the whole device sorts it
 _ENTRIES = 128  # a program ranks at least this many, so rows shorter than that share one
 
-# At 64 registers a thread, two rows of 64 KiB run side by side on one processor. The kernels add no floats to fuse.
-_OPTIONS = {"enable_fp_fusion": False} | ({} if torch.version.hip else {"maxnreg": 64})
+# At 64 registers a thread, two rows of 64 KiB run side by side on one processor.
+_SIDE_BY_SIDE = {} if torch.version.hip else {"maxnreg": 64}
 
 
 def transport_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = None) -> Tensor:
     """±1 for each entry of (filter, connection), 0 where masked, NaN through a row that holds NaN or infinity.
 
-    ``negatives`` is one count for all rows, or with a mask a tensor with a count for each.
+    ``negatives`` is one count for all rows, or with a mask a column with a count for each.
     """
     count, connections = rows.shape
     out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
     if rows.numel() == 0:
         return out
     if connections > _LONGEST:
-        return by_sorting(rows, negatives[:, None] if isinstance(negatives, Tensor) else negatives, mask)
+        return by_sorting(rows, negatives, mask)
     integer, infinite = _BITS_AND_INFINITY[rows.dtype]
     bits = rows.contiguous().view(integer)
     kept = None if mask is None else mask.contiguous().view(torch.uint8)
     counts = negatives.int().contiguous() if isinstance(negatives, Tensor) else negatives
-    settings = {"MASKED": mask is not None, "MAGNITUDE": torch.iinfo(integer).max, "INFINITE": infinite} | _OPTIONS
+    settings = {"MASKED": mask is not None, "MAGNITUDE": torch.iinfo(integer).max, "INFINITE": infinite}
+    settings["enable_fp_fusion"] = False  # there is nothing to fuse, and to say so keeps Triton from warning
     block = triton.next_power_of_2(connections)
     held = block * max(4, rows.element_size())
     with torch.cuda.device_of(rows):
         if held > _REGISTERS:
-            settings |= {"BLOCK": _LONG_BLOCK, "num_warps": 16}
+            settings |= {"BLOCKS": triton.cdiv(connections, _LONG_BLOCK), "BLOCK": _LONG_BLOCK, "num_warps": 16}
             _long_row[(count,)](bits, kept, counts, out, connections, **settings)
         else:
             together = max(1, _ENTRIES // block)
             warps = 32 if held == _REGISTERS else min(16, max(1, held // 2048))
-            settings |= {"ROWS": together, "BLOCK": block, "num_warps": warps}
+            settings |= {"ROWS": together, "BLOCK": block, "num_warps": warps} | _SIDE_BY_SIDE
             _short_rows[(triton.cdiv(count, together),)](bits, kept, counts, out, count, connections, **settings)
     return out
 
@@ -119,7 +120,7 @@ def _keys(bits, MAGNITUDE: tl.constexpr):
 @triton.jit
 def _long_row(
     bits, kept, negatives, out, connections,
-    MAGNITUDE: tl.constexpr, INFINITE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    MAGNITUDE: tl.constexpr, INFINITE: tl.constexpr, MASKED: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * connections
     bits += start
@@ -130,15 +131,15 @@ def _long_row(
     else:
         wanted = negatives
     column = tl.arange(0, BLOCK)
-    least, most = _bounds(bits, connections, MAGNITUDE, BLOCK)
-    edge = _part_long(bits, kept, connections, wanted, least - 1, most, most, False, MAGNITUDE, MASKED, BLOCK)
-    at_most = _count_long(bits, kept, connections, edge, connections, MAGNITUDE, MASKED, BLOCK)
+    least, most = _bounds(bits, connections, MAGNITUDE, BLOCKS, BLOCK)
+    edge = _part_long(bits, kept, connections, wanted, least - 1, most, most, False, MAGNITUDE, MASKED, BLOCKS, BLOCK)
+    at_most = _count_long(bits, kept, connections, edge, connections, MAGNITUDE, MASKED, BLOCKS, BLOCK)
     low = tl.where(at_most > wanted, -1, connections - 2)  # untied: all places at the edge, nothing to search
     last = _part_long(bits, kept, connections, wanted, low, low * 0 + connections - 1, edge, True,
-                      MAGNITUDE, MASKED, BLOCK)  # fmt: skip
+                      MAGNITUDE, MASKED, BLOCKS, BLOCK)  # fmt: skip
     finite = (most < INFINITE) & (least > -INFINITE)
-    for first in range(0, connections, BLOCK):
-        place = first + column
+    for block in range(BLOCKS):
+        place = block * BLOCK + column
         inside = place < connections
         keys = _keys(tl.load(bits + place, mask=inside, other=0), MAGNITUDE)
         negative = ((keys < edge) | ((keys == edge) & (place <= last))) & (wanted > 0)
@@ -152,15 +153,15 @@ def _long_row(
 @triton.jit
 def _part_long(
     bits, kept, connections, wanted, low, high, edge,
-    PLACES: tl.constexpr, MAGNITUDE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    PLACES: tl.constexpr, MAGNITUDE: tl.constexpr, MASKED: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """As :func:`_part`, over the keys of a row in memory, or with PLACES over the places of the keys at ``edge``."""
     while low + 1 < high:
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
         if PLACES:
-            below = _count_long(bits, kept, connections, edge, middle, MAGNITUDE, MASKED, BLOCK)
+            below = _count_long(bits, kept, connections, edge, middle, MAGNITUDE, MASKED, BLOCKS, BLOCK)
         else:
-            below = _count_long(bits, kept, connections, middle, connections, MAGNITUDE, MASKED, BLOCK)
+            below = _count_long(bits, kept, connections, middle, connections, MAGNITUDE, MASKED, BLOCKS, BLOCK)
         high = tl.where(below >= wanted, middle, high)
         low = tl.where(below == wanted, middle - 1, tl.where(below < wanted, middle, low))
     return high
@@ -169,13 +170,13 @@ def _part_long(
 @triton.jit
 def _count_long(
     bits, kept, connections, edge, last,
-    MAGNITUDE: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
+    MAGNITUDE: tl.constexpr, MASKED: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """How many kept entries lie below ``edge``, or at it with a place up to ``last``."""
     column = tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.int32)
-    for first in range(0, connections, BLOCK):
-        place = first + column
+    for block in range(BLOCKS):
+        place = block * BLOCK + column
         inside = place < connections
         keys = _keys(tl.load(bits + place, mask=inside, other=0), MAGNITUDE)
         if MASKED:
@@ -185,13 +186,14 @@ def _count_long(
 
 
 @triton.jit
-def _bounds(bits, connections, MAGNITUDE: tl.constexpr, BLOCK: tl.constexpr):
+def _bounds(bits, connections, MAGNITUDE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
     """The least and the greatest key of a row in memory, 0 counted in."""
     column = tl.arange(0, BLOCK)
     least = _keys(tl.load(bits + column, mask=column < connections, other=0), MAGNITUDE)
     most = least
-    for first in range(BLOCK, connections, BLOCK):
-        keys = _keys(tl.load(bits + first + column, mask=first + column < connections, other=0), MAGNITUDE)
+    for block in range(1, BLOCKS):
+        place = block * BLOCK + column
+        keys = _keys(tl.load(bits + place, mask=place < connections, other=0), MAGNITUDE)
         least = tl.minimum(least, keys)
         most = tl.maximum(most, keys)
     return tl.min(least, axis=0), tl.max(most, axis=0)

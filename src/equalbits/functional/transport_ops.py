@@ -32,20 +32,20 @@ def transport_masked(rows: Tensor, mask: Tensor, negatives: Tensor) -> Tensor:
 
 
 @transport.register_kernel("cuda")
-def _(rows: Tensor, negatives: int) -> Tensor:
-    try:
-        from equalbits.functional.optimal_transport_gpu import transport_rows  # Triton loads when first needed
-    except ImportError:
-        return by_sorting(rows, negatives)
-    return transport_rows(rows, negatives)
+def _transport_on_cuda(rows: Tensor, negatives: int) -> Tensor:
+    return _cuda_rows(rows, negatives, None)
 
 
 @transport_masked.register_kernel("cuda")
-def _(rows: Tensor, mask: Tensor, negatives: Tensor) -> Tensor:
+def _transport_masked_on_cuda(rows: Tensor, mask: Tensor, negatives: Tensor) -> Tensor:
+    return _cuda_rows(rows, negatives[:, None], mask)
+
+
+def _cuda_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None) -> Tensor:
     try:
-        from equalbits.functional.optimal_transport_gpu import transport_rows
+        from equalbits.functional.optimal_transport_gpu import transport_rows  # Triton loads when first needed
     except ImportError:
-        return by_sorting(rows, negatives[:, None], mask)
+        return by_sorting(rows, negatives, mask)
     return transport_rows(rows, negatives, mask)
 
 

@@ -1,0 +1,166 @@
+"""The GPU kernel is the CPU's twin to the bit: interpreted without a GPU here, and compiled where there is one."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import equalbits
+from equalbits.functional import transport_by_sorting, transport_symbols
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def draw_rows(kind: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    noise = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(math.prod(shape)))
+    return {
+        "normal": noise * 0.05,
+        "tied": (noise * 2).round(),
+        "zeros": torch.where(noise > 0, 0.0, -0.0).double(),
+        "denormal": noise * 1e-40,
+    }[kind].to(dtype)
+
+
+def same(rows: Tensor, negatives: Tensor | int, mask: Tensor | None, device: str) -> None:
+    from equalbits.functional.optimal_transport_gpu import transport_rows
+    from equalbits.functional.transport_ops import by_sorting
+
+    expected = by_sorting(rows, negatives, mask)
+    there = [x.to(device) if isinstance(x, Tensor) else x for x in (rows, negatives, mask)]
+    answer = transport_rows(*there)
+    assert answer.dtype == rows.dtype and answer.is_contiguous()
+    torch.testing.assert_close(answer.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=f"{rows.shape} {negatives}")
+
+
+def rows_in_registers(device: str) -> None:
+    for dtype in DTYPES:
+        kinds = ("normal", "tied", "zeros", "denormal") if device == "cuda" or dtype == torch.float32 else ("tied",)
+        for shape in ((300, 1), (300, 9), (300, 27), (40, 96)):
+            for kind in kinds:
+                same(draw_rows(kind, shape, dtype), shape[1] // 2, None, device)
+        for shape in ((2, 576), (1, 4608), (1, 16384)):
+            same(draw_rows("normal", shape, dtype), shape[1] // 2, None, device)
+            same(draw_rows("tied", shape, dtype), shape[1] // 3, None, device)
+    for negatives in (0, 1, 8, 9):
+        same(draw_rows("tied", (300, 9), torch.float32), negatives, None, device)
+
+
+def rows_too_long_for_registers(device: str) -> None:
+    same(draw_rows("normal", (2, 40_000), torch.float32), 20_000, None, device)
+    same(draw_rows("tied", (1, 70_001), torch.bfloat16), 30_000, None, device)
+    same(draw_rows("tied", (1, 20_000), torch.float64), 10_001, None, device)
+    same(draw_rows("tied", (1, 140_000), torch.float32), 70_000, None, device)  # so long that it is sorted
+    mask = draw_rows("normal", (3, 40_000), torch.float32) > torch.tensor([[-0.05], [0.0], [9.0]])
+    same(draw_rows("tied", (3, 40_000), torch.float32), mask.sum(dim=1, keepdim=True) // 3, mask, device)
+
+
+def masked_rows(device: str) -> None:
+    for dtype in DTYPES:
+        for kind, shape in (("normal", (100, 9)), ("tied", (100, 27)), ("zeros", (20, 200))):
+            draw = torch.Generator().manual_seed(0)
+            mask = torch.rand(shape, generator=draw) < torch.linspace(0, 1, shape[0])[:, None]  # none kept to all kept
+            kept = mask.sum(dim=1, keepdim=True)
+            same(draw_rows(kind, shape, dtype), kept // 2, mask, device)
+    for negatives in (kept * 0, kept):
+        same(draw_rows("tied", shape, torch.float32), negatives, mask, device)
+
+
+def rows_without_ranks(device: str) -> None:
+    for dtype in DTYPES:
+        rows = draw_rows("normal", (6, 27), dtype)
+        rows[0, 3], rows[1, 26], rows[2, 0], rows[3, 5] = math.nan, math.inf, -math.inf, -math.nan
+        same(rows, 13, None, device)
+        same(rows, torch.full((6, 1), 7), draw_rows("normal", (6, 27), torch.float32) > 0, device)
+    same(
+        draw_rows("normal", (1, 33_000), torch.float32).index_fill(1, torch.tensor([32_999]), math.nan), 9, None, device
+    )
+    same(torch.empty(0, 5), 2, None, device)
+
+
+LAWS = {law.__name__: law for law in (rows_in_registers, rows_too_long_for_registers, masked_rows, rows_without_ranks)}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_interpreted_kernel_equals_the_cpu_to_the_bit(law: str) -> None:
+    pytest.importorskip("triton")
+    source = str(Path(equalbits.__file__).parent.parent)
+    settings = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, __file__, law], env=settings, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout == f"{law} hold\n", run.stdout + run.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("law", LAWS)
+def test_the_compiled_kernel_equals_the_cpu_to_the_bit(law: str) -> None:
+    LAWS[law]("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_layer_on_the_gpu_gets_the_cpus_symbols(dtype: torch.dtype) -> None:
+    for shape in (
+        (64, 3, 3, 3),
+        (64, 64, 3, 3),
+        (256, 16384),
+        (256, 256),
+        (10, 256),
+        (512, 512, 3, 3),
+        (1024, 1, 3, 3),
+    ):
+        latents = torch.randn(shape, generator=torch.Generator().manual_seed(0)).mul(0.05).to(dtype)
+        for p_pos in (0.5, 0.3):
+            expected = transport_by_sorting(latents, p_pos)
+            assert torch.equal(transport_symbols(latents.cuda(), p_pos).cpu(), expected)
+            strided = latents.cuda().transpose(0, 1).contiguous().transpose(0, 1)
+            assert torch.equal(transport_symbols(strided, p_pos).cpu(), expected)
+            mask = latents.abs() > 0.02
+            expected = transport_by_sorting(latents, p_pos, mask=mask)
+            assert torch.equal(transport_symbols(latents.cuda(), p_pos, mask=mask.cuda()).cpu(), expected)
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_ranks_what_the_latents_hold_when_it_is_replayed() -> None:
+    latents = torch.randn(64, 576, device="cuda")
+    transport_symbols(latents)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        symbols = transport_symbols(latents)
+    latents.copy_(torch.randn(64, 576))
+    graph.replay()
+    assert torch.equal(symbols.cpu(), transport_by_sorting(latents.cpu()))
+
+
+@pytest.mark.gpu
+def test_nets_stacked_on_the_gpu_and_compiled_ones_agree_with_the_cpu() -> None:
+    nets = torch.randn(4, 8, 27)
+    expected = torch.stack([transport_by_sorting(net) for net in nets])
+    assert torch.equal(torch.vmap(transport_symbols)(nets.cuda()).cpu(), expected)
+    compiled = torch.compile(lambda w: transport_symbols(w) * 0.5, fullgraph=True)
+    assert torch.equal(compiled(nets[0].cuda()).cpu(), expected[0] * 0.5)
+
+
+def test_the_maths_load_without_triton_and_a_gpu_without_triton_sorts() -> None:
+    program = """
+import sys, torch, equalbits.functional
+from equalbits.functional import transport_ops
+assert "triton" not in sys.modules
+sys.modules["triton"] = None
+rows = torch.randn(4, 9)
+assert torch.equal(transport_ops._cuda_rows(rows, 4, None), transport_ops.by_sorting(rows, 4))
+"""
+    settings = os.environ | {"PYTHONPATH": str(Path(equalbits.__file__).parent.parent)}
+    run = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+if __name__ == "__main__":  # one law, in a process of its own: Triton must know that it interprets when it is loaded
+    from equalbits.functional import optimal_transport_gpu
+
+    optimal_transport_gpu._ENTRIES = 8192  # more rows to a program, since the interpreter's cost is by program
+    LAWS[sys.argv[1]]("cpu")
+    print(f"{sys.argv[1]} hold")
