@@ -1,0 +1,73 @@
+"""How much quicker the CPU selects than it sorts, over all 16 binary layers of a CIFAR ResNet-18.
+
+    python benchmarks/cpu_quantizer.py result.json [--rounds 15] [--threads 2]
+
+The ways take turns within each round, so that a busy machine slows them alike; the claim is the ratio of a round.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from equalbits.functional import transport_by_sorting, transport_symbols
+
+RESNET18 = (
+    [(64, 576)] * 4 + [(128, 576)] + [(128, 1152)] * 3 + [(256, 1152)] + [(256, 2304)] * 3 + [(512, 2304)]
+    + [(512, 4608)] * 3
+)  # fmt: skip
+
+WAYS: dict[str, Callable[[Tensor], object]] = {
+    "stable sort": lambda weights: weights.sort(dim=1, stable=True),
+    "sort and scatter": transport_by_sorting,
+    "selection": transport_symbols,
+}
+
+
+def milliseconds(way: Callable[[Tensor], object], layers: list[Tensor]) -> float:
+    start = time.perf_counter()
+    for weights in layers:
+        way(weights)
+    return (time.perf_counter() - start) * 1e3
+
+
+def measure(rounds: int) -> dict[str, list[float]]:
+    layers = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 0.05 for shape in RESNET18]
+    for weights in layers:
+        assert torch.equal(transport_symbols(weights), transport_by_sorting(weights))
+    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(rounds):
+        for name, way in WAYS.items():
+            times[name].append(milliseconds(way, layers))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    times = measure(chosen.rounds)
+    rows = {}
+    print(f"{'way':18}{'ms, median':>12}{'least':>9}{'most':>9}{'× quicker than a stable sort':>32}")
+    for name, taken in times.items():
+        ratios = [sort / own for sort, own in zip(times["stable sort"], taken, strict=True)]
+        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+        rows[name] = {"milliseconds": taken, "ratio": {"median": middle, "least": low, "most": high}}
+        spread = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        print(f"{name:18}{statistics.median(taken):12.1f}{min(taken):9.1f}{max(taken):9.1f}{spread:>32}")
+    made_with = {"torch": torch.__version__, "threads": chosen.threads, "processor": platform.processor() or "unknown"}
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    chosen.out.write_text(json.dumps({"made_with": made_with, "layers": RESNET18, "ways": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
