@@ -36,6 +36,11 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def begin(self, title: str) -> None:
+        """Start over, for the next of several runs."""
+        self.title = title
+        self.bar.reset(self.task, description=title, total=None, words="starting")
+
     def close(self) -> None:
         """Take the bar away."""
         self.bar.stop()

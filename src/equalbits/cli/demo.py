@@ -1,0 +1,57 @@
+"""``equalbits demo``."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from equalbits.cli.progress import ProgressBar
+from equalbits.paper import run_demo
+from equalbits.paper.demo_measure import Measured
+from equalbits.paper.demo_report import table, verdict
+from equalbits.training import Reporter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``demo`` takes."""
+    parser.add_argument("--out", metavar="DIR", default="runs/demo", help="where it all goes (default: runs/demo)")
+    parser.add_argument("--epochs", type=int, default=4, metavar="N", help="epochs a method (default: 4)")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, or auto")
+    parser.add_argument("--json", action="store_true", help="print what was measured as one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, draw, print the table and what it says."""
+    out = Path(options.out)
+    with ProgressBar(title="demo", quiet=options.json) as bar:
+        measured = run_demo(out, epochs=options.epochs, device=options.device, reporters_for=_retitled(bar))
+    if options.json:
+        print(json.dumps([vars(each) for each in measured]))
+        return
+    _print_table(measured)
+    for line in verdict(measured):
+        print(line)
+    print(f"picture: {out / 'demo.png'}    page: {out / 'report.html'}")
+
+
+def _retitled(bar: ProgressBar) -> Callable[[str], list[Reporter]]:
+    def reporters(title: str) -> list[Reporter]:
+        bar.begin(title)
+        return [bar]
+
+    return reporters
+
+
+def _print_table(measured: list[Measured]) -> None:
+    rows = table(measured)
+    shown = Table(box=None, pad_edge=False)
+    for name in rows[0]:
+        shown.add_column(name, justify="left" if name == "method" else "right")
+    for row in rows:
+        shown.add_row(*row.values())
+    width = None if sys.stdout.isatty() else 160
+    Console(highlight=False, width=width).print(shown)
