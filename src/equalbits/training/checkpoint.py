@@ -31,8 +31,8 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
     held = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    noted = {"equalbits": json.dumps(facts), "crc32": str(_checksum(held))}
-    write_atomically(path, save(held, metadata=noted))
+    words = json.dumps(facts)
+    write_atomically(path, save(held, metadata={"equalbits": words, "crc32": str(_checksum(held, words))}))
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -50,15 +50,16 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(
             f"{path} is not a checkpoint that can be read ({error}): delete it to train again, or name another"
         ) from None
-    if noted.get("crc32", "") not in ("", str(_checksum(tensors))):
+    if noted.get("crc32", "") not in ("", str(_checksum(tensors, noted["equalbits"]))):
         raise CheckpointError(f"{path} is damaged (its checksum does not fit): delete it to train again")
     return tensors, facts
 
 
-def _checksum(tensors: dict[str, Tensor]) -> int:
-    found = 0
-    for name in sorted(tensors):
-        found = zlib.crc32(tensors[name].flatten().view(torch.uint8).numpy().data, zlib.crc32(name.encode(), found))
+def _checksum(tensors: dict[str, Tensor], words: str) -> int:
+    found = zlib.crc32(words.encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, found)
     return found
 
 

@@ -1,0 +1,58 @@
+"""Settings are checked at birth, and ``auto`` is decided by the device."""
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from equalbits.training import DistillConfig, OptimizerConfig, TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: TrainConfig(epochs=0), "epochs=0 must be at least 1"),
+        (lambda: TrainConfig(epochs=1, seed=-1), "seed=-1 must be at least 0"),
+        (lambda: TrainConfig(epochs=1, precision="fp16"), "precision='fp16' is not known: choose one of auto, fp32"),
+        (lambda: TrainConfig(epochs=1, speed="fast"), "speed='fast' is not known"),
+        (lambda: TrainConfig(epochs=1, label_smoothing=1.0), "label_smoothing=1.0 must be at least 0 and below 1"),
+        (lambda: TrainConfig(epochs=1, clip_norm=float("nan")), "clip_norm=nan must be at least 0"),
+        (lambda: TrainConfig(epochs=1, accumulate=0), "accumulate=0 must be at least 1"),
+        (lambda: TrainConfig(epochs=1, checkpoint_seconds=-1), "checkpoint_seconds=-1 must be at least 0"),
+        (lambda: OptimizerConfig(name="lion"), "optimizer.name='lion' is not known: choose one of sgd, adam, adamw"),
+        (lambda: OptimizerConfig(lr=0), "optimizer.lr=0 must be above 0"),
+        (lambda: OptimizerConfig(momentum=1), "optimizer.momentum=1 must be at least 0 and below 1"),
+        (lambda: OptimizerConfig(nesterov=True, momentum=0), "nesterov=true needs optimizer.momentum above 0"),
+        (lambda: OptimizerConfig(betas=(0.9, 1.0)), "optimizer.betas=1.0 must be at least 0 and below 1"),
+        (lambda: DistillConfig(weight=1.5), "distill.weight=1.5 must be at least 0 and at most 1"),
+        (lambda: DistillConfig(temperature=0), "distill.temperature=0 must be above 0"),
+        (lambda: DistillConfig(attention=1.0), "distill.attention needs distill.layers"),
+    ],
+)
+def test_a_setting_out_of_bounds_is_refused_with_its_name_and_rule(make, line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        make()
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        TrainConfig(epochs=1).epochs = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("device", "able", "precision", "speed"),
+    [
+        ("cpu", {"can_capture": True}, "fp32", "plain"),
+        ("cuda", {"can_capture": True}, "bf16", "captured"),
+        ("cuda", {"can_capture": False}, "bf16", "compiled"),
+        ("cuda", {"can_capture": True, "can_compile": False}, "bf16", "plain"),
+    ],
+)
+def test_auto_takes_what_suits_the_device(device: str, able: dict, precision: str, speed: str) -> None:
+    config = TrainConfig(epochs=1).settled(device, **able)
+    assert (config.precision, config.speed) == (precision, speed)
+
+
+def test_what_is_asked_for_by_name_is_never_changed() -> None:
+    config = TrainConfig(epochs=1, precision="tf32", speed="compiled")
+    for device in ("cpu", "cuda"):
+        assert config.settled(device, can_capture=True) == config

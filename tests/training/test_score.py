@@ -1,0 +1,102 @@
+"""A score counts every image once, and guesses as argmax does."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from equalbits.training import EpochRecord, History, Score, evaluate
+from equalbits.training.score import count_guesses
+
+
+def counted(logits: Tensor, labels: Tensor) -> list[float]:
+    return count_guesses(logits, labels, torch.tensor(0.0)).tolist()
+
+
+@given(st.integers(1, 30), st.integers(2, 12), st.integers(0, 10**6), st.integers(1, 4))
+def test_a_guess_is_right_when_argmax_says_so_ties_and_all(images: int, classes: int, seed: int, levels: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(levels, (images, classes), generator=generator).float()  # few levels: many ties
+    labels = torch.randint(classes, (images,), generator=generator)
+    ranking = torch.sort(logits, dim=1, descending=True, stable=True).indices
+    expected_five = (ranking[:, :5] == labels[:, None]).any(dim=1).sum()
+    correct, total, five, _ = counted(logits, labels)
+    assert correct == (ranking[:, 0] == labels).sum() == (logits.argmax(dim=1) == labels).sum()
+    assert five == expected_five
+    assert total == images
+
+
+def test_a_net_that_says_the_same_of_every_class_is_right_only_where_the_label_is_the_first() -> None:
+    assert counted(torch.zeros(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]))[0] == 2
+
+
+def test_a_net_that_says_nan_is_never_right() -> None:
+    labels = torch.arange(4)
+    assert counted(torch.full((4, 4), float("nan")), labels)[:3] == [0, 4, 0]
+    one = torch.eye(4)
+    one[:, 0] = float("nan")
+    assert counted(one, labels)[0] == 0
+
+
+class Guess(nn.Module):
+    """Says class 1 of every image, and notes the modes it was called in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.inner, self.frozen = nn.Dropout(), nn.BatchNorm1d(3)
+        self.modes: list[tuple[bool, bool, bool]] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.modes.append((self.training, self.inner.training, self.frozen.training))
+        return torch.tensor([0.0, 1.0, 0.0]).expand(len(images), 3) + self.weight
+
+
+def test_every_image_of_uneven_batches_counts_once() -> None:
+    batches = [(torch.zeros(size, 1), torch.arange(size) % 3) for size in (5, 5, 2)]
+    score = evaluate(Guess(), batches)
+    assert (score.correct, score.total, score.correct_top5) == (2 + 2 + 1, 12, 12)
+    expected = sum(
+        nn.functional.cross_entropy(torch.tensor([[0.0, 1.0, 0.0]]).expand(len(y), 3), y, reduction="sum")
+        for _, y in batches
+    )
+    assert score.loss_sum == pytest.approx(float(expected))
+    assert score.accuracy == pytest.approx(100 * 5 / 12)
+
+
+def test_scoring_happens_in_evaluation_mode_and_leaves_every_part_in_the_mode_it_was_in() -> None:
+    model = Guess().train()
+    model.frozen.eval()
+    evaluate(model, [(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long))])
+    assert model.modes == [(False, False, False)]
+    assert (model.training, model.inner.training, model.frozen.training) == (True, True, False)
+
+
+def test_the_mode_comes_back_also_when_scoring_fails() -> None:
+    model = Guess().train()
+    with pytest.raises(RuntimeError):
+        evaluate(model, [(torch.zeros(2, 1), torch.zeros(2, 2, dtype=torch.long))])
+    assert model.training
+
+
+def test_no_image_to_score_is_refused() -> None:
+    with pytest.raises(ValueError, match="no image to score"):
+        evaluate(Guess(), [])
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(ValueError, match="the model, a ReLU, has no parameters"):
+        evaluate(nn.ReLU(), [])
+
+
+def record(epoch: int, correct: int | None) -> EpochRecord:
+    test = None if correct is None else Score(correct, 10, 10, 1.0)
+    return EpochRecord(epoch, 0.1, Score(1, 10, 10, 1.0), test, 1.0)
+
+
+def test_last_is_the_last_epoch_scored_and_best_the_first_of_the_best() -> None:
+    history = History((record(1, 3), record(2, 7), record(3, None), record(4, 7), record(5, 5), record(6, None)))
+    assert history.last is history.epochs[4]
+    assert history.best is history.epochs[1]
+    assert (History((record(1, None),)).last, History(()).best) == (None, None)
