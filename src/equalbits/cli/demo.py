@@ -11,7 +11,7 @@ from rich.table import Table
 
 from equalbits.cli.progress import ProgressBar
 from equalbits.paper import run_demo
-from equalbits.paper.demo_measure import Measured
+from equalbits.paper.demo_measure import Measured, demo_recipe
 from equalbits.paper.demo_report import table, verdict
 from equalbits.training import Reporter
 
@@ -28,7 +28,9 @@ def run(options: argparse.Namespace) -> None:
     """Train, draw, print the table and what it says."""
     out = Path(options.out)
     with ProgressBar(title="demo", quiet=options.json) as bar:
-        measured = run_demo(out, epochs=options.epochs, device=options.device, reporters_for=_retitled(bar))
+        measured = run_demo(
+            out, recipe=demo_recipe(epochs=options.epochs), device=options.device, reporters_for=_retitled(bar)
+        )
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
         return

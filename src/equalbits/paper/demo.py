@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from equalbits.paper.demo_measure import METHODS, Measured, measure
+from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
 from equalbits.paper.demo_report import draw, write_report
+from equalbits.recipes import Recipe
 from equalbits.training import Reporter
 
 
 def run_demo(
     out: Path,
     *,
-    epochs: int = 4,
+    recipe: Recipe | None = None,
     device: str = "cpu",
     reporters_for: Callable[[str], list[Reporter]] = lambda title: [],
 ) -> list[Measured]:
@@ -19,10 +20,11 @@ def run_demo(
 
     What was measured by an earlier call is not trained again.
     """
-    measured = [
-        measure(method, out / method, epochs=epochs, device=device, reporters=reporters_for(title))
-        for method, title in METHODS.items()
-    ]
+    recipe = recipe or demo_recipe()
+    measured = []
+    for method, title in METHODS.items():
+        of_method = recipe.with_settings({"model.weight_quantizer": method})
+        measured.append(measure(of_method, out / method, device=device, reporters=reporters_for(title)))
     draw(measured, out)
     write_report(measured, out)
     return measured

@@ -53,20 +53,13 @@ class Measured:
         return found
 
 
-def demo_recipe(method: str, *, epochs: int = 4, seed: int = 0) -> Recipe:
-    """The demo's settings for one method."""
-    return get_recipe("fashion-conv2").with_settings(
-        {
-            "epochs": epochs,
-            "seed": seed,
-            "model.weight_quantizer": method,
-            "model.options.batch_norm": False,
-            "speed": "plain",
-        }
-    )
+def demo_recipe(*, epochs: int = 4) -> Recipe:
+    """The demo's settings: the method is filled in for each."""
+    own = {"epochs": epochs, "model.options.batch_norm": False, "speed": "plain"}
+    return get_recipe("fashion-conv2").with_settings(own)
 
 
-def measure(method: str, out: Path, *, epochs: int, device: str, reporters: list[Reporter]) -> Measured:
+def measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter]) -> Measured:
     """Train one method into ``out``, or read what an earlier call measured there."""
     stored = out / "measured.json"
     if stored.exists():
@@ -74,7 +67,6 @@ def measure(method: str, out: Path, *, epochs: int, device: str, reporters: list
     for name in (LAST, BEST):  # a run cut off has lost its watchers' counts: begin it anew
         (out / name).unlink(missing_ok=True)
     flips, entropy = FlipWatcher(filters=dict([FILTER])), EntropyWatcher()
-    recipe = demo_recipe(method, epochs=epochs)
     result = run_recipe(recipe, out, device=device, watchers=[flips, entropy], reporters=reporters)
     layers = audit(result.model).layers
     halves = [positive_count(layer.connections, 0.5) for layer in layers]
@@ -82,7 +74,7 @@ def measure(method: str, out: Path, *, epochs: int, device: str, reporters: list
     assert last is not None and last.test is not None  # run_recipe scores the last epoch
     one = flips.filters[FILTER[0]]
     measured = Measured(
-        method=method,
+        method=recipe.model.weight_quantizer,
         correct=last.test.correct,
         total=last.test.total,
         to_positive=sum(sum(series.to_positive) for series in flips.layers.values()),

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shlex
 import sys
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -78,7 +79,7 @@ def facts_of(recipe: Recipe, device: str, place: Place, history: History, second
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
-        "command": " ".join(sys.argv),
+        "command": shlex.join(["equalbits", *sys.argv[1:]]),
         "seconds": round(seconds, 2),
         "last": last.as_dict() if last else None,
         "best": best.as_dict() if best else None,

@@ -16,6 +16,7 @@ import torch
 
 from equalbits.data import FolderLoader
 from equalbits.recipes.folder import check_same, facts_of
+from equalbits.recipes.ledger import collect
 from equalbits.recipes.make import Images, make_loader, make_model, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
@@ -94,7 +95,10 @@ def sweep(
     tell: Callable[[str], None] = lambda line: None,
     reporters: Sequence[Reporter] = (),
 ) -> list[Row]:
-    """Train every combination with every seed; ``stack`` nets at once. Finished runs are not run again."""
+    """Train every combination with every seed; ``stack`` nets at once. Finished runs are not run again.
+
+    The ledger of all runs below ``out`` is left there as sweep.json.
+    """
     seeds = list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("there is no seed to train with: give at least one, as in seeds=[0]")
@@ -112,6 +116,7 @@ def sweep(
             tell(f"{case.name}: seeds {', '.join(map(str, some))} done in {time.perf_counter() - began:.1f} s")
         rows.append(_row(out, case, seeds))
         tell(f"{case.name}: {rows[-1]}")
+    write_atomically(Path(out) / "sweep.json", (json.dumps(collect(out), indent=1) + "\n").encode())
     return rows
 
 

@@ -1,0 +1,76 @@
+"""The demo shows what it says, in numbers that come from the runs."""
+
+import json
+import re
+
+import pytest
+
+from equalbits.paper import run_demo
+from equalbits.paper.demo_measure import METHODS, demo_recipe
+from equalbits.paper.demo_report import table, verdict
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    small = {"data.limit": 256, "data.batch_size": 32, "model.options.width": 0.1, "epochs": 1}
+    return out, run_demo(out, recipe=demo_recipe().with_settings(small))
+
+
+def test_bihalf_is_exact_in_every_filter_and_flips_evenly(finished):
+    half = finished[1][-1]
+    assert half.method == "bihalf"
+    assert half.exact_filters == half.filters > 0
+    assert half.to_positive == half.to_negative > 0
+    assert half.filter_difference == [0] * len(half.filter_to_positive)
+    assert half.entropies == pytest.approx([half.attainable] * len(half.steps), abs=1e-7)
+
+
+def test_sign_flips_unevenly_and_loses_entropy(finished):
+    sign = finished[1][0]
+    assert sign.to_positive != sign.to_negative
+    assert max(sign.entropies) < sign.attainable
+    assert sign.exact_filters < sign.filters
+
+
+def test_every_method_gets_the_same_steps_and_images(finished):
+    assert {tuple(each.steps) for each in finished[1]} == {tuple(range(9))}
+    assert {each.total for each in finished[1]} == {2000}
+
+
+def test_table_and_words_hold_the_measured_counts(finished):
+    measured = finished[1]
+    for each, row in zip(measured, table(measured), strict=True):
+        assert row["method"] == METHODS[each.method]
+        assert f"{each.correct:,} of {each.total:,}" in row["test accuracy"]
+    words = " ".join(verdict(measured))
+    assert "balanced" in words and "NOT balanced" not in words
+    assert METHODS[max(measured, key=lambda each: each.correct).method] in words.partition("Best here:")[2]
+
+
+def test_the_picture_and_the_page_are_there_and_the_page_stands_alone(finished):
+    out = finished[0]
+    assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "demo.svg").read_text().count("<svg") == 1
+    page = (out / "report.html").read_text()
+    assert "data:image/png;base64," in page
+    assert not re.search(r'(src|href)="(?!data:)', page)
+
+
+def test_a_second_call_draws_without_training(finished):
+    out, measured = finished
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/measured.json")}
+    (out / "demo.png").unlink()
+    again = run_demo(out, recipe=demo_recipe())
+    assert again == measured
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/measured.json")} == before
+    assert (out / "demo.png").exists()
+
+
+def test_a_method_cut_off_before_it_was_measured_starts_anew(finished, tmp_path):
+    small = demo_recipe().with_settings({"data.limit": 64, "model.options.width": 0.1, "epochs": 1})
+    first = run_demo(tmp_path, recipe=small)
+    (tmp_path / "sign" / "measured.json").unlink()
+    second = run_demo(tmp_path, recipe=small)
+    assert second[0].filter_to_negative == first[0].filter_to_negative
+    assert json.loads((tmp_path / "sign" / "measured.json").read_text())["correct"] == first[0].correct

@@ -1,0 +1,58 @@
+"""The page of results is drawn from the ledgers, and the ledgers hold counts."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from equalbits.paper.published import TABLE_2
+from equalbits.paper.results_page import results_page
+from equalbits.recipes import get_recipe
+from equalbits.recipes.launch import sweep
+from equalbits.recipes.ledger import collect
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_committed_page_is_the_one_drawn_from_the_committed_ledgers():
+    assert (ROOT / "docs" / "results.md").read_text() == results_page(ROOT / "results")
+
+
+@pytest.mark.parametrize("net", ["conv2", "conv4"])
+@pytest.mark.parametrize("method", ["sign", "bihalf"])
+def test_the_papers_numbers_are_met_with_torchs_start_and_five_seeds(net, method):
+    ledger = json.loads((ROOT / "results" / f"cifar10-{net}.json").read_text())
+    (case,) = (
+        case
+        for case in ledger["cases"]
+        if case["settings"] == {"model.weight_quantizer": method, "model.init": "torch"}
+    )
+    assert [run["seed"] for run in case["runs"]] == [0, 1, 2, 3, 4]
+    assert {run["last"]["total"] for run in case["runs"]} == {10_000}
+    mean = statistics.fmean(run["last"]["correct"] / 100 for run in case["runs"])
+    published = TABLE_2[net, method]
+    assert abs(mean - published.mean) <= published.spread
+
+
+def test_a_ledger_says_once_what_all_runs_share(tmp_path):
+    recipe = get_recipe("fashion-conv2").with_settings(
+        {"epochs": 1, "data.limit": 32, "data.batch_size": 16, "model.options.width": 0.05}
+    )
+    vary = {"model.weight_quantizer": ["sign", "bihalf"]}
+    sweep(recipe, tmp_path, vary=vary, seeds=[0, 1], stack=2, device="cpu")
+    ledger = json.loads((tmp_path / "sweep.json").read_text())
+    assert ledger == collect(tmp_path)
+    assert ledger["settings"]["epochs"] == 1
+    assert [case["settings"] for case in ledger["cases"]] == [
+        {"model.weight_quantizer": "bihalf"},
+        {"model.weight_quantizer": "sign"},
+    ]
+    for case in ledger["cases"]:
+        assert [run["seed"] for run in case["runs"]] == [0, 1]
+        assert all(0 <= run["last"]["correct"] <= run["last"]["total"] == 2000 for run in case["runs"])
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no finished run"):
+        collect(tmp_path)
