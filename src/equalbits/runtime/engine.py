@@ -1,13 +1,15 @@
 """Run a packed network: images in, logits out."""
 
+import logging
 import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits.runtime import ops, report
+from equalbits.runtime import native, ops, report
 from equalbits.runtime.format import read_network, write_network
+from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
 
 Images = NDArray[Any]
@@ -47,13 +49,21 @@ class PackedModel:
         if engine not in ("auto", "native", "numpy"):
             raise ValueError(f"engine={engine!r} is not known: choose 'auto', 'native' or 'numpy'")
         self.network, self.threads = network, threads
-        self.engine = "numpy"
+        self._native = NativeEngine(network) if engine != "numpy" and native.BUILT else None
+        if engine == "native" and self._native is None:
+            raise ValueError(f"engine='native' cannot be had: {native.REASON}")
+        if engine == "auto" and self._native is None:
+            logging.getLogger("equalbits").warning(native.REASON)
+
+    @property
+    def engine(self) -> str:
+        """What runs: ``"numpy"``, or ``"native"`` and its instruction set."""
+        return "numpy" if self._native is None else f"native ({self._native.instruction_set})"
 
     def __call__(self, images: Images) -> NDArray[np.float32]:
         """The logits of each image."""
         batch = self._as_batch(images)
-        chunks = [self._run(self._as_reals(batch[i : i + _CHUNK])) for i in range(0, len(batch), _CHUNK)]
-        logits = np.concatenate(chunks) if chunks else np.empty((0, *self.network.shapes[-1]), np.float32)
+        logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
 
     def audit(self) -> report.Audit:
@@ -72,8 +82,9 @@ class PackedModel:
         shape = "×".join(map(str, self.network.input_shape))
         return f"PackedModel({len(self.network.operations)} operations on {shape} images, {self.engine} engine)"
 
-    def _run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        return run_numpy(self.network, images)
+    def _run_numpy(self, batch: Images) -> NDArray[np.float32]:
+        parts = [run_numpy(self.network, self._as_reals(batch[i : i + _CHUNK])) for i in range(0, len(batch), _CHUNK)]
+        return np.concatenate(parts) if parts else np.empty((0, *self.network.shapes[-1]), np.float32)
 
     def _as_batch(self, images: Images) -> Images:
         """The images with a batch axis, their shape and type checked."""
@@ -94,6 +105,29 @@ class PackedModel:
         if batch.dtype != np.uint8:
             return np.ascontiguousarray(batch, np.float32)
         return byte_table(self.network)[np.arange(self.network.input_shape[0])[:, None, None], batch]
+
+
+class NativeEngine:
+    """The native plan of a network; ``instruction_set`` says which kernels it runs, by default the machine's best."""
+
+    def __init__(self, network: Network, instruction_set: str = "") -> None:
+        if native.BUILT is None:
+            raise ValueError(native.REASON)
+        self.instruction_set = instruction_set or native.BUILT.instruction_sets()[0]
+        recipe, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
+        self._plan = native.BUILT.Plan(*recipe.tables(), answer, self.instruction_set)
+        self._shape = network.shapes[-1]
+        self._table = None if network.mean is None else byte_table(network).reshape(-1)
+
+    def __call__(self, batch: Images, threads: int = 1) -> NDArray[np.float32]:
+        """The logits of a batch of float32 or uint8 images."""
+        answers = np.empty((len(batch), *self._shape), np.float32)
+        flat = answers.reshape(-1)
+        if batch.dtype == np.uint8:
+            self._plan.run_bytes(np.ascontiguousarray(batch).reshape(-1), self._table, flat, threads)
+        else:
+            self._plan.run(np.ascontiguousarray(batch, np.float32).reshape(-1), flat, threads)
+        return answers
 
 
 def byte_table(network: Network) -> NDArray[np.float32]:

@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+FIELDS: dict[str, int]
+KINDS: dict[str, int]
+
+def instruction_sets() -> list[str]: ...
+
+class Plan:
+    def __init__(
+        self,
+        values: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        tensors: Sequence[NDArray[np.uint8]],
+        answer: int,
+        instruction_set: str,
+    ) -> None: ...
+    def run(self, images: NDArray[np.float32], answers: NDArray[np.float32], threads: int) -> None: ...
+    def run_bytes(
+        self, images: NDArray[np.uint8], table: NDArray[np.float32], answers: NDArray[np.float32], threads: int
+    ) -> None: ...

@@ -1,0 +1,213 @@
+/* Convolutions made ready: weights packed as the kernels like them, and the share of the border worked out.
+ *
+ * Zero padding adds nothing, but a bit cannot say 0. The padded input holds bits 0 around the image, so a window that
+ * reaches outside counts the 1 bits of the weights there. With `inside` the connections that lie inside,
+ *     sum = inside - 2 (count - ones outside) = (inside + 2 ones outside) - 2 count,
+ * and the bracket depends only on which rows and columns of the window lie inside: a class of border. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+void *eb_aligned(size_t bytes) {
+    bytes = (bytes + 63) / 64 * 64 + 64;
+    char *whole = calloc(1, bytes + 64);
+    if (!whole) return NULL;
+    char *aligned = (char *)(((uintptr_t)whole + 64) & ~(uintptr_t)63);
+    memcpy(aligned - sizeof whole, &whole, sizeof whole);
+    return aligned;
+}
+
+void eb_aligned_free(void *pointer) {
+    if (!pointer) return;
+    void *whole;
+    memcpy(&whole, (char *)pointer - sizeof whole, sizeof whole);
+    free(whole);
+}
+
+static int fail(char *error, const char *reason) {
+    snprintf(error, EB_ERROR_BYTES, "%s", reason);
+    return 0;
+}
+
+static int bit_at(const uint8_t *row, int64_t connection) { return row[connection / 8] >> connection % 8 & 1; }
+
+/* A filter's bits, from the file's order (channel, row, column) to words of channels by tap: (row, column, word). */
+static void words_of(const eb_step *step, const uint8_t *plane, int64_t filter, uint32_t *words) {
+    int64_t taps = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W];
+    const uint8_t *row = plane + filter * ((step->group_in * taps + 7) / 8);
+    memset(words, 0, (size_t)(taps * step->words) * 4);
+    for (int64_t channel = 0; channel < step->group_in; channel++)
+        for (int64_t tap = 0; tap < taps; tap++)
+            words[tap * step->words + channel / 32] |= (uint32_t)bit_at(row, channel * taps + tap) << channel % 32;
+}
+
+static int64_t ones_in(const uint32_t *words, int64_t count) {
+    int64_t ones = 0;
+    for (int64_t i = 0; i < count; i++)
+        for (uint32_t word = words[i]; word; word &= word - 1) ones++;
+    return ones;
+}
+
+/* The classes of border along one axis: which taps lie inside, as first and end. Returns how many there are. */
+static int64_t classes_of(int64_t places, int64_t size, int64_t stride, int64_t pad, int64_t taps, int64_t dilation,
+                          int32_t *class_of, int64_t *first, int64_t *end) {
+    int64_t classes = 0;
+    for (int64_t place = 0; place < places; place++) {
+        int64_t from = 0, to = taps, at = place * stride - pad;
+        while (from < to && at + from * dilation < 0) from++;
+        while (to > from && at + (to - 1) * dilation >= size) to--;
+        int64_t found = 0;
+        while (found < classes && !(first[found] == from && end[found] == to)) found++;
+        if (found == classes) {
+            first[classes] = from;
+            end[classes++] = to;
+        }
+        class_of[place] = (int32_t)found;
+    }
+    return classes;
+}
+
+typedef struct {
+    int64_t *first_row, *end_row, *first_column, *end_column, row_classes;
+} borders;
+
+/* The brackets of the formula above for one filter, in every class. */
+static void write_constants(eb_step *step, const borders *border, const uint32_t *sign, const uint32_t *kept,
+                            int64_t slot, int64_t slots) {
+    int64_t wide = step->field[EB_KERNEL_W], tall = step->field[EB_KERNEL_H];
+    for (int64_t i = 0; i < border->row_classes; i++) {
+        for (int64_t j = 0; j < step->column_classes; j++) {
+            int64_t constant = 0;
+            for (int64_t row = 0; row < tall; row++) {
+                for (int64_t column = 0; column < wide; column++) {
+                    int64_t tap = (row * wide + column) * step->words;
+                    int inside = row >= border->first_row[i] && row < border->end_row[i] &&
+                                 column >= border->first_column[j] && column < border->end_column[j];
+                    constant += !inside  ? 2 * ones_in(sign + tap, step->words)
+                                : kept ? ones_in(kept + tap, step->words)
+                                       : step->group_in;
+                }
+            }
+            step->constants[(i * step->column_classes + j) * slots + slot] = (int32_t)constant;
+        }
+    }
+}
+
+static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *sign, const uint8_t *kept,
+                     const borders *border) {
+    int64_t per_filter = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W] * step->words;
+    int64_t slots = step->field[EB_GROUPS] * step->blocks * EB_BLOCK;
+    uint32_t *words = calloc((size_t)(2 * EB_BLOCK * per_filter), 4);
+    if (!words) return 0;
+    uint32_t *kept_words = words + EB_BLOCK * per_filter;
+    for (int64_t slot = 0; slot < slots; slot += EB_BLOCK) {
+        int64_t group = slot / (step->blocks * EB_BLOCK), start = slot % (step->blocks * EB_BLOCK);
+        memset(words, 0, (size_t)(2 * EB_BLOCK * per_filter) * 4);
+        for (int64_t i = 0; i < EB_BLOCK && start + i < step->group_out; i++) {
+            int64_t filter = group * step->group_out + start + i;
+            words_of(step, sign, filter, words + i * per_filter);
+            if (kept) words_of(step, kept, filter, kept_words + i * per_filter);
+            write_constants(step, border, words + i * per_filter, kept ? kept_words + i * per_filter : NULL, slot + i,
+                            slots);
+        }
+        kernels->bits_pack(step, words, kept ? kept_words : NULL,
+                           (char *)step->weights + slot / EB_BLOCK * step->block_bytes);
+    }
+    free(words);
+    return 1;
+}
+
+static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
+    int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
+    int64_t bytes = step->out.channels * ((step->group_in * taps + 7) / 8), weight = field[EB_WEIGHT],
+            kept = field[EB_KEPT];
+    if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes || kept < -1 ||
+        kept >= recipe->tensor_count || (kept >= 0 && recipe->tensors[kept].bytes != bytes))
+        return fail(error, "a binary convolution has weights of another size than its shape");
+    if (field[EB_GROUPS] > 1 && step->group_out % EB_BLOCK && field[EB_OUT_BITS] != -1)
+        return fail(error, "a grouped convolution writes bits, and its groups do not fill words");
+    step->words = (step->group_in + 31) / 32;
+    if (step->padded_rows * step->padded_columns * step->words * field[EB_GROUPS] > 1 << 28)
+        return fail(error, "a binary convolution pads too much");
+    plan->kernels->bits_layout(step); /* sets offsets, block_bytes and prepared_bytes */
+    step->scratch_bytes = field[EB_GROUPS] * (step->padded_rows * step->padded_columns * step->words * 4 + step->prepared_bytes);
+    int64_t most = (step->out.rows > step->out.columns ? step->out.rows : step->out.columns) + 1;
+    int64_t *space = calloc((size_t)most * 4, sizeof *space);
+    step->row_class = calloc((size_t)step->out.rows, sizeof *step->row_class);
+    step->column_class = calloc((size_t)step->out.columns, sizeof *step->column_class);
+    int64_t slots = field[EB_GROUPS] * step->blocks * EB_BLOCK;
+    int good = space && step->row_class && step->column_class && step->offsets;
+    if (good) {
+        borders border = {space, space + most, space + 2 * most, space + 3 * most, 0};
+        border.row_classes = classes_of(step->out.rows, step->in.rows, field[EB_STRIDE_H], field[EB_PAD_TOP],
+                                        field[EB_KERNEL_H], field[EB_DILATION_H], step->row_class, border.first_row,
+                                        border.end_row);
+        step->column_classes = classes_of(step->out.columns, step->in.columns, field[EB_STRIDE_W], field[EB_PAD_LEFT],
+                                          field[EB_KERNEL_W], field[EB_DILATION_W], step->column_class,
+                                          border.first_column, border.end_column);
+        step->constants = calloc((size_t)(border.row_classes * step->column_classes * slots), 4);
+        step->weights = eb_aligned((size_t)(slots / EB_BLOCK * step->block_bytes));
+        good = step->constants && step->weights &&
+               pack_bits(plan->kernels, step, recipe->tensors[weight].data,
+                         kept < 0 ? NULL : recipe->tensors[kept].data, &border);
+    }
+    free(space);
+    return good ? 1 : fail(error, "there is no memory");
+}
+
+/* Real weights: per block of filters, an entry for each connection in the order of the input (row, column, channel). */
+static int layout_real(eb_step *step, const eb_recipe *recipe, char *error) {
+    int64_t *field = step->field, tall = field[EB_KERNEL_H], wide = field[EB_KERNEL_W], taps = tall * wide;
+    int64_t part = step->group_in, bytes = step->out.channels * part * taps * 4, weight = field[EB_WEIGHT];
+    if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes)
+        return fail(error, "a real convolution has weights of another size than its shape");
+    const float *given = recipe->tensors[weight].data;
+    int64_t channels = step->in.channels, slots = field[EB_GROUPS] * step->blocks * EB_BLOCK;
+    int whole_rows = field[EB_GROUPS] == 1 && field[EB_DILATION_W] == 1;
+    int depthwise = eb_is_depthwise(step);
+    step->run_length = whole_rows ? wide * channels : part;
+    step->runs = whole_rows ? tall : taps;
+    if (step->padded_rows * step->padded_columns * channels > 1 << 28)
+        return fail(error, "a real convolution pads too much");
+    int copied = step->in.kind == EB_IMAGE || step->padded_rows != step->in.rows ||
+                 step->padded_columns != step->in.columns;
+    step->scratch_bytes = copied ? (step->padded_rows * step->padded_columns * channels + 64) * 4 : 0;
+    step->block_bytes = part * taps * EB_BLOCK * 4;
+    step->offsets = calloc((size_t)step->runs, sizeof *step->offsets);
+    step->weights = eb_aligned((size_t)(depthwise ? taps * (channels + EB_BLOCK) * 4 : slots / EB_BLOCK * step->block_bytes));
+    if (!step->offsets || !step->weights) return fail(error, "there is no memory");
+    for (int64_t run = 0; run < step->runs; run++) {
+        int64_t row = whole_rows ? run : run / wide, column = whole_rows ? 0 : run % wide;
+        step->offsets[run] = (int32_t)((row * field[EB_DILATION_H] * step->padded_columns +
+                                        column * field[EB_DILATION_W]) * channels);
+    }
+    float *packed = step->weights;
+    for (int64_t filter = 0; filter < step->out.channels; filter++) {
+        int64_t group = filter / step->group_out, place = filter % step->group_out;
+        float *block = packed + (group * step->blocks + place / EB_BLOCK) * step->block_bytes / 4 + place % EB_BLOCK;
+        for (int64_t channel = 0; channel < part; channel++)
+            for (int64_t tap = 0; tap < taps; tap++) {
+                float value = given[(filter * part + channel) * taps + tap];
+                if (depthwise) packed[tap * channels + filter] = value;
+                else block[(tap * part + channel) * EB_BLOCK] = value;
+            }
+    }
+    return 1;
+}
+
+int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
+    int64_t *field = step->field, groups = field[EB_GROUPS];
+    if (groups < 1 || step->in.channels % groups || step->out.channels % groups)
+        return fail(error, "a convolution has channels that cannot be shared out to its groups");
+    step->group_in = step->in.channels / groups;
+    step->group_out = step->out.channels / groups;
+    step->blocks = (step->group_out + EB_BLOCK - 1) / EB_BLOCK;
+    step->padded_rows = field[EB_PAD_TOP] + step->in.rows + field[EB_PAD_BOTTOM];
+    step->padded_columns = field[EB_PAD_LEFT] + step->in.columns + field[EB_PAD_RIGHT];
+    int64_t most = 1 << 24; /* so that counts and offsets fit 32 bits, and sums of signs are exact */
+    if (step->group_in * field[EB_KERNEL_H] >= most || step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] >= most)
+        return fail(error, "a convolution has too many connections");
+    return field[EB_KIND] == EB_CONV_BITS ? layout_bits(plan, step, recipe, error) : layout_real(step, recipe, error);
+}

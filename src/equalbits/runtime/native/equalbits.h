@@ -1,0 +1,87 @@
+/* The native engine's face: a plan is made once from plain arrays, then run on images. Pointers in, pointers out.
+ *
+ * A plan is a table of values, a table of steps and a list of tensors. Each step is a row of EB_FIELDS numbers, named
+ * below; runtime/plan.py fills them. Everything is checked when the plan is made, so running it needs no checks. */
+#ifndef EQUALBITS_H
+#define EQUALBITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EB_ERROR_BYTES = 200 };
+
+/* What a value is: the images as given (channel, row, column); reals (row, column, channel); bits in words of 32
+ * channels (row, word, column), where bits behind the last channel are 0. */
+enum { EB_IMAGE, EB_REAL, EB_BITS };
+
+/* The columns of the table of values. */
+enum { EB_VALUE_KIND, EB_VALUE_CHANNELS, EB_VALUE_ROWS, EB_VALUE_COLUMNS, EB_VALUE_FIELDS };
+
+/* What a step does. */
+enum {
+    EB_LOAD,      /* the image to reals */
+    EB_CONV_BITS, /* bits by binary weights */
+    EB_CONV_REAL, /* reals by real weights */
+    EB_MAX_POOL,
+    EB_AVG_POOL,
+    EB_ADAPTIVE,  /* adaptive average pooling */
+    EB_CHAIN,     /* the chain alone */
+    EB_FILL,      /* one number everywhere */
+    EB_COPY,      /* numbers from one place to another, by strides */
+    EB_STEP_KINDS
+};
+
+/* The columns of the table of steps. -1 stands for "none" where a value or a tensor is named.
+ *
+ * The chain is what happens to each number a step makes, in this order, each part if it is there:
+ *   · scale, + bias, · gain1 + shift1, prelu slope1, · gain2 + shift2, + residual, · gain3 + shift3, prelu slope2,
+ *   · gain4 + shift4, clamp, stored in OUT (its sign, if SIGN_REAL), · gain5 + shift5, its sign as a bit in OUT_BITS. */
+#define EB_FIELD_LIST(X)                                                                                              \
+    X(KIND) X(IN) X(OUT) X(OUT_BITS) X(WEIGHT) X(KEPT)                                                                \
+    X(KERNEL_H) X(KERNEL_W) X(STRIDE_H) X(STRIDE_W) X(DILATION_H) X(DILATION_W)                                       \
+    X(PAD_TOP) X(PAD_BOTTOM) X(PAD_LEFT) X(PAD_RIGHT) X(GROUPS) X(COUNT_PADDING)                                      \
+    X(SCALE) X(BIAS) X(GAIN1) X(SHIFT1) X(SLOPE1) X(GAIN2) X(SHIFT2) X(RESIDUAL) X(GAIN3) X(SHIFT3) X(SLOPE2)         \
+    X(GAIN4) X(SHIFT4) X(CLAMP) X(SIGN_REAL) X(GAIN5) X(SHIFT5)                                                       \
+    X(FROM_OFFSET) X(TO_OFFSET)                                                                                       \
+    X(SIZE0) X(SIZE1) X(SIZE2) X(SIZE3) X(SIZE4) X(SIZE5)                                                             \
+    X(FROM0) X(FROM1) X(FROM2) X(FROM3) X(FROM4) X(FROM5)                                                             \
+    X(TO0) X(TO1) X(TO2) X(TO3) X(TO4) X(TO5)
+#define EB_FIELD_NAME(name) EB_##name,
+enum { EB_FIELD_LIST(EB_FIELD_NAME) EB_FIELDS };
+
+typedef struct {
+    const void *data;
+    int64_t bytes;
+} eb_tensor;
+
+typedef struct {
+    const int64_t *values; /* value_count rows of EB_VALUE_FIELDS; the first is the image */
+    const int64_t *steps;  /* step_count rows of EB_FIELDS */
+    const eb_tensor *tensors;
+    int64_t value_count, step_count, tensor_count;
+    int64_t answer; /* the value that is given back: its numbers in the order they stand */
+} eb_recipe;
+
+typedef struct eb_plan eb_plan;
+
+/* The instruction sets this machine can use, best first; the names end with NULL. */
+const char *const *eb_instruction_sets(void);
+
+/* A plan, or NULL with a line of reason. The tensors are copied; nothing of the recipe is kept. */
+eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char error[EB_ERROR_BYTES]);
+void eb_plan_free(eb_plan *plan);
+
+/* Run a batch. Images are float, or bytes with a table of what each byte of each channel becomes (256 per channel).
+ * One plan runs one batch at a time. Returns 0, or -1 when there is no memory. */
+int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batch, int threads);
+int eb_plan_run_bytes(eb_plan *plan, const uint8_t *images, const float *byte_table, float *answers, int64_t batch,
+                      int threads);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

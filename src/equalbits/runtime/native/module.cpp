@@ -1,0 +1,90 @@
+// The door to Python: checks that arrays are what they must be, lets go of the interpreter, calls the engine.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "equalbits.h"
+
+namespace nb = nanobind;
+
+using Table = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Reals = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Answers = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+struct Plan {
+    eb_plan *plan = nullptr;
+    size_t image_numbers = 0, answer_numbers = 0, channels = 0;
+    std::mutex in_use;  // a plan has one set of buffers, so callers take turns
+
+    Plan(Table values, Table steps, const std::vector<Bytes> &arrays, int64_t answer, const std::string &instruction_set) {
+        if (values.shape(1) != EB_VALUE_FIELDS || steps.shape(1) != EB_FIELDS || values.shape(0) < 2)
+            throw std::invalid_argument("the tables of values and steps have another width than this build");
+        std::vector<eb_tensor> tensors;
+        for (const Bytes &array : arrays) tensors.push_back({array.data(), (int64_t)array.size()});
+        eb_recipe recipe = {values.data(),           steps.data(),           tensors.data(),
+                            (int64_t)values.shape(0), (int64_t)steps.shape(0), (int64_t)tensors.size(), answer};
+        char error[EB_ERROR_BYTES] = "";
+        plan = eb_plan_new(&recipe, instruction_set.empty() ? nullptr : instruction_set.c_str(), error);
+        if (!plan) throw std::invalid_argument(error);
+        auto numbers = [&](size_t row) {
+            const int64_t *value = values.data() + row * EB_VALUE_FIELDS;
+            return (size_t)(value[EB_VALUE_CHANNELS] * value[EB_VALUE_ROWS] * value[EB_VALUE_COLUMNS]);
+        };
+        image_numbers = numbers(0);
+        answer_numbers = numbers((size_t)answer);
+        channels = (size_t)values.data()[EB_VALUE_CHANNELS];
+    }
+    Plan(const Plan &) = delete;
+    ~Plan() { eb_plan_free(plan); }
+
+    int64_t batch_of(size_t images, const Answers &answers, int threads) const {
+        size_t batch = images / image_numbers;
+        if (images != batch * image_numbers || answers.size() != batch * answer_numbers || threads < 1 || threads > 1024)
+            throw std::invalid_argument("images and answers do not belong to this plan");
+        return (int64_t)batch;
+    }
+
+    void run(Reals images, Answers answers, int threads) {
+        int64_t batch = batch_of(images.size(), answers, threads);
+        nb::gil_scoped_release release;
+        std::lock_guard<std::mutex> turn(in_use);
+        if (eb_plan_run(plan, images.data(), answers.data(), batch, threads)) throw std::bad_alloc();
+    }
+
+    void run_bytes(Bytes images, Reals table, Answers answers, int threads) {
+        int64_t batch = batch_of(images.size(), answers, threads);
+        if (table.size() != channels * 256) throw std::invalid_argument("the byte table needs 256 numbers per channel");
+        nb::gil_scoped_release release;
+        std::lock_guard<std::mutex> turn(in_use);
+        if (eb_plan_run_bytes(plan, images.data(), table.data(), answers.data(), batch, threads)) throw std::bad_alloc();
+    }
+};
+
+NB_MODULE(_native, module) {
+    nb::class_<Plan>(module, "Plan")
+        .def(nb::init<Table, Table, const std::vector<Bytes> &, int64_t, const std::string &>())
+        .def("run", &Plan::run)
+        .def("run_bytes", &Plan::run_bytes);
+    module.def("instruction_sets", [] {
+        std::vector<std::string> names;
+        for (const char *const *name = eb_instruction_sets(); *name; name++) names.push_back(*name);
+        return names;
+    });
+    nb::dict fields;
+    int next = 0;
+#define EB_ADD_FIELD(name) fields[#name] = next++;
+    EB_FIELD_LIST(EB_ADD_FIELD)
+    module.attr("FIELDS") = fields;
+    nb::dict kinds;
+#define EB_ADD_KIND(name) kinds[#name] = (int)EB_##name;
+    EB_ADD_KIND(LOAD) EB_ADD_KIND(CONV_BITS) EB_ADD_KIND(CONV_REAL) EB_ADD_KIND(MAX_POOL) EB_ADD_KIND(AVG_POOL)
+    EB_ADD_KIND(ADAPTIVE) EB_ADD_KIND(CHAIN) EB_ADD_KIND(FILL) EB_ADD_KIND(COPY)
+    module.attr("KINDS") = kinds;
+}

@@ -1,0 +1,144 @@
+/* Running a plan: images shared out to threads where there are enough of them, else the rows of each step. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+static const eb_kernels *const all_kernels[] = {
+#ifdef EB_HAVE_AVX512
+    &eb_kernels_avx512,
+#endif
+#ifdef EB_HAVE_AVX2
+    &eb_kernels_avx2,
+#endif
+#ifdef EB_HAVE_NEON
+    &eb_kernels_neon,
+#endif
+    &eb_kernels_portable,
+};
+
+enum { KERNELS = sizeof all_kernels / sizeof *all_kernels };
+
+const eb_kernels *eb_kernels_named(const char *name) {
+    for (int i = 0; i < KERNELS; i++)
+        if ((!name || !strcmp(name, all_kernels[i]->name)) && all_kernels[i]->supported()) return all_kernels[i];
+    return NULL;
+}
+
+const char *const *eb_instruction_sets(void) {
+    static const char *names[KERNELS + 1];
+    int count = 0;
+    for (int i = 0; i < KERNELS; i++)
+        if (all_kernels[i]->supported()) names[count++] = all_kernels[i]->name;
+    names[count] = NULL;
+    return names;
+}
+
+typedef struct {
+    eb_plan *plan;
+    const float *images;
+    const uint8_t *bytes;
+    const float *byte_table;
+    float *answers;
+    int64_t batch;
+    int parts;
+} job;
+
+static eb_context context_of(const job *work, int64_t image, int arena) {
+    const eb_value *shape = work->plan->values;
+    int64_t start = image * shape->channels * shape->rows * shape->columns;
+    char *memory = work->plan->arenas[arena];
+    eb_context context = {work->plan, work->images ? work->images + start : NULL,
+                          work->bytes ? work->bytes + start : NULL, work->byte_table, memory,
+                          memory + work->plan->arena_bytes};
+    return context;
+}
+
+static void give_answer(const job *work, const eb_context *context, int64_t image) {
+    const eb_value *answer = work->plan->values + work->plan->answer;
+    int64_t numbers = answer->channels * answer->rows * answer->columns;
+    memcpy(work->answers + image * numbers, context->arena + answer->offset, (size_t)numbers * 4);
+}
+
+/* Every parts-th image from the part's own, whole. */
+static void run_images(void *argument, int part) {
+    const job *work = argument;
+    for (int64_t image = part; image < work->batch; image += work->parts) {
+        eb_context context = context_of(work, image, part);
+        for (int64_t i = 0; i < work->plan->step_count; i++) {
+            const eb_step *step = work->plan->steps + i;
+            eb_step_prepare(&context, step);
+            eb_step_run(&context, step, 0, eb_step_units(step));
+        }
+        give_answer(work, &context, image);
+    }
+}
+
+typedef struct {
+    const eb_context *context;
+    const eb_step *step;
+    int parts;
+} share;
+
+static void run_share(void *argument, int part) {
+    const share *work = argument;
+    int64_t units = eb_step_units(work->step);
+    eb_step_run(work->context, work->step, units * part / work->parts, units * (part + 1) / work->parts);
+}
+
+/* One image after the other, each step shared out. */
+static void run_shared(const job *work) {
+    for (int64_t image = 0; image < work->batch; image++) {
+        eb_context context = context_of(work, image, 0);
+        for (int64_t i = 0; i < work->plan->step_count; i++) {
+            const eb_step *step = work->plan->steps + i;
+            share part = {&context, step, work->parts};
+            eb_step_prepare(&context, step);
+            if (eb_step_units(step) < 2 * work->parts) eb_step_run(&context, step, 0, eb_step_units(step));
+            else eb_pool_run(work->plan->pool, run_share, &part);
+        }
+        give_answer(work, &context, image);
+    }
+}
+
+static int make_arenas(eb_plan *plan, int count) {
+    if (plan->arena_count >= count) return 1;
+    void **arenas = realloc(plan->arenas, (size_t)count * sizeof *arenas);
+    if (!arenas) return 0;
+    plan->arenas = arenas;
+    while (plan->arena_count < count) {
+        void *arena = eb_aligned((size_t)(plan->arena_bytes + plan->scratch_bytes) + 256);
+        if (!arena) return 0;
+        plan->arenas[plan->arena_count++] = arena;
+    }
+    return 1;
+}
+
+static int run(job *work, int threads) {
+    eb_plan *plan = work->plan;
+    if (threads > 1) {
+        if (!plan->pool || eb_pool_threads(plan->pool) != threads) {
+            eb_pool_free(plan->pool);
+            plan->pool = eb_pool_new(threads);
+        }
+        if (!plan->pool) threads = 1;
+    }
+    work->parts = threads;
+    int by_image = work->batch >= threads;
+    if (!make_arenas(plan, by_image ? threads : 1)) return -1;
+    if (threads == 1) run_images(work, 0);
+    else if (by_image) eb_pool_run(plan->pool, run_images, work);
+    else run_shared(work);
+    return 0;
+}
+
+int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batch, int threads) {
+    job work = {plan, images, NULL, NULL, answers, batch, 1};
+    return run(&work, threads);
+}
+
+int eb_plan_run_bytes(eb_plan *plan, const uint8_t *images, const float *byte_table, float *answers, int64_t batch,
+                      int threads) {
+    job work = {plan, NULL, images, byte_table, answers, batch, 1};
+    return run(&work, threads);
+}
