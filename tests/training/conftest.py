@@ -51,13 +51,13 @@ def make_loader() -> MakeLoader:
 
 @pytest.fixture
 def make_config() -> MakeConfig:
-    """Three epochs of SGD with momentum; ``lr`` and ``schedule`` may be given by themselves."""
+    """Three epochs of SGD with momentum; ``lr``, ``schedule`` and ``warmup`` may be given by themselves."""
 
-    def make(*, lr: float = 0.05, schedule: str = "cosine", **settings: Any) -> TrainConfig:
+    def make(*, lr: float = 0.05, schedule: str = "cosine", warmup: int = 0, **settings: Any) -> TrainConfig:
         known: dict[str, Any] = {
             "epochs": 3,
             "optimizer": OptimizerConfig(lr=lr),
-            "schedule": ScheduleConfig(name=schedule, per="step"),
+            "schedule": ScheduleConfig(name=schedule, per="step", warmup_epochs=warmup),
         }
         return TrainConfig(**{**known, **settings})
 

@@ -147,6 +147,9 @@ class Run:
             next(taking)
         except StopIteration:
             raise ValueError(f"the loader ended after {self.batch} of its {len(self.batches)} batches") from None
+        except ValueError:
+            self.check_weights()  # a quantizer that ranks refuses weights gone bad: that is the story to tell
+            raise
         self.batch += 1
 
     def check_finite(self) -> None:

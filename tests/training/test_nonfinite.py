@@ -1,0 +1,106 @@
+"""A loss that is no number stops the run with the step, the layer and the way back; no bad weight reaches the disk."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equalbits.training import NonFiniteError, OptimizerConfig, load_checkpoint, train
+
+LAST = "last.safetensors"
+
+
+class Spoil(nn.Module):
+    """Gives NaN from some forward pass on."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at, self.passes = at, 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.passes += 1
+        return inputs * float("nan") if self.passes >= self.at else inputs
+
+
+def spoiled(net: nn.Module, at: int) -> nn.Module:
+    net[4] = Spoil(at)
+    return net
+
+
+def all_finite(path) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in load_checkpoint(path)[0].values())
+
+
+def test_a_loss_that_is_nan_stops_with_step_layer_and_last_good_checkpoint(
+    tmp_path, make_net, make_loader, make_config
+) -> None:
+    model = spoiled(make_net(), at=9)
+    with pytest.raises(NonFiniteError) as caught:
+        train(model, make_loader(), make_config(checkpoint_seconds=0.0), out=tmp_path)
+    line = str(caught.value)
+    assert line.startswith("the loss is nan at step 9; first non-finite output in layer '4', a Spoil; ")
+    assert line.endswith(f"the last good checkpoint is {tmp_path / LAST}; lower optimizer.lr or set clip_norm=1")
+    assert "\n" not in line
+    assert all_finite(tmp_path / LAST)
+    assert load_checkpoint(tmp_path / LAST)[1]["batch"] == 2  # step 8
+    assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())  # the step was not taken
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_good_checkpoint_can_be_gone_on_from(tmp_path, make_net, make_loader, make_config) -> None:
+    config = make_config(checkpoint_seconds=0.0)
+    with pytest.raises(NonFiniteError):
+        train(spoiled(make_net(), at=9), make_loader(), config, out=tmp_path)
+    whole, mended = spoiled(make_net(), at=1000), spoiled(make_net(), at=1000)
+    train(whole, make_loader(), config)
+    train(mended, make_loader(), config, out=tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(mended.parameters(), whole.parameters(), strict=True))
+
+
+def test_without_a_checkpoint_it_says_so(make_net, make_loader, make_config) -> None:
+    with pytest.raises(NonFiniteError, match=r"the loss is nan at step 2; .*; nothing was saved before it"):
+        train(spoiled(make_net(), at=2), make_loader(), make_config())
+
+
+def test_weights_that_blow_up_under_a_finite_loss_never_reach_the_disk(
+    tmp_path, make_net, make_loader, make_config
+) -> None:
+    model = make_net()
+
+    def spoil(net: nn.Module, step: int) -> None:
+        if step == 4:
+            net[7].weight.data[0, 0] = float("inf")
+
+    with pytest.raises(
+        NonFiniteError, match="weights left the finite at step 4; first non-finite weights in layer '7'"
+    ):
+        train(model, make_loader(), make_config(checkpoint_seconds=0.0), watchers=[spoil], out=tmp_path)
+    assert all_finite(tmp_path / LAST)
+    assert load_checkpoint(tmp_path / LAST)[1]["batch"] == 3
+
+
+def test_the_best_model_and_the_history_never_hold_such_weights(tmp_path, make_net, make_loader, make_config) -> None:
+    def spoil(net: nn.Module, step: int) -> None:
+        if step == 6:  # the last of the epoch: the loss of none of its steps knows
+            net[0].weight.data.fill_(float("nan"))
+
+    told = []
+    with pytest.raises(NonFiniteError, match="weights left the finite at step 6"):
+        train(
+            make_net(), make_loader(), make_config(), test=make_loader("test"), watchers=[spoil], out=tmp_path,
+            reporters=[told.append],
+        )  # fmt: skip
+    assert told == []
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_images_that_are_not_finite_are_blamed(make_net, make_loader, make_config) -> None:
+    batches = list(make_loader().epoch(0))
+    batches[3] = (batches[3][0] / 0, batches[3][1])
+    with pytest.raises(NonFiniteError, match="at step 4; the images themselves are not finite"):
+        train(make_net(), batches, make_config())
+
+
+def test_a_learning_rate_far_too_large_is_caught(make_net, make_loader, make_config) -> None:
+    huge = make_config(epochs=30, schedule="constant", optimizer=OptimizerConfig(lr=1e30))
+    with pytest.raises(NonFiniteError, match=r"lower optimizer.lr or set clip_norm=1"):
+        train(make_net(), make_loader(), huge)

@@ -1,0 +1,115 @@
+"""Whoever keeps a run's history: JSON lines, TensorBoard, Weights & Biases."""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from equalbits.training import EpochRecord, History, JsonLines, Score, StepRecord, TensorBoard, WeightsAndBiases, train
+
+RECORDS = [
+    EpochRecord(1, 0.1, Score(30, 100, 60, 150.0), None, 1.5),
+    EpochRecord(2, 0.05, Score(60, 100, 90, 90.0), Score(5, 20, 15, 30.0), 1.4),
+]
+STEP = StepRecord(1, 2, 3, 10, Score(1, 2, 2, 1.0), 100.0, 9.0)
+
+
+def test_json_lines_hold_every_count_of_every_epoch_and_nothing_in_between(tmp_path: Path) -> None:
+    report = JsonLines(tmp_path / "history.jsonl", History(()))
+    for record in (RECORDS[0], STEP, RECORDS[1]):
+        report(record)
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert lines == [
+        {
+            "epoch": 1, "lr": 0.1, "test": None, "seconds": 1.5,
+            "train": {"correct": 30, "total": 100, "correct_top5": 60, "loss_sum": 150.0},
+        },
+        {
+            "epoch": 2, "lr": 0.05, "seconds": 1.4,
+            "train": {"correct": 60, "total": 100, "correct_top5": 90, "loss_sum": 90.0},
+            "test": {"correct": 5, "total": 20, "correct_top5": 15, "loss_sum": 30.0},
+        },
+    ]  # fmt: skip
+    assert [EpochRecord.from_dict(line) for line in lines] == RECORDS
+
+
+def test_json_lines_start_from_what_is_known_and_forget_what_a_kill_left(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"epoch": 1}\n{"epo')
+    JsonLines(path, History((RECORDS[0],)))(RECORDS[1])
+    assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [1, 2]
+    assert json.loads(path.read_text().splitlines()[0])["lr"] == 0.1
+
+
+def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def test_tensorboard_reads_the_curves_back(tmp_path: Path) -> None:
+    report = TensorBoard(tmp_path, History(()))
+    for record in (RECORDS[0], STEP, RECORDS[1]):
+        report(record)
+    report.writer.close()
+    found = curves(tmp_path)
+    assert sorted(found) == ["lr", "test/accuracy", "test/loss", "train/accuracy", "train/loss"]
+    assert found["lr"] == [(1, pytest.approx(0.1)), (2, pytest.approx(0.05))]
+    assert found["train/accuracy"] == [(1, 30.0), (2, 60.0)]
+    assert found["test/loss"] == [(2, 1.5)]
+
+
+def test_tensorboard_hides_epochs_that_are_done_again(tmp_path: Path) -> None:
+    cut_off = TensorBoard(tmp_path, History(()))
+    for record in RECORDS:
+        cut_off(record)
+    cut_off.writer.close()
+    again = TensorBoard(tmp_path, History((RECORDS[0],)))
+    again(RECORDS[1])
+    again.writer.close()
+    assert [step for step, _ in curves(tmp_path)["lr"]] == [1, 2]
+
+
+def test_weights_and_biases_is_polite_where_it_is_not_installed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ModuleNotFoundError):
+        WeightsAndBiases(tmp_path, project="p")
+
+
+def test_weights_and_biases_gets_the_curves_and_the_same_run_again(tmp_path: Path, monkeypatch) -> None:
+    started: list[dict] = []
+    logged: list[tuple[dict, int]] = []
+
+    def init(**settings):
+        started.append(settings)
+        return types.SimpleNamespace(log=lambda values, step: logged.append((values, step)))
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    first = WeightsAndBiases(tmp_path, project="p", config={"epochs": 2})
+    assert started == []  # nothing is begun before there is something to tell
+    first(STEP)
+    first(RECORDS[0])
+    WeightsAndBiases(tmp_path, project="p")(RECORDS[1])
+    assert [settings["project"] for settings in started] == ["p", "p"]
+    assert started[0]["config"] == {"epochs": 2}
+    assert started[0]["id"] == started[1]["id"]
+    assert started[1]["resume"] == "allow"
+    assert [step for _, step in logged] == [1, 2]
+    assert logged[1][0]["test/accuracy"] == 25.0
+
+
+def test_reporters_may_be_made_from_the_epochs_known_already(make_net, make_loader, make_config) -> None:
+    known: list[History] = []
+    told: list = []
+
+    def make(history: History):
+        known.append(history)
+        return [told.append]
+
+    train(make_net(), make_loader(), make_config(), reporters=make)
+    assert known == [History(())]
+    assert [record.epoch for record in told] == [1, 2, 3]

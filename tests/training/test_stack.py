@@ -1,0 +1,43 @@
+"""Nets side by side learn what each learns alone."""
+
+import pytest
+import torch
+
+from equalbits.training import DistillConfig, train, train_stack
+
+
+def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, make_config) -> None:
+    seeds, test = [0, 3, 8], make_loader("test")
+    alone = [make_net(seed, dropout=0.3, norm=True) for seed in seeds]
+    stacked = [make_net(seed, dropout=0.3, norm=True) for seed in seeds]
+    expected = [
+        train(model, make_loader(seed=seed), make_config(seed=seed), test=test)
+        for model, seed in zip(alone, seeds, strict=True)
+    ]
+    loaders = [make_loader().with_seed(seed) for seed in seeds]
+    told: list[list] = [[], [], []]
+    reporters = [[heard.append] for heard in told]
+    found = train_stack(stacked, loaders, make_config(), seeds=seeds, test=test, reporters=reporters)
+    for mine, theirs in zip(stacked, alone, strict=True):
+        assert all(
+            torch.equal(a, b) for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True)
+        )
+    for mine, theirs, heard in zip(found, expected, told, strict=True):
+        assert [(r.train, r.test, r.lr) for r in mine.epochs] == [(r.train, r.test, r.lr) for r in theirs.epochs]
+        assert heard == list(mine.epochs)
+
+
+def test_a_net_in_evaluation_mode_is_trained_all_the_same(make_net, make_loader, make_config) -> None:
+    models = [make_net(norm=True).eval()]
+    train_stack(models, [make_loader()], make_config(), seeds=[0])
+    assert float(models[0][1].running_mean.abs().sum()) > 0
+
+
+def test_a_stack_that_does_not_match_is_refused(make_net, make_loader, make_config) -> None:
+    nets, loaders = [make_net(), make_net()], [make_loader(), make_loader()]
+    with pytest.raises(ValueError, match="2 models, 2 loaders and 1 seeds: give one of each per net"):
+        train_stack(nets, loaders, make_config(), seeds=[0])
+    with pytest.raises(ValueError, match=r"loaders of \[6, 11\] batches"):
+        train_stack(nets, [make_loader(), make_loader(batch_size=4)], make_config(), seeds=[0, 1])
+    with pytest.raises(ValueError, match="a stack trains without a teacher"):
+        train_stack(nets, loaders, make_config(distill=DistillConfig(weight=1.0)), seeds=[0, 1])
