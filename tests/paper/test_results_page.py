@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results_page import results_page
+from equalbits.paper.results_page import readme_table, results_page, with_table
 from equalbits.recipes import get_recipe
 from equalbits.recipes.launch import sweep
 from equalbits.recipes.ledger import collect
@@ -17,6 +17,12 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_committed_page_is_the_one_drawn_from_the_committed_ledgers():
     assert (ROOT / "docs" / "results.md").read_text() == results_page(ROOT / "results")
+
+
+def test_the_readme_shows_the_rows_of_the_ledgers():
+    readme = (ROOT / "README.md").read_text()
+    assert readme_table(ROOT / "results") in readme
+    assert with_table(readme, readme_table(ROOT / "results")) == readme
 
 
 @pytest.mark.parametrize("net", ["conv2", "conv4"])

@@ -8,6 +8,8 @@ from typing import Any
 
 from equalbits.paper.published import TABLE_2
 
+_MARKER = "<!-- drawn by python -m equalbits.paper.results_page -->"
+
 _HEAD = """# Results
 
 Drawn from the ledgers in `results/` by `python -m equalbits.paper.results_page`; every number was measured.
@@ -27,8 +29,32 @@ both methods: its latents are 2.4 times as large, so each step crosses fewer ran
 
 def results_page(folder: Path) -> str:
     """The page, from the ledgers of sweeps in ``folder``."""
-    ledgers = [json.loads(path.read_text()) for path in sorted(folder.glob("cifar10-conv*.json"))]
-    return _HEAD + _TABLE_2 + "".join(_section(ledger) for ledger in ledgers)
+    return _HEAD + _TABLE_2 + "".join(_section(ledger) for ledger in _ledgers(folder))
+
+
+def readme_table(folder: Path) -> str:
+    """The few rows that the README shows: each net and method with torch's own start, against the paper."""
+    lines = ["| | paper | equalbits |", "|---|---|---|"]
+    for ledger in _ledgers(folder):
+        net = ledger["recipe"].removeprefix("cifar10-")
+        for case in ledger["cases"]:
+            method = case["settings"]["model.weight_quantizer"]
+            if case["settings"]["model.init"] != "torch" or (net, method) not in TABLE_2:
+                continue
+            last, published = _accuracies(case["runs"], "last"), TABLE_2[net, method]
+            ours = f"{statistics.fmean(last):.2f} ± {statistics.stdev(last):.2f}"
+            lines.append(f"| {net.capitalize()}, {method} | {published.mean:.2f} ± {published.spread:.2f} | {ours} |")
+    return "\n".join(lines)
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README with its table replaced."""
+    before, marker, rest = readme.partition(_MARKER)
+    return before + marker + "\n" + table + "\n\n" + rest.partition("\n\n")[2]
+
+
+def _ledgers(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("cifar10-conv*.json"))]
 
 
 def _section(ledger: Mapping[str, Any]) -> str:
@@ -62,3 +88,4 @@ def _accuracies(runs: Sequence[Mapping[str, Any]], which: str) -> list[float]:
 
 if __name__ == "__main__":
     Path("docs/results.md").write_text(results_page(Path("results")))
+    Path("README.md").write_text(with_table(Path("README.md").read_text(), readme_table(Path("results"))))

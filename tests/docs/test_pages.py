@@ -1,0 +1,54 @@
+"""What the README and the pages show, runs."""
+
+import argparse
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from equalbits.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def _blocks(language: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        blocks = re.findall(rf"```{language}\n(.*?)```", page.read_text(), flags=re.DOTALL)
+        found += [(f"{page.name}-{number}", block) for number, block in enumerate(blocks)]
+    return found
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=name) for name, block in _blocks("python")])
+def test_every_python_block_runs(block, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "block", "exec"), {"__name__": "block"})
+
+
+def _commands() -> list[str]:
+    lines = [line.partition("  #")[0].strip() for _, block in _blocks("bash") for line in block.splitlines()]
+    return [line.partition(" > ")[0] for line in lines if re.match(r"equalbits |torchrun ", line)]
+
+
+@pytest.mark.parametrize("line", sorted(set(_commands())))
+def test_every_command_shown_is_one_that_is_understood(line):
+    words = shlex.split(line.partition("equalbits ")[2])
+    assert words[0] in COMMANDS
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    import_module(f"equalbits.cli.{COMMANDS[words[0]][0]}").add_arguments(parser)
+    parser.parse_args(words[1:])
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_make_targets_named_in_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", (ROOT / "README.md").read_text()):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)
