@@ -7,6 +7,7 @@ from equalbits.nn.latent_free import Bits, BopParameters, bop_parameters
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
 from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
+from equalbits.nn.moments import acting_layers, after_step_, at_epoch_
 from equalbits.nn.names import (
     input_quantizer_by_name,
     list_input_quantizers,
@@ -60,7 +61,10 @@ __all__ = [
     "SwishSignActivation",
     "WeightQuantizer",
     "XNORPlusPlus",
+    "acting_layers",
+    "after_step_",
     "all_layers",
+    "at_epoch_",
     "binarize_",
     "bnn_plus_penalty",
     "bop_parameters",

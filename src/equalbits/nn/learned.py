@@ -51,14 +51,19 @@ class BNNPlus(WeightQuantizer):
     """BNN+ (Darabi et al. 2018): a learned scale for each filter, and the SwishSign gradient.
 
     ``gain · sign(w)`` with ``beta`` the steepness of :func:`~equalbits.functional.standardised.swish_sign`. The gains
-    start at the filter's mean ``|w|``, where the squared penalty is least; the paper does not say. Add
-    ``λ ·`` :func:`bnn_plus_penalty` to the loss.
+    start at the filter's mean ``|w|``, where the squared penalty is least; the paper does not say. To the loss it adds
+    ``penalty_weight · Σ |gain − |w||``, the paper's R1; in a loop of one's own add :func:`bnn_plus_penalty`.
     """
 
     gains: nn.Parameter | None
 
-    def __init__(self, beta: float = 5.0) -> None:
+    def __init__(self, beta: float = 5.0, *, penalty_weight: float = 1e-6) -> None:
         super().__init__()
+        if not penalty_weight >= 0:
+            raise ValueError(
+                f"penalty_weight={penalty_weight} would push weights off their scale: it must be 0 or more"
+            )
+        self.penalty_weight = penalty_weight
         if not beta > 0:
             raise ValueError(f"beta={beta} gives no slope: it must be above 0; 5 is usual")
         self.beta = beta
@@ -76,13 +81,18 @@ class BNNPlus(WeightQuantizer):
         """The gain times the sign, with SwishSign's slope."""
         return times_gains(standardised.swish_sign(latents, symbols, self.beta), self.gains)
 
+    def penalty(self, latents: Tensor) -> Tensor:
+        """How far the latents lie from ±gain, weighed."""
+        return self.penalty_weight * standardised.distance_to_scale(latents, fitted(self.gains))
+
     def initial_scale(self, connections: int) -> float:
         """1: the method learns its own."""
         return 1.0
 
     def extra_repr(self) -> str:
         """The settings, as the constructor takes them."""
-        return f"{self.beta}"
+        weighed = "" if self.penalty_weight == 1e-6 else f", penalty_weight={self.penalty_weight}"
+        return f"{self.beta}{weighed}"
 
 
 @register_quantizer("adabin")

@@ -20,7 +20,8 @@ class BinaryConnect(WeightQuantizer):
 
     ``stochastic`` draws +1 with probability ``(w + 1)/2`` in training, and takes the sign in eval; it wants latents
     that fill ±1, since near 0 every draw is a coin. BNN's weights are the deterministic ones. The scale is the layer's
-    ``√(2/D)``; :func:`clip_latents_` clips as the method does.
+    ``√(2/D)``. After each step the latents are clipped to ±1, as the method does; in a loop of one's own call
+    :func:`~equalbits.nn.after_step_`.
 
     >>> BinaryConnect()(torch.tensor([[-0.5, 0.0, 2.0]]))
     tensor([[-1.,  1.,  1.]])
@@ -37,6 +38,10 @@ class BinaryConnect(WeightQuantizer):
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """The symbols; backward the gradient where ``|w| ≤ 1``."""
         return scaled.bounded(latents, symbols)
+
+    def after_step_(self, latents: Tensor) -> None:
+        """Clip to ±1: further out no gradient would bring a latent back."""
+        latents.clamp_(-1.0, 1.0)
 
     def extra_repr(self) -> str:
         """The settings, as the constructor takes them."""

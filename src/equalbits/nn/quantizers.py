@@ -39,6 +39,16 @@ class WeightQuantizer(nn.Module):
     def fit_(self, latents: Tensor) -> None:
         """Make what the method remembers per latent or per filter. Called once, by the layer that takes it in."""
 
+    def at_epoch_(self, latents: Tensor) -> None:
+        """What the method does before each epoch, in place. It may wait for the device."""
+
+    def after_step_(self, latents: Tensor) -> None:
+        """What the method does after each step, to the latents in place. It must not wait: a graph may record it."""
+
+    def penalty(self, latents: Tensor) -> Tensor:
+        """What the method adds to the loss."""
+        return latents.new_zeros(())
+
     def initial_scale(self, connections: int) -> float:
         """The layer's constant scale: ``√(2/D)`` keeps the variance of activations through a ReLU net near 1."""
         return math.sqrt(2 / connections)

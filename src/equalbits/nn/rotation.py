@@ -60,6 +60,10 @@ class RBNN(WeightQuantizer):
         self.left.copy_(rotation.left)
         self.right.copy_(rotation.right)
 
+    def at_epoch_(self, latents: Tensor) -> None:
+        """Refit, as the authors do at the first batch of every epoch."""
+        self.refit_(latents)
+
     def rotation(self) -> turn.Rotation:
         """The two rotations of the layer."""
         return turn.Rotation(self.left, self.right)

@@ -21,7 +21,8 @@ class Bop(Optimizer):
     ``m ← (1 − gamma) · m + gamma · g`` from ``m = 0``; then ``b ← −b`` where ``b · m > tau``. ``gamma`` is how quickly
     the average adapts: divide it where other optimizers divide the learning rate. ``tau`` is how sure it must be. The
     gradient is that of the bit, so a layer's scale is in it: with a scale ``α`` the same flips need ``α · tau``. The
-    defaults are those of the authors' CIFAR-10 runs.
+    defaults are those of the authors' CIFAR-10 runs. A group's ``gamma`` may be a tensor on the bits' device, which a
+    captured step reads anew each time.
 
     >>> bits = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
     >>> optimizer = Bop([bits], gamma=0.5, tau=0.1)
@@ -68,12 +69,14 @@ class Bop(Optimizer):
         """Which bits change sign."""
         return bop_flips(bits, momentum, group["tau"])
 
-    def _averaged(self, parameter: Tensor, gamma: float) -> Tensor:
+    def _averaged(self, parameter: Tensor, gamma: float | Tensor) -> Tensor:
         state = self.state[parameter]
         if "momentum" not in state:  # at least float32: a small gamma would vanish in less
             precise = torch.promote_types(parameter.dtype, torch.float32)
             state["momentum"] = torch.zeros_like(parameter, dtype=precise)
         momentum: Tensor = state["momentum"]
+        if isinstance(gamma, Tensor):  # alpha would ask the device for its value
+            return momentum.mul_(1 - gamma).add_(parameter.grad * gamma)  # type: ignore[operator]
         return momentum.mul_(1 - gamma).add_(parameter.grad, alpha=gamma)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How the parameters move. One group: weight decay acts on every parameter, as in the paper's code."""
+    """How the parameters move. One group: weight decay acts on every parameter, as in the paper's code.
+
+    ``bop`` and ``balanced-bop`` are for nets whose weights are bits (quantizer ``bits``): they flip the bits by
+    ``gamma`` and ``tau``, ``gamma`` following the schedule as ``lr`` does, and SGD trains the real parameters.
+    """
 
     name: str = "sgd"
     lr: float = 0.1
@@ -15,12 +19,16 @@ class OptimizerConfig:
     nesterov: bool = False
     weight_decay: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
+    gamma: float = 1e-4
+    tau: float = 1e-8
 
     def __post_init__(self) -> None:
-        check_choice("optimizer.name", self.name, ("sgd", "adam", "adamw"))
+        check_choice("optimizer.name", self.name, ("sgd", "adam", "adamw", "bop", "balanced-bop"))
         check_range("optimizer.lr", self.lr, above=0)
         check_range("optimizer.momentum", self.momentum, at_least=0, below=1)
         check_range("optimizer.weight_decay", self.weight_decay, at_least=0)
+        check_range("optimizer.gamma", self.gamma, above=0, at_most=1)
+        check_range("optimizer.tau", self.tau, at_least=0)
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov=true needs optimizer.momentum above 0")
         for beta in self.betas:
@@ -79,8 +87,9 @@ class TrainConfig:
     """All that :func:`train` needs to know beside the model and the batches.
 
     ``precision`` is ``fp32``, ``tf32`` or ``bf16``; ``speed`` is ``plain`` (torch as it comes), ``compiled``
-    (torch.compile) or ``captured`` (compiled, and each step one CUDA graph). ``auto`` takes bf16 and the fastest that
-    works on a GPU, fp32 and plain on a CPU.
+    (torch.compile), ``captured`` (compiled, and each step one CUDA graph) or ``recorded`` (each step one CUDA graph,
+    nothing compiled: slower steps, but they begin at once). ``auto`` takes bf16 and the fastest that works on a GPU,
+    fp32 and plain on a CPU.
 
     >>> TrainConfig(epochs=0)
     Traceback (most recent call last):
@@ -106,7 +115,7 @@ class TrainConfig:
         check_range("epochs", self.epochs, at_least=1)
         check_range("seed", self.seed, at_least=0, below=2**63)
         check_choice("precision", self.precision, ("auto", "fp32", "tf32", "bf16"))
-        check_choice("speed", self.speed, ("auto", "plain", "compiled", "captured"))
+        check_choice("speed", self.speed, ("auto", "plain", "compiled", "captured", "recorded"))
         check_range("label_smoothing", self.label_smoothing, at_least=0, below=1)
         check_range("clip_norm", self.clip_norm, at_least=0)
         check_range("accumulate", self.accumulate, at_least=1)
@@ -116,6 +125,11 @@ class TrainConfig:
             raise ValueError(
                 f"schedule.warmup_epochs={self.schedule.warmup_epochs} leaves nothing of {self.epochs} epochs"
             )
+
+    @property
+    def in_graph(self) -> bool:
+        """Whether each step is one CUDA graph."""
+        return self.speed in ("captured", "recorded")
 
     def settled(self, device: str, *, can_capture: bool, can_compile: bool = True) -> "TrainConfig":
         """The same settings with every ``auto`` decided for this kind of device."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equalbits.nn import freeze_latents_, set_global_masks_, set_progress
+from equalbits.nn import at_epoch_, freeze_latents_, set_global_masks_, set_progress
 from equalbits.nn.sieve import Sieve
 from equalbits.training import distributed
 from equalbits.training.captured import CapturedSteps, DeviceBatches
@@ -45,11 +45,13 @@ class Run:
         can_capture = self.alone and not config.distill.wants_teacher and _on_device(batches, self.device)
         self.config = config.settled(self.device.type, can_capture=can_capture, can_compile=_can_compile())
         self.may_fall_back = config.speed == "auto"
-        if self.config.speed == "captured" and not can_capture:
-            raise ValueError("speed='captured' needs one process, data on a GPU and no teacher: use 'compiled'")
+        if self.config.in_graph and not can_capture:
+            raise ValueError(
+                f"speed={self.config.speed!r} needs one process, data on a GPU and no teacher: use 'compiled'"
+            )
         if self.config.speed != "plain":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = make_optimizer(model, config.optimizer, capture=self.config.speed == "captured")
+        self.optimizer = make_optimizer(model, config.optimizer, capture=self.config.in_graph)
         self.meter = Meter(self.device)
         self.epoch, self.batch = 0, 0
         self.epochs: list[EpochRecord] = []
@@ -97,6 +99,8 @@ class Run:
         self.resumed_at = time.perf_counter()
         self.first_batch, self.seen_before = self.batch, self.meter.read(everywhere=False).total
         set_progress(self.model, self.epoch / self.config.epochs)
+        if self.batch == 0:  # an epoch that is gone on with began before
+            at_epoch_(self.model)
         self.model.train()
 
     def steps(self) -> Iterator[int]:
@@ -116,7 +120,7 @@ class Run:
         return plain_steps(self.step, self.batches, self.epoch, self.batch)
 
     def _capture_once(self) -> None:
-        if self.config.speed != "captured" or self.captured is not None:
+        if not self.config.in_graph or self.captured is not None:
             return
         try:
             self.captured = CapturedSteps([self.step], [cast("DeviceBatches", self.batches)])

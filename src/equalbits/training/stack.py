@@ -53,7 +53,7 @@ def train_stack(
         for run in runs:
             run.make_step()
         captured = None
-        if runs[0].config.speed == "captured":
+        if runs[0].config.in_graph:
             captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
         while runs[0].epoch < config.epochs:
             began = time.perf_counter()

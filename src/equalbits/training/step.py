@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from equalbits.nn import acting_layers, after_step_, bop_parameters
+from equalbits.nn.moments import penalty
+from equalbits.optim import BalancedBop, Bop, Together
 from equalbits.training import distributed
 from equalbits.training.config import OptimizerConfig, TrainConfig
 from equalbits.training.distill import Loss
@@ -61,28 +64,48 @@ def as_batches(loader: AnyBatches) -> Batches:
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, capture: bool = False) -> torch.optim.Optimizer:
     """The optimizer of all parameters that learn; with ``capture`` its learning rate lives on the device."""
+    if config.name in ("bop", "balanced-bop"):
+        return _latent_free(model, config, capture=capture)
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learning:
         raise ValueError("the model has no parameter that learns: every one has requires_grad=False")
+    return _torchs_own(learning, config, capture=capture)
+
+
+def _torchs_own(learning: list[nn.Parameter], config: OptimizerConfig, *, capture: bool) -> torch.optim.Optimizer:
     device = learning[0].device
     shared: dict[str, Any] = {
         "lr": torch.tensor(config.lr, device=device) if capture else config.lr,
         "weight_decay": config.weight_decay,
         "fused": device.type == "cuda" or None,
     }
-    if config.name == "sgd":
+    if config.name in ("sgd", "bop", "balanced-bop"):
         return torch.optim.SGD(learning, momentum=config.momentum, nesterov=config.nesterov, **shared)
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     return kind(learning, betas=config.betas, capturable=capture, **shared)
 
 
+def _latent_free(model: nn.Module, config: OptimizerConfig, *, capture: bool) -> torch.optim.Optimizer:
+    """Bop for the bits, SGD for the real parameters that learn, where there are any."""
+    bits, reals = bop_parameters(model)
+    kind = Bop if config.name == "bop" else BalancedBop
+    flipping = kind(bits, gamma=config.gamma, tau=config.tau)
+    for group in flipping.param_groups:
+        group["gamma_per_lr"] = config.gamma / config.lr
+        if capture:
+            group["gamma"] = torch.tensor(config.gamma, device=group["params"][0].device)
+    learning = [parameter for parameter in reals if parameter.requires_grad]
+    return Together(flipping, _torchs_own(learning, config, capture=capture)) if learning else flipping
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Set it for every group, in place where it lives on the device."""
+    """Set it for every group, in place where it lives on the device; Bop's ``gamma`` moves as it does."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+        name, value = ("gamma", lr * group["gamma_per_lr"]) if "gamma_per_lr" in group else ("lr", lr)
+        if isinstance(group[name], Tensor):
+            group[name].fill_(value)
         else:
-            group["lr"] = lr
+            group[name] = value
 
 
 class Step:
@@ -100,6 +123,7 @@ class Step:
         self.compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
         self.full_size = 0
         self.refused: Tensor | None = None
+        self.penalised, self.acts = acting_layers(model, "penalty"), bool(acting_layers(model, "after_step_"))
         if config.speed in ("compiled", "captured"):
             self.compiled = torch.compile(self.forward, dynamic=False)
 
@@ -109,7 +133,8 @@ class Step:
             logits = self.model(images)
         logits = logits.float()
         loss = self.loss(logits, labels, images)
-        return loss, count_guesses(logits, labels, loss * len(labels))
+        counts = count_guesses(logits, labels, loss * len(labels))
+        return (loss + penalty(self.penalised) if self.penalised else loss), counts
 
     def __call__(self, images: Tensor, labels: Tensor) -> None:
         """Take one step."""
@@ -133,6 +158,8 @@ class Step:
         if self.config.clip_norm > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
+        if self.acts:
+            after_step_(self.model)
 
     def _gradients_kept_here(self, more_to_come: bool) -> AbstractContextManager[None]:
         """Share gradients with other processes once a batch, after its last part."""
