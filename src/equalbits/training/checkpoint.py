@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 LAST, BEST = "last.safetensors", "best.safetensors"
@@ -38,15 +38,16 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and facts of a checkpoint, on the CPU; a file that is not whole and unchanged is refused."""
     try:
-        with safe_open(path, framework="pt") as file:
-            noted = file.metadata() or {}
-            facts = json.loads(noted["equalbits"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = path.read_bytes()  # in one go: a path opened twice may be two files, when a run is saving meanwhile
+        length = int.from_bytes(content[:8], "little")
+        noted = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+        tensors = load(content)
+        facts = json.loads(noted["equalbits"])
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not there: name the folder of a run, or train one first") from None
     except KeyError:
         raise CheckpointError(f"{path} is a safetensors file, but no checkpoint of ours: name another") from None
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+    except (SafetensorError, ValueError, AttributeError, OSError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint that can be read ({error}): delete it to train again, or name another"
         ) from None
