@@ -14,6 +14,11 @@ COMMANDS = {
     "demo": ("demo", "train sign, IR-Net and bi-half side by side on the embedded data, and draw them (2 minutes)"),
     "train": ("train", "train a recipe, or a TOML file of your own; go on where it stopped"),
     "sweep": ("sweep", "train every combination of some settings with several seeds, side by side on one GPU"),
+    "compare": ("compare", "train methods alike on one net and data set, and set them side by side: table and picture"),
+    "reproduce": (
+        "reproduce",
+        "measure a figure or table of the paper, draw it, and hold it against what the paper says",
+    ),
     "evaluate": ("evaluate", "score a trained run on every test image"),
     "list": ("list", "show recipes, models, methods and data sets by name; --show NAME prints a recipe"),
     "inspect": ("inspect", "look into a trained run: layers, bits, bytes, and whether every filter holds its ratio"),

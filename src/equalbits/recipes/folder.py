@@ -67,22 +67,31 @@ def finish(out: Path, facts: dict[str, Any]) -> None:
 def facts_of(recipe: Recipe, device: str, place: Place, history: History, seconds: float) -> dict[str, Any]:
     """What made a result, and the result."""
     last, best = history.last, history.best
-    on_gpu = device.startswith("cuda")
+    made = where_and_with(device)
     return {
         "recipe": recipe.as_dict(),
         "seed": recipe.train.seed,
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
-        "peak_device_bytes": torch.cuda.max_memory_allocated(device) if on_gpu else None,
+        "device": made["device"],
+        "peak_device_bytes": torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
         "processes": place.world_size,
+        "versions": made["versions"],
+        "command": shlex.join(["equalbits", *sys.argv[1:]]),
+        "seconds": round(seconds, 2),
+        "last": last.as_dict() if last else None,
+        "best": best.as_dict() if best else None,
+    }
+
+
+def where_and_with(device: str) -> dict[str, Any]:
+    """The device's name, and the versions of what ran on it."""
+    on_gpu = device.startswith("cuda")
+    return {
+        "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
         "versions": {
             "equalbits": equalbits.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
-        "command": shlex.join(["equalbits", *sys.argv[1:]]),
-        "seconds": round(seconds, 2),
-        "last": last.as_dict() if last else None,
-        "best": best.as_dict() if best else None,
     }
 
 

@@ -1,0 +1,143 @@
+"""A comparison's table and picture, drawn from its counts."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from equalbits.analysis.table import as_table
+from equalbits.recipes.compare import HOW, Compared, Comparison
+from equalbits.training.checkpoint import write_atomically
+
+UP, DOWN, EXACT, OTHER = "#1f3b73", "#29a7c9", "#1f3b73", "#9aa0a8"
+_HEADER = (
+    *("method", "test accuracy", "n", "entropy, bits", "flips to +1", "flips to −1"),
+    *("filters exactly half", "seconds", "packed bytes"),
+)
+
+
+def ranked(comparison: Comparison) -> list[Compared]:
+    """The methods, best mean first; those that failed last."""
+    return sorted(comparison.rows, key=lambda row: (row.mean is None, -(row.mean or 0), row.method))
+
+
+def table(comparison: Comparison) -> str:
+    """The table as plain text."""
+    return as_table(_HEADER, [_cells(row) for row in ranked(comparison)])
+
+
+def _cells(row: Compared) -> list[str]:
+    if row.mean is None:
+        return [row.method, "failed", "0", *("–",) * 6]
+    lost = f" ({len(row.failed)} failed)" if row.failed else ""
+    spread = "" if row.std is None else f" ± {row.std:.2f}"
+    bits = ["–"] * 4
+    if row.entropy:
+        bits = [
+            f"{statistics.fmean(row.entropy):.5f}",
+            f"{statistics.fmean(row.to_positive):,.0f}",
+            f"{statistics.fmean(row.to_negative):,.0f}",
+            f"{statistics.fmean(row.exact_filters):,.0f} of {row.filters:,}",
+        ]
+    seconds = f"{statistics.fmean(row.seconds):.1f}"
+    return [
+        row.method,
+        f"{row.mean:.2f}{spread} %{lost}",
+        str(len(row.correct)),
+        *bits,
+        seconds,
+        f"{row.packed_bytes:,}",
+    ]
+
+
+def write_markdown(comparison: Comparison, out: Path) -> None:
+    """Write compare.md: the table, what made it, and how each number was taken."""
+    facts = comparison.facts
+    versions = "; ".join(", ".join(f"{name} {number}" for name, number in each.items()) for each in facts["versions"])
+    settings = facts["settings"]
+    lines = [
+        f"# Methods on {facts['recipe']}",
+        "",
+        f"{settings['model']['name']} {settings['model']['options'] or ''} on {settings['data']['name']}, "
+        f"{settings['epochs']} epochs, seeds {', '.join(map(str, facts['seeds']))} (n = {facts['n']}), "
+        f"on {', '.join(facts['device'])}; {versions}. The same start and the same batches for every method. "
+        "No method was tuned for this net: a ranking here is one of these settings, not of the methods at their best.",
+        "",
+        f"| {' | '.join(_HEADER)} |",
+        f"|---|{'---:|' * (len(_HEADER) - 1)}",
+        *(f"| {' | '.join(_cells(row))} |" for row in ranked(comparison)),
+        "",
+        "Entropy, flips, filters and seconds are means over the seeds; each seed's counts are in compare.json.",
+        "",
+        *(f"- {name.replace('_', ' ')}: {words}." for name, words in HOW.items()),
+        *(f"- {row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()),
+    ]
+    write_atomically(out / "compare.md", ("\n".join(lines) + "\n").encode())
+
+
+def draw(comparison: Comparison, out: Path) -> None:
+    """Draw accuracy, entropy, flips, exact filters, time and size of every method as compare.png and compare.svg."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("the picture needs matplotlib: pip install 'equalbits[plot]'; the numbers are kept") from None
+    rows = [row for row in reversed(ranked(comparison)) if row.mean is not None]
+    if not rows:
+        return
+    figure = Figure(figsize=(15, 2.2 + 0.34 * len(rows)), layout="constrained")
+    panels = figure.subplots(1, 6, sharey=True, width_ratios=(2.2, 1.4, 2.0, 1.0, 1.0, 1.0))
+    _accuracy(panels[0], rows)
+    _entropy(panels[1], rows)
+    _flips(panels[2], rows)
+    shares = [100 * statistics.fmean(row.exact_filters) / row.filters if row.filters else 0.0 for row in rows]
+    _bars(panels[3], shares, rows, "filters exactly half, %")
+    _bars(panels[4], [statistics.fmean(row.seconds) for row in rows], rows, "seconds a net")
+    _bars(panels[5], [row.packed_bytes / 1000 for row in rows], rows, "packed size, kB")
+    panels[0].set_yticks(range(len(rows)), [row.method for row in rows])
+    facts = comparison.facts
+    figure.suptitle(
+        f"{facts['recipe']}: the same net, data, start and batches (n = {facts['n']} seeds); "
+        "dark: every filter's share of +1 is promised"
+    )
+    for kind in ("png", "svg"):
+        figure.savefig(out / f"compare.{kind}", dpi=110)
+
+
+def _colours(rows: Sequence[Compared]) -> list[str]:
+    return [OTHER if row.p_pos is None else EXACT for row in rows]
+
+
+def _accuracy(axes: Any, rows: Sequence[Compared]) -> None:
+    for place, (row, colour) in enumerate(zip(rows, _colours(rows), strict=True)):
+        axes.errorbar(row.mean, place, xerr=row.std, fmt="o", color=colour, capsize=3)
+        axes.plot(row.accuracies, [place] * len(row.correct), ".", color=colour, alpha=0.45, markersize=4)
+    axes.set_xlabel("test accuracy, % (last epoch,\nmean ± std, a dot for each seed)")
+    axes.grid(alpha=0.25)
+
+
+def _entropy(axes: Any, rows: Sequence[Compared]) -> None:
+    places = [place for place, row in enumerate(rows) if row.entropy]
+    found = [statistics.fmean(rows[place].entropy) for place in places]
+    axes.scatter(found, places, color=[_colours(rows)[place] for place in places], s=28, zorder=3)
+    attainable = [row.attainable_entropy for row in rows if row.attainable_entropy]
+    if attainable:
+        axes.axvline(attainable[0], color="black", linestyle=":", linewidth=1)
+    axes.set_xlabel("weight entropy, bits\n(dotted: attainable)")
+    axes.grid(alpha=0.25)
+
+
+def _flips(axes: Any, rows: Sequence[Compared]) -> None:
+    for place, row in enumerate(rows):
+        if row.entropy:
+            axes.barh(place, statistics.fmean(row.to_positive) / 1000, color=UP, height=0.6)
+            axes.barh(place, -statistics.fmean(row.to_negative) / 1000, color=DOWN, height=0.6)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_xlabel("flips between epochs, thousands\n(left: to −1, right: to +1)")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
+    axes.grid(alpha=0.25, axis="x")
+
+
+def _bars(axes: Any, values: Sequence[float], rows: Sequence[Compared], label: str) -> None:
+    axes.barh(range(len(rows)), values, color=_colours(rows), height=0.6)
+    axes.set_xlabel(label)
+    axes.grid(alpha=0.25, axis="x")

@@ -1,0 +1,79 @@
+"""The style all pictures share: colours by method, figures without a screen, PNG and SVG side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"
+METHODS = {
+    "sign": "Sign",
+    "irnet-stable": "IR-Net",
+    "irnet": "IR-Net",
+    "bihalf": "Bi-half",
+    "bits": "Bop",
+    "pruned-sign": "Sign, smallest weights cut",
+    "pruned-bihalf": "Bi-half, middle ranks cut",
+    "pruned-bihalf-score": "Bi-half on learned masks",
+    "mpt": "MPT, frozen signs",
+}
+COLOURS = {
+    "sign": "#8a8a8a",
+    "irnet-stable": "#e08e2b",
+    "irnet": "#e08e2b",
+    "bihalf": "#1f3b73",
+    "bits": "#5b8c5a",
+    "pruned-sign": "#8a8a8a",
+    "pruned-bihalf": "#1f3b73",
+    "pruned-bihalf-score": "#29a7c9",
+    "mpt": "#d1495b",
+}
+#: For the steps of a grid, from few to many.
+SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
+
+
+def new_figure(width: float, height: float, *, title: str = "") -> Any:
+    """An empty figure, in inches; matplotlib is asked for only here."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("the picture needs matplotlib: pip install 'equalbits[plot]'; the numbers are kept") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def panel(figure: Any, place: Any, *, x: str, y: str, title: str = "", **settings: Any) -> Any:
+    """Axes at a place of a grid (``(rows, columns, number)`` or a cell), named and with a faint grid."""
+    axes = figure.add_subplot(*place, **settings) if isinstance(place, tuple) else figure.add_subplot(place, **settings)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    axes.grid(alpha=0.25)
+    return axes
+
+
+def legend(axes: Any, **settings: Any) -> None:
+    """A legend without a frame, where something was drawn under a name."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, **settings)
+
+
+def mean_and_range(axes: Any, x: Sequence[float], values: Sequence[Sequence[float]], **settings: Any) -> None:
+    """A line through the means, and a band from the least to the most; places without values are left out."""
+    kept = [(at, some) for at, some in zip(x, values, strict=True) if some]
+    if not kept:
+        return
+    places = [at for at, _ in kept]
+    (line,) = axes.plot(places, [sum(some) / len(some) for _, some in kept], marker="o", markersize=3.5, **settings)
+    least, most = [min(some) for _, some in kept], [max(some) for _, some in kept]
+    axes.fill_between(places, least, most, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def save(figure: Any, out: Path, name: str) -> None:
+    """Write the figure as PNG and SVG; the same numbers give the same SVG."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": name}):
+        figure.savefig(out / f"{name}.png", dpi=110)
+        figure.savefig(out / f"{name}.svg", metadata={"Date": None})

@@ -1,0 +1,151 @@
+"""An item is a figure or table of the paper: how it is measured, drawn, and held against what the paper says.
+
+Numbers come first: :func:`reproduce` measures into result.json, and everything else is made from that file. So a second
+call draws without training, and a measurement that was cut off goes on with the runs that are missing.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from equalbits.nn.names import unknown
+from equalbits.paper.claims import Claim, write_claims
+from equalbits.recipes.folder import where_and_with
+from equalbits.recipes.make import pick_device
+from equalbits.training import Reporter
+from equalbits.training.checkpoint import write_atomically
+
+#: Name of an item to the module that holds it; each is imported when it is asked for.
+ITEMS = {
+    "fig6": "fig6_toy",
+}
+
+#: What an item measured: plain data fit for JSON, counts before shares.
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How an item is to be measured.
+
+    ``quick`` takes small nets on the embedded data in place of the paper's setting. ``settings`` are a recipe's, laid
+    over the item's own; ``grid`` replaces the values an item goes through, by name; ``seeds`` its seeds. ``stack``
+    trains so many seeds at once (0: all that fit, on a GPU; one by one on a CPU).
+    """
+
+    quick: bool = False
+    root: Path | None = None
+    device: str = "auto"
+    stack: int = 0
+    seeds: Sequence[int] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    tell: Callable[[str], None] = lambda line: None
+    reporters: Sequence[Reporter] = ()
+
+    def asked(self) -> dict[str, Any]:
+        """What decides the numbers, as plain data."""
+        grid = {name: list(values) for name, values in self.grid.items()}
+        return {"quick": self.quick, "seeds": list(self.seeds), "settings": dict(self.settings), "grid": grid}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A figure or table: its name, and three functions of which only the first may train.
+
+    ``measure(out, options)`` gives the numbers; ``draw(result, out)`` the pictures; ``claims(result)`` the rows that
+    hold them against the paper. ``needs`` names the data of the full version, empty where there is none.
+    """
+
+    name: str
+    title: str
+    needs: str
+    measure: Callable[[Path, Options], Result]
+    draw: Callable[[Result, Path], None]
+    claims: Callable[[Result], list[Claim]]
+
+
+def list_items() -> list[str]:
+    """The names of all items.
+
+    >>> "fig6" in list_items()
+    True
+    """
+    return list(ITEMS)
+
+
+def get_item(name: str) -> Item:
+    """The item of this name.
+
+    >>> get_item("fig6").title
+    'Decision boundaries of a toy net with binary weights'
+    >>> get_item("figure6")
+    Traceback (most recent call last):
+    ValueError: item 'figure6' is not known: did you mean 'fig6'? There are: ...
+    """
+    if name not in ITEMS:
+        raise unknown("item", name, ITEMS)
+    item: Item = import_module(f"equalbits.paper.{ITEMS[name]}").ITEM
+    return item
+
+
+def reproduce(item: str | Item, out: Path | str, *, options: Options | None = None, **settings: Any) -> list[Claim]:
+    """Measure an item into ``out``, unless it was, then draw it and write a row per claim.
+
+    ``settings`` are those of :class:`Options`, as in ``reproduce("fig2", "runs/fig2", quick=True, device="cpu")``.
+    The folder then holds result.json, pictures as PNG and SVG, claims.md and claims.json, and the runs themselves.
+    """
+    item = get_item(item) if isinstance(item, str) else item
+    options = options or Options(**settings)
+    out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: name a folder, new or of the same item, with --out")
+    result = _known(item, out / "result.json", options) or _measured(item, out, options)
+    item.draw(result, out)
+    claims = item.claims(result)
+    write_claims(claims, result, out)
+    return claims
+
+
+def _known(item: Item, path: Path, options: Options) -> Result | None:
+    """What an earlier call measured; a folder of something else is refused."""
+    if not path.exists():
+        return None
+    result: Result = json.loads(path.read_text())
+    for what, was, wanted in (
+        ("item", result["item"], item.name),
+        *((name, result["asked"][name], value) for name, value in _plain(options.asked()).items()),
+    ):
+        if was != wanted:
+            raise ValueError(
+                f"{path} was measured with {what}={was}, not {wanted}: ask for the same again, or use another --out"
+            )
+    return result
+
+
+def _measured(item: Item, out: Path, options: Options) -> Result:
+    began = time.perf_counter()
+    device = pick_device(options.device)
+    out.mkdir(parents=True, exist_ok=True)
+    measured = item.measure(out, options)
+    result = {
+        "item": item.name,
+        "title": item.title,
+        "quick": options.quick,
+        "asked": options.asked(),
+        **where_and_with(device),
+        "seconds": round(time.perf_counter() - began, 2),
+        **measured,
+    }
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
+    write_atomically(out / "result.json", f"{{\n{lines}\n}}\n".encode())
+    return _plain(result)  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    """As it reads after a trip through JSON, so that the first call draws from what the second will find."""
+    return json.loads(json.dumps(value))

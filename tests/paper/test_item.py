@@ -1,0 +1,114 @@
+"""What every item shares: measured once, drawn from what was stored, and rows that come from it."""
+
+import json
+
+import pytest
+
+from equalbits.cli import main
+from equalbits.paper import Claim, Item, Options, get_item, list_items, reproduce
+from equalbits.paper.claims import above, near
+
+
+def counting_item(calls):
+    def measure(out, options):
+        calls.append(options)
+        return {"seeds": [0], "value": 3, "notes": ["one note"]}
+
+    def claims(result):
+        row = {"claim": "a|b", "paper": "2", "ours": str(result["value"]), "difference": result["value"] - 2.0}
+        return [Claim(**row, agrees=False, within="nothing", n=1)]
+
+    return Item(
+        name="counted",
+        title="Counted",
+        needs="",
+        measure=measure,
+        draw=lambda result, out: (out / "drawn").write_text(str(result["value"])),
+        claims=claims,
+    )
+
+
+def test_a_second_call_draws_without_measuring(tmp_path):
+    calls = []
+    item = counting_item(calls)
+    first = reproduce(item, tmp_path, quick=True, device="cpu")
+    (tmp_path / "drawn").unlink()
+    assert reproduce(item, tmp_path, quick=True, device="cpu") == first
+    assert len(calls) == 1
+    assert (tmp_path / "drawn").read_text() == "3"
+
+
+def test_the_result_says_what_made_it(tmp_path):
+    reproduce(counting_item([]), tmp_path, quick=True, device="cpu", settings={"epochs": 1})
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["asked"] == {"quick": True, "seeds": [], "settings": {"epochs": 1}, "grid": {}}
+    assert set(result["versions"]) == {"equalbits", "torch", "python"}
+    assert result["device"] and result["seconds"] >= 0
+    text = (tmp_path / "claims.md").read_text()
+    assert "| a∣b | 2 | 3 | +1.00 | no | nothing | 1 |" in text
+    assert "quick measurement" in text and "- one note" in text
+    assert json.loads((tmp_path / "claims.json").read_text())[0]["ours"] == "3"
+
+
+@pytest.mark.parametrize("other", [{"quick": False}, {"seeds": (1,)}, {"settings": {"epochs": 2}}])
+def test_a_folder_of_another_measurement_is_refused(tmp_path, other):
+    reproduce(counting_item([]), tmp_path, quick=True, device="cpu")
+    with pytest.raises(ValueError, match=r"was measured with .*another --out"):
+        reproduce(counting_item([]), tmp_path, options=Options(**{"quick": True, "device": "cpu", **other}))
+
+
+def test_a_folder_of_another_item_is_refused(tmp_path):
+    reproduce(counting_item([]), tmp_path, device="cpu")
+    with pytest.raises(ValueError, match="measured with item=counted, not fig6"):
+        reproduce("fig6", tmp_path, device="cpu")
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        reproduce("fig6", tmp_path / "taken")
+
+
+@pytest.mark.parametrize("name", list_items())
+def test_every_item_is_listed_under_its_own_name(name):
+    item = get_item(name)
+    assert item.name == name and item.title
+
+
+def _case(*correct, total=1000):
+    score = [{"last": {"test": {"correct": right, "total": total}}} for right in correct]
+    return {"runs": score}
+
+
+def test_a_gap_within_two_standard_errors_decides_nothing():
+    assert above("", _case(800, 802), _case(799, 801)).agrees is None
+    assert above("", _case(900, 902), _case(799, 801)).agrees is True
+    assert above("", _case(799, 801), _case(900, 902)).agrees is False
+
+
+def test_a_case_that_diverged_loses_to_one_that_did_not():
+    lost = {"runs": [{"last": None, "diverged": "the loss is nan"}]}
+    assert above("", _case(800), lost).agrees is True
+    assert above("", lost, _case(800)).agrees is False
+    assert above("", lost, lost).agrees is None
+    assert near("", lost, 80.0, 0.5).agrees is False
+
+
+def test_near_means_within_the_published_spread():
+    assert near("", _case(801, 803), 80.0, 0.5).agrees is True
+    assert near("", _case(801, 803), 80.0, 0.5).difference == pytest.approx(0.2)
+    assert near("", _case(811, 813), 80.0, 0.5).agrees is False
+
+
+def test_the_command_prints_rows_and_a_wrong_item_names_the_nearest(tmp_path, capsys):
+    assert main(["reproduce", "fig6", "--out", str(tmp_path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [row["agrees"] for row in printed["claims"]] == [True] * 6 + [None]
+    assert (tmp_path / "fig6.png").exists() and (tmp_path / "fig6.svg").exists()
+    assert main(["reproduce", "fgi6", "--out", str(tmp_path)]) == 1
+    assert "did you mean 'fig6'?" in capsys.readouterr().err
+
+
+def test_the_command_without_an_item_lists_them(capsys):
+    assert main(["reproduce"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list_items()
