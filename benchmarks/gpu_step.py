@@ -1,0 +1,145 @@
+"""One optimizer step on a GPU, ms: the released way, full precision, sign and bi-half, timed in turns in one run.
+
+    python benchmarks/gpu_step.py [RESULT.json] [--nets conv2,resnet18-1w1a] [--rounds 7]
+
+* released: re-created in our own words: sort on the device, the ±1 template built on the host with numpy and copied
+  over at every forward, float32 with TF32 allowed, eager, plain SGD.
+* the others: bfloat16 autocast, channels_last, compiled, the whole step with its batch and augmentation one CUDA graph.
+  "real" is the same net with real weights (and, for 1w1a, real activations) captured the same way.
+"""
+
+import argparse
+import gc
+import json
+import platform
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equalbits.data import Loader, load_dataset
+from equalbits.models import create_model
+from equalbits.nn import WeightQuantizer
+from equalbits.training import TrainConfig
+from equalbits.training.captured import CapturedSteps
+from equalbits.training.distill import label_loss
+from equalbits.training.score import Meter
+from equalbits.training.step import Step, make_optimizer
+
+NETS = {
+    **{name: (name, False) for name in ("conv2", "conv4", "conv6", "conv8")},
+    **{f"{name}-{bits}": (name, bits == "1w1a") for name in ("resnet18", "resnet34") for bits in ("1w1a", "1w32a")},
+}
+STEPS = 20  # between two events
+
+
+class ReleasedBiHalf(WeightQuantizer):
+    """Half of each filter +1, found as the released code finds it."""
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """A sort, a template from the host, a scatter."""
+        rows = latents.detach().flatten(1)
+        order = rows.sort(dim=1).indices
+        template = np.ones(rows.shape, dtype=np.float32)
+        template[:, : rows.shape[1] // 2] = -1
+        symbols = torch.zeros_like(rows).scatter_(1, order, torch.from_numpy(template).to(rows.device))
+        return symbols.view(latents.shape)
+
+
+def ways(net: str, binary_inputs: bool, loader: Loader) -> dict[str, Callable[[], None]]:
+    """What runs STEPS steps of each way."""
+    found: dict[str, Callable[[], None]] = {}
+    inputs = "sign" if binary_inputs else None
+    found["released"] = eager(net, ReleasedBiHalf(), inputs, loader)
+    for name, weights, activations in (
+        ("real", None, nn.Identity() if binary_inputs else None),
+        ("sign", "sign", inputs),
+        ("bihalf", "bihalf", inputs),
+    ):
+        found[name] = captured(net, weights, activations, loader)
+    return found
+
+
+def make_step(net: str, weights: object, inputs: object, config: TrainConfig) -> Step:
+    torch.manual_seed(0)
+    model = create_model(net, num_classes=10, weight_quantizer=weights, input_quantizer=inputs).cuda()  # type: ignore[arg-type]
+    if config.speed != "plain":
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = make_optimizer(model, config.optimizer, capture=config.speed == "captured")
+    return Step(model.train(), optimizer, label_loss(config), config, Meter(torch.device("cuda")))
+
+
+def eager(net: str, weights: object, inputs: object, loader: Loader) -> Callable[[], None]:
+    step = make_step(net, weights, inputs, TrainConfig(epochs=1, speed="plain", precision="tf32"))
+    batch = next(loader.epoch(0))
+
+    def run() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        for _ in range(STEPS):
+            step(*batch)
+
+    return run
+
+
+def captured(net: str, weights: object, inputs: object, loader: Loader) -> Callable[[], None]:
+    torch.compiler.reset()
+    step = make_step(net, weights, inputs, TrainConfig(epochs=1, speed="captured", precision="bf16"))
+    steps = CapturedSteps([step], [loader])
+
+    def run() -> None:
+        steps.counter.zero_()
+        for _ in range(STEPS):
+            steps.graph.replay()
+
+    return run
+
+
+def milliseconds(run: Callable[[], None]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / STEPS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", nargs="?", help="where to write the JSON")
+    parser.add_argument("--nets", default=",".join(NETS), help=f"of {', '.join(NETS)}")
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("gpu_step: there is no CUDA device to measure")
+    data = load_dataset(f"synthetic:3x32x32:10:{128 * (STEPS + 1)}", split="train", device="cuda")
+    loader = Loader(data, batch_size=128, shuffle=True, augment=True)
+    rows = {}
+    print(f"{'ms a step':<16}{'released':>10}{'real':>9}{'sign':>9}{'bihalf':>9}  released/ours  ours/real")
+    for name in options.nets.split(","):
+        runs = ways(*NETS[name], loader)
+        for run in runs.values():
+            run()
+        times: dict[str, list[float]] = {way: [] for way in runs}
+        for _ in range(options.rounds):
+            for way, run in runs.items():
+                times[way].append(milliseconds(run))
+        middle = {way: statistics.median(found) for way, found in times.items()}
+        gain, cost = middle["released"] / middle["bihalf"], middle["bihalf"] / middle["real"]
+        numbers = f"{middle['released']:>10.2f}" + "".join(f"{middle[w]:>9.3f}" for w in ("real", "sign", "bihalf"))
+        print(f"{name:<16}{numbers}{gain:>13.1f}×{cost:>10.3f}", flush=True)
+        rows[name] = {"median_ms": middle, "all_ms": times}
+        del runs
+        gc.collect()
+        torch.cuda.empty_cache()
+    if options.result:
+        made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
+        facts = {"what": "ms per optimizer step, batch 128", **made, "steps": STEPS, "rounds": options.rounds}
+        Path(options.result).write_text(json.dumps({**facts, "nets": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
