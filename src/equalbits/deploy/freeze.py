@@ -1,0 +1,117 @@
+"""A copy of a model with every weight decided: what is traced, and what the packed answer is held against."""
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from equalbits.deploy.packing import BinaryWeights, binary_weights
+from equalbits.deploy.steps import PackError
+from equalbits.nn import BinaryLayer
+
+#: The most images of the example that the packed answer is checked on.
+MOST_IMAGES = 16
+
+_BUFFER = "frozen_binary_weight"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The traced model, its binary layers by the name of the tensor they multiply with, and its answer to ``images``.
+
+    The answer is the model's own, found before anything was frozen.
+    """
+
+    program: ExportedProgram
+    binary: dict[str, BinaryWeights]
+    images: Tensor
+    answer: Tensor
+
+
+def freeze(model: nn.Module, example: Tensor) -> Frozen:
+    """Trace a copy of ``model`` in eval and float32 on the CPU; the model itself is left alone.
+
+    Each binary layer's weights are found once and become a buffer, so that the trace has a plain convolution in its
+    place, whatever the method; the layer's own forward still says how it pads and what becomes of its input.
+    """
+    images = _check_example(example)
+    kept = copy.deepcopy(_unwrapped(model)).cpu().eval()
+    narrow = any(p.is_floating_point() and p.element_size() < 4 for p in kept.parameters())
+    kept = kept.float() if narrow else kept  # the same weights: every half is a float32
+    dtype = next((p.dtype for p in kept.parameters() if p.is_floating_point()), torch.float32)
+    with torch.no_grad():
+        answer = _check_answer(kept(images.to(dtype)), len(images))
+        binary = _freeze_layers(kept)
+        program = _export(kept.float(), images)
+    return Frozen(program, binary, images, answer.float())
+
+
+def _freeze_layers(model: nn.Module) -> dict[str, BinaryWeights]:
+    frozen: dict[int, BinaryWeights] = {}
+    found = {}
+    for name, layer in model.named_modules(remove_duplicate=False):
+        if not isinstance(layer, BinaryLayer):
+            continue
+        if id(layer) not in frozen:
+            frozen[id(layer)] = binary_weights(layer, name)
+            layer.register_buffer(_BUFFER, layer.binary_weight().detach().clone())
+            layer.binary_weight = _Reader(layer)  # type: ignore[method-assign]
+        found[f"{name}.{_BUFFER}" if name else _BUFFER] = frozen[id(layer)]
+    return found
+
+
+class _Reader:
+    """Reads a layer's frozen weights, in place of its ``binary_weight``."""
+
+    def __init__(self, layer: BinaryLayer) -> None:
+        self._layer = (layer,)  # not as an attribute of its own, which would make the layer a part of itself
+
+    def __call__(self) -> Tensor:
+        weight: Tensor = getattr(self._layer[0], _BUFFER)
+        return weight
+
+
+def _export(model: nn.Module, images: Tensor) -> ExportedProgram:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, on its own tracing
+            return torch.export.export(model, (images,), strict=False)
+    except Exception as error:  # whatever a model's forward meets when it is traced
+        line = " ".join(str(error).split())[:300]
+        raise PackError(f"torch.export cannot trace the model: {line}") from error
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile's and the parallel wrappers."""
+    if hasattr(model, "_orig_mod"):
+        return _unwrapped(model._orig_mod)  # type: ignore[arg-type]
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return _unwrapped(model.module)
+    return model
+
+
+def _check_example(example: Tensor) -> Tensor:
+    if not isinstance(example, Tensor) or example.dim() != 4 or not example.numel() or not example.is_floating_point():
+        what = f"{example.dtype} of {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+        raise PackError(
+            f"example is {what}: give a batch of images as the model takes them, float of (batch, channel, row, "
+            f"column); a model of plain features takes them as (batch, features, 1, 1) behind an nn.Flatten"
+        )
+    images = example.detach().to("cpu", torch.float32)[:MOST_IMAGES]
+    # Two images at least: with one, an axis of the batch could not be told from any other of size 1.
+    return images if len(images) > 1 else images.repeat(2, 1, 1, 1)
+
+
+def _check_answer(answer: Any, images: int) -> Tensor:
+    if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != images:
+        what = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+        raise PackError(
+            f"the model answers {images} images with {what}: a packed model gives one row of logits for each image"
+        )
+    if not bool(answer.isfinite().all()):
+        raise PackError("the model answers with numbers that are not finite: it was trained to nothing; train it again")
+    return answer

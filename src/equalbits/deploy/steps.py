@@ -1,0 +1,122 @@
+"""What tracing makes of a model before it is written: steps in a row, each an operation of the packed file."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from equalbits.runtime import Network, Operation
+from equalbits.runtime.operations import KINDS, Shape
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class PackError(ValueError):
+    """A model that cannot be packed, or that would answer differently once packed. The message names the layer."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """What flows between steps: its number as the file counts (0 is the image), and its shape without the batch."""
+
+    number: int
+    shape: Shape
+
+
+@dataclass
+class Step:
+    """An operation, its arrays in place of their names. ``node`` is what it stands for in the traced model, if any."""
+
+    kind: str
+    inputs: tuple[int, ...]
+    arrays: Arrays
+    settings: Mapping[str, Any]
+    layer: str
+    shape: Shape
+    node: str | None = None
+
+
+@dataclass
+class Steps:
+    """Steps in the order they run; :meth:`add` gives the value each makes."""
+
+    input_shape: Shape
+    rows: list[Step] = field(default_factory=list)
+
+    @property
+    def image(self) -> Value:
+        """The value every network starts from."""
+        return Value(0, self.input_shape)
+
+    def add(self, kind: str, *inputs: Value, layer: str, arrays: Arrays | None = None, **settings: Any) -> Value:
+        """Add a step; refuses, naming the layer, what the operation cannot take."""
+        held = {part: array for part, array in (arrays or {}).items() if array is not None}
+        try:
+            numbers = tuple(value.number for value in inputs)
+            operation = Operation.of(kind, numbers, dict.fromkeys(held, ""), settings)
+            shape = KINDS[kind].shape(tuple(value.shape for value in inputs), operation.settings, held)
+        except ValueError as error:
+            raise PackError(f"layer {layer!r} cannot be packed: its {kind} {error}") from None
+        self.rows.append(Step(kind, numbers, held, operation.settings, layer, shape))
+        return Value(len(self.rows), shape)
+
+    def maker(self, value: Value) -> Step | None:
+        """The step that made a value; None for the image."""
+        return self.rows[value.number - 1] if value.number else None
+
+    def reshape(self, value: Value, shape: Iterable[int], *, layer: str) -> Value:
+        """The same numbers in another shape; nothing where it is the shape already."""
+        shape = tuple(shape)
+        if shape == value.shape:
+            return value
+        if shape == (math.prod(value.shape),):
+            return self.add("flatten", value, layer=layer)
+        return self.add("reshape", value, layer=layer, shape=shape)
+
+    def affine(self, value: Value, gain: NDArray[Any], shift: NDArray[Any], *, layer: str) -> Value:
+        """``value · gain + shift``. Both are broadcast to the value; numbers that differ within a channel go flat."""
+        rank = len(value.shape)
+        per_channel = all(
+            array.ndim == 0 or all(size == 1 for size in array.shape[max(0, array.ndim - rank + 1) :])
+            for array in (gain, shift)
+        )
+        target = (value.shape[0], *(1,) * (rank - 1)) if per_channel else value.shape
+        try:
+            rows = np.stack([np.broadcast_to(array, target).reshape(-1) for array in (gain, shift)])
+        except ValueError:
+            shapes = f"{gain.shape} and {shift.shape}"
+            raise PackError(
+                f"layer {layer!r} meets {value.shape} with numbers of shape {shapes}: they do not fit"
+            ) from None
+        flat = value if per_channel else self.reshape(value, (math.prod(value.shape),), layer=layer)
+        made = self.add("affine", flat, layer=layer, arrays={"gain_shift": rows.astype(np.float32)})
+        return self.reshape(made, value.shape, layer=layer)
+
+
+def to_network(steps: Steps, **header: Any) -> Network:
+    """The steps as a network. Layers that hold the same numbers under one name share them."""
+    tensors: Arrays = {}
+    operations = []
+    for step in steps.rows:
+        names = {part: _stored(tensors, f"{step.layer}.{part}", array) for part, array in step.arrays.items()}
+        operations.append(Operation.of(step.kind, step.inputs, names, step.settings))
+    return Network(steps.input_shape, tuple(operations), tensors, **header)
+
+
+def _stored(tensors: Arrays, name: str, array: NDArray[Any]) -> str:
+    free, count = name, 1
+    while free in tensors and not (tensors[free].dtype == array.dtype and np.array_equal(tensors[free], array)):
+        count += 1
+        stem, _, part = name.rpartition(".")
+        free = f"{stem}~{count}.{part}"
+    tensors[free] = array
+    return free
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """A tensor's numbers as float32 in torch's order."""
+    return np.ascontiguousarray(tensor.detach().to("cpu", torch.float32).numpy())

@@ -1,0 +1,197 @@
+"""``pack``: from any torch module to a packed model, checked against it before it is returned."""
+
+import logging
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from equalbits.deploy.check import check, describe_change
+from equalbits.deploy.fold import without_dead
+from equalbits.deploy.freeze import Frozen, freeze
+from equalbits.deploy.packing import RESTS, store
+from equalbits.deploy.reference import answer_of, constants
+from equalbits.deploy.rules import RULES
+from equalbits.deploy.steps import PackError, Steps, Value, to_network
+from equalbits.deploy.walk import Stair, Walk
+from equalbits.runtime import PackedModel
+
+_HINTS = {
+    "aten.sign": "torch.sign gives 0 at 0; use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)",
+    "aten.softmax": "pack the logits, before any softmax",
+    "aten.log_softmax": "pack the logits, before any softmax",
+    "aten.mul": "a packed network multiplies by constants alone",
+}
+_HINT = "use convolutions, linear layers, batch norm, (P)ReLU, hardtanh, sign, sums, concatenation and pooling"
+
+
+def pack(
+    model: nn.Module,
+    example: Tensor,
+    *,
+    rest: str = "float32",
+    class_names: Iterable[str] | None = None,
+    mean: Iterable[float] | None = None,
+    std: Iterable[float] | None = None,
+) -> PackedModel:
+    """Pack ``model`` into operations and bits; ``.save(path)`` writes the file.
+
+    ``example`` is a batch of images as the model takes them. The packed model's answer to it (to its first 16 images)
+    is compared with the model's before this returns: the same class for each, and logits within 1e-4 of the largest.
+    :class:`PackError` names the layer that differs, or the first operation that a packed network does not know.
+
+    ``rest`` is how the numbers that are no bits are stored: ``"float32"``; ``"float16"``; or ``"int8"``, real weights
+    as whole numbers with a scale for each filter and the other numbers as float16. The last two round, and move
+    answers: how far is logged. ``class_names`` go into the file, and so do ``mean`` and ``std``, one for each channel,
+    which let it take images of bytes.
+
+    >>> from equalbits.nn import BinaryConv2d
+    >>> net = nn.Sequential(BinaryConv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
+    >>> packed = pack(net, torch.randn(2, 1, 4, 4))
+    >>> [operation.kind for operation in packed.network.operations]
+    ['conv', 'affine', 'relu', 'flatten', 'linear']
+    """
+    if rest not in RESTS:
+        raise PackError(f"rest={rest!r} is not known: choose one of {', '.join(map(repr, RESTS))}")
+    names = () if class_names is None else tuple(class_names)
+    header: dict[str, Any] = {"classes": names}
+    for name, numbers in (("mean", mean), ("std", std)):
+        header[name] = None if numbers is None else tuple(map(float, numbers))
+    frozen = freeze(model, example)
+    steps = trace(frozen)
+    exact = _network(steps, header)
+    check(exact, steps, frozen)
+    if rest == "float32":
+        return PackedModel(exact)
+    for step in steps.rows:
+        step.arrays = store(step, rest)
+    rounded = _network(steps, header)
+    logging.getLogger("equalbits").info("rest=%r: %s", rest, describe_change(exact, rounded, frozen.images))
+    return PackedModel(rounded)
+
+
+def _network(steps: Steps, header: dict[str, Any]) -> Any:
+    try:
+        return to_network(steps, **header)
+    except ValueError as error:
+        raise PackError(str(error)) from None
+
+
+def trace(frozen: Frozen) -> Steps:
+    """Walk the traced graph into steps, in order, and drop what the answer does not hang on."""
+    program = frozen.program
+    walk = Walk(Steps(tuple(frozen.images.shape[1:])), len(frozen.images))
+    known = _constants(frozen, walk)
+    needed = _needed(answer_of(program))
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = known.get(node, walk.steps.image)
+        elif node.op == "call_function" and node in needed:
+            known[node] = _translate(walk, node, known)
+    answer = walk.value(known[answer_of(program)])
+    if unused := sorted({weights.name for weights in frozen.binary.values()} - walk.used):
+        raise PackError(
+            f"layer {unused[0]!r} is binary, and no convolution or linear layer of the traced model takes its weights: "
+            f"they are never used, or changed on the way; remove the layer, or use its forward"
+        )
+    return without_dead(walk.steps, answer)
+
+
+def _constants(frozen: Frozen, walk: Walk) -> dict[Node, Any]:
+    """Parameters, buffers and constants by their node; the walk learns which of them are bits."""
+    known = dict[Node, Any]()
+    for node, (name, tensor) in constants(frozen.program).items():
+        known[node] = tensor
+        walk.names[tensor.data_ptr()] = name
+        if name in frozen.binary:
+            walk.binary[tensor.data_ptr()] = frozen.binary[name]
+    return known
+
+
+def _needed(answer: Node) -> set[Node]:
+    """The nodes that the answer hangs on: what only serves a gradient is not among them."""
+    needed, wanted = set[Node](), [answer]
+    while wanted:
+        node = wanted.pop()
+        if node not in needed:
+            needed.add(node)
+            wanted.extend(node.all_input_nodes)
+    return needed
+
+
+def _translate(walk: Walk, node: Node, known: dict[Node, Any]) -> Any:
+    """One node: a constant when all it reads are; else by its rule."""
+    if all(is_constant(known[read]) for read in node.all_input_nodes):
+        arguments, settings = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
+        return node.target(*arguments, **settings)  # type: ignore[operator]
+    if node.target is operator.getitem:
+        return known[node.args[0]][node.args[1]]  # type: ignore[index]
+    walk.layer, walk.shape = layer_of(node), _shape(node)
+    name = plain_name(node)
+    rule: Callable[..., Any] | None = RULES.get(name)
+    if rule is None:
+        raise PackError(f"layer {where(node)} does {name}, which a packed network cannot: {_hint(name)}")
+
+    def read(argument: Node) -> Any:
+        found = known[argument]
+        return walk.value(found) if isinstance(found, Stair) and name != "aten.where.self" else found
+
+    arguments, settings = torch.fx.node.map_arg((node.args, node.kwargs), read)
+    made = rule(walk, *arguments, **settings)
+    if isinstance(made, Value):
+        _check_shape(node, made)
+        step = walk.steps.maker(made)
+        if step is not None and step.node is None:
+            step.node = node.name
+    return made
+
+
+def is_constant(known: Any) -> bool:
+    """Whether something is known before any image comes."""
+    if isinstance(known, list | tuple):
+        return all(map(is_constant, known))
+    return known is None or isinstance(known, Tensor | int | float | bool | str)
+
+
+def plain_name(node: Node) -> str:
+    """The operator's name; one that works in place goes by the name of the one that does not.
+
+    The trace reads the result of an operation in place wherever the model reads what was changed.
+    """
+    parts = str(node.target).split(".")
+    if len(parts) == 3 and parts[1].endswith("_") and not parts[1].startswith("_"):
+        parts[1] = parts[1].rstrip("_")
+    return ".".join(parts)
+
+
+def layer_of(node: Node) -> str:
+    """The path of the module that a node belongs to, and the node's own name."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = stack[-1][0] if stack else ""
+    return path or node.name
+
+
+def where(node: Node) -> str:
+    """A layer's path and class, for people."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path, kind = stack[-1] if stack else ("", "model")
+    kind = kind if isinstance(kind, str) else kind.__name__
+    return f"{path!r} ({kind.rpartition('.')[2]})" if path else f"of the model itself ({kind.rpartition('.')[2]})"
+
+
+def _hint(name: str) -> str:
+    return _HINTS.get(name.rpartition(".")[0], _HINT)
+
+
+def _shape(node: Node) -> tuple[int, ...] | None:
+    found = node.meta.get("val")
+    return tuple(found.shape) if isinstance(found, Tensor) else None
+
+
+def _check_shape(node: Node, made: Value) -> None:
+    expected = _shape(node)
+    if expected is not None and expected[1:] != made.shape:
+        raise PackError(f"layer {where(node)} gives {expected[1:]} in torch and {made.shape} packed: please report it")

@@ -1,0 +1,186 @@
+"""Rules for convolutions, linear layers and pooling."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from equalbits.deploy.steps import Arrays, Value
+from equalbits.deploy.walk import Rule, Walk
+
+
+def weighted(walk: Walk, kind: str, value: Value, weight: Any, bias: Any, **settings: Any) -> Value:
+    """A convolution or linear layer: bits where the weight is a binary layer's, a plane at a time; else real."""
+    extra: Arrays = {} if bias is None else {"bias": walk.vector(bias)}
+    found = walk.bits_of(weight)
+    if found is None:
+        layer = walk.tensor_layer(weight) if isinstance(weight, Tensor) else walk.layer
+        return walk.steps.add(kind, value, layer=layer, arrays={"weight": walk.vector(weight), **extra}, **settings)
+    walk.used.add(found.name)
+    name = found.name or walk.layer
+    first, *others = found.planes
+    made = walk.steps.add(kind, value, layer=name, arrays={**first.arrays(), **extra}, **settings, p_pos=found.p_pos)
+    for number, plane in enumerate(others, start=1):
+        part = walk.steps.add(kind, value, layer=f"{name}.{number}", arrays=plane.arrays(), **settings)
+        made = walk.steps.add("add", made, part, layer=name)
+    return made
+
+
+def conv2d(
+    walk: Walk,
+    value: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Any = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> Value:
+    """A convolution over rows and columns; ``padding`` may be ``"same"`` or ``"valid"``."""
+    value, kernel, dilation = walk.value(value), tuple(weight.shape[2:]), _pair(dilation)
+    if isinstance(padding, str):
+        total = [reach * (size - 1) if padding == "same" else 0 for size, reach in zip(kernel, dilation, strict=True)]
+        borders = [part for both in total for part in (both // 2, both - both // 2)]
+    else:
+        borders = [side for side in _pair(padding) for _ in range(2)]
+    settings = {"kernel": kernel, "stride": _pair(stride), "padding": borders, "dilation": dilation, "groups": groups}
+    return weighted(walk, "conv", value, weight, bias, **settings)
+
+
+def conv1d(
+    walk: Walk,
+    value: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Sequence[int] = (1,),
+    padding: Any = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Value:
+    """A convolution along one axis: one row of an image."""
+    value, channels = walk.value(value), walk.value(value).shape[0]
+    image = walk.steps.reshape(value, (channels, 1, *value.shape[1:]), layer=walk.layer)
+    flat = weight.unsqueeze(2)  # (filter, channel, 1, connection): the same bytes
+    sides = padding if isinstance(padding, str) else (0, padding[0])
+    made = conv2d(walk, image, flat, bias, (1, stride[0]), sides, (1, dilation[0]), groups)
+    return walk.steps.reshape(made, (made.shape[0], made.shape[2]), layer=walk.layer)
+
+
+def linear(walk: Walk, value: Any, weight: Any, bias: Any = None) -> Value:
+    """Every feature to every output; where features stand along a last axis, a 1×1 convolution over the others."""
+    value = walk.value(value)
+    if len(value.shape) == 1:
+        return weighted(walk, "linear", value, weight, bias)
+    *places, features = value.shape
+    rows = 1
+    for size in places:
+        rows *= size
+    image = walk.steps.reshape(value, (rows, features, 1), layer=walk.layer)
+    image = walk.steps.add("permute", image, layer=walk.layer, axes=(1, 0, 2))
+    made = weighted(walk, "conv", image, weight[:, :, None, None], bias, kernel=1)
+    made = walk.steps.add("permute", made, layer=walk.layer, axes=(1, 0, 2))
+    return walk.steps.reshape(made, (*places, made.shape[1]), layer=walk.layer)
+
+
+def matmul(walk: Walk, value: Any, weight: Any) -> Value:
+    """A product with a constant matrix from the right."""
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        raise walk.refuse(
+            "multiplies two values that come of the image: a packed network multiplies by constants alone"
+        )
+    return linear(walk, value, weight.T.contiguous())
+
+
+def addmm(walk: Walk, bias: Any, value: Any, weight: Any) -> Value:
+    """A product with a constant matrix, and a bias."""
+    return linear(walk, value, weight.T.contiguous(), bias)
+
+
+def max_pool2d(
+    walk: Walk, value: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> Value:
+    """The largest of each window; rounding up adds places outside, which never win."""
+    if _pair(dilation) != (1, 1):
+        raise walk.refuse(f"pools with dilation {dilation}: a packed network pools without")
+    settings, _ = _window(walk, walk.value(value), kernel, stride, padding)
+    return walk.steps.add("max_pool", walk.value(value), layer=walk.layer, **settings)
+
+
+def avg_pool2d(
+    walk: Walk,
+    value: Any,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    count_padding: bool = True,
+    divisor: int | None = None,
+) -> Value:
+    """The mean of each window."""
+    settings, beyond = _window(walk, walk.value(value), kernel, stride, padding)
+    if beyond and count_padding and _pair(padding) != (0, 0):
+        raise walk.refuse("averages with padding that counts and windows beyond it: use count_include_pad=False")
+    if divisor is not None:
+        raise walk.refuse(f"averages with divisor_override={divisor}: leave it out")
+    counted = count_padding and not beyond  # torch does not count what lies beyond the padding
+    return walk.steps.add("avg_pool", walk.value(value), layer=walk.layer, **settings, count_padding=counted)
+
+
+def adaptive_avg_pool2d(walk: Walk, value: Any, size: Any) -> Value:
+    """The mean over a grid of windows."""
+    assert walk.shape is not None
+    return walk.steps.add("adaptive_avg_pool", walk.value(value), layer=walk.layer, size=walk.shape[2:])
+
+
+def adaptive_max_pool2d(walk: Walk, value: Any, size: Any) -> tuple[Value, None]:
+    """The largest over a grid of windows, all of one size; and no places of them."""
+    value = walk.value(value)
+    high, wide = _pair(size)
+    if value.shape[1] % high or value.shape[2] % wide:
+        raise walk.refuse(f"pools {value.shape[1:]} to {size}: windows of several sizes cannot be packed")
+    kernel = (value.shape[1] // high, value.shape[2] // wide)
+    return walk.steps.add("max_pool", value, layer=walk.layer, kernel=kernel, stride=kernel), None
+
+
+def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, keep: bool = False, **_: Any) -> Value:
+    """The mean over rows and columns."""
+    value = walk.value(value)
+    if axes is None or len(value.shape) != 3 or {axis % 4 for axis in axes} != {2, 3}:
+        raise walk.refuse(f"takes the mean over axes {axes}: a packed network does so over rows and columns together")
+    made = walk.steps.add("adaptive_avg_pool", value, layer=walk.layer, size=1)
+    return made if keep else walk.steps.reshape(made, (value.shape[0],), layer=walk.layer)
+
+
+def _window(walk: Walk, value: Value, kernel: Any, stride: Any, padding: Any) -> tuple[dict[str, Any], bool]:
+    """A pooling's settings, with what rounding up adds below and on the right; and whether it adds anything."""
+    assert walk.shape is not None
+    sizes, steps, sides = _pair(kernel), _pair(stride or kernel), _pair(padding)
+    borders, beyond = [], False
+    for axis in (0, 1):
+        reach = (walk.shape[2 + axis] - 1) * steps[axis] + sizes[axis]
+        missing = max(0, reach - value.shape[1 + axis] - 2 * sides[axis])
+        borders += [sides[axis], sides[axis] + missing]
+        beyond |= missing > 0
+    return {"kernel": sizes, "stride": steps, "padding": borders}, beyond
+
+
+def _pair(sizes: Any) -> tuple[int, int]:
+    whole = [sizes] if isinstance(sizes, int) else list(sizes)
+    return whole[0], whole[-1]
+
+
+RULES: dict[str, Rule] = {
+    "conv2d.default": conv2d,
+    "conv2d.padding": conv2d,
+    "conv1d.default": conv1d,
+    "conv1d.padding": conv1d,
+    "linear.default": linear,
+    "matmul.default": matmul,
+    "mm.default": matmul,
+    "addmm.default": addmm,
+    "max_pool2d.default": max_pool2d,
+    "avg_pool2d.default": avg_pool2d,
+    "adaptive_avg_pool2d.default": adaptive_avg_pool2d,
+    "adaptive_max_pool2d.default": adaptive_max_pool2d,
+    "mean.dim": mean,
+}
