@@ -93,6 +93,8 @@ def draw(comparison: Comparison, out: Path) -> None:
     _bars(panels[3], shares, rows, "filters exactly half, %")
     _bars(panels[4], [statistics.fmean(row.seconds) for row in rows], rows, "seconds a net")
     _bars(panels[5], [row.packed_bytes / 1000 for row in rows], rows, "packed size, kB")
+    panels[5].set_xscale("log")
+    panels[0].set_ylim(-0.7, len(rows) - 0.3)
     panels[0].set_yticks(range(len(rows)), [row.method for row in rows])
     facts = comparison.facts
     figure.suptitle(

@@ -52,7 +52,18 @@ def _recipes() -> list[Recipe]:
         found.append(
             Recipe(name=f"fashion-{net}", about=about, model=model, data=DataConfig(name="fashion"), train=quick)
         )
-    return found
+    return [*found, _comparison()]
+
+
+def _comparison() -> Recipe:
+    """A net that every method can train: batch norm behind each layer, as several of them need."""
+    return Recipe(
+        name="fashion-compare",
+        about="A narrow Conv4 with batch norm on the data that comes with the package, to compare methods on",
+        model=ModelConfig(name="conv4", options={"width": 0.25, "batch_norm": True}),
+        data=DataConfig(name="fashion", batch_size=125),  # which cuts 10,000 images into whole batches
+        train=TrainConfig(epochs=10, schedule=ScheduleConfig(per="step")),
+    )
 
 
 def _recipe(
@@ -84,7 +95,7 @@ def list_recipes(pattern: str = "*") -> list[str]:
     """The names of the recipes that match.
 
     >>> list_recipes("fashion-*")
-    ['fashion-conv2', 'fashion-conv4']
+    ['fashion-conv2', 'fashion-conv4', 'fashion-compare']
     """
     return [name for name in _CATALOGUE if fnmatchcase(name, pattern)]
 

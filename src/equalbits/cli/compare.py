@@ -1,0 +1,71 @@
+"""``equalbits compare``."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``compare`` takes."""
+    parser.add_argument(
+        "recipe", metavar="RECIPE", nargs="?", default="fashion-compare",
+        help="a recipe's name, or the path of a TOML file (default: fashion-compare)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--methods", default="sign,irnet-stable,bihalf", metavar="A,B,…",
+        help="all, or names as in sign,bihalf:p_pos=0.25 (default: sign,irnet-stable,bihalf)",
+    )  # fmt: skip
+    parser.add_argument("--seeds", default="0-2", help="seeds, as in 0-4 or 0,3,7 (default: 0-2)")
+    parser.add_argument(
+        "--stack",
+        type=int,
+        metavar="N",
+        help="nets of one method trained at once (default: all seeds on a GPU, else 1)",
+    )
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"
+    )
+    parser.add_argument("--out", metavar="DIR", help="where it all goes (default: runs/RECIPE)")
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
+    parser.add_argument("--json", action="store_true", help="print what compare.json holds")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train what is missing, draw, print the table."""
+    # Imported here, so that --help need not wait for torch.
+    from equalbits.cli.sweep import parse_seeds
+    from equalbits.paper.compare_report import draw, table, write_markdown
+    from equalbits.recipes import find_recipe, parse_settings
+    from equalbits.recipes.compare import compare
+    from equalbits.recipes.methods import parse_methods
+
+    recipe = find_recipe(options.recipe).with_settings(parse_settings(options.settings))
+    if options.stack is not None and options.stack < 1:
+        raise ValueError(f"--stack {options.stack}: train at least one net at a time")
+    out = Path(options.out or f"runs/{recipe.name}")
+    try:
+        comparison = compare(
+            recipe,
+            out,
+            methods=parse_methods(options.methods),
+            seeds=parse_seeds(options.seeds),
+            stack=options.stack,
+            root=Path(options.data) if options.data else None,
+            device=options.device,
+            tell=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    except KeyboardInterrupt:
+        print(
+            f"equalbits compare: stopped; runs that ended are in {out}, the same command does the rest", file=sys.stderr
+        )
+        raise
+    write_markdown(comparison, out)
+    draw(comparison, out)
+    if options.json:
+        print(json.dumps(comparison.as_dict()))
+    else:
+        print(table(comparison))
+        print(f"picture: {out / 'compare.png'}    table: {out / 'compare.md'}    numbers: {out / 'compare.json'}")
+    return 0

@@ -1,0 +1,159 @@
+"""Methods side by side: the same net, data, settings, seeds, start and batches; nothing but the method differs.
+
+Each run that is done leaves its run.json; a comparison that is started again does only what is missing.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from equalbits.recipes.contest import Ground, is_done, run_file, run_method
+from equalbits.recipes.make import pick_device
+from equalbits.recipes.methods import check_method
+from equalbits.recipes.recipe import Recipe
+from equalbits.training.checkpoint import write_atomically
+
+#: What stands in compare.json about how the numbers were taken.
+HOW = {
+    "accuracy": "per cent of all test images right after the last epoch; mean and sample standard deviation over seeds",
+    "entropy": "bits, the mean over all filters of all binary layers at the end",
+    "flips": "symbols that differ between the ends of two epochs, summed over epochs; one that flips there and back "
+    "within an epoch counts as unmoved",
+    "exact_filters": "filters with as many +1 as −1 among their kept weights, one more where the number is odd",
+    "packed_bytes": "⌈D/8⌉ for the D symbols of a filter, twice that where some are 0, and 4 for each real number",
+    "seconds": "of training one net, with start and scoring; of nets trained side by side an equal share each",
+}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a method came to. Each list has an entry for each seed that ended well; ``failed`` says why others did not.
+
+    ``entropy`` and ``flips`` are empty for a net without bits.
+    """
+
+    method: str
+    p_pos: float | None
+    seeds: list[int]
+    failed: dict[int, str]
+    correct: list[int]
+    total: int
+    entropy: list[float]
+    attainable_entropy: float | None
+    to_positive: list[int]
+    to_negative: list[int]
+    symbols: int
+    filters: int
+    exact_filters: list[int]
+    seconds: list[float]
+    packed_bytes: int
+    float32_bytes: int
+    speed: str
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Per cent right of each seed."""
+        return [100 * correct / self.total for correct in self.correct]
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean; None where every seed failed."""
+        return statistics.fmean(self.accuracies) if self.correct else None
+
+    @property
+    def std(self) -> float | None:
+        """Their sample standard deviation (n − 1); None below two seeds."""
+        return statistics.stdev(self.accuracies) if len(self.correct) > 1 else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counts and what is taken from them, for JSON."""
+        return {**asdict(self), "n": len(self.correct), "mean": self.mean, "std": self.std}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison: a row for each method, and what made them."""
+
+    rows: list[Compared]
+    facts: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {**self.facts, "how": HOW, "methods": [row.as_dict() for row in self.rows]}
+
+
+def compare(
+    recipe: Recipe,
+    out: Path,
+    *,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    stack: int | None = None,
+    root: Path | None = None,
+    device: str = "auto",
+    tell: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Train every method with every seed and write compare.json; runs that are done are not run again.
+
+    ``stack`` nets of one method are trained at once: all seeds on a GPU and one on a CPU, if you do not say.
+    """
+    out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
+    if not seeds or not methods:
+        raise ValueError("there is nothing to compare: give at least one method and one seed")
+    for method in methods:
+        check_method(method)
+    device = pick_device(device)
+    stack = stack or (len(seeds) if device.startswith("cuda") else 1)
+    ground: Ground | None = None
+    for number, method in enumerate(methods, start=1):
+        missing = [seed for seed in seeds if not is_done(recipe, out, method, seed)]
+        for start in range(0, len(missing), stack):
+            ground = ground or Ground.of(recipe, out, root=root, device=device)
+            tell(f"[{number}/{len(methods)}] {method}: {run_method(ground, method, missing[start : start + stack])}")
+    comparison = _read(recipe, out, methods, seeds)
+    write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
+    return comparison
+
+
+def _read(recipe: Recipe, out: Path, methods: Sequence[str], seeds: Sequence[int]) -> Comparison:
+    runs = {method: [json.loads(run_file(out, method, seed).read_text()) for seed in seeds] for method in methods}
+    every = [run for some in runs.values() for run in some]
+    settings = {name: value for name, value in recipe.as_dict().items() if name != "seed"}
+    facts = {
+        "recipe": recipe.name,
+        "settings": settings,
+        "seeds": list(seeds),
+        "n": len(seeds),
+        "device": sorted({run["device"] for run in every}),
+        "versions": list({json.dumps(run["versions"]): run["versions"] for run in every}.values()),
+    }
+    return Comparison([_row(method, some) for method, some in runs.items()], facts)
+
+
+def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
+    well = [run for run in runs if "failed" not in run]
+    measured = [run["measured"] for run in well]
+    binary = [each for each in measured if "entropy" in each]
+    first: dict[str, Any] = measured[0] if measured else {}
+    return Compared(
+        method=method,
+        p_pos=first.get("p_pos"),
+        seeds=[run["seed"] for run in well],
+        failed={run["seed"]: run["failed"] for run in runs if "failed" in run},
+        correct=[run["last"]["test"]["correct"] for run in well],
+        total=well[0]["last"]["test"]["total"] if well else 0,
+        entropy=[each["entropy"][-1] for each in binary],
+        attainable_entropy=first.get("attainable_entropy"),
+        to_positive=[sum(each["to_positive"]) for each in binary],
+        to_negative=[sum(each["to_negative"]) for each in binary],
+        symbols=first.get("symbols", 0),
+        filters=first.get("filters", 0),
+        exact_filters=[each["exact_filters"] for each in binary],
+        seconds=[run["seconds"] for run in well],
+        packed_bytes=first.get("packed_bytes", 0),
+        float32_bytes=first.get("float32_bytes", 0),
+        speed=runs[0]["recipe"]["speed"],
+    )

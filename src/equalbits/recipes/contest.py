@@ -1,0 +1,169 @@
+"""One method's runs: a few seeds trained at once, watched at the end of every epoch, each left as a JSON of its own."""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from equalbits.analysis import EntropyWatcher, FlipWatcher, summarize
+from equalbits.data import FolderLoader, Loader
+from equalbits.functional import as_filters, attainable_entropy
+from equalbits.nn import BinaryLayer
+from equalbits.recipes.folder import check_same, facts_of
+from equalbits.recipes.make import Images, make_loader
+from equalbits.recipes.methods import make_alike, recipe_for
+from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.training import EpochRecord, History, NonFiniteError, StepRecord, train_stack
+from equalbits.training.checkpoint import write_atomically
+from equalbits.training.distributed import Place
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all methods share: the recipe, its images on the device, and the folder of the comparison."""
+
+    recipe: Recipe
+    train: Loader
+    test: Loader
+    images: Images
+    device: str
+    out: Path
+
+    @classmethod
+    def of(cls, recipe: Recipe, out: Path, *, root: Path | None, device: str) -> "Ground":
+        """Load the images, once for all methods."""
+        shared: dict[str, Any] = {"root": root, "device": device, "seed": 0, "place": Place()}
+        train, test = (make_loader(recipe.data, split, **shared) for split in ("train", "test"))
+        if isinstance(train, FolderLoader) or isinstance(test, FolderLoader):
+            raise ValueError(f"{recipe.data.name} is read from files: compare methods on images that fit the device")
+        return cls(recipe, train, test, Images.of(train), device, out)
+
+
+class Look:
+    """Counts flips between the ends of epochs, and takes the entropy there, of a net with binary layers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
+        self.flips, self.entropy = FlipWatcher(), EntropyWatcher()
+        self.ends = [time.perf_counter()]
+        self._look(0)
+
+    def __call__(self, record: StepRecord | EpochRecord) -> None:
+        """Look when an epoch has ended."""
+        if isinstance(record, EpochRecord):
+            self._look(record.epoch)
+            self.ends.append(time.perf_counter())
+
+    def _look(self, epoch: int) -> None:
+        if self.layers:
+            self.flips(self.model, epoch)
+            self.entropy(self.model, epoch)
+
+    def measured(self, images: Images) -> dict[str, Any]:
+        """All that was seen, as counts; what has no bits has no entropy."""
+        total = summarize(self.model, (1, images.channels, images.size, images.size)).total
+        later = [after - before for before, after in zip(self.ends[1:], self.ends[2:], strict=False)]
+        found: dict[str, Any] = {
+            "symbols": total["symbols"],
+            "packed_bytes": total["packed_bytes"],
+            "float32_bytes": total["float32_bytes"],
+            "epoch_seconds": sorted(later)[len(later) // 2] if later else None,  # the first also warms up
+        }
+        if not self.layers:
+            return found
+        series = self.flips.layers.values()
+        filters = [as_filters(layer.symbols()) for layer in self.layers]
+        attainable = sum(len(rows) * attainable_entropy(rows.shape[1]) for rows in filters)
+        return found | {
+            "p_pos": self.layers[0].weight_quantizer.p_pos,
+            "filters": sum(map(len, filters)),
+            "exact_filters": sum(map(_exactly_half, filters)),
+            "attainable_entropy": attainable / sum(map(len, filters)),
+            "entropy": self.entropy.network,
+            "to_positive": [sum(counts) for counts in zip(*(each.to_positive for each in series), strict=True)],
+            "to_negative": [sum(counts) for counts in zip(*(each.to_negative for each in series), strict=True)],
+            "never_flipped": sum(self.flips.silent.values()),
+        }
+
+
+def run_file(out: Path, method: str, seed: int) -> Path:
+    """Where a run leaves its JSON."""
+    return out / re.sub(r"[^\w.=-]+", "-", method) / f"seed{seed}" / "run.json"
+
+
+def is_done(recipe: Recipe, out: Path, method: str, seed: int) -> bool:
+    """Whether this run's JSON is there; one that other settings made is refused."""
+    path = run_file(out, method, seed)
+    if not path.exists():
+        return False
+    before = recipe_from_dict(json.loads(path.read_text())["recipe"])
+    check_same(path.parent, before, recipe_for(method, recipe).with_settings({"seed": seed}))
+    return True
+
+
+def run_method(ground: Ground, method: str, seeds: Sequence[int]) -> str:
+    """Train one method with these seeds side by side and write what was found; return a word on how it went.
+
+    On a GPU each step is recorded as a CUDA graph and nothing is compiled, since each method would have to be compiled
+    anew. Where recording fails, steps are taken one by one. A seed whose numbers leave the finite is noted as failed.
+    """
+    recipe = recipe_for(method, ground.recipe)
+    if recipe.train.speed != "auto" or not ground.device.startswith("cuda"):
+        return _run_or_note(ground, method, recipe, seeds)
+    try:
+        return _run_or_note(ground, method, recipe.with_settings({"speed": "recorded"}), seeds)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:160]
+    torch.cuda.synchronize()
+    told = _run_or_note(ground, method, recipe.with_settings({"speed": "plain"}), seeds)
+    return f"could not be recorded as a graph ({reason}), so went on with speed=plain; {told}"
+
+
+def _run_or_note(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> str:
+    try:
+        return _run(ground, method, recipe, seeds)
+    except NonFiniteError as error:
+        if len(seeds) > 1:  # one net stops all of its stack: find out which
+            return "; ".join(_run_or_note(ground, method, recipe, [seed]) for seed in seeds)
+        facts = facts_of(recipe.with_settings({"seed": seeds[0]}), ground.device, Place(), History(()), 0.0)
+        _write(ground, method, seeds[0], facts | {"failed": str(error)})
+        return f"seed {seeds[0]} failed: {error}"
+
+
+def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> str:
+    seeded = [recipe.with_settings({"seed": seed}) for seed in seeds]
+    models = [make_alike(each, ground.images).to(ground.device) for each in seeded]
+    loaders = [ground.train.with_seed(seed) for seed in seeds]
+    if ground.device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(ground.device)
+    began = time.perf_counter()
+    looks = [Look(model) for model in models]
+    told = [[look] for look in looks]
+    histories = train_stack(models, loaders, recipe.train, seeds=seeds, test=ground.test, reporters=told)
+    seconds = (time.perf_counter() - began) / len(seeds)
+    for each, seed, history, look in zip(seeded, seeds, histories, looks, strict=True):
+        facts = facts_of(each, ground.device, Place(), history, seconds)
+        measured = look.measured(ground.images)
+        _write(ground, method, seed, facts | {"stacked_with": len(seeds), "measured": measured})
+    scores = ", ".join(f"{history.last.test.accuracy:.2f}" for history in histories)  # type: ignore[union-attr]
+    some = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    return f"{some}: {scores} %  ({seconds * len(seeds):.1f} s)"
+
+
+def _write(ground: Ground, method: str, seed: int, facts: dict[str, Any]) -> None:
+    path = run_file(ground.out, method, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps({"method": method, **facts}, indent=1) + "\n").encode())
+
+
+def _exactly_half(rows: torch.Tensor) -> int:
+    """How many filters hold as many +1 as −1 among the kept; one more where the number is odd."""
+    positive, kept = (rows > 0).sum(dim=1), (rows != 0).sum(dim=1)
+    return int((positive == (kept + 1) // 2).sum())

@@ -1,0 +1,149 @@
+"""Comparing methods: alike in all but the method, kept run by run, and refused in one line where a name is wrong."""
+
+import json
+
+import pytest
+import torch
+
+from equalbits.cli import main
+from equalbits.nn import BinaryLayer
+from equalbits.paper.compare_report import draw, table, write_markdown
+from equalbits.recipes import get_recipe
+from equalbits.recipes.compare import compare
+from equalbits.recipes.contest import run_file
+from equalbits.recipes.make import Images
+from equalbits.recipes.methods import list_methods, make_alike, parse_methods, recipe_for
+
+TINY = {"epochs": 1, "data.limit": 128, "data.batch_size": 64, "model.name": "conv2", "model.options.width": 0.05}
+RECIPE = get_recipe("fashion-compare").with_settings(TINY)
+IMAGES = Images(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
+
+
+def first(out, *, methods=("sign", "bihalf"), seeds=(0, 1), **more):
+    told = []
+    found = compare(RECIPE, out, methods=methods, seeds=seeds, device="cpu", tell=told.append, **more)
+    return found, told
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare")
+    return out, first(out)[0]
+
+
+def test_a_row_says_what_each_seed_came_to(finished) -> None:
+    _, found = finished
+    sign, half = found.rows
+    assert [row.seeds for row in found.rows] == [[0, 1], [0, 1]]
+    assert sign.total == half.total == 2000
+    assert half.exact_filters == [half.filters] * 2
+    assert half.entropy == pytest.approx([half.attainable_entropy] * 2)
+    assert half.to_positive == half.to_negative
+    assert max(sign.entropy) < half.entropy[0]
+    assert half.std == pytest.approx(abs(half.accuracies[0] - half.accuracies[1]) / 2**0.5)
+    assert half.packed_bytes < half.float32_bytes / 10
+
+
+def test_a_second_call_trains_nothing_and_finds_the_same(finished) -> None:
+    out, found = finished
+    again, told = first(out)
+    assert told == []
+    assert again == found
+    assert json.loads((out / "compare.json").read_text()) == json.loads(json.dumps(found.as_dict()))
+
+
+def test_only_what_is_missing_is_trained(finished) -> None:
+    out, found = finished
+    run_file(out, "bihalf", 1).unlink()
+    again, told = first(out)
+    assert len(told) == 1 and "bihalf" in told[0] and "seed 1" in told[0]
+    assert [row.correct for row in again.rows] == [row.correct for row in found.rows]
+
+
+def test_other_settings_in_the_same_folder_are_refused(finished) -> None:
+    out, _ = finished
+    other = RECIPE.with_settings({"optimizer.lr": 0.02})
+    with pytest.raises(ValueError, match=r"optimizer.lr=0.1, this one has optimizer.lr=0.02"):
+        compare(other, out, methods=["sign"], seeds=[0], device="cpu")
+
+
+def test_seeds_side_by_side_come_to_what_they_come_to_alone(finished, tmp_path) -> None:
+    _, found = finished
+    stacked, _ = first(tmp_path, methods=("bihalf",), stack=2)
+    assert stacked.rows[0].correct == found.rows[1].correct
+    assert stacked.rows[0].to_positive == found.rows[1].to_positive
+
+
+def test_numbers_that_leave_the_finite_fail_one_run_and_not_the_comparison(tmp_path) -> None:
+    wild = RECIPE.with_settings({"optimizer.lr": 1e30, "model.options.batch_norm": False})
+    found = compare(wild, tmp_path, methods=["real"], seeds=[0, 1], stack=2, device="cpu")
+    assert sorted(found.rows[0].failed) == [0, 1] and found.rows[0].mean is None
+    write_markdown(found, tmp_path)
+    assert "failed" in table(found)
+    assert "real, seed 1: the loss is" in (tmp_path / "compare.md").read_text()
+
+
+def test_table_and_picture_name_every_method(finished) -> None:
+    out, found = finished
+    write_markdown(found, out)
+    draw(found, out)
+    page = (out / "compare.md").read_text()
+    assert "| sign |" in page and "| bihalf |" in page and "n = 2" in page
+    assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (out / "compare.svg").read_text()
+
+
+@pytest.mark.parametrize("method", list_methods())
+def test_every_method_starts_from_the_same_latents(method) -> None:
+    start = dict(make_alike(recipe_for("sign", RECIPE), IMAGES).named_parameters())
+    model = make_alike(recipe_for(method, RECIPE), IMAGES)
+    bits = "bop" in method
+    for name, tensor in start.items():
+        mine = dict(model.named_parameters())[name]
+        if method == "bop" and mine.dim() > 1:
+            assert torch.equal(mine, torch.where(tensor >= 0, 1.0, -1.0))
+        elif not bits:
+            assert torch.equal(mine, tensor)
+    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
+    assert bool(layers) != (method == "real")
+
+
+def test_a_gain_fitted_to_latents_is_fitted_to_those_it_starts_from() -> None:
+    model = make_alike(recipe_for("recu", RECIPE), IMAGES)
+    layer = next(layer for layer in model.modules() if isinstance(layer, BinaryLayer))
+    torch.testing.assert_close(layer.weight_quantizer.gains, layer.weight.abs().flatten(1).mean(dim=1))
+
+
+def test_all_names_every_method_once() -> None:
+    every = parse_methods("all")
+    assert every == list_methods() and len(set(every)) == len(every) >= 20
+    assert not {"bnn", "reactnet", "bits"} & set(every)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--methods", "bihlaf"], "method 'bihlaf' is not known: did you mean 'bihalf'?"),
+        (["--methods", "bihalf:p=0.5"], "setting 'p' is not known: did you mean 'p_pos'?"),
+        (["--methods", ","], "names none"),
+        (["--stack", "0"], "--stack 0"),
+        (["--seeds", "x"], "--seeds x"),
+        (["fashion-compair"], "did you mean 'fashion-compare'?"),
+        (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'; did you mean 'lr'?"),
+    ],
+)
+def test_a_wrong_word_is_refused_in_one_line(words, message, tmp_path, capsys) -> None:
+    assert main(["compare", *words, "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_prints_what_the_file_holds(finished, capsys) -> None:
+    out, _ = finished
+    sets = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+    words = ["compare", "--methods", "sign,bihalf", "--seeds", "0-1", *sets, "--out", str(out), "--device", "cpu"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((out / "compare.json").read_text())
+    assert main(words) == 0
+    assert "bihalf" in capsys.readouterr().out
