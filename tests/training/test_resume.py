@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from equalbits.nn import BinaryLinear, Bits
 from equalbits.training import (
     CheckpointError,
     InterruptedTraining,
@@ -76,6 +77,26 @@ def test_a_run_stopped_at_any_step_ends_with_the_same_bits(
     best, _ = load_checkpoint(tmp_path / "parts" / BEST)
     expected_best, _ = load_checkpoint(tmp_path / "whole" / BEST)
     assert all(torch.equal(best[name], tensor) for name, tensor in expected_best.items())
+
+
+def bits_net(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    bits = BinaryLinear(64, 8, weight_quantizer=Bits(p_pos=0.5))
+    return nn.Sequential(nn.Flatten(), bits, nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+
+def test_a_net_of_bits_goes_on_flipping_where_it_stopped(tmp_path, make_loader, make_config) -> None:
+    config = make_config(optimizer=OptimizerConfig(name="balanced-bop", lr=0.05, gamma=0.3, tau=1e-4))
+    whole = bits_net(0)
+    start = whole[1].weight.detach().clone()
+    train(whole, make_loader(), config)
+    assert not torch.equal(whole[1].weight, start)
+    for step in (2, 9):
+        with pytest.raises(InterruptedTraining):
+            train(bits_net(0 if step == 2 else 5), make_loader(), config, watchers=[stop_after(step)], out=tmp_path)
+    parts = bits_net(6)
+    train(parts, make_loader(), config, out=tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(parts.state_dict().values(), whole.state_dict().values(), strict=True))
 
 
 class Noisy(Dataset):

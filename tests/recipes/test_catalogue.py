@@ -1,0 +1,62 @@
+"""Every recipe builds its net and trains it; its settings are those of the paper."""
+
+import dataclasses
+
+import pytest
+
+from equalbits.recipes import Recipe, get_recipe, list_recipes, make_model
+from equalbits.recipes.make import Images, make_loader
+from equalbits.training import ScheduleConfig, train
+from equalbits.training.distributed import Place
+
+SHAPES = {"cifar10": "3x32x32:10", "cifar100": "3x32x32:100", "imagenet": "3x64x64:1000", "fashion": "1x28x28:10"}
+NARROW = ("resnet18", "resnet34", "vgg16", "imagenet_resnet18", "imagenet_resnet34")  # at full width: seconds each
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_takes_two_steps_on_images_of_its_shape(name: str) -> None:
+    recipe = get_recipe(name)
+    settings = {"data.name": f"synthetic:{SHAPES[recipe.data.name]}:4", "data.batch_size": 2}
+    if recipe.model.name in NARROW:
+        settings["model.options.width"] = 0.125
+    recipe = recipe.with_settings(settings)
+    loader = make_loader(recipe.data, "train", root=None, device="cpu", seed=0, place=Place())
+    model = make_model(recipe, Images.of(loader))
+    config = dataclasses.replace(recipe.train, epochs=1, schedule=ScheduleConfig())
+    (record,) = train(model, loader, config).epochs
+    assert record.train.total == 4
+    assert record.train.loss > 0
+
+
+def settings_of(recipe: Recipe) -> tuple:
+    optimizer, schedule = recipe.train.optimizer, recipe.train.schedule
+    moves = (optimizer.name, optimizer.lr, optimizer.momentum, optimizer.weight_decay)
+    rates = (schedule.name, schedule.per, schedule.milestones, schedule.warmup_epochs)
+    return (recipe.train.epochs, recipe.data.batch_size, *moves, *rates)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("cifar10*-conv?", (100, 128, "sgd", 0.1, 0.9, 1e-4, "cosine", "epoch", (), 0)),
+        ("cifar10-resnet20-*", (400, 128, "sgd", 0.1, 0.9, 1e-4, "cosine", "epoch", (), 0)),
+        ("cifar10*-resnet[13]?-*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
+        ("cifar100-[vis]*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
+        ("imagenet-*", (100, 256, "sgd", 0.1, 0.9, 1e-4, "step", "epoch", (30, 60, 90), 0)),
+    ],
+)
+def test_the_papers_recipes_have_the_papers_settings(pattern: str, expected: tuple) -> None:
+    names = list_recipes(pattern)
+    assert names
+    for name in names:
+        recipe = get_recipe(name)
+        assert settings_of(recipe) == expected, name
+        assert recipe.train.schedule.factor == 0.1
+        assert recipe.data.augment
+        assert recipe.train.label_smoothing == 0.0
+        assert recipe.model.weight_quantizer == "bihalf"
+
+
+def test_names_match_patterns_and_every_recipe_says_what_it_is() -> None:
+    assert list_recipes("imagenet-*") == ["imagenet-resnet18", "imagenet-resnet34"]
+    assert all(get_recipe(name).about for name in list_recipes())

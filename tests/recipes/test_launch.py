@@ -1,0 +1,69 @@
+"""A sweep trains every combination once, alone or stacked, and counts what it finds."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from equalbits.recipes import Recipe, recipe_from_dict
+from equalbits.recipes.launch import cases_of, sweep
+from equalbits.training import CheckpointError
+
+
+def own(**settings) -> Recipe:
+    recipe = recipe_from_dict(
+        {
+            "name": "own",
+            "epochs": 2,
+            "model": {"name": "conv2", "options": {"width": 0.05}},
+            "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+        }
+    )
+    return recipe.with_settings(settings)
+
+
+METHODS = {"model.weight_quantizer": ["sign", "bihalf:p_pos=0.25"]}
+
+
+def test_every_combination_has_a_folder_of_its_own() -> None:
+    cases = cases_of(own(), {**METHODS, "optimizer.lr": [0.1, 0.2]})
+    assert [case.name for case in cases] == [
+        "sign_0.1", "sign_0.2", "bihalf-p_pos=0.25_0.1", "bihalf-p_pos=0.25_0.2",
+    ]  # fmt: skip
+    assert cases[3].recipe.train.optimizer.lr == 0.2
+    with pytest.raises(ValueError, match="two combinations would share the folder 'a-b'"):
+        cases_of(own(), {"about": ["a/b", "a:b"]})
+
+
+def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
+    told: list[str] = []
+    alone = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", tell=told.append)
+    stacked = sweep(own(), tmp_path / "stack", vary=METHODS, seeds=[0, 5], stack=2, device="cpu")
+    assert [(row.case, row.last, row.best) for row in alone] == [(row.case, row.last, row.best) for row in stacked]
+    assert alone[0].mean == pytest.approx(statistics.fmean(alone[0].last))
+    assert alone[0].spread == pytest.approx(statistics.stdev(alone[0].last))
+    runs = [json.loads((tmp_path / way / "sign" / "seed5" / "run.json").read_text()) for way in ("alone", "stack")]
+    assert runs[0]["last"]["train"] == runs[1]["last"]["train"]
+    assert [run["seed"] for run in runs] == [5, 5]
+    assert runs[1]["stacked_with"] == 2
+    assert sum("done in" in line for line in told) == 4
+    told.clear()
+    again = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", tell=told.append)
+    assert again == alone
+    assert not any("done in" in line for line in told)
+
+
+def test_results_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:
+    sweep(own(epochs=1), tmp_path, vary={}, seeds=[0], stack=2, device="cpu")
+    with pytest.raises(CheckpointError, match="holds a run with epochs=1, this one has epochs=2"):
+        sweep(own(), tmp_path, vary={}, seeds=[0], stack=2, device="cpu")
+
+
+def test_one_seed_has_no_spread_and_no_seed_is_refused(tmp_path: Path) -> None:
+    (row,) = sweep(own(epochs=1), tmp_path, vary={}, seeds=[3, 3], device="cpu")
+    assert row.spread is None
+    assert row.seeds == (3,)
+    assert "±" not in str(row)
+    with pytest.raises(ValueError, match="there is no seed to train with"):
+        sweep(own(), tmp_path, vary={}, seeds=[], device="cpu")

@@ -1,0 +1,194 @@
+"""A run's folder: what lies in it, how it is read back, and what it refuses."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from equalbits.recipes import (
+    Images,
+    Recipe,
+    evaluate_run,
+    load_run,
+    make_model,
+    pick_device,
+    read_recipe,
+    recipe_from_dict,
+    run_recipe,
+)
+from equalbits.training import CheckpointError
+
+
+def own(**settings) -> Recipe:
+    recipe = recipe_from_dict(
+        {
+            "name": "own",
+            "epochs": 2,
+            "model": {"name": "conv2", "options": {"width": 0.05}},
+            "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+        }
+    )
+    return recipe.with_settings(settings)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> Path:
+    """A finished run."""
+    out = tmp_path_factory.mktemp("runs") / "a"
+    run_recipe(own(), out, device="cpu")
+    return out
+
+
+def copied(run: Path, tmp_path: Path, *names: str) -> Path:
+    out = tmp_path / "copy"
+    out.mkdir()
+    for name in names or ("recipe.toml", "model.json", "last.safetensors", "run.json"):
+        (out / name).write_bytes((run / name).read_bytes())
+    return out
+
+
+def test_the_folder_holds_all_that_a_run_was(done: Path) -> None:
+    names = {"recipe.toml", "model.json", "history.jsonl", "last.safetensors", "best.safetensors", "run.json"}
+    assert {path.name for path in done.iterdir()} == {*names, "tensorboard"}
+    assert read_recipe(done / "recipe.toml") == own()
+    facts = json.loads((done / "run.json").read_text())
+    assert recipe_from_dict(facts["recipe"]) == own()
+    assert facts["versions"]["torch"] == torch.__version__
+    assert (facts["seed"], facts["processes"]) == (0, 1)
+    assert facts["last"]["test"]["total"] == 6
+    lines = [json.loads(line) for line in (done / "history.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert facts["last"] == lines[-1]
+    assert facts["best"] == max(lines, key=lambda line: line["test"]["correct"])
+    assert facts["seconds"] == pytest.approx(sum(line["seconds"] for line in lines), abs=0.01)
+    assert list((done / "tensorboard").iterdir())
+
+
+def test_the_model_comes_back_and_scores_what_the_run_scored(done: Path) -> None:
+    facts = json.loads((done / "run.json").read_text())
+    for which in ("last", "best"):
+        score = evaluate_run(done, device="cpu", which=which)
+        assert {**vars(score)} == pytest.approx(facts[which]["test"])
+    recipe, model = load_run(done)
+    assert recipe == own()
+    assert not model.training
+
+
+def test_weights_hang_on_the_seed_alone(done: Path) -> None:
+    images = Images.read(done / "model.json")
+    torch.manual_seed(1)
+    one = make_model(own(), images).state_dict()
+    torch.manual_seed(2)
+    two = make_model(own(), images).state_dict()
+    other = make_model(own(seed=1), images).state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_finished_run_is_left_as_it_is(done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    result = run_recipe(own(), out, device="cpu")
+    assert [record.epoch for record in result.history.epochs] == [1, 2]
+    assert {name: (out / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"epochs": 3}, "holds a run with epochs=2, this one has epochs=3: use the same settings to go on, or another"),
+        ({"data.augment": False}, "holds a run with data.augment=True, this one has data.augment=False"),
+        ({"model.weight_quantizer": "sign"}, "holds a run with model.weight_quantizer=bihalf"),
+        ({"model.options.batch_norm": True}, "holds a run with model.options.batch_norm=None, this one has"),
+        ({"optimizer.lr": 0.3}, "holds a run with optimizer.lr=0.1, this one has optimizer.lr=0.3"),
+    ],
+)
+def test_a_folder_keeps_to_one_run(done: Path, tmp_path: Path, settings: dict, line: str) -> None:
+    out = copied(done, tmp_path)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(CheckpointError, match=line):
+        run_recipe(own(**settings), out, device="cpu")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_what_changes_no_result_may_differ(done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path)
+    changed = own(checkpoint_seconds=1.0, about="other words", **{"data.test_batch_size": 7, "data.workers": 0})
+    assert len(run_recipe(changed, out, device="cpu").history.epochs) == 2
+
+
+def test_a_run_whose_weights_are_gone_starts_anew_and_its_old_result_goes(done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path, "recipe.toml", "model.json", "run.json")
+    (out / "run.json").write_text('{"old": true}')
+    run_recipe(own(epochs=1), out, device="cpu")
+    assert json.loads((out / "run.json").read_text())["recipe"]["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("missing", "line"),
+    [
+        ("recipe.toml", "is not the folder of a run: it holds no recipe.toml; name one that train made"),
+        ("model.json", "model.json is not there: name the folder of a run that train made"),
+        ("last.safetensors", "last.safetensors is not there: name the folder of a run, or train one first"),
+    ],
+)
+def test_a_folder_that_lacks_a_piece_says_which(done: Path, tmp_path: Path, missing: str, line: str) -> None:
+    out = copied(done, tmp_path)
+    (out / missing).unlink()
+    with pytest.raises(CheckpointError, match=line):
+        load_run(out)
+
+
+def test_a_model_json_that_says_nothing_is_refused(done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path)
+    for text in ("{", "[]", '{"classes": 3}'):
+        (out / "model.json").write_text(text)
+        with pytest.raises(CheckpointError, match="does not say what images the model takes"):
+            load_run(out)
+
+
+def test_weights_that_do_not_fit_the_recipe_are_refused(done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path)
+    table = tomllib.loads((out / "recipe.toml").read_text())
+    table["model"]["options"]["width"] = 0.1
+    (out / "recipe.toml").write_text(recipe_from_dict(table).to_toml())
+    with pytest.raises(CheckpointError, match="holds the weights of another model"):
+        load_run(out)
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(ValueError, match=r"a is a file: name a folder, new or of the same run, with --out"):
+        run_recipe(own(), tmp_path / "a", device="cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "mps", "meta", ""])
+def test_a_device_that_makes_no_sense_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"device={name!r} is not known: use auto, cpu, cuda, or cuda:1"):
+        pick_device(name)
+
+
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    assert pick_device("cpu") == "cpu"
+    with pytest.raises(ValueError, match=r"device='cuda:99' is not there: torch sees .*; use --device cpu"):
+        pick_device("cuda:99")
+
+
+def test_a_teacher_of_other_data_is_refused(done: Path, tmp_path: Path) -> None:
+    recipe = own(**{"data.name": "synthetic:1x8x8:3:24", "distill.weight": 0.5})
+    with pytest.raises(ValueError, match="was trained on images of 1 channels and 4 classes, this data has 1 and 3"):
+        run_recipe(recipe, tmp_path / "b", device="cpu", teacher=done)
+
+
+def test_a_run_learns_from_a_teacher(done: Path, tmp_path: Path) -> None:
+    taught = run_recipe(own(**{"distill.weight": 0.9}), tmp_path / "b", device="cpu", teacher=done)
+    alone = run_recipe(own(), tmp_path / "c", device="cpu")
+    assert taught.history.epochs[0].train.loss != alone.history.epochs[0].train.loss
+
+
+def test_training_on_fewer_images_takes_the_first_ones(tmp_path: Path) -> None:
+    result = run_recipe(own(**{"data.limit": 9, "epochs": 1}), tmp_path / "a", device="cpu")
+    assert result.history.epochs[0].train.total == 9
+    assert result.history.epochs[0].test.total == 6  # every test image counts all the same

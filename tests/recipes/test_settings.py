@@ -1,0 +1,141 @@
+"""A recipe is checked word by word: names, types, groups, and what is missing."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equalbits.recipes import Recipe, get_recipe, list_recipes, parse_settings, read_recipe, recipe_from_dict
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return get_recipe("cifar10-conv2")
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "own.toml").write_text(text)
+    return tmp_path / "own.toml"
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_comes_back_from_its_toml(name: str, tmp_path: Path) -> None:
+    recipe = get_recipe(name)
+    assert read_recipe(written(tmp_path, recipe.to_toml())) == recipe
+    assert recipe_from_dict(recipe.as_dict()) == recipe
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(), st.floats(1e-6, 10), st.integers(0, 2**40), st.lists(st.integers(1, 99), unique=True), st.booleans())
+def test_any_settings_come_back_from_their_toml(
+    about: str, lr: float, seed: int, milestones: list[int], flag: bool
+) -> None:
+    changes = {
+        "about": about,
+        "optimizer.lr": lr,
+        "seed": seed,
+        "schedule.milestones": sorted(milestones),
+        "data.augment": flag,
+        "model.options.width": 0.5,
+        "model.options.batch_norm": flag,
+    }
+    recipe = get_recipe("cifar10-conv2").with_settings(changes)
+    assert recipe_from_dict(tomllib.loads(recipe.to_toml())) == recipe
+
+
+def test_settings_are_replaced_by_their_dotted_names(recipe: Recipe) -> None:
+    words = ["epochs=2", "optimizer.lr=1", "model.name=conv4", "data.augment=false", "schedule.milestones=[3, 4]"]
+    changed = recipe.with_settings(parse_settings([*words, "model.options.width=0.25", "model.weight_quantizer="]))
+    assert changed.train.epochs == 2
+    assert changed.train.optimizer.lr == 1.0
+    assert changed.train.schedule.milestones == (3, 4)
+    assert (changed.model.name, changed.model.weight_quantizer) == ("conv4", "")
+    assert changed.model.options == {"width": 0.25}
+    assert changed.data.augment is False
+    assert recipe == get_recipe("cifar10-conv2")  # which stays as it was
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("epoch=2", "no setting 'epoch'; did you mean 'epochs'?"),
+        ("lr=0.1", "no setting 'lr'; did you mean 'optimizer.lr'?"),
+        ("optimiser.lr=0.1", "no setting 'optimiser.lr'; did you mean 'optimizer.lr'?"),
+        ("optimizer.learning=0.1", "no setting 'optimizer.learning'; there are betas"),
+        ("zzz.yyy=1", "no setting 'zzz.yyy': 'zzz' is not a group; there are"),
+        ("epochs.two=2", "no setting 'epochs.two': 'epochs' is not a group"),
+        ("optimizer=sgd", "'optimizer' is a group of settings: set one of optimizer.name, optimizer.lr"),
+        ("model.options=1", "'model.options' is a group of settings: set one of model.options.NAME"),
+        ("epochs=two", "epochs='two' must be a whole number"),
+        ("epochs=2.5", "epochs=2.5 must be a whole number"),
+        ("epochs=true", "epochs=True must be a whole number"),
+        ("optimizer.lr=fast", "optimizer.lr='fast' must be a number"),
+        ("data.augment=1", "data.augment=1 must be true or false"),
+        ("model.name=4", "model.name=4 must be a word"),
+        ("schedule.milestones=3", r"schedule.milestones=3 must be a list, as in \[1, 2\]"),
+        ("schedule.milestones=[a]", r"schedule.milestones='\[a\]' must be a list"),
+        ("optimizer.betas=[0.9]", r"optimizer.betas=\[0.9\] must be a list of 2"),
+        ("expected=high", "expected='high' must be a number"),
+        ("epochs=0", "epochs=0 must be at least 1"),
+        ("data.batch_size=0", "data.batch_size=0 must be at least 1"),
+        ("data.limit=-1", "data.limit=-1 must be at least 0"),
+        ("epochs", "'epochs' is not a setting: write name=value, as in optimizer.lr=0.05"),
+        ("=3", "'=3' is not a setting"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str, recipe: Recipe) -> None:
+    with pytest.raises(ValueError, match=line) as caught:
+        recipe.with_settings(parse_settings([word]))
+    assert "\n" not in str(caught.value)
+
+
+OWN = """
+epochs = 2
+[model]
+name = "conv2"
+[data]
+name = "fashion"
+"""
+
+
+def test_a_file_of_ones_own_takes_its_name_from_the_file_and_the_rest_from_the_defaults(tmp_path: Path) -> None:
+    recipe = read_recipe(written(tmp_path, OWN))
+    assert recipe.name == "own"
+    assert recipe.model.weight_quantizer == "bihalf"
+    assert recipe.data.batch_size == 128
+    assert read_recipe(written(tmp_path, f'name = "mine"{OWN}')).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("epochs = 2", "", "setting epochs is missing"),
+        ('name = "conv2"', "", "setting model.name is missing"),
+        ('[data]\nname = "fashion"', "", "setting data is missing"),
+        ("epochs = 2", "epochs = 2\nepoch = 3", "no setting 'epoch'; did you mean 'epochs'?"),
+        ('name = "fashion"', 'name = "fashion"\nbatchsize = 3', "no setting 'batchsize'; did you mean 'batch_size'?"),
+        ("[model]", "[modle]", "no setting 'modle'; did you mean 'model'?"),
+        ("epochs = 2", 'epochs = "2"', "epochs='2' must be a whole number"),
+        ("[data]", "[data", "is not TOML"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_with_its_path(tmp_path: Path, old: str, new: str, line: str) -> None:
+    path = written(tmp_path, OWN.replace(old, new))
+    with pytest.raises(ValueError, match=line) as caught:
+        read_recipe(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_word_where_a_group_should_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="data='fashion' must be a group of settings"):
+        recipe_from_dict({"name": "own", "epochs": 1, "model": {"name": "conv2"}, "data": "fashion"})
+
+
+def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="no recipe 'cifar10-conv3'; did you mean 'cifar10-conv"):
+        get_recipe("cifar10-conv3")
+    with pytest.raises(ValueError, match="no recipe 'zzz'; `equalbits list recipes` shows them"):
+        get_recipe("zzz")
