@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-# name: (module that holds ADD and RUN, one line of help)
+# name: (module that holds add_arguments and run, one line of help). No module is called `list`: it would hide Python's.
 COMMANDS = {
     "demo": ("demo", "train sign, IR-Net and bi-half side by side on the embedded data, and draw them (2 minutes)"),
     "train": ("train", "train a recipe, or a TOML file of your own; go on where it stopped"),
@@ -20,7 +20,7 @@ COMMANDS = {
         "measure a figure or table of the paper, draw it, and hold it against what the paper says",
     ),
     "evaluate": ("evaluate", "score a trained run on every test image"),
-    "list": ("list", "show recipes, models, methods and data sets by name; --show NAME prints a recipe"),
+    "list": ("names", "show recipes, models, methods and data sets by name; --show NAME prints a recipe"),
     "inspect": ("inspect", "look into a trained run: layers, bits, bytes, and whether every filter holds its ratio"),
     "download": ("download", "fetch a data set from its publisher; what is there already is kept"),
 }
