@@ -31,11 +31,16 @@ def drawn(seed: int, connections: int, skew: int) -> tuple[Tensor, Tensor]:
     return weights.sign() * weights.abs() ** skew * 0.05 + 0.01, torch.randn(4, connections, generator=draw).double()
 
 
+def assert_near(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Equal up to rounding, measured against the largest of the row: what cancels leaves that much behind."""
+    assert (np.abs(actual - expected) <= 1e-9 * np.abs(expected).max(axis=1, keepdims=True)).all()
+
+
 def gradient_of(out: Tensor, latents: Tensor, incoming: Tensor) -> np.ndarray:
     return torch.autograd.grad(out, latents, incoming.view_as(out))[0].numpy()
 
 
-cases = (st.integers(0, 2**32), st.integers(3, 300), st.sampled_from([1, 3, 9]), st.sampled_from([0.1, 1.0, 3.0]))
+cases = (st.integers(0, 2**32), st.integers(8, 300), st.sampled_from([1, 3, 9]), st.sampled_from([0.1, 1.0, 3.0]))
 
 
 @settings(deadline=None, max_examples=60)
@@ -50,7 +55,7 @@ def test_irnet_is_two_to_s_times_the_sign_with_the_gradient_through_the_normalis
     out = irnet(latents, torch.tensor(t, dtype=torch.float64))
     np.testing.assert_array_equal(out.detach().numpy(), power * np.where(balanced >= 0, 1, -1))
     expected = through_statistics(incoming.numpy() * power * slope(balanced, t), balanced, spread)
-    np.testing.assert_allclose(gradient_of(out, latents, incoming), expected, rtol=1e-8, atol=1e-8)
+    assert_near(gradient_of(out, latents, incoming), expected)
 
 
 @settings(deadline=None, max_examples=60)
@@ -66,9 +71,9 @@ def test_stable_irnet_is_the_centred_sign_with_the_statistics_held_or_not(
     for out in (held, free):
         np.testing.assert_array_equal(out.detach().numpy(), np.where(balanced >= 0, 1.0, -1.0))
     after_slope = incoming.numpy() * slope(balanced, t)
-    np.testing.assert_allclose(gradient_of(held, latents, incoming), after_slope, rtol=1e-10, atol=1e-12)
+    assert_near(gradient_of(held, latents, incoming), after_slope)
     expected = through_statistics(after_slope, balanced, spread)
-    np.testing.assert_allclose(gradient_of(free, latents, incoming), expected, rtol=1e-8, atol=1e-8)
+    assert_near(gradient_of(free, latents, incoming), expected)
 
 
 def test_gaussian_filters_need_no_shift() -> None:
@@ -91,7 +96,7 @@ def test_libra_sees_neither_mean_nor_scale_so_its_gradient_moves_neither(seed: i
     latents.requires_grad_()
     gradient = torch.from_numpy(gradient_of(irnet(latents, sharpness), latents, incoming))
     centred = latents.detach() - latents.detach().mean(dim=1, keepdim=True)
-    size = gradient.abs().sum(dim=1) + 1
+    size = gradient.abs().sum(dim=1)
     assert (gradient.sum(dim=1).abs() < 1e-9 * size).all()
     assert ((gradient * centred).sum(dim=1).abs() < 1e-9 * size).all()
 

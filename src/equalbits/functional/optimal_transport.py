@@ -25,7 +25,7 @@ def positive_count(connections: int, p_pos: float) -> int:
     (14, 3, 3)
     """
     check_p_pos(p_pos)
-    # 1e-9 absorbs float error: 0.15 · 10 is 1.4999999999999998 in binary, and should round as 1.5.
+    # 1e-9 absorbs float error: 0.29 · 50 is 14.499999999999998 in binary, and should round as 14.5.
     return min(connections, math.floor(p_pos * connections + 0.5 + 1e-9))
 
 
