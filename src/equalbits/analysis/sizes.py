@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from equalbits.functional import as_filters, filter_entropy
 from equalbits.nn import BinaryLayer
@@ -35,20 +36,25 @@ def size_of(layer: nn.Module, seen: set[object]) -> Size:
     """What ``layer`` holds that is not in ``seen``, which is added to: a tensor that several layers share counts once.
 
     A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter, twice that where some are 0 (a plane of signs
-    and a plane of what is kept), and 4 for each real number: the scale, or the scales where a method has one for each
-    filter, bias, and what quantizes the input. What only training needs (latents, scores) takes none.
+    and a plane of what is kept) or where −1 and +1 weigh differently (a plane of ones for what lies between them), and
+    4 for each real number: the scale, or the scales where a method has one for each filter, bias, and what quantizes
+    the input. A batch norm is packed as a gain and a shift for each channel. What only training needs (latents,
+    scores, how far training is) takes none.
     """
     if not isinstance(layer, BinaryLayer):
         real = _count_new(_held(layer), seen)
-        return Size(0, None, real, 4 * real, 4 * real, None)
+        packed = min(real, 2 * layer.num_features) if isinstance(layer, _BatchNorm) else real
+        return Size(0, None, real, 4 * packed, 4 * real, None)
     beside = [tensor for tensor in _held(layer) if tensor is not layer.weight and tensor is not layer.scale]
     inputs = (
         [] if layer.input_quantizer is None else [t for part in layer.input_quantizer.modules() for t in _held(part)]
     )
     real = _count_new(beside, seen)
     symbols = as_filters(layer.symbols())
-    added = _scales(layer, symbols) + _count_new(inputs, seen)  # what the same layer in float32 would not have
-    bits, new = 1 + bool((symbols == 0).any()), _count_new([layer.weight], seen, "latent")
+    scales = _scales(layer, symbols)
+    added = scales + _count_new(inputs, seen)  # what the same layer in float32 would not have
+    two_planes = bool((symbols == 0).any()) or scales == 2 * len(symbols)
+    bits, new = 1 + two_planes, _count_new([layer.weight], seen, "latent")
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
     entropy = float(filter_entropy(symbols).nanmean())
     return Size(new, bits, real + added, packed + 4 * (real + added), 4 * (new + real), entropy)
@@ -65,10 +71,12 @@ def _scales(layer: BinaryLayer, symbols: Tensor) -> int:
 
 
 def _held(module: nn.Module) -> Iterator[Tensor]:
-    """The parameters of a module itself, and its floating buffers that are saved."""
+    """The parameters of a module itself, and its floating buffers that are saved, but how far training is."""
     yield from (parameter for parameter in module._parameters.values() if parameter is not None)
     for name, buffer in module._buffers.items():
-        if buffer is not None and buffer.is_floating_point() and name not in module._non_persistent_buffers_set:
+        if name == "progress" or name in module._non_persistent_buffers_set:
+            continue
+        if buffer is not None and buffer.is_floating_point():
             yield buffer
 
 

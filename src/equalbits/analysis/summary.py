@@ -81,7 +81,8 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
 
     * symbols and real: how many 1-bit weights, and how many real numbers (parameters, saved floating buffers).
     * bytes packed: ⌈D/8⌉ for the ``D`` symbols of a filter, twice that where some are 0; 4 for each real number, the
-      scales included. Nothing is folded away.
+      scales included; a gain and a shift for each channel of a batch norm. A packed file holds exactly these tensors,
+      behind a table that names them.
     * MACs 1×1: binary weights on inputs of two values; 1×32: binary weights on real inputs; 32×32: real weights.
       Convolutions and linear layers count, products between activations (attention) do not.
     * entropy: the mean over filters, in bits.
