@@ -53,7 +53,7 @@ def rows_in_registers(device: str) -> None:
 def rows_too_long_for_registers(device: str) -> None:
     same(draw_rows("normal", (2, 40_000), torch.float32), 20_000, None, device)
     same(draw_rows("tied", (1, 70_001), torch.bfloat16), 30_000, None, device)
-    same(draw_rows("tied", (1, 20_000), torch.float64), 10_001, None, device)
+    same(draw_rows("zeros", (1, 20_000), torch.float64), 10_001, None, device)  # every place is tied
     same(draw_rows("tied", (1, 140_000), torch.float32), 70_000, None, device)  # so long that it is sorted
     mask = draw_rows("normal", (3, 40_000), torch.float32) > torch.tensor([[-0.05], [0.0], [9.0]])
     same(draw_rows("tied", (3, 40_000), torch.float32), mask.sum(dim=1, keepdim=True) // 3, mask, device)
