@@ -191,13 +191,13 @@ RULES: dict[str, Rule] = {
     "hardtanh.default": hardtanh,
     "relu6.default": relu6,
     "hardsigmoid.default": hardsigmoid,
-    "where.self": where,
     "zeros_like.default": constant_like(0.0),
     "ones_like.default": constant_like(1.0),
 }
 RULES |= dict.fromkeys(("dropout.default", "feature_dropout.default", "alpha_dropout.default"), dropout)
 _SAME = "detach view_as contiguous clone alias lift_fresh_copy type_as _to_copy positive"
 RULES |= dict.fromkeys((f"{name}.default" for name in _SAME.split()), same)
+RULES |= dict.fromkeys(("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"), where)
 RULES |= dict.fromkeys(("to.dtype", "to.device", "to.dtype_layout"), same)
 for _name, _above, _strict in (("ge", True, False), ("gt", True, True), ("lt", False, False), ("le", False, True)):
     RULES |= dict.fromkeys((f"{_name}.Scalar", f"{_name}.Tensor"), compare(above=_above, strict=_strict))

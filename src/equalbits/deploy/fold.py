@@ -18,6 +18,7 @@ def batch_norm(
     weight turns the order round and a weight of 0 leaves the bias alone, as they must: the sign behind it is taken of
     the affine's value, with no threshold that would need a direction.
 
+    >>> import torch
     >>> gain, shift = batch_norm(torch.tensor([1.0]), torch.tensor([4.0]), 0.0, torch.tensor([-6.0]), None)
     >>> gain, shift
     (tensor([-3.], dtype=torch.float64), tensor([3.], dtype=torch.float64))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.nn.parameter import is_lazy
 
 from equalbits.deploy.packing import BinaryWeights, binary_weights
 from equalbits.deploy.steps import PackError
@@ -40,9 +41,10 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
     """
     images = _check_example(example)
     kept = copy.deepcopy(_unwrapped(model)).cpu().eval()
-    narrow = any(p.is_floating_point() and p.element_size() < 4 for p in kept.parameters())
-    kept = kept.float() if narrow else kept  # the same weights: every half is a float32
-    dtype = next((p.dtype for p in kept.parameters() if p.is_floating_point()), torch.float32)
+    dtypes = {p.dtype for p in kept.parameters() if not is_lazy(p) and p.is_floating_point()}
+    if not dtypes <= {torch.float32, torch.float64}:
+        kept, dtypes = kept.float(), set()  # the same weights: every half is a float32
+    dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
     with torch.no_grad():
         answer = _check_answer(kept(images.to(dtype)), len(images))
         binary = _freeze_layers(kept)

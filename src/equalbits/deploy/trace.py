@@ -137,7 +137,7 @@ def _translate(walk: Walk, node: Node, known: dict[Node, Any]) -> Any:
 
     def read(argument: Node) -> Any:
         found = known[argument]
-        return walk.value(found) if isinstance(found, Stair) and name != "aten.where.self" else found
+        return walk.value(found) if isinstance(found, Stair) and not name.startswith("aten.where.") else found
 
     arguments, settings = torch.fx.node.map_arg((node.args, node.kwargs), read)
     made = rule(walk, *arguments, **settings)

@@ -1,0 +1,139 @@
+"""Packing compares before it returns, says which layer differs, and what rounding moved."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from equalbits.deploy import PackError, pack
+from equalbits.deploy.check import check
+from equalbits.deploy.freeze import freeze
+from equalbits.deploy.packing import whole_numbers
+from equalbits.deploy.steps import to_network
+from equalbits.deploy.trace import trace
+from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
+
+
+def small(inputs=None):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        BinaryConv2d(16, 16, 3, padding=1, bias=False, input_quantizer=inputs),
+        nn.PReLU(16),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    ).eval()
+
+
+@pytest.mark.parametrize("layer", ["0", "1", "2", "3", "6"])
+def test_a_layer_packed_wrongly_is_named(layer):
+    frozen = freeze(small(), torch.randn(2, 3, 8, 8))
+    steps = trace(frozen)
+    step = next(step for step in steps.rows if step.layer == layer)
+    part = "scale" if layer == "2" else next(iter(step.arrays))
+    step.arrays[part] = step.arrays[part] * np.float32(1.5)
+    with pytest.raises(PackError, match=f"layer '{layer}' .* differs from the model's by up to"):
+        check(to_network(steps), steps, frozen)
+
+
+def test_a_flipped_bit_is_noticed():
+    frozen = freeze(small(), torch.randn(2, 3, 8, 8))
+    steps = trace(frozen)
+    step = next(step for step in steps.rows if step.layer == "2")
+    step.arrays["weight"][3, 0] ^= 1
+    with pytest.raises(PackError, match="layer '2'"):
+        check(to_network(steps), steps, frozen)
+
+
+class OwnRandom(nn.Module):
+    calls = 0
+
+    def forward(self, images):
+        OwnRandom.calls += 1
+        return images * OwnRandom.calls
+
+
+def test_a_model_that_is_no_function_of_the_image_is_refused():
+    with pytest.raises(PackError, match="make it a function of the image alone"):
+        pack(nn.Sequential(OwnRandom(), nn.Flatten()), torch.randn(2, 3, 4, 4))
+
+
+def test_sums_that_are_nought_fall_on_the_side_of_exact_arithmetic(caplog):
+    """A fresh batch norm leaves a sum of 0 at 0, where torch's float32 sum may be 1e-8 to either side."""
+    torch.manual_seed(0)
+    layers = [BinaryConv2d(24, 24, 3, bias=False, input_quantizer=SignActivation()) for _ in range(3)]
+    parts = [part for layer in layers for part in (layer, nn.BatchNorm2d(24))]
+    with caplog.at_level(logging.WARNING, "equalbits"):
+        pack(nn.Sequential(*parts, nn.Flatten(), nn.Linear(24 * 36, 5)), torch.randn(4, 24, 12, 12))
+    assert not [record for record in caplog.records if record.name == "equalbits" and "near an edge" in record.message]
+
+
+@pytest.mark.parametrize(("rest", "width"), [("float16", 2), ("int8", 1)])
+def test_the_rest_can_be_stored_in_fewer_bits(rest, width, tmp_path, caplog):
+    model, images = small(), torch.randn(4, 3, 8, 8)
+    with caplog.at_level(logging.INFO, "equalbits"):
+        packed = pack(model, images, rest=rest)
+    assert "of 4 answers keep their class" in caplog.text
+    stored = packed.network.tensors
+    for name in ("0.weight", "6.weight"):
+        assert stored[name].itemsize == width
+    assert stored["1.gain_shift"].dtype == np.float16
+    assert stored["2.weight"].dtype == np.uint8
+    assert stored["2.scale"].dtype == np.float32
+    answer = model(images).detach().numpy()
+    assert np.abs(packed(images.numpy()) - answer).max() < {2: 0.002, 1: 0.02}[width] * np.abs(answer).max()
+    pack(model, images).save(tmp_path / "whole.ebits")
+    packed.save(tmp_path / "less.ebits")
+    assert (tmp_path / "less.ebits").stat().st_size < (tmp_path / "whole.ebits").stat().st_size
+
+
+def test_numbers_beyond_float16_are_refused():
+    model = small()
+    model[1].weight.data[0] = 1e6
+    with pytest.raises(PackError, match=r"layer '1' has a gain_shift of 999995, above float16's 65504"):
+        pack(model, torch.randn(2, 3, 8, 8), rest="float16")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.floats(1e-30, 1e30))
+def test_whole_numbers_lie_within_half_a_step_of_each_weight(seed, size):
+    weight = (np.random.default_rng(seed).normal(size=(3, 2, 3, 3)) * size).astype(np.float32)
+    weight[1] = 0
+    stored = whole_numbers(weight)
+    scale = stored["scale"].reshape(-1, 1, 1, 1)
+    assert (np.abs(stored["weight"] * scale - weight) <= scale * 0.5001).all()
+    assert np.abs(stored["weight"].reshape(3, -1)).max(axis=1).tolist() == [127, 0, 127]
+
+
+def test_names_mean_and_std_go_into_the_file_and_are_checked():
+    facts = {"class_names": list("abcde"), "mean": [0.5] * 3, "std": [0.25] * 3}
+    packed = pack(small(), torch.randn(2, 3, 8, 8), **facts)
+    assert packed.network.classes == ("a", "b", "c", "d", "e")
+    bytes_ = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8), np.uint8)
+    reals = (bytes_.astype(np.float32) / 255 - 0.5) / 0.25
+    assert np.allclose(packed(bytes_), packed(reals.astype(np.float32)), atol=1e-5)
+    with pytest.raises(PackError, match="2 class names"):
+        pack(small(), torch.randn(2, 3, 8, 8), class_names=["a", "b"])
+    with pytest.raises(PackError, match="mean and std belong together"):
+        pack(small(), torch.randn(2, 3, 8, 8), mean=[0.5] * 3)
+    with pytest.raises(PackError, match="rest='int4' is not known"):
+        pack(small(), torch.randn(2, 3, 8, 8), rest="int4")
+
+
+def test_numbers_that_are_not_finite_are_refused():
+    model = nn.Sequential(nn.Flatten(), BinaryLinear(12, 3))
+    model[1].bias.data[0] = float("nan")
+    with pytest.raises(PackError, match="not finite"):
+        pack(model, torch.randn(2, 3, 2, 2))
+
+
+def test_one_image_is_example_enough():
+    model = small()
+    image = torch.randn(1, 3, 8, 8)
+    assert np.allclose(pack(model, image)(image.numpy()), model(image).detach().numpy(), atol=1e-5)
