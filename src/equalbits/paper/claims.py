@@ -1,6 +1,7 @@
 """What the paper says beside what was measured: a row per claim, as Markdown and JSON."""
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -106,12 +107,12 @@ def two_errors(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     From the scatter of the seeds, and never less than the scatter of the test images allows: seeds that happen to
     agree do not make a small test set large.
     """
-    return 2 * sum(_squared_error(case) for case in (one, other)) ** 0.5
+    return 2 * math.sqrt(_squared_error(one) + _squared_error(other))
 
 
 def _squared_error(case: Mapping[str, Any]) -> float:
     values = accuracies(case)
     share = statistics.fmean(values) / 100
-    images = next(run["last"]["test"]["total"] for run in case["runs"] if run["last"] is not None)
+    images: int = next(run["last"]["test"]["total"] for run in case["runs"] if run["last"] is not None)
     of_images = 1e4 * share * (1 - share) / images
     return max(statistics.variance(values) / len(values) if len(values) > 1 else 0.0, of_images)

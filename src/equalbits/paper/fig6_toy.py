@@ -22,6 +22,7 @@ from equalbits.paper.published import TOY, TOY_BOUNDARIES
 
 PARAMETERS = 12
 Net = tuple[int, ...]  # W1 row by row (6), b1 (3), w2 (3)
+Units = dict[tuple[int, int, int], NDArray[np.float64]]
 
 
 def grid_points(step: float = 0.04, reach: float = 5.0) -> NDArray[np.float64]:
@@ -30,18 +31,22 @@ def grid_points(step: float = 0.04, reach: float = 5.0) -> NDArray[np.float64]:
     return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
-def hidden_units(points: NDArray[np.float64]) -> dict[tuple[int, int, int], NDArray[np.float64]]:
+def hidden_units(points: NDArray[np.float64]) -> Units:
     """The eight units there can be, by their two weights and bias."""
     return {
-        unit: 1 / (1 + np.exp(-(unit[0] * points[:, 0] + unit[1] * points[:, 1] + unit[2])))
-        for unit in product((-1, 1), repeat=3)
+        (a, b, c): 1 / (1 + np.exp(-(a * points[:, 0] + b * points[:, 1] + c)))
+        for a, b, c in product((-1, 1), (-1, 1), (-1, 1))
     }
 
 
 def output(net: Net, points: NDArray[np.float64]) -> NDArray[np.float64]:
     """What stands in front of the last σ."""
-    units = hidden_units(points)
-    return np.sum([sign * units[a, b, c] for a, b, c, sign in _signed_units(net)], axis=0)
+    return _total(_signed_units(net), hidden_units(points))
+
+
+def _total(signed: Sequence[tuple[int, int, int, int]], units: Units) -> NDArray[np.float64]:
+    first, second, third = (sign * units[a, b, c] for a, b, c, sign in signed)
+    return first + second + third
 
 
 def _signed_units(net: Net) -> list[tuple[int, int, int, int]]:
@@ -63,7 +68,7 @@ def count_boundaries(points: NDArray[np.float64]) -> Result:
     for net in product((-1, 1), repeat=PARAMETERS):
         signed = tuple(_signed_units(net))
         if signed not in maps:  # 816 sums stand for 4096 nets
-            total = sum(sign * units[a, b, c] for a, b, c, sign in signed)
+            total = _total(signed, units)
             positive = total > 0
             maps[signed] = None if positive.all() or not positive.any() else np.packbits(positive).tobytes()
             if maps[signed] is not None:

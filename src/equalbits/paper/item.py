@@ -21,6 +21,8 @@ from equalbits.training.checkpoint import write_atomically
 
 #: Name of an item to the module that holds it; each is imported when it is asked for.
 ITEMS = {
+    "fig1": "fig1_entropy",
+    "fig2": "fig2_flips",
     "fig6": "fig6_toy",
 }
 

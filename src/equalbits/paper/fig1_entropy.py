@@ -1,0 +1,145 @@
+"""Figure 1: (a) the entropy of binary weights over the epochs, (b) that of binary activations after training.
+
+Entropy is taken of each filter (of each channel in b) and then averaged: pooling a layer's weights would hide filters
+that lean in opposite directions.
+"""
+
+import math
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from equalbits.analysis import EntropyWatcher, activation_bits
+from equalbits.analysis.observe import binary_layers
+from equalbits.functional import as_filters, attainable_entropy
+from equalbits.paper.claims import Claim
+from equalbits.paper.drawing import COLOURS, METHODS, legend, new_figure, panel, save
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import EachEpoch, quick_recipe, watched
+from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes import Result as Finished
+from equalbits.recipes.make import make_loader, pick_device
+from equalbits.training.distributed import Place
+
+WEIGHTS = ("sign", "irnet-stable", "bihalf")
+ACTIVATIONS = ("sign", "irnet", "bihalf")  # IR-Net as published: these nets have batch norm
+#: A mean of float32 entropies cannot be nearer than this to the number worked out in float64.
+ROUNDING = 1e-6
+
+
+def _recipes(options: Options) -> tuple[Recipe, Recipe]:
+    """Conv2 for the weights, a ResNet with binary inputs for the activations."""
+    if options.quick:
+        shallow = quick_recipe("conv2", epochs=4)
+        deep = quick_recipe("resnet18", width=0.0625, model__input_quantizer="sign", data__limit=1000)
+    else:
+        shallow, deep = get_recipe("cifar10-conv2"), get_recipe("cifar100-resnet18-1w1a")
+    return shallow.with_settings(options.settings), deep.with_settings(options.settings)
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Train the three methods twice: shallow for the weights, with binary inputs for the activations."""
+    shallow, deep = _recipes(options)
+    weights = {}
+    for method in WEIGHTS:
+        entropy = EntropyWatcher()
+        of_method = shallow.with_settings({"model.weight_quantizer": method})
+        read = partial(_weights, entropy)
+        folder = out / "weights" / method
+        weights[method] = watched(of_method, folder, options, watchers=[EachEpoch(entropy)], read=read)
+    activations = {}
+    for method in ACTIVATIONS:
+        of_method = deep.with_settings({"model.weight_quantizer": method})
+        read = partial(_activations, options)
+        activations[method] = watched(of_method, out / "activations" / method, options, watchers=[], read=read)
+    return {"seeds": [shallow.train.seed], "weights": weights, "activations": activations}
+
+
+def _weights(entropy: EntropyWatcher, finished: Finished) -> dict[str, Any]:
+    shapes = {name: as_filters(layer.symbols()).shape for name, layer in binary_layers(finished.model).items()}
+    return {**entropy.as_dict(), "shapes": {name: list(shape) for name, shape in shapes.items()}}
+
+
+def _activations(options: Options, finished: Finished) -> dict[str, Any]:
+    """Over the whole test set, how often each input channel of each binary layer is +1."""
+    device = pick_device(options.device)
+    test = make_loader(finished.recipe.data, "test", root=options.root, device=device, seed=0, place=Place())
+    bits = activation_bits(finished.model, test)
+    return {"layers": {name: {"positive": each.positive.tolist(), "total": each.total} for name, each in bits.items()}}
+
+
+def attainable(shapes: dict[str, list[int]]) -> float:
+    """The greatest mean over all filters that whole numbers of weights allow."""
+    filters = sum(count for count, _ in shapes.values())
+    return sum(count * attainable_entropy(connections) for count, connections in shapes.values()) / filters
+
+
+def channel_entropies(layers: dict[str, dict[str, Any]]) -> list[list[float]]:
+    """Bits of entropy of each channel, layer by layer."""
+    return [[_entropy(count / layer["total"]) for count in layer["positive"]] for layer in layers.values()]
+
+
+def _entropy(share: float) -> float:
+    return -sum(p * math.log2(p) for p in (share, 1 - share) if p > 0)
+
+
+def claims(result: Result) -> list[Claim]:
+    """Bi-half's weights hold the maximum throughout, the others do not; its activations come nearer to it."""
+    rows = []
+    for method, found in result["weights"].items():
+        most = attainable(found["shapes"])
+        short = max(most - value for value in found["network"])
+        exact = method == "bihalf"
+        rows.append(
+            Claim(claim=f"{METHODS[method]}: weight entropy, furthest below the maximum at any epoch",
+                  paper="0" if exact else "above 0", ours=f"{short:.2e} bits below {most:.6f}",
+                  agrees=(abs(short) < ROUNDING) == exact, within=f"{ROUNDING:g} bits", n=1)
+        )  # fmt: skip
+    means = {method: _mean(found) for method, found in result["activations"].items()}
+    for method in ACTIVATIONS[:-1]:
+        gap = means["bihalf"] - means[method]
+        rows.append(
+            Claim(claim=f"activation entropy of bi-half above that of {METHODS[method]}", paper="yes",
+                  ours=f"{gap:+.4f} bits ({means['bihalf']:.4f} against {means[method]:.4f})",
+                  agrees=None if abs(gap) < 0.005 else gap > 0, within="0.005 bits; one seed each", n=1)
+        )  # fmt: skip
+    return rows
+
+
+def _mean(found: dict[str, Any]) -> float:
+    return statistics.fmean(value for layer in channel_entropies(found["layers"]) for value in layer)
+
+
+def draw(result: Result, out: Path) -> None:
+    """Left the weights over epochs, right the channels of each layer as boxes."""
+    figure = new_figure(13, 4.6)
+    grid = figure.add_gridspec(1, 2, width_ratios=(2, 3))
+    axes = panel(figure, grid[0], x="epoch", y="entropy of the weights, bits", title="(a) mean over all filters")
+    for method, found in result["weights"].items():
+        axes.plot(found["steps"], found["network"], color=COLOURS[method], label=METHODS[method], marker=".")
+    axes.axhline(attainable(found["shapes"]), color="black", linestyle=":", linewidth=1, label="attainable")
+    legend(axes, loc="center right")
+    axes = panel(figure, grid[1], x="binary layer", y="entropy of a channel, bits", title="(b) activations, by channel")
+    width = 0.8 / len(result["activations"])
+    for place, (method, found) in enumerate(result["activations"].items()):
+        layers = channel_entropies(found["layers"])
+        at = [number + (place - 1) * width for number in range(1, len(layers) + 1)]
+        boxes = axes.boxplot(layers, positions=at, widths=0.8 * width, patch_artist=True, showfliers=False)
+        for part in ("boxes", "medians", "whiskers", "caps"):
+            for line in boxes[part]:
+                line.set(color="white" if part == "medians" else COLOURS[method], linewidth=1)
+        axes.plot([], [], color=COLOURS[method], linewidth=5, label=f"{METHODS[method]}, mean {_mean(found):.3f}")
+    axes.set_xticks(range(1, len(layers) + 1), map(str, range(1, len(layers) + 1)))
+    legend(axes, loc="lower right")
+    save(figure, out, "fig1")
+
+
+ITEM = Item(
+    name="fig1",
+    title="Entropy of binary weights and activations",
+    needs="cifar10 and cifar100",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)

@@ -1,0 +1,126 @@
+"""Figure 2: the bits of one filter that flip at each step, to +1 and to −1, under Sign, IR-Net and bi-half.
+
+All three start with the same bits, half of each filter +1, and see the same batches. The paper does not say which
+filter it shows; this is the first of the second convolution. Its text calls the Sign panel (c); it is (a).
+"""
+
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from equalbits.analysis import FlipWatcher
+from equalbits.paper.claims import Claim
+from equalbits.paper.drawing import DOWN, GAP, METHODS, UP, legend, new_figure, panel, save
+from equalbits.paper.half_start import HalfStart
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import quick_recipe, watched
+from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes import Result as Finished
+
+COMPARED = ("sign", "irnet-stable", "bihalf")
+LAYER, FILTER = "conv2", 0
+
+
+def _recipe(options: Options) -> Recipe:
+    recipe = (
+        quick_recipe("conv2", width=0.25, epochs=3, data__batch_size=64)
+        if options.quick
+        else get_recipe("cifar10-conv2")
+    )
+    return recipe.with_settings({"evaluate_every": recipe.train.epochs, **options.settings})
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Train the three methods, every step watched."""
+    methods = {}
+    for method in COMPARED:
+        start, flips = HalfStart(), FlipWatcher(filters={LAYER: FILTER})
+        recipe = _recipe(options).with_settings({"model.weight_quantizer": method})
+        read = partial(_counts, start, flips)
+        methods[method] = watched(recipe, out / "runs" / method, options, watchers=[start, flips], read=read)
+    return {"seeds": [_recipe(options).train.seed], "layer": LAYER, "index": FILTER, "methods": methods}
+
+
+def _counts(start: HalfStart, flips: FlipWatcher, finished: Finished) -> dict[str, Any]:
+    return {
+        "filters": start.filters,
+        "filters_off_half_at_start": start.off,
+        "filter": flips.filters[LAYER].as_dict(),
+        "uneven_steps": {name: _uneven(series.as_dict()) for name, series in flips.layers.items()},
+        "flips": {name: [sum(s.to_positive), sum(s.to_negative)] for name, s in flips.layers.items()},
+    }
+
+
+def _uneven(series: dict[str, Any]) -> int:
+    """At how many steps a layer flipped more bits one way than the other."""
+    return sum(up != down for up, down in zip(series["to_positive"], series["to_negative"], strict=True))
+
+
+def difference(series: dict[str, Any]) -> list[int]:
+    """By how much the flips to +1 so far outnumber those to −1, step by step."""
+    pairs = zip(series["to_positive"], series["to_negative"], strict=True)
+    return list(accumulate(up - down for up, down in pairs))
+
+
+def claims(result: Result) -> list[Claim]:
+    """Even for bi-half at every step, uneven for the others."""
+    rows = []
+    for method, found in result["methods"].items():
+        off, steps = found["filters_off_half_at_start"], len(found["filter"]["steps"])
+        rows.append(
+            Claim(claim=f"{METHODS[method]}: filters that start off half", paper="0", difference=float(off),
+                  ours=f"{off} of {found['filters']}", agrees=off == 0, within="nothing: to the bit", n=1)
+        )  # fmt: skip
+        most = max(map(abs, difference(found["filter"])), default=0)
+        uneven, exact = sum(found["uneven_steps"].values()), method == "bihalf"
+        looks = steps * len(found["uneven_steps"])
+        rows += [
+            Claim(claim=f"{METHODS[method]}: greatest difference of flips so far, one filter",
+                  paper="0 throughout" if exact else "not 0", ours=f"{most} over {steps} steps",
+                  agrees=(most == 0) == exact, within="nothing: to the flip", n=1),
+            Claim(claim=f"{METHODS[method]}: steps at which a layer flips unevenly",
+                  paper="0" if exact else "some", ours=f"{uneven} of {looks}",
+                  agrees=(uneven == 0) == exact, within="nothing: to the flip", n=1),
+        ]  # fmt: skip
+    return rows
+
+
+def draw(result: Result, out: Path) -> None:
+    """A row per method: flips at each step, and flips so far with their difference."""
+    figure = new_figure(11, 8, title=f"Flips of filter {result['index']} of {result['layer']}")
+    grid = figure.add_gridspec(len(result["methods"]), 2)
+    left, right, last = None, None, len(result["methods"]) - 1
+    for row, (method, found) in enumerate(result["methods"].items()):
+        series = found["filter"]
+        steps, up, down = series["steps"], series["to_positive"], series["to_negative"]
+        axes = panel(figure, grid[row, 0], x="step", y="flips a step", title=METHODS[method], sharey=left)
+        axes.vlines(steps, 0, up, color=UP, linewidth=0.8, label="to +1")
+        axes.vlines(steps, [-count for count in down], 0, color=DOWN, linewidth=0.8, label="to −1")
+        axes.axhline(0, color="black", linewidth=0.5)
+        if row == last:
+            legend(axes, loc="upper right", ncols=2)
+        left = left or axes
+        gap = difference(series)
+        axes = panel(figure, grid[row, 1], x="step", y="flips so far", sharey=right, title=_ends(gap))
+        axes.plot(steps, list(accumulate(up)), color=UP, label="to +1")
+        axes.plot(steps, list(accumulate(down)), color=DOWN, linestyle="--", label="to −1")
+        axes.plot(steps, gap, color=GAP, label="difference")
+        if row == last:
+            legend(axes, loc="upper left", ncols=3)
+        right = right or axes
+    save(figure, out, "fig2")
+
+
+def _ends(gap: list[int]) -> str:
+    return f"difference: {max(map(abs, gap), default=0)} at most, {gap[-1] if gap else 0} in the end"
+
+
+ITEM = Item(
+    name="fig2",
+    title="Bit flips of one filter during training",
+    needs="cifar10",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)

@@ -1,0 +1,179 @@
+"""The runs an item is made of: sweeps whose counts are read back, and single runs that are watched.
+
+What is finished is not trained again. A run whose numbers leave the finite is a result too: it is noted as such, and
+the others go on.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from equalbits.paper.item import Options
+from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
+from equalbits.recipes.folder import check_same
+from equalbits.recipes.launch import Case, cases_of, sweep
+from equalbits.recipes.make import pick_device
+from equalbits.training import EpochRecord, NonFiniteError, StepRecord
+from equalbits.training.checkpoint import BEST, LAST, write_atomically
+from equalbits.training.loop import Watcher
+
+_MOST_AT_ONCE = 16
+_DIVERGED = "diverged.json"
+
+
+def quick_recipe(net: str = "conv2", *, width: float = 0.125, **settings: Any) -> Recipe:
+    """A narrow net on the embedded data; a shallow one is without batch norm, as in the paper.
+
+    ``settings`` are a recipe's, with ``__`` for a dot.
+
+    >>> quick_recipe("conv2", data__limit=500).model.options
+    {'width': 0.125, 'batch_norm': False}
+    """
+    table = get_recipe("fashion-conv2").as_dict()
+    table["model"]["name"] = net
+    table["model"]["options"] = {"width": width, **({"batch_norm": False} if net.startswith("conv") else {})}
+    own = {"data.limit": 4000, "epochs": 2, "speed": "plain"}
+    dotted = {name.replace("__", "."): value for name, value in settings.items()}
+    return recipe_from_dict(table).with_settings({**own, **dotted})
+
+
+def swept(
+    recipe: Recipe,
+    folder: Path,
+    options: Options,
+    *,
+    vary: Mapping[str, Sequence[Any]],
+    seeds: Sequence[int],
+    may_stack: bool = True,
+) -> list[dict[str, Any]]:
+    """Train every combination with every seed, and give back the counts of each run.
+
+    A case is ``{"settings": …, "runs": [{"seed", "last", "best", "seconds"}, …]}``; ``last`` is None where the run
+    diverged. ``options`` may lay its own settings, values and seeds over those given.
+    """
+    recipe = recipe.with_settings(options.settings)
+    vary = {name: list(options.grid.get(name, values)) for name, values in vary.items()}
+    seeds = list(options.seeds or seeds)
+    found = []
+    for case in cases_of(recipe, vary):
+        _train(recipe, folder, options, case, [s for s in seeds if not _diverged(folder, case, s)], may_stack)
+        found.append({"settings": dict(case.settings), "runs": [_read(folder, case, seed) for seed in seeds]})
+    return found
+
+
+def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: list[int], may_stack: bool) -> None:
+    """Train a case's seeds together where that pays; if one of them diverges, each by itself, to learn which."""
+    stack = 1 if not may_stack else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
+    shared: dict[str, Any] = {
+        "vary": {name: [value] for name, value in case.settings.items()},
+        "root": options.root,
+        "device": options.device,
+        "tell": options.tell,
+        "reporters": options.reporters,
+    }
+    try:
+        if seeds and stack > 1:
+            sweep(recipe, folder, seeds=seeds, stack=stack, **shared)
+            return
+    except NonFiniteError:
+        options.tell(f"{case.name}: one of the seeds side by side diverged; going through them one by one")
+    for seed in seeds:
+        try:
+            sweep(recipe, folder, seeds=[seed], **shared)
+        except NonFiniteError as error:
+            options.tell(f"{case.name}: seed {seed} diverged")
+            note = {"recipe": case.recipe.with_settings({"seed": seed}).as_dict(), "diverged": str(error)}
+            path = _path(folder, case, seed) / _DIVERGED
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(note).encode())
+
+
+def _on_gpu(options: Options) -> bool:
+    return pick_device(options.device).startswith("cuda")
+
+
+def _path(folder: Path, case: Case, seed: int) -> Path:
+    return folder / case.name / f"seed{seed}"
+
+
+def _diverged(folder: Path, case: Case, seed: int) -> bool:
+    path = _path(folder, case, seed) / _DIVERGED
+    if not path.exists():
+        return False
+    before = recipe_from_dict(json.loads(path.read_text())["recipe"])
+    check_same(path.parent, before, case.recipe.with_settings({"seed": seed}))
+    return True
+
+
+def _read(folder: Path, case: Case, seed: int) -> dict[str, Any]:
+    path = _path(folder, case, seed)
+    if (path / _DIVERGED).exists():
+        return {"seed": seed, "last": None, "diverged": json.loads((path / _DIVERGED).read_text())["diverged"]}
+    run = json.loads((path / "run.json").read_text())
+    return {"seed": seed, **{name: run[name] for name in ("last", "best", "seconds")}}
+
+
+def watched(
+    recipe: Recipe,
+    folder: Path,
+    options: Options,
+    *,
+    watchers: Sequence[Watcher],
+    read: Callable[[Result], dict[str, Any]],
+) -> dict[str, Any]:
+    """Train one recipe under watchers that have seen nothing yet, and keep what ``read`` makes of them.
+
+    A run that was cut off has lost its watchers' counts, so it begins anew; one that was measured is read back. The
+    epochs' counts come with it. Watchers that are :class:`EachEpoch` are told of epochs too.
+    """
+    stored = folder / "measured.json"
+    if stored.exists():
+        known: dict[str, Any] = json.loads(stored.read_text())
+        check_same(folder, recipe_from_dict(known.pop("recipe")), recipe)
+        return known
+    for name in (LAST, BEST):
+        (folder / name).unlink(missing_ok=True)
+    reporters = [*(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)), *options.reporters]
+    try:
+        finished = run_recipe(
+            recipe, folder, root=options.root, device=options.device, watchers=watchers, reporters=reporters
+        )
+        measured: dict[str, Any] = {
+            "epochs": [record.as_dict() for record in finished.history.epochs],
+            **read(finished),
+        }
+    except NonFiniteError as error:
+        measured = {"epochs": [], "diverged": str(error)}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(stored, json.dumps({"recipe": recipe.as_dict(), **measured}).encode())
+    options.tell(f"{folder.name}: {_summary(measured)}")
+    return measured
+
+
+def _summary(measured: Mapping[str, Any]) -> str:
+    if not measured["epochs"]:
+        return "diverged"
+    test = measured["epochs"][-1]["test"]
+    return f"{100 * test['correct'] / test['total']:.2f} % (last epoch)"
+
+
+class EachEpoch:
+    """Lets a watcher look at the start and at the end of every epoch, by the epoch's number, and never in between."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.model: nn.Module | None = None
+
+    def __call__(self, model: nn.Module, step: int) -> None:
+        """Take note of the model; look at it before the first step."""
+        self.model = model
+        if step == 0:
+            self.watcher(model, 0)
+
+    def tell(self, record: StepRecord | EpochRecord) -> None:
+        """Look at the model when an epoch is done."""
+        if isinstance(record, EpochRecord) and self.model is not None:
+            self.watcher(self.model, record.epoch)
