@@ -1,0 +1,81 @@
+"""What a method does beside quantizing: before an epoch, after a step, in the loss."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.nn import (
+    RBNN,
+    BiHalf,
+    BinaryConnect,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLinear,
+    BNNPlus,
+    Sign,
+    acting_layers,
+    after_step_,
+    at_epoch_,
+    bnn_plus_penalty,
+    refit_rotations_,
+)
+from equalbits.nn.moments import penalty
+
+
+def test_binary_connect_clips_its_latents_and_nobody_elses() -> None:
+    model = nn.Sequential(*(BinaryLinear(6, 3, weight_quantizer=kind()) for kind in (BinaryConnect, Sign)))
+    for layer in model:
+        layer.weight.data.mul_(100)
+    before = [layer.weight.detach().clone() for layer in model]
+    after_step_(model)
+    assert torch.equal(model[0].weight, before[0].clamp(-1, 1))
+    assert torch.equal(model[1].weight, before[1])
+
+
+def test_layers_that_keep_their_axes_in_another_order_are_clipped_too() -> None:
+    layer = BinaryConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=BinaryConnect())
+    layer.weight.data.mul_(100)
+    expected = layer.weight.detach().clamp(-1, 1)
+    after_step_(layer)
+    assert torch.equal(layer.weight, expected)
+
+
+def test_rotations_are_refitted_at_an_epoch() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(BinaryConv2d(4, 8, 3, weight_quantizer=RBNN()))
+    model[0].weight.data.normal_()
+    twin = copy.deepcopy(model)
+    at_epoch_(model)
+    refit_rotations_(twin)
+    assert torch.equal(model[0].weight_quantizer.left, twin[0].weight_quantizer.left)
+
+
+def test_the_penalty_is_that_of_bnn_plus_weighed() -> None:
+    model = nn.Sequential(
+        BinaryLinear(6, 3, weight_quantizer=BNNPlus(penalty_weight=0.5)), BinaryLinear(3, 2, weight_quantizer=BiHalf())
+    )
+    found = penalty(acting_layers(model, "penalty"))
+    torch.testing.assert_close(found, 0.5 * bnn_plus_penalty(model))
+    found.backward()
+    assert model[0].weight.grad is not None and model[1].weight.grad is None
+    with pytest.raises(ValueError, match="penalty_weight=-1 would push"):
+        BNNPlus(penalty_weight=-1)
+
+
+def test_most_methods_do_nothing() -> None:
+    model = nn.Sequential(BinaryLinear(6, 3, weight_quantizer=BiHalf()), nn.Linear(3, 2))
+    assert [acting_layers(model, moment) for moment in ("at_epoch_", "after_step_", "penalty")] == [[], [], []]
+    assert model[0].weight_quantizer.penalty(model[0].weight) == 0
+
+
+def test_a_method_of_ones_own_acts_by_saying_so() -> None:
+    class Halving(Sign):
+        def after_step_(self, latents: torch.Tensor) -> None:
+            latents.mul_(0.5)
+
+    layer = BinaryLinear(6, 3, weight_quantizer=Halving())
+    before = layer.weight.detach().clone()
+    after_step_(layer)
+    assert torch.equal(layer.weight, before / 2)

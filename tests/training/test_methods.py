@@ -1,0 +1,126 @@
+"""Methods that need more of training than a gradient: bits flipped by Bop, clipping, refitting, penalties."""
+
+import copy
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.nn import (
+    RBNN,
+    BinaryConnect,
+    BinaryLayer,
+    BinaryLinear,
+    Bits,
+    BNNPlus,
+    WeightQuantizer,
+    refit_rotations_,
+)
+from equalbits.training import InterruptedTraining, OptimizerConfig, train
+from equalbits.training.config import TrainConfig
+from equalbits.training.step import make_optimizer, set_learning_rate
+
+
+def net(quantizer: WeightQuantizer, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = BinaryLinear(64, 8, bias=False, weight_quantizer=quantizer)
+        return nn.Sequential(nn.Flatten(), layer, nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+
+def first(model: nn.Module) -> BinaryLayer:
+    return next(layer for layer in model.modules() if isinstance(layer, BinaryLayer))
+
+
+def config(make_config, **settings) -> TrainConfig:
+    return make_config(optimizer=OptimizerConfig(**{"lr": 0.05, **settings}))
+
+
+@pytest.mark.parametrize(("name", "p_pos"), [("bop", None), ("balanced-bop", 0.5), ("balanced-bop", 0.25)])
+def test_bop_keeps_bits_bits_and_balanced_bop_their_share(name, p_pos, make_loader, make_config) -> None:
+    model = net(Bits(p_pos=p_pos))
+    before = copy.deepcopy(model)
+    train(model, make_loader(), config(make_config, name=name, gamma=0.01))
+    bits = first(model).weight
+    assert set(bits.abs().flatten().tolist()) == {1.0}
+    assert not torch.equal(bits, first(before).weight)
+    assert not torch.equal(model[3].weight, before[3].weight)
+    if p_pos is not None:
+        assert (bits > 0).sum(dim=1).tolist() == [64 * p_pos] * 8
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_gamma_follows_the_learning_rate(capture) -> None:
+    optimizer = make_optimizer(net(Bits()), OptimizerConfig(name="bop", lr=0.2, gamma=0.01), capture=capture)
+    set_learning_rate(optimizer, 0.05)
+    found = {key: float(group[key]) for group in optimizer.param_groups for key in ("gamma", "lr") if key in group}
+    assert found == pytest.approx({"gamma": 0.0025, "lr": 0.05})
+    assert isinstance(optimizer.param_groups[0]["gamma"], torch.Tensor) == capture
+
+
+def test_gamma_on_the_device_flips_the_same_bits() -> None:
+    models = [net(Bits(p_pos=0.5)) for _ in range(2)]
+    for model, capture in zip(models, (False, True), strict=True):
+        settings = OptimizerConfig(name="balanced-bop", gamma=0.25)
+        optimizer = make_optimizer(model, settings, capture=capture)
+        torch.manual_seed(0)
+        for _ in range(5):
+            first(model).weight.grad = torch.randn(8, 64)
+            optimizer.step()
+    assert torch.equal(first(models[0]).weight, first(models[1]).weight)
+
+
+def test_bits_without_real_parameters_need_no_second_optimizer() -> None:
+    model = nn.Sequential(BinaryLinear(6, 2, bias=False, weight_quantizer=Bits()))
+    assert [len(group["params"]) for group in make_optimizer(model, OptimizerConfig(name="bop")).param_groups] == [1]
+
+
+def test_bop_is_refused_where_there_are_no_bits(make_net, make_loader, make_config) -> None:
+    with pytest.raises(ValueError, match="the model has no bits to optimize"):
+        train(make_net(), make_loader(), config(make_config, name="bop"))
+
+
+@pytest.mark.parametrize(("setting", "value"), [("gamma", 0.0), ("gamma", 1.5), ("tau", -1.0)])
+def test_settings_of_bop_are_checked_at_birth(setting, value) -> None:
+    with pytest.raises(ValueError, match=rf"optimizer\.{setting}={value} must be"):
+        OptimizerConfig(name="bop", **{setting: value})
+
+
+def test_latents_of_binary_connect_stay_within_one(make_loader, make_config) -> None:
+    model = net(BinaryConnect())
+    first(model).weight.data.mul_(10)
+    train(model, make_loader(), config(make_config, lr=1.0))
+    assert first(model).weight.abs().max() == 1
+
+
+def test_rotations_are_refitted_before_the_first_step_of_an_epoch(make_loader, make_config) -> None:
+    model = net(RBNN())
+    expected = copy.deepcopy(model)
+    first(expected).weight.data.copy_(first(model).weight.data.normal_())
+    refit_rotations_(expected)
+    train(model, make_loader(), make_config(epochs=1))
+    assert torch.equal(first(model).weight_quantizer.left, first(expected).weight_quantizer.left)
+
+
+def test_an_epoch_that_is_gone_on_with_does_not_refit_again(make_loader, make_config, tmp_path) -> None:
+    def stop(model: nn.Module, step: int) -> None:
+        if step == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    whole, cut = net(RBNN()), net(RBNN())
+    train(whole, make_loader(), make_config())
+    with pytest.raises(InterruptedTraining):
+        train(cut, make_loader(), make_config(), watchers=[stop], out=tmp_path)
+    other = net(RBNN(), seed=5)
+    train(other, make_loader(), make_config(), out=tmp_path)
+    assert all(map(torch.equal, whole.state_dict().values(), other.state_dict().values()))
+
+
+def test_a_penalty_moves_the_weights_and_is_not_counted_as_loss(make_loader, make_config) -> None:
+    free, pulled = net(BNNPlus(penalty_weight=0.0)), net(BNNPlus(penalty_weight=0.1))
+    batch = [next(iter(make_loader().epoch(0)))]
+    losses = [train(model, batch, make_config(epochs=1)).epochs[0].train.loss for model in (free, pulled)]
+    assert losses[0] == losses[1]
+    assert not torch.equal(first(free).weight, first(pulled).weight)
