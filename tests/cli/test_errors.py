@@ -1,0 +1,146 @@
+"""What a person gets wrong is answered in one line on stderr, with the exit code that says who erred."""
+
+from pathlib import Path
+
+import pytest
+
+from equalbits.training import save_checkpoint
+
+
+def refused(answer: tuple[int, str, str], command: str) -> str:
+    """The one line of a refusal."""
+    code, printed, errors = answer
+    assert code == 1, errors
+    assert printed == ""
+    (line,) = errors.splitlines()
+    assert line.startswith(f"equalbits {command}: ")
+    return line
+
+
+def copied(run: Path, tmp_path: Path) -> Path:
+    out = tmp_path / "copy"
+    out.mkdir()
+    for path in run.iterdir():
+        if path.is_file():
+            (out / path.name).write_bytes(path.read_bytes())
+    return out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["cifar10-conv3"], "no recipe 'cifar10-conv3'; did you mean 'cifar10-conv"),
+        (["nothing.toml"], "No such file or directory: 'nothing.toml'"),
+        ([], "name a recipe, as in: equalbits train fashion-conv2 (equalbits list shows all)"),
+        (["cifar10-conv2", "--data", "/nowhere"], "/nowhere"),
+        (["imagenet-resnet18", "--data", "/nowhere"], "/nowhere"),
+        (["fashion-conv2", "--device", "cuda:77"], "device='cuda:77' is not there"),
+        (["fashion-conv2", "--device", "tpu"], "device='tpu' is not known"),
+        (["fashion-conv2", "--set", "epoch=3"], "no setting 'epoch'; did you mean 'epochs'?"),
+        (["fashion-conv2", "--set", "model.name=conv3"], "model 'conv3' is not known: did you mean"),
+        (["fashion-conv2", "--set", "model.weight_quantizer=bihlaf"], "'bihlaf' is not known: did you mean 'bihalf'"),
+        (["fashion-conv2", "--set", "model.options.wide=2"], "option 'wide' is not known: did you mean 'width'"),
+        (["fashion-conv2", "--set", "data.name=mnist"], "no data set 'mnist'"),
+        (["fashion-conv2", "--set", "distill.weight=1"], "distill is set but no teacher is given"),
+        (["--resume", "/nowhere"], "/nowhere holds no run to go on with: recipe.toml is not there"),
+        (["fashion-conv2", "--resume", "runs/a"], "leave RECIPE and --out away"),
+    ],
+)
+def test_training_refuses_in_one_line(words: list[str], line: str, call, tmp_path) -> None:
+    out = [] if "--resume" in words else ["--out", tmp_path / "a"]
+    assert line in refused(call("train", *words, *out), "train")
+
+
+def test_a_folder_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -> None:
+    (tmp_path / "file").write_text("x")
+    line = refused(call("train", recipe, "--out", tmp_path / "file", "--device", "cpu"), "train")
+    assert f"{tmp_path / 'file'} is a file: name a folder" in line
+    line = refused(call("train", recipe, "--out", tmp_path / "file" / "inner", "--device", "cpu"), "train")
+    assert str(tmp_path / "file" / "inner") in line
+    line = refused(call("train", recipe, "--out", "/proc/nowhere", "--device", "cpu"), "train")
+    assert "/proc/nowhere" in line
+
+
+def test_a_run_that_was_never_trained_is_named(call, tmp_path) -> None:
+    for command in ("evaluate", "inspect"):
+        line = refused(call(command, tmp_path), command)
+        assert f"{tmp_path} is not the folder of a run: it holds no recipe.toml" in line
+
+
+@pytest.mark.parametrize("command", ["evaluate", "inspect"])
+@pytest.mark.parametrize("piece", ["last.safetensors", "model.json", "recipe.toml"])
+def test_a_run_that_lacks_or_has_a_broken_piece_is_refused(command: str, piece: str, call, trained, tmp_path) -> None:
+    out = copied(trained, tmp_path)
+    (out / piece).write_bytes(b"\x80\x81 no such thing")
+    assert str(out / piece) in refused(call(command, out), command)
+    (out / piece).unlink()
+    assert piece in refused(call(command, out), command)
+
+
+def test_a_checkpoint_of_something_else_is_refused(call, trained, tmp_path) -> None:
+    out = copied(trained, tmp_path)
+    save_checkpoint(out / "last.safetensors", {}, {"other": "thing"})
+    assert "is no checkpoint to go on from" in refused(call("train", "--resume", out), "train")
+    assert "holds the weights of another model" in refused(call("evaluate", out), "evaluate")
+
+
+def test_other_settings_are_refused_and_the_run_can_still_be_gone_on_with(call, trained, tmp_path) -> None:
+    out = copied(trained, tmp_path)
+    line = refused(call("train", "--resume", out, "--set", "seed=3", "--device", "cpu"), "train")
+    assert "holds a run with seed=0, this one has seed=3" in line
+    code, printed, _ = call("train", "--resume", out, "--device", "cpu")
+    assert code == 0
+    assert printed.startswith("own: last epoch ")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["trian"], "equalbits: no command 'trian'; did you mean 'train'? (see equalbits --help)\n"),
+        (["zzz"], "equalbits: no command 'zzz'; there are demo, train"),
+        (["train", "--ouch"], "equalbits: unrecognized arguments: --ouch (see equalbits --help)\n"),
+        (["evaluate"], "equalbits evaluate: the following arguments are required: DIR"),
+        (["evaluate", "a", "--which", "first"], "argument --which: invalid choice: 'first'"),
+        (["list", "fruit"], "argument KIND: invalid choice: 'fruit'"),
+        (["sweep", "a", "--stack", "x"], "argument --stack: invalid int value: 'x'"),
+    ],
+)
+def test_a_command_that_cannot_be_read_ends_with_2(words: list[str], line: str, call) -> None:
+    code, printed, errors = call(*words)
+    assert (code, printed) == (2, "")
+    assert line in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_mistake_of_ours_keeps_its_whole_story(call, monkeypatch, recipe: str, tmp_path) -> None:
+    import equalbits.recipes
+
+    def broken(*words: object, **more: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(equalbits.recipes, "run_recipe", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        call("train", recipe, "--out", tmp_path / "a")
+
+
+def test_the_whole_story_is_there_for_the_asking(call, monkeypatch) -> None:
+    monkeypatch.setenv("EQUALBITS_TRACEBACK", "1")
+    from equalbits.cli import main
+
+    with pytest.raises(ValueError, match="no recipe"):
+        main(["train", "nothing"])
+
+
+def test_too_little_memory_is_said_with_the_way_out(call, monkeypatch, recipe: str, tmp_path) -> None:
+    import torch
+
+    import equalbits.recipes
+
+    for error in (torch.OutOfMemoryError("CUDA out of memory. Tried\nto allocate"), MemoryError()):
+
+        def full(*words: object, error: Exception = error, **more: object) -> None:
+            raise error
+
+        monkeypatch.setattr(equalbits.recipes, "run_recipe", full)
+        line = refused(call("train", recipe, "--out", tmp_path / "a"), "train")
+        assert line.endswith("there is not enough memory: lower data.batch_size, or set accumulate=2")

@@ -1,0 +1,69 @@
+"""Help comes at once and can be read; names are loaded when they are used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import equalbits
+from equalbits.cli import COMMANDS
+
+
+def asked(code: str) -> str:
+    """What a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
+    heavy = "[name for name in ('torch', 'numpy', 'rich', 'safetensors') if name in sys.modules]"
+    assert asked(f"import sys, equalbits; print({heavy})") == "[]"
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = """
+import contextlib, io, sys
+from equalbits.cli import main
+for words in (["--help"], [], ["--version"], ["train", "--help"], ["sweep", "--help"], ["evaluate", "--help"],
+              ["list", "--help"], ["inspect", "--help"], ["download", "--help"]):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main(words)
+    assert out.getvalue(), words
+print([name for name in ("torch", "numpy") if name in sys.modules])
+"""
+    assert asked(code) == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_takes(name: str, call) -> None:
+    code, printed, errors = call(name, "--help")
+    assert (code, errors) == (0, "")
+    assert printed.startswith(f"usage: equalbits {name}")
+    assert COMMANDS[name][1][1:30] in " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 120
+    described = [line for line in printed.splitlines() if line.startswith("  --")]
+    options = [option.split()[0].rstrip(",") for option in described]
+    assert len(options) == len(set(options))
+
+
+def test_the_whole_command_lists_every_command_in_one_line_each(call) -> None:
+    code, printed, _ = call("--help")
+    assert code == 0
+    words = " ".join(printed.split())
+    for name, (_, line) in COMMANDS.items():
+        assert f"{name} {line}" in words
+    assert call() == call("--help")
+
+
+def test_the_version_is_the_packages(call) -> None:
+    assert call("--version") == (0, f"equalbits {equalbits.__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", equalbits.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(equalbits, name) is not None
+    assert name in dir(equalbits)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'equalbits' has no attribute 'nothing'"):
+        equalbits.nothing  # noqa: B018

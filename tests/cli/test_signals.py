@@ -1,0 +1,133 @@
+"""A run that is told to stop saves, says how to go on, and ends with the code that shells expect."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from equalbits.training import load_checkpoint
+from equalbits.training.interruption import StopRequest
+
+LONG = ["--set", "epochs=30", "--set", "checkpoint_seconds=0", "--device", "cpu"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "equalbits", *map(str, words)]
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_sigterm_and_ctrl_c_save_and_say_how_to_go_on(call, recipe: str, tmp_path: Path) -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    runs = {number: start("train", recipe, "--out", tmp_path / number.name, *LONG) for number in numbers}
+    waiting = dict(runs)
+    while waiting:
+        for number, process in list(waiting.items()):
+            assert process.poll() is None, process.communicate()
+            if (tmp_path / number.name / "last.safetensors").exists():
+                waiting.pop(number).send_signal(number)
+        time.sleep(0.002)
+    whole = tmp_path / "whole"
+    assert call("train", recipe, "--out", whole, *LONG)[0] == 0
+    for number, process in runs.items():
+        out = tmp_path / number.name
+        printed, errors = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert printed == ""
+        said = errors.splitlines()[-2:]
+        last = out / "last.safetensors"
+        assert said[0] == f"equalbits train: stopped by {number.name}; everything up to this step is in {last}"
+        assert said[1] == f"resume with: equalbits train --resume {out} --device cpu"
+        assert not (out / "run.json").exists()
+        assert load_checkpoint(last)[1]["epoch"] < 30
+
+        program, *words = shlex.split(said[1].removeprefix("resume with: "))
+        assert program == "equalbits"
+        assert call(*words)[0] == 0
+        assert len((out / "history.jsonl").read_text().splitlines()) == 30
+        mine, theirs = load_checkpoint(last)[0], load_checkpoint(whole / "last.safetensors")[0]
+        assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
+
+
+STUCK = """
+import sys, time, torch
+from torch import nn
+from equalbits.training import TrainConfig, train
+
+class Stuck:
+    def __len__(self): return 2
+    def __iter__(self):
+        yield torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
+        print("stuck", flush=True)
+        while True:
+            time.sleep(0.01)
+
+train(nn.Linear(3, 2), Stuck(), TrainConfig(epochs=1), out=sys.argv[1])
+"""
+
+
+def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK, str(tmp_path)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout and process.stdout.readline() == "stuck\n"
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.poll() is None  # it waits for the step to end, which it never does
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_torchrun_may_say_it_twice(monkeypatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    request = StopRequest()
+    request(signal.SIGINT, None)
+    request(signal.SIGTERM, None)
+    assert request.signal_number == signal.SIGINT
+
+
+def test_ctrl_c_outside_of_training_ends_with_130(call, monkeypatch) -> None:
+    import equalbits.recipes
+
+    def interrupted(word: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(equalbits.recipes, "find_recipe", interrupted)
+    assert call("train", "fashion-conv2")[0] == 130
+
+
+def test_a_reader_that_has_heard_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m equalbits list --json | head -c 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
+
+
+def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(
+    call, recipe: str, tmp_path: Path, monkeypatch
+) -> None:
+    from equalbits.training import InterruptedTraining, loop
+
+    words = ["sweep", recipe, "--out", tmp_path / "s", "--device", "cpu", "--set", "epochs=2"]
+    told = []
+
+    def stop_once(path: Path) -> None:
+        if not told:
+            told.append(path)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    real = loop.as_batches
+    monkeypatch.setattr(loop, "as_batches", lambda batches: stop_once(tmp_path) or real(batches))
+    code, _, errors = call(*words)
+    assert code == 143
+    assert "the same command goes on from there" in errors
+    assert InterruptedTraining.__name__ not in errors
+    code, printed, _ = call(*words, "--json")
+    assert code == 0
+    assert json.loads(printed)[0]["seeds"] == [0]

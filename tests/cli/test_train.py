@@ -1,0 +1,172 @@
+"""``train``, ``evaluate``, ``list``, ``inspect``, ``sweep`` and ``download`` as a person uses them."""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from equalbits.data import Source, load_dataset
+from equalbits.models import list_models
+from equalbits.recipes import get_recipe, list_recipes
+
+
+def test_training_prints_the_score_and_tells_each_epoch_on_stderr(call, recipe: str, tmp_path: Path) -> None:
+    out = tmp_path / "a"
+    code, printed, errors = call("train", recipe, "--out", out, "--device", "cpu")
+    assert code == 0
+    facts = json.loads((out / "run.json").read_text())
+    right, total = facts["last"]["test"]["correct"], facts["last"]["test"]["total"]
+    assert printed.splitlines()[0].startswith(f"own: last epoch {100 * right / total:.2f} % of {total} (loss ")
+    assert printed.splitlines()[1] == f"all of it is in {out}"
+    assert [line[: len("own  epoch   1")] for line in errors.splitlines()] == ["own  epoch   1", "own  epoch   2"]
+
+
+def test_json_is_one_object_and_nothing_else(call, recipe: str, trained: Path, tmp_path: Path) -> None:
+    code, printed, errors = call("train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(printed) == json.loads((tmp_path / "a" / "run.json").read_text())
+    code, printed, errors = call("evaluate", trained, "--device", "cpu", "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(printed)["total"] == 6
+    for words in (["list"], ["list", "models"], ["list", "--show", "fashion-conv2"], ["inspect", trained]):
+        code, printed, errors = call(*words, "--json")
+        assert (code, errors) == (0, ""), words
+        assert isinstance(json.loads(printed), dict), words
+
+
+def test_evaluating_prints_the_score_of_the_last_or_the_best_epoch(call, trained: Path) -> None:
+    facts = json.loads((trained / "run.json").read_text())
+    for which in ("last", "best"):
+        code, printed, _ = call("evaluate", trained, "--which", which, "--device", "cpu")
+        assert code == 0
+        share = 100 * facts[which]["test"]["correct"] / facts[which]["test"]["total"]
+        assert printed.startswith(f"{trained} ({which} epoch): {share:.2f} % of 6 (loss ")
+
+
+def test_inspecting_shows_the_layers_and_the_proof(call, trained: Path) -> None:
+    code, printed, _ = call("inspect", trained)
+    assert code == 0
+    assert printed.startswith("own: conv2, bihalf\n")
+    assert "conv1" in printed
+
+
+def test_a_recipe_that_is_shown_trains_as_a_file(call, tmp_path: Path) -> None:
+    code, printed, _ = call("list", "--show", "fashion-conv2")
+    assert code == 0
+    path = tmp_path / "copy.toml"
+    path.write_text(printed)
+    words = ["--set", "epochs=1", "--set", "data.limit=64", "--set", "model.options.width=0.05"]
+    code, _, _ = call("train", path, *words, "--out", tmp_path / "a", "--device", "cpu", "--json")
+    assert code == 0
+    facts = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert facts["recipe"]["name"] == "fashion-conv2"
+    assert facts["last"]["test"]["total"] == 2000
+    shown = call("list", "--show", str(path))[1]
+    assert shown == printed == get_recipe("fashion-conv2").to_toml()
+
+
+def test_listing_shows_every_kind_of_name_and_matches_patterns(call) -> None:
+    names = json.loads(call("list", "--json")[1])
+    assert names["recipes"] == list_recipes()
+    assert names["models"] == list_models()
+    assert {"sign", "bihalf", "irnet"} <= set(names["methods"])
+    assert {"sign", "ede"} <= set(names["inputs"])
+    assert {"fashion", "cifar10", "imagenet", "synthetic"} <= set(names["data"])
+    code, printed, _ = call("list", "recipes", "--match", "fashion-conv?")
+    assert code == 0
+    assert printed.splitlines()[0] == "recipes:"
+    assert [line.split()[0] for line in printed.splitlines()[1:]] == ["fashion-conv2", "fashion-conv4"]
+
+
+def test_a_teacher_is_named_by_its_folder(call, recipe: str, trained: Path, tmp_path: Path) -> None:
+    words = ["train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--teacher", trained]
+    code, _, errors = call(*words)
+    assert code == 1
+    assert "a teacher is given but has no say: set distill.weight or distill.attention above 0" in errors
+    assert call(*words, "--set", "distill.weight=0.5", "--set", "distill.temperature=4")[0] == 0
+
+
+def test_weights_and_biases_is_asked_for_by_its_project(call, recipe: str, tmp_path: Path, monkeypatch) -> None:
+    words = ["train", recipe, "--device", "cpu", "--wandb", "bits", "--json"]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    code, _, errors = call(*words, "--out", tmp_path / "a")
+    assert (code, errors) == (1, "equalbits train: this needs the package wandb: pip install wandb\n")
+    assert not (tmp_path / "a").exists()
+
+    begun, steps = [], []
+
+    def init(**settings: object) -> types.SimpleNamespace:
+        begun.append(settings)
+        return types.SimpleNamespace(log=lambda values, step: steps.append(step))
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    assert call(*words, "--out", tmp_path / "a")[0] == 0
+    assert [(settings["project"], settings["name"]) for settings in begun] == [("bits", "own")]
+    assert steps == [1, 2]
+
+
+def test_a_sweep_prints_a_row_for_every_combination(call, recipe: str, tmp_path: Path) -> None:
+    words = ["sweep", recipe, "--out", tmp_path / "s", "--device", "cpu", "--set", "epochs=1"]
+    words += ["--vary", "model.weight_quantizer=sign,bihalf", "--seeds", "0-1", "--stack", "2"]
+    code, printed, _ = call(*words)
+    assert code == 0
+    assert [line.split()[0] for line in printed.splitlines()] == ["sign", "bihalf"]
+    assert all(line.endswith("%  (last epoch, n=2)") for line in printed.splitlines())
+    rows = json.loads(call(*words, "--json")[1])
+    assert [(row["case"], row["seeds"]) for row in rows] == [("sign", [0, 1]), ("bihalf", [0, 1])]
+    single = json.loads(call(*words[:-2], "--seeds", "0", "--json")[1])
+    assert [row["std"] for row in single] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--seeds", "a"], "--seeds a: write whole numbers, as in 0-4 or 0,3,7"),
+        (["--seeds", "4-0"], "--seeds 4-0: the first must not be above the last"),
+        (["--stack", "0"], "--stack 0: train at least one seed at a time"),
+        (["--vary", "epochs"], "--vary epochs: write name=value,value"),
+        (["--vary", "epoch=1,2"], "no setting 'epoch'; did you mean 'epochs'?"),
+    ],
+)
+def test_a_sweep_refuses_in_one_line(words: list[str], line: str, call, recipe: str, tmp_path: Path) -> None:
+    code, _, errors = call("sweep", recipe, "--out", tmp_path, "--device", "cpu", *words)
+    assert code == 1
+    assert line in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_download_without_a_network_says_where_to_put_the_file_by_hand(call, tmp_path: Path, monkeypatch) -> None:
+    from equalbits.data import download
+
+    known = download.SOURCES["cifar10"]
+    nowhere = Source("http://127.0.0.1:9/cifar-10-binary.tar.gz", known.checksum, known.folder, known.files)
+    monkeypatch.setitem(download.SOURCES, "cifar10", nowhere)
+    code, printed, errors = call("download", "cifar10", "--data", tmp_path)
+    assert (code, printed) == (1, "")
+    assert "cannot download http://127.0.0.1:9/cifar-10-binary.tar.gz (" in errors
+    assert errors.endswith(f"or put cifar-10-binary.tar.gz into {tmp_path / 'cifar10'} by hand and call again\n")
+    assert len(errors.splitlines()) == 1
+
+
+def test_a_download_of_what_is_there_already_says_where_it_is(call, tmp_path: Path) -> None:
+    from equalbits.data.cifar import EDITIONS
+
+    folder = tmp_path / "cifar10" / EDITIONS["cifar10"].folder
+    folder.mkdir(parents=True)
+    for name in EDITIONS["cifar10"].files:
+        (folder / name).write_bytes(b"")
+    assert call("download", "cifar10", "--data", tmp_path) == (0, f"cifar10 is in {folder}\n", "")
+    assert json.loads(call("download", "cifar10", "--data", tmp_path, "--json")[1])["folder"] == str(folder)
+    code, _, errors = call("download", "mnist", "--data", tmp_path)
+    assert code == 1
+    assert errors.startswith("equalbits download: cannot download 'mnist'; there are cifar10, cifar100")
+
+
+def test_data_sets_are_found_where_data_says(call, tmp_path: Path) -> None:
+    code, _, errors = call("train", "cifar10-conv2", "--data", tmp_path, "--out", tmp_path / "a", "--device", "cpu")
+    assert code == 1
+    assert str(tmp_path) in errors
+    with pytest.raises(ValueError, match="cifar10"):
+        load_dataset("cifar10", tmp_path, split="train")
