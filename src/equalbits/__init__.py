@@ -32,6 +32,9 @@ _ROOM_OF = {
     "evaluate": "training",
     "audit": "analysis",
     "summarize": "analysis",
+    "pack": "deploy",
+    "PackError": "deploy",
+    "load_packed": "runtime",
     "get_recipe": "recipes",
     "run_recipe": "recipes",
 }

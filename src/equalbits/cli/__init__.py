@@ -21,7 +21,9 @@ COMMANDS = {
     ),
     "evaluate": ("evaluate", "score a trained run on every test image"),
     "list": ("names", "show recipes, models, methods and data sets by name; --show NAME prints a recipe"),
-    "inspect": ("inspect", "look into a trained run: layers, bits, bytes, and whether every filter holds its ratio"),
+    "inspect": ("inspect", "look into a run or a packed file: layers, bits, bytes, and whether each ratio holds"),
+    "pack": ("pack", "write a trained run as one file of bits, checked against the model"),
+    "run": ("run_file", "name the likeliest classes of pictures by a packed file; needs no torch"),
     "download": ("download", "fetch a data set from its publisher; what is there already is kept"),
 }
 

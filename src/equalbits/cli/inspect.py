@@ -2,25 +2,34 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``inspect`` takes."""
-    parser.add_argument("run", metavar="DIR", help="the folder of a run")
+    parser.add_argument("run", metavar="DIR|FILE", help="the folder of a run, or a packed file")
     parser.add_argument(
-        "--which", choices=("last", "best"), default="last", help="the last epoch (default) or the best"
+        "--which", choices=("last", "best"), default="last", help="of a run: the last epoch (default) or the best"
     )
     parser.add_argument("--json", action="store_true", help="print as one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the layers, then the proof of their ratios."""
+    path = Path(options.run)
+    if path.is_file():
+        _inspect_packed(path, as_json=options.json)
+    else:
+        _inspect_run(path, options)
+
+
+def _inspect_run(out: Path, options: argparse.Namespace) -> None:
     # Imported here, so that --help need not wait for torch.
     from equalbits.analysis import audit, summarize
     from equalbits.recipes import Images, load_run
 
-    out = Path(options.run)
     recipe, model = load_run(out, which=options.which)
     images = Images.read(out / "model.json")
     summary = summarize(model, (1, images.channels, images.size, images.size))
@@ -29,3 +38,31 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps({"recipe": recipe.as_dict(), "summary": summary.as_dict(), "audit": report.as_dict()}))
     else:
         print(f"{recipe.name}: {recipe.model.name}, {recipe.model.weight_quantizer}\n\n{summary}\n\n{report}")
+
+
+def _inspect_packed(path: Path, *, as_json: bool) -> None:
+    """A packed file, by numpy alone."""
+    from equalbits.runtime import read_network
+    from equalbits.runtime.report import audit, summarize
+
+    network = read_network(path)
+    summary, report, size = summarize(network), audit(network), path.stat().st_size
+    facts: dict[str, Any] = {
+        "bytes": size,
+        "input": list(network.input_shape),
+        "classes": list(network.classes),
+        "notes": dict(network.notes),
+        "holds": report.holds,
+    }
+    if as_json:
+        counted = [
+            {"layer": layer.name, "connections": layer.connections, "p_pos": layer.p_pos, "wrong_filters": layer.wrong}
+            | {part: getattr(layer, part).tolist() for part in ("positive", "negative", "pruned")}
+            for layer in report.layers
+        ]
+        print(json.dumps({**facts, "layers": [asdict(layer) for layer in summary.layers], "audit": counted}))
+        return
+    shape = "×".join(map(str, network.input_shape))
+    named = f", {len(network.classes)} classes" if network.classes else ""
+    verdict = "every promised share of +1 is exact" if report.holds else "NOT every promised share of +1 is exact"
+    print(f"{path}: {size:,} bytes, images of {shape}{named}\n\n{summary}\n\n{report}\n{verdict}")

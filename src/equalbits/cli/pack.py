@@ -1,0 +1,58 @@
+"""``equalbits pack``."""
+
+import argparse
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``pack`` takes."""
+    parser.add_argument("run", metavar="DIR", help="the folder of a run")
+    parser.add_argument("file", metavar="FILE", help="the packed file to write, as in net.ebits")
+    parser.add_argument(
+        "--rest", choices=("float32", "float16", "int8"), default="float32",
+        help="how the numbers that are no bits are stored (default: float32; the others round)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--which", choices=("last", "best"), default="last", help="the last epoch (default) or the best"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Pack the run's model, check it on eight random images, write it, and say how large it is."""
+    # Imported here, so that --help need not wait for torch.
+    import torch
+
+    from equalbits.deploy import pack
+    from equalbits.recipes import Images, load_run
+
+    out, path = Path(options.run), Path(options.file)
+    _, model = load_run(out, which=options.which)
+    images = Images.read(out / "model.json")
+    example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
+    with _notices_on_stderr():
+        packed = pack(model, example, rest=options.rest, class_names=images.classes, mean=images.mean, std=images.std)
+    packed.save(path)
+    written, real = path.stat().st_size, 4 * sum(parameter.numel() for parameter in model.parameters())
+    audit = packed.audit()
+    print(
+        f"{path}: {written:,} bytes, {real / written:.1f} times smaller than its parameters in float32; "
+        f"answers as the model does on {len(example)} images; {len(audit.layers)} binary layers, "
+        f"{'every promised share of +1 exact' if audit.holds else 'SHARES OF +1 NOT AS PROMISED'}"
+    )
+
+
+@contextmanager
+def _notices_on_stderr() -> Iterator[None]:
+    """What packing has to say, such as how far rounding the rest moves the answers."""
+    logger, handler = logging.getLogger("equalbits"), logging.StreamHandler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

@@ -1,0 +1,78 @@
+"""``equalbits run``: answers of a packed file. Needs numpy, and Pillow for pictures; never torch."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``run`` takes."""
+    parser.add_argument("file", metavar="FILE", help="a packed file, made by equalbits pack")
+    parser.add_argument(
+        "images", metavar="IMAGE", nargs="+",
+        help="a picture (scaled to cover the model's size, its middle taken), or a .npy of one image or of a batch",
+    )  # fmt: skip
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name (default: 5)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the native engine (default: 1)")
+    parser.add_argument("--json", action="store_true", help="print as one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the likeliest classes of each image."""
+    from equalbits.runtime import load_packed
+
+    if options.top < 1:
+        raise ValueError(f"--top {options.top}: name at least one class")
+    model = load_packed(options.file, threads=options.threads)
+    answers = {}
+    for path in map(Path, options.images):
+        images = read_images(path, model.network.input_shape)
+        logits = model(images).reshape(len(images), -1)
+        for number, row in enumerate(logits):
+            name = str(path) if len(logits) == 1 else f"{path}[{number}]"
+            answers[name] = _likeliest(row, model.network.classes, options.top)
+    if options.json:
+        print(json.dumps(answers))
+        return
+    for name, found in answers.items():
+        print(name)
+        for entry in found:
+            print(f"  {entry['share']:7.2%}  {entry['class']}")
+
+
+def read_images(path: Path, shape: tuple[int, ...]) -> "NDArray[Any]":
+    """A batch of images: numbers as they are, pictures as bytes of the model's channels and size."""
+    import numpy as np
+
+    if path.suffix == ".npy":
+        images: NDArray[Any] = np.load(path, allow_pickle=False)
+        return images[None] if images.ndim == len(shape) else images
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise ValueError(f"{path}: a picture has 1 or 3 channels, the model takes {channels}; give a .npy")
+    try:
+        with Image.open(path) as picture:
+            turned = ImageOps.exif_transpose(picture).convert("L" if channels == 1 else "RGB")
+    except UnidentifiedImageError:
+        raise ValueError(f"{path} is no picture that Pillow can read, and no .npy") from None
+    fitted = ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR)
+    return np.asarray(fitted).reshape(height, width, channels).transpose(2, 0, 1)[None]
+
+
+def _likeliest(logits: "NDArray[np.float32]", classes: tuple[str, ...], top: int) -> list[dict[str, Any]]:
+    import numpy as np
+
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    shares = weights / weights.sum()
+    order = np.argsort(-logits, kind="stable")[:top]
+    return [
+        {"class": classes[i] if classes else str(i), "share": float(shares[i]), "logit": float(logits[i])}
+        for i in order
+    ]

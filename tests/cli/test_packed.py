@@ -1,0 +1,101 @@
+"""A run is packed, looked into and run from its file; the last two without torch."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equalbits.recipes import load_run
+from equalbits.runtime import load_packed
+
+
+@pytest.fixture(scope="module")
+def packed(trained, tmp_path_factory):
+    from equalbits.cli import main
+
+    path = tmp_path_factory.mktemp("packed") / "net.ebits"
+    assert main(["pack", str(trained), str(path)]) == 0
+    return path
+
+
+def without_torch(*words: object) -> str:
+    """What the command prints on a machine that has no torch."""
+    code = "import sys; sys.modules['torch'] = None; from equalbits.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_packed_run_answers_as_its_model_does(trained, packed, call):
+    _, model = load_run(trained)
+    images = torch.randn(5, 1, 8, 8)
+    answer = model(images).detach().numpy()
+    assert np.abs(load_packed(packed)(images.numpy()) - answer).max() <= 1e-4 * np.abs(answer).max()
+
+
+def test_pack_says_how_large_the_file_is_and_how_far_rounding_moves_answers(trained, tmp_path, call):
+    code, printed, errors = call("pack", trained, tmp_path / "a.ebits", "--rest", "float16", "--which", "best")
+    assert code == 0
+    assert f"{(tmp_path / 'a.ebits').stat().st_size:,} bytes" in printed
+    assert "every promised share of +1 exact" in printed
+    assert "of 8 answers keep their class" in errors
+
+
+def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, call):
+    code, _, errors = call("pack", tmp_path, tmp_path / "net.ebits")
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert "is not the folder of a run" in errors
+
+
+def test_a_packed_file_is_inspected_without_torch(packed):
+    printed = without_torch("inspect", packed)
+    assert "every promised share of +1 is exact" in printed
+    assert "images of 1×8×8, 4 classes" in printed
+    facts = json.loads(without_torch("inspect", packed, "--json"))
+    assert facts["bytes"] == packed.stat().st_size
+    assert facts["holds"] is True
+    assert {layer["layer"] for layer in facts["audit"]} == {"conv1", "conv2", "fc1", "fc2", "fc3"}
+
+
+def test_a_packed_file_names_the_likeliest_classes_without_torch(packed, tmp_path):
+    images = np.random.default_rng(0).normal(size=(2, 1, 8, 8)).astype(np.float32)
+    np.save(tmp_path / "x.npy", images)
+    found = json.loads(without_torch("run", packed, tmp_path / "x.npy", "--top", 3, "--json"))
+    model = load_packed(packed)
+    for number, logits in enumerate(model(images)):
+        answer = found[f"{tmp_path / 'x.npy'}[{number}]"]
+        assert answer[0]["class"] == model.network.classes[logits.argmax()]
+        assert [entry["share"] for entry in answer] == sorted((e["share"] for e in answer), reverse=True)
+        assert len(answer) == 3
+
+
+def test_a_picture_of_any_size_is_fitted(packed, tmp_path, call):
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "exact.png")
+    Image.new("RGB", (31, 17), (200, 10, 10)).save(tmp_path / "large.jpg")
+    code, printed, errors = call("run", packed, tmp_path / "exact.png", tmp_path / "large.jpg")
+    assert (code, errors) == (0, "")
+    assert printed.count("%") == 2 * 4
+    found = json.loads(call("run", packed, tmp_path / "exact.png", "--json")[1])
+    logits = load_packed(packed)(pixels[None])
+    assert found[str(tmp_path / "exact.png")][0]["logit"] == pytest.approx(float(logits.max()), rel=1e-5)
+
+
+def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line(packed, tmp_path, call):
+    (tmp_path / "text.png").write_text("no picture")
+    np.save(tmp_path / "odd.npy", np.zeros((3, 3), np.float32))
+    for words, rule in (
+        (("run", packed, tmp_path / "text.png"), "is no picture that Pillow can read"),
+        (("run", packed, tmp_path / "odd.npy"), "the model takes (batch, 1, 8, 8)"),
+        (("run", tmp_path / "odd.npy", tmp_path / "odd.npy"), "not a packed model"),
+        (("inspect", tmp_path / "text.png"), "packed model"),
+        (("run", packed, tmp_path / "odd.npy", "--top", "0"), "name at least one class"),
+    ):
+        code, _, errors = call(*words)
+        assert code == 1, words
+        assert rule in errors
+        assert errors.count("\n") == 1
