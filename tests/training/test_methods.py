@@ -82,6 +82,11 @@ def test_bop_is_refused_where_there_are_no_bits(make_net, make_loader, make_conf
         train(make_net(), make_loader(), config(make_config, name="bop"))
 
 
+def test_bits_are_not_given_to_an_optimizer_of_reals(make_loader, make_config) -> None:
+    with pytest.raises(ValueError, match="'sgd' would make bits real numbers: a net of bits needs 'bop'"):
+        train(net(Bits()), make_loader(), make_config())
+
+
 @pytest.mark.parametrize(("setting", "value"), [("gamma", 0.0), ("gamma", 1.5), ("tau", -1.0)])
 def test_settings_of_bop_are_checked_at_birth(setting, value) -> None:
     with pytest.raises(ValueError, match=rf"optimizer\.{setting}={value} must be"):

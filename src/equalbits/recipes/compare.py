@@ -52,6 +52,7 @@ class Compared:
     packed_bytes: int
     float32_bytes: int
     speed: str
+    stacked_with: int
 
     @property
     def accuracies(self) -> list[float]:
@@ -156,4 +157,5 @@ def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
         packed_bytes=first.get("packed_bytes", 0),
         float32_bytes=first.get("float32_bytes", 0),
         speed=runs[0]["recipe"]["speed"],
+        stacked_with=max(run.get("stacked_with", 1) for run in runs),
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from equalbits.nn import acting_layers, after_step_, bop_parameters
+from equalbits.nn import Bits, acting_layers, after_step_, bop_parameters
 from equalbits.nn.moments import penalty
 from equalbits.optim import BalancedBop, Bop, Together
 from equalbits.training import distributed
@@ -69,6 +69,10 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, *, capture: bool =
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learning:
         raise ValueError("the model has no parameter that learns: every one has requires_grad=False")
+    if any(isinstance(module, Bits) for module in model.modules()):
+        raise ValueError(
+            f"optimizer.name={config.name!r} would make bits real numbers: a net of bits needs 'bop' or 'balanced-bop'"
+        )
     return _torchs_own(learning, config, capture=capture)
 
 
