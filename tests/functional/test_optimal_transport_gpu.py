@@ -136,6 +136,7 @@ def test_a_captured_graph_ranks_what_the_latents_hold_when_it_is_replayed() -> N
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 def test_nets_stacked_on_the_gpu_and_compiled_ones_agree_with_the_cpu() -> None:
     nets = torch.randn(4, 8, 27)
     expected = torch.stack([transport_by_sorting(net) for net in nets])
