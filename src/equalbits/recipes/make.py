@@ -1,7 +1,7 @@
 """What a recipe names, made: its device, its batches, its model."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,11 @@ def make_loader(
     data: DataConfig, split: str, *, root: Path | None, device: str, seed: int, place: Place
 ) -> Loader | FolderLoader:
     """The batches of one split: shuffled and augmented for training, in order and whole for testing."""
-    dataset = load_dataset(data.name, root, split=split, device=device, statistics=data.statistics or None)
     training = split == "train"
+    source = "train" if data.hold_out else split
+    dataset = load_dataset(data.name, root, split=source, device=device, statistics=data.statistics or None)
+    if data.hold_out:
+        dataset = _part(dataset, data.hold_out, held_out=not training)
     if training and data.limit:
         dataset = dataset.take(data.limit)
     size = data.batch_size if training else data.test_batch_size
@@ -99,3 +102,20 @@ def make_loader(
         decoding = Decoding(resize=data.resize, crop=data.crop)
         return FolderLoader(dataset, workers=data.workers, decoding=decoding, **shared)
     return Loader(dataset, **shared)
+
+
+def _part(dataset: Dataset | FolderDataset, count: int, *, held_out: bool) -> Dataset | FolderDataset:
+    """``count`` images spread evenly over a training set, or all the others.
+
+    Evenly, so that files sorted by class give some of every class.
+    """
+    if count >= len(dataset):
+        raise ValueError(f"data.hold_out={count} leaves nothing to train on: {dataset.name} has {len(dataset)} images")
+    held = torch.zeros(len(dataset), dtype=torch.bool)
+    held[torch.arange(count) * len(dataset) // count] = True
+    chosen = (held if held_out else ~held).nonzero().flatten()
+    if isinstance(dataset, FolderDataset):
+        paths = tuple(dataset.paths[index] for index in chosen.tolist())
+        return replace(dataset, paths=paths, labels=dataset.labels[chosen])
+    chosen = chosen.to(dataset.device)
+    return replace(dataset, images=dataset.images[chosen], labels=dataset.labels[chosen])

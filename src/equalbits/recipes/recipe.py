@@ -29,7 +29,8 @@ class DataConfig:
     """The data set by its name, and how it is cut into batches.
 
     ``statistics`` names mean and std (empty: the data set's own); ``limit`` trains on so many images only (0: all);
-    ``resize``, ``crop`` and ``workers`` are for image files.
+    ``hold_out`` keeps so many training images back and tests on them, so that settings can be tuned without a look at
+    the test data; ``resize``, ``crop`` and ``workers`` are for image files.
     """
 
     name: str
@@ -38,6 +39,7 @@ class DataConfig:
     statistics: str = ""
     test_batch_size: int = 1000
     limit: int = 0
+    hold_out: int = 0
     resize: int = 256
     crop: int = 224
     workers: int = 4
@@ -46,7 +48,7 @@ class DataConfig:
         for name in ("batch_size", "test_batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name}={getattr(self, name)} must be at least 1")
-        for name in ("limit", "workers"):
+        for name in ("limit", "hold_out", "workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"data.{name}={getattr(self, name)} must be at least 0")
 

@@ -1,0 +1,58 @@
+"""Images held back from training are what the run is scored on, and no test image is looked at."""
+
+import pytest
+import torch
+
+from equalbits.recipes import DataConfig, get_recipe, run_recipe
+from equalbits.recipes.make import make_loader
+from equalbits.training.distributed import Place
+
+
+def _loaders(**settings):
+    data = DataConfig(name="synthetic:1x8x8:3:30", **settings)
+    return [make_loader(data, split, root=None, device="cpu", seed=0, place=Place()) for split in ("train", "test")]
+
+
+def test_held_out_images_are_training_images_that_training_does_not_see():
+    whole = _loaders()[0].dataset
+    train, test = (loader.dataset for loader in _loaders(hold_out=7))
+    assert (len(train), len(test)) == (23, 7)
+    seen = {bytes(image.flatten().tolist()) for image in train.images}
+    held = {bytes(image.flatten().tolist()) for image in test.images}
+    assert not seen & held
+    assert seen | held == {bytes(image.flatten().tolist()) for image in whole.images}
+
+
+def test_without_it_the_test_images_are_the_test_images():
+    train, test = (loader.dataset for loader in _loaders())
+    assert (len(train), len(test)) == (30, 7)
+
+
+def test_files_sorted_by_class_give_some_of_each(tmp_path):
+    from PIL import Image
+
+    for split in ("train", "val"):
+        for kind in "abc":
+            (tmp_path / split / kind).mkdir(parents=True)
+            for number in range(6):
+                Image.new("RGB", (8, 8), (9 * number, 0, 0)).save(tmp_path / split / kind / f"{number}.png")
+    data = DataConfig(name="imagefolder", hold_out=6, resize=8, crop=8, workers=0)
+    parts = [
+        make_loader(data, split, root=tmp_path, device="cpu", seed=0, place=Place()) for split in ("train", "test")
+    ]
+    assert [torch.bincount(part.dataset.labels).tolist() for part in parts] == [[4, 4, 4], [2, 2, 2]]
+    assert all("train" in path for path in parts[1].dataset.paths)
+
+
+def test_a_run_is_scored_on_what_was_held_out(tmp_path):
+    settings = {"data.name": "synthetic:1x8x8:3:40", "data.hold_out": 9, "epochs": 1, "model.options.width": 0.05}
+    result = run_recipe(get_recipe("fashion-conv2").with_settings(settings), tmp_path, device="cpu")
+    assert result.history.last.test.total == 9
+    assert result.history.last.train.total == 31
+
+
+def test_holding_out_everything_is_refused():
+    with pytest.raises(ValueError, match=r"hold_out=30 leaves nothing"):
+        _loaders(hold_out=30)
+    with pytest.raises(ValueError, match=r"data.hold_out=-1"):
+        DataConfig(name="fashion", hold_out=-1)
