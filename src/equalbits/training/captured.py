@@ -43,15 +43,17 @@ class CapturedSteps:
         if not all(device_of(step.model).type == "cuda" for step in steps):
             raise ValueError("speed='captured' needs the model on a CUDA device: move it there, or set speed='plain'")
         self.steps, self.loaders = steps, loaders
-        self.full = [size == loaders[0].sizes[0] for size in loaders[0].sizes].count(True)
         device = steps[0].meter.sums.device
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
         self.held = [(loader.permutation(0), loader.randoms(0)) for loader in loaders]
+        width = self.held[0][0].shape[1]
+        self.full = sum(size == width for size in loaders[0].sizes)  # the row of a smaller batch ends in repeats
         self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
         self.side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.streams: list[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in steps[1:]]  # type: ignore[no-untyped-call]
         self.graph = torch.cuda.CUDAGraph()
-        self._capture()
+        if self.full:
+            self._capture()
 
     def epoch(self, epoch: int, start: int) -> Iterator[None]:
         """Take the steps of an epoch one by one, each when asked for the next."""
@@ -105,6 +107,7 @@ class CapturedSteps:
         try:
             with torch.cuda.stream(self.side):
                 for _ in range(3):
+                    self.counter.zero_()  # there may be fewer batches than this
                     self._all()
             torch.cuda.current_stream().wait_stream(self.side)
             for step in self.steps:

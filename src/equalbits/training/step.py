@@ -143,7 +143,7 @@ class Step:
     def __call__(self, images: Tensor, labels: Tensor) -> None:
         """Take one step."""
         self.full_size = max(self.full_size, len(labels))
-        if self.compiled is not None and images.dim() == 4:
+        if self.config.speed != "plain" and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
         forward = self.compiled if self.compiled is not None and len(labels) == self.full_size else self.forward
         self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,234 @@
+"""On a GPU: captured, recorded and compiled steps train what plain ones train."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equalbits.data import Loader, load_dataset
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet
+from equalbits.training import InterruptedTraining, NonFiniteError, OptimizerConfig, load_checkpoint, train, train_stack
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+SPEEDS = ["compiled", "captured", "recorded"]
+
+
+def make_net(seed: int = 0, *, quantizer=BiHalf) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        BinaryConv2d(16, 16, 3, stride=2, weight_quantizer=quantizer()),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+        BinaryLinear(144, 4),
+    ).cuda()
+
+
+def make_loader(count: int = 84, batch_size: int = 16, **settings) -> Loader:
+    """Five batches of 16 and one of 4."""
+    data = load_dataset(f"synthetic:1x8x8:4:{count}", split="train", device="cuda")
+    return Loader(data, batch_size=batch_size, **{"shuffle": True, "augment": True, **settings})
+
+
+def make_test() -> Loader:
+    return Loader(load_dataset("synthetic:1x8x8:4:84", split="test", device="cuda"), batch_size=8)
+
+
+def assert_close(model: nn.Module, other: nn.Module) -> None:
+    for (name, mine), theirs in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-3, msg=name)
+
+
+class Witness(nn.Module):
+    """Adds up the images it saw and what its dropout let through, each weighed by when it came."""
+
+    def __init__(self, share: float = 0.0) -> None:
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(64, 4), nn.Dropout(share)
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(8, 8, dtype=torch.float64))
+        self.register_buffer("passed", torch.zeros(64, dtype=torch.float64))
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.count += 1
+        self.seen += self.count * images.double().sum(dim=(0, 1))
+        kept = self.dropout(torch.ones_like(images.flatten(1)))
+        self.passed += self.count * kept.double().sum(dim=0)
+        return self.linear(images.flatten(1) * kept)
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_twenty_steps_are_those_of_plain_training(speed: str, optimizer: str, make_config) -> None:
+    settings = {"epochs": 4, "precision": "fp32", "optimizer": OptimizerConfig(name=optimizer, lr=0.01)}
+    plain, fast = make_net(), make_net()
+    expected = train(plain, make_loader(), make_config(speed="plain", **settings), test=make_test())
+    found = train(fast, make_loader(), make_config(speed=speed, **settings), test=make_test())
+    assert_close(fast, plain)
+    for mine, theirs in zip(found.epochs, expected.epochs, strict=True):
+        assert mine.train.total == theirs.train.total == 84  # warm-up steps do not count; the last batch does
+        assert mine.train.loss == pytest.approx(theirs.train.loss, rel=1e-2)
+        assert mine.lr == theirs.lr
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_the_images_are_the_same_to_the_last_crop_and_in_the_same_order(speed: str, make_config) -> None:
+    plain, fast = Witness().cuda(), Witness().cuda()
+    train(plain, make_loader(), make_config(speed="plain", precision="fp32"))
+    train(fast, make_loader(), make_config(speed=speed, precision="fp32"))
+    assert float(fast.count) == float(plain.count) == 18
+    torch.testing.assert_close(fast.seen, plain.seen, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("speed", ["plain", *SPEEDS])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_run_stopped_anywhere_goes_on_as_if_it_had_not(speed: str, optimizer: str, tmp_path, make_config) -> None:
+    config = make_config(speed=speed, precision="fp32", optimizer=OptimizerConfig(name=optimizer, lr=0.01))
+
+    def stop_after(step: int):
+        return [lambda model, done: os.kill(os.getpid(), signal.SIGTERM) if done == step else None]
+
+    whole, parts = make_net(), make_net()
+    expected = train(whole, make_loader(), config, test=make_test())
+    for step in (2, 5, 6, 11, 15):  # in an epoch, before and after its smaller last batch
+        with pytest.raises(InterruptedTraining):
+            train(parts, make_loader(), config, test=make_test(), watchers=stop_after(step), out=tmp_path)
+        parts = make_net(seed=step)
+    found = train(parts, make_loader(), config, test=make_test(), out=tmp_path)
+    assert_close(parts, whole)
+    assert [record.train.total for record in found.epochs] == [84, 84, 84]
+    for mine, theirs in zip(found.epochs, expected.epochs, strict=True):
+        assert mine.train.loss == pytest.approx(theirs.train.loss, rel=1e-2)
+
+
+@pytest.mark.parametrize("speed", ["plain", "captured", "recorded"])
+def test_dropout_hangs_on_the_step_alone(speed: str, tmp_path, make_config) -> None:
+    def run(**settings) -> Tensor:
+        model = Witness(0.5).cuda()
+        train(model, make_loader(), make_config(speed=speed, **settings))
+        return model.passed
+
+    first = run()
+    assert torch.equal(run(), first)
+    assert not torch.equal(run(seed=1), first)
+    parts = Witness(0.5).cuda()
+    for stop in (4, 9):
+        watch = [lambda model, step, stop=stop: os.kill(os.getpid(), signal.SIGTERM) if step == stop else None]
+        with pytest.raises(InterruptedTraining):
+            train(parts, make_loader(), make_config(speed=speed), watchers=watch, out=tmp_path)
+    train(parts, make_loader(), make_config(speed=speed), out=tmp_path)
+    assert torch.equal(parts.passed, first)
+
+
+def test_a_net_is_told_how_far_training_is_inside_the_graph(make_config) -> None:
+    plain, fast = make_net(quantizer=IRNet), make_net(quantizer=IRNet)
+    settings = {"epochs": 4, "precision": "fp32", "lr": 0.01}
+    train(plain, make_loader(), make_config(speed="plain", **settings))
+    train(fast, make_loader(), make_config(speed="captured", **settings))
+    assert float(fast[3].weight_quantizer.progress) == 0.75
+    assert_close(fast, plain)
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(16, 16), (40, 16), (10, 16)])
+def test_epochs_of_very_few_batches_can_be_captured(count: int, batch_size: int, make_config) -> None:
+    plain, fast = Witness().cuda(), Witness().cuda()
+    train(plain, make_loader(count, batch_size), make_config(speed="plain", precision="fp32"))
+    history = train(fast, make_loader(count, batch_size), make_config(speed="captured", precision="fp32"))
+    assert [record.train.total for record in history.epochs] == [count] * 3
+    torch.testing.assert_close(fast.seen, plain.seen, rtol=1e-9, atol=1e-6)
+
+
+def test_a_net_in_evaluation_mode_is_captured_in_training_mode(make_config) -> None:
+    for way in ("alone", "stack"):
+        model = make_net().eval()
+        if way == "alone":
+            train(model, make_loader(), make_config(speed="captured"))
+        else:
+            train_stack([model], [make_loader()], make_config(speed="captured"), seeds=[0])
+        assert int(model[1].num_batches_tracked) == 18
+
+
+def test_parts_of_a_batch_and_clipping_can_be_captured(make_config) -> None:
+    settings = {"precision": "fp32", "lr": 0.01, "accumulate": 2, "clip_norm": 0.5}
+    plain, fast = Witness().cuda(), Witness().cuda()
+    fast.load_state_dict(plain.state_dict())
+    train(plain, make_loader(), make_config(speed="plain", **settings))
+    train(fast, make_loader(), make_config(speed="captured", **settings))
+    torch.testing.assert_close(fast.linear.weight, plain.linear.weight, rtol=1e-3, atol=1e-4)
+
+
+def test_a_captured_stack_trains_what_each_net_trains_alone(make_config) -> None:
+    seeds = [0, 1, 2]
+    config = make_config(speed="captured", precision="fp32", lr=0.01)
+    alone, stacked = [make_net(seed) for seed in seeds], [make_net(seed) for seed in seeds]
+    for model, seed in zip(alone, seeds, strict=True):
+        train(model, make_loader(seed=seed), make_config(speed="captured", precision="fp32", lr=0.01, seed=seed))
+    histories = train_stack(stacked, [make_loader().with_seed(seed) for seed in seeds], config, seeds=seeds)
+    for mine, theirs in zip(stacked, alone, strict=True):
+        assert_close(mine, theirs)
+    assert [record.train.total for history in histories for record in history.epochs] == [84] * 9
+
+
+def test_auto_captures_in_bf16_and_learns(tmp_path, make_config) -> None:
+    config = make_config(epochs=15, lr=0.05)
+    history = train(make_net(), make_loader(augment=False), config, test=make_test(), out=tmp_path)
+    saved = load_checkpoint(tmp_path / "last.safetensors")[1]["config"]
+    assert (saved["speed"], saved["precision"]) == ("captured", "bf16")
+    assert history.epochs[-1].train.accuracy > 80
+
+
+def test_data_on_the_cpu_is_trained_on_without_capture(tmp_path, make_config) -> None:
+    data = load_dataset("synthetic:1x8x8:4:84", split="train")
+    history = train(make_net(), Loader(data, batch_size=16, shuffle=True), make_config(epochs=1), out=tmp_path)
+    assert load_checkpoint(tmp_path / "last.safetensors")[1]["config"]["speed"] == "compiled"
+    assert history.epochs[0].train.total == 84
+
+
+def test_weights_gone_bad_never_reach_the_disk(tmp_path, make_config) -> None:
+    def spoil(model: nn.Module, step: int) -> None:
+        if step == 9:
+            model[0].weight.data.fill_(float("nan"))
+
+    config = make_config(speed="captured", checkpoint_seconds=0.0)
+    with pytest.raises(NonFiniteError, match="the last good checkpoint is"):
+        train(make_net(), make_loader(), config, watchers=[spoil], out=tmp_path)
+    tensors, facts = load_checkpoint(tmp_path / "last.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    assert facts["epoch"] * 6 + facts["batch"] == 8
+
+
+AWKWARD = """
+import warnings
+import torch
+from torch import nn
+from equalbits.data import Loader, load_dataset
+from equalbits.training import TrainConfig, train
+
+class Asks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 4)
+    def forward(self, images):
+        scores = self.linear(images.flatten(1))
+        return scores if scores.abs().sum().item() >= 0 else -scores  # the host waits: no graph can hold that
+
+loader = Loader(load_dataset("synthetic:1x8x8:4:84", split="train", device="cuda"), batch_size=16, shuffle=True)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    history = train(Asks().cuda(), loader, TrainConfig(epochs=2))
+assert any("cannot be captured" in str(warning.message) for warning in caught), [str(w.message) for w in caught]
+print([record.train.total for record in history.epochs])
+"""
+
+
+def test_auto_goes_on_without_capture_where_the_net_does_not_allow_it() -> None:
+    done = subprocess.run([sys.executable, "-c", AWKWARD], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[84, 84]", done.stderr
