@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Train what is missing, draw, print the table."""
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.sweep import parse_seeds
-    from equalbits.paper.compare_report import draw, table, write_markdown
+    from equalbits.paper.compare_report import caution, draw, table, write_markdown
     from equalbits.recipes import find_recipe, parse_settings
     from equalbits.recipes.compare import compare
     from equalbits.recipes.methods import parse_methods
@@ -67,5 +67,6 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(comparison.as_dict()))
     else:
         print(table(comparison))
+        print(caution(comparison))
         print(f"picture: {out / 'compare.png'}    table: {out / 'compare.md'}    numbers: {out / 'compare.json'}")
     return 0

@@ -52,16 +52,10 @@ def _cells(row: Compared) -> list[str]:
 
 def write_markdown(comparison: Comparison, out: Path) -> None:
     """Write compare.md: the table, what made it, and how each number was taken."""
-    facts = comparison.facts
-    versions = "; ".join(", ".join(f"{name} {number}" for name, number in each.items()) for each in facts["versions"])
-    settings = facts["settings"]
     lines = [
-        f"# Methods on {facts['recipe']}",
+        f"# Methods on {comparison.facts['recipe']}",
         "",
-        f"{settings['model']['name']} {settings['model']['options'] or ''} on {settings['data']['name']}, "
-        f"{settings['epochs']} epochs, seeds {', '.join(map(str, facts['seeds']))} (n = {facts['n']}), "
-        f"on {', '.join(facts['device'])}; {versions}. The same start and the same batches for every method. "
-        "No method was tuned for this net: a ranking here is one of these settings, not of the methods at their best.",
+        f"{_made_by(comparison.facts)} The same start and the same batches for every method. {caution(comparison)}",
         "",
         f"| {' | '.join(_HEADER)} |",
         f"|---|{'---:|' * (len(_HEADER) - 1)}",
@@ -73,6 +67,28 @@ def write_markdown(comparison: Comparison, out: Path) -> None:
         *(f"- {row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()),
     ]
     write_atomically(out / "compare.md", ("\n".join(lines) + "\n").encode())
+
+
+def _made_by(facts: dict[str, Any]) -> str:
+    model, data, optimizer = (facts["settings"][name] for name in ("model", "data", "optimizer"))
+    options = ", ".join(f"{name}={value}" for name, value in model["options"].items())
+    versions = "; ".join(", ".join(f"{name} {number}" for name, number in each.items()) for each in facts["versions"])
+    return (
+        f"{model['name']}{f' ({options})' if options else ''} on {data['name']}, {facts['settings']['epochs']} epochs, "
+        f"batch {data['batch_size']}, lr {optimizer['lr']:g}, weight decay {optimizer['weight_decay']:g}; "
+        f"seeds {', '.join(map(str, facts['seeds']))} (n = {facts['n']}); {', '.join(facts['device'])}; {versions}."
+    )
+
+
+def caution(comparison: Comparison) -> str:
+    """How far the numbers carry."""
+    scored = [row for row in ranked(comparison) if row.mean is not None]
+    untuned = "No method was tuned for this net: the order is that of these settings, not of the methods at their best."
+    if not scored:
+        return untuned
+    share, total = (scored[0].mean or 0) / 100, scored[0].total
+    points = 200 * (2 * share * (1 - share) / total) ** 0.5  # two standard errors of the difference of two such scores
+    return f"{total:,} test images: differences below about {points:.1f} points say little. {untuned}"
 
 
 def draw(comparison: Comparison, out: Path) -> None:
@@ -93,12 +109,11 @@ def draw(comparison: Comparison, out: Path) -> None:
     _bars(panels[3], shares, rows, "filters exactly half, %")
     _bars(panels[4], [statistics.fmean(row.seconds) for row in rows], rows, "seconds a net")
     _bars(panels[5], [row.packed_bytes / 1000 for row in rows], rows, "packed size, kB")
-    panels[5].set_xscale("log")
     panels[0].set_ylim(-0.7, len(rows) - 0.3)
     panels[0].set_yticks(range(len(rows)), [row.method for row in rows])
     facts = comparison.facts
     figure.suptitle(
-        f"{facts['recipe']}: the same net, data, start and batches (n = {facts['n']} seeds); "
+        f"{facts['recipe']}: the same net, data, start and batches (n = {facts['n']}); "
         "dark: every filter's share of +1 is promised"
     )
     for kind in ("png", "svg"):
@@ -140,6 +155,8 @@ def _flips(axes: Any, rows: Sequence[Compared]) -> None:
 
 
 def _bars(axes: Any, values: Sequence[float], rows: Sequence[Compared], label: str) -> None:
-    axes.barh(range(len(rows)), values, color=_colours(rows), height=0.6)
+    bars = axes.barh(range(len(rows)), values, color=_colours(rows), height=0.6)
+    axes.bar_label(bars, [f"{value:.0f}" if value >= 10 else f"{value:.1f}" for value in values], padding=2, fontsize=8)
+    axes.margins(x=0.22)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25, axis="x")
