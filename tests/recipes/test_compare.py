@@ -83,6 +83,20 @@ def test_numbers_that_leave_the_finite_fail_one_run_and_not_the_comparison(tmp_p
     assert "real, seed 1: the loss is" in (tmp_path / "compare.md").read_text()
 
 
+def test_each_method_may_have_the_learning_rate_that_does_best_on_training_images_held_out(tmp_path) -> None:
+    found, told = first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1))
+    assert [line.partition(",")[0] for line in told[:2]] == ["bihalf at lr 1e-09", "bihalf at lr 0.1"]
+    trials = {rate: run_file(tmp_path / "tuning" / f"lr{rate:g}", "bihalf", 1) for rate in (1e-9, 0.1)}
+    runs = {rate: json.loads(path.read_text()) for rate, path in trials.items()}
+    assert {run["last"]["test"]["total"] for run in runs.values()} == {25}  # every fifth of 128
+    assert {run["last"]["train"]["total"] for run in runs.values()} == {103}
+    best = max(runs, key=lambda rate: (runs[rate]["last"]["test"]["correct"], -rate))
+    assert found.rows[0].lr == best and found.facts["tuned_over"] == [1e-9, 0.1]
+    assert first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1)) == (found, [])
+    write_markdown(found, tmp_path)
+    assert "of 1e-09, 0.1, that did best" in (tmp_path / "compare.md").read_text()
+
+
 def test_table_and_picture_name_every_method(finished) -> None:
     out, found = finished
     write_markdown(found, out)
@@ -128,6 +142,7 @@ def test_all_names_every_method_once() -> None:
         (["--methods", ","], "names none"),
         (["--stack", "0"], "--stack 0"),
         (["--seeds", "x"], "--seeds x"),
+        (["--tune", "0.1,fast"], "--tune 0.1,fast: write learning rates"),
         (["fashion-compair"], "did you mean 'fashion-compare'?"),
         (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'; did you mean 'lr'?"),
     ],

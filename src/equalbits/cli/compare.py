@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="nets of one method trained at once (default: all seeds on a GPU, else 1)",
     )
     parser.add_argument(
+        "--tune", metavar="LR,LR,…", default="",
+        help="first find each method's learning rate among these, on training images held out (default: none)",
+    )  # fmt: skip
+    parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"
     )
     parser.add_argument("--out", metavar="DIR", help="where it all goes (default: runs/RECIPE)")
@@ -52,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
             methods=parse_methods(options.methods),
             seeds=parse_seeds(options.seeds),
             stack=options.stack,
+            tune=_rates(options.tune),
             root=Path(options.data) if options.data else None,
             device=options.device,
             tell=lambda line: print(line, file=sys.stderr, flush=True),
@@ -70,3 +75,10 @@ def run(options: argparse.Namespace) -> int:
         print(caution(comparison))
         print(f"picture: {out / 'compare.png'}    table: {out / 'compare.md'}    numbers: {out / 'compare.json'}")
     return 0
+
+
+def _rates(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise ValueError(f"--tune {text}: write learning rates, as in 0.03,0.1,0.3") from None

@@ -12,7 +12,7 @@ from equalbits.training.checkpoint import write_atomically
 UP, DOWN, EXACT, OTHER = "#1f3b73", "#29a7c9", "#1f3b73", "#9aa0a8"
 _HEADER = (
     *("method", "test accuracy", "n", "entropy, bits", "flips to +1", "flips to −1"),
-    *("filters exactly half", "seconds", "packed bytes"),
+    *("filters exactly half", "seconds", "packed bytes", "lr"),
 )
 
 
@@ -28,7 +28,7 @@ def table(comparison: Comparison) -> str:
 
 def _cells(row: Compared) -> list[str]:
     if row.mean is None:
-        return [row.method, "failed", "0", *("–",) * 6]
+        return [row.method, "failed", "0", *("–",) * 6, f"{row.lr:g}"]
     lost = f" ({len(row.failed)} failed)" if row.failed else ""
     spread = "" if row.std is None else f" ± {row.std:.2f}"
     bits = ["–"] * 4
@@ -47,6 +47,7 @@ def _cells(row: Compared) -> list[str]:
         *bits,
         seconds,
         f"{row.packed_bytes:,}",
+        f"{row.lr:g}",
     ]
 
 
@@ -75,7 +76,7 @@ def _made_by(facts: dict[str, Any]) -> str:
     versions = "; ".join(", ".join(f"{name} {number}" for name, number in each.items()) for each in facts["versions"])
     return (
         f"{model['name']}{f' ({options})' if options else ''} on {data['name']}, {facts['settings']['epochs']} epochs, "
-        f"batch {data['batch_size']}, lr {optimizer['lr']:g}, weight decay {optimizer['weight_decay']:g}; "
+        f"batch {data['batch_size']}, weight decay {optimizer['weight_decay']:g}; "
         f"seeds {', '.join(map(str, facts['seeds']))} (n = {facts['n']}); {', '.join(facts['device'])}; {versions}."
     )
 
@@ -83,12 +84,18 @@ def _made_by(facts: dict[str, Any]) -> str:
 def caution(comparison: Comparison) -> str:
     """How far the numbers carry."""
     scored = [row for row in ranked(comparison) if row.mean is not None]
-    untuned = "No method was tuned for this net: the order is that of these settings, not of the methods at their best."
+    rates = comparison.facts["tuned_over"]
+    tuned = (
+        f"Each method has the learning rate, of {', '.join(f'{rate:g}' for rate in rates)}, that did best on a fifth "
+        "of the training images held out; nothing else was tuned."
+        if rates
+        else "No method was tuned for this net: the order is that of these settings, not of the methods at their best."
+    )
     if not scored:
-        return untuned
+        return tuned
     share, total = (scored[0].mean or 0) / 100, scored[0].total
     points = 200 * (2 * share * (1 - share) / total) ** 0.5  # two standard errors of the difference of two such scores
-    return f"{total:,} test images: differences below about {points:.1f} points say little. {untuned}"
+    return f"{total:,} test images: differences below about {points:.1f} points say little. {tuned}"
 
 
 def draw(comparison: Comparison, out: Path) -> None:

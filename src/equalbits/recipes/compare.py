@@ -3,10 +3,11 @@
 Each run that is done leaves its run.json; a comparison that is started again does only what is missing.
 """
 
+import functools
 import json
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from equalbits.recipes.contest import Ground, is_done, run_file, run_method
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
 from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.tuning import Trials
 from equalbits.training.checkpoint import write_atomically
 
 #: What stands in compare.json about how the numbers were taken.
@@ -51,6 +53,7 @@ class Compared:
     seconds: list[float]
     packed_bytes: int
     float32_bytes: int
+    lr: float
     speed: str
     stacked_with: int
 
@@ -93,13 +96,15 @@ def compare(
     methods: Sequence[str],
     seeds: Sequence[int],
     stack: int | None = None,
+    tune: Sequence[float] = (),
     root: Path | None = None,
     device: str = "auto",
     tell: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Train every method with every seed and write compare.json; runs that are done are not run again.
 
-    ``stack`` nets of one method are trained at once: all seeds on a GPU and one on a CPU, if you do not say.
+    ``stack`` nets of one method are trained at once: all seeds on a GPU and one on a CPU, if you do not say. Of the
+    learning rates to ``tune`` over, each method is first given the one that does best on training images held out.
     """
     out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
     if not seeds or not methods:
@@ -108,18 +113,22 @@ def compare(
         check_method(method)
     device = pick_device(device)
     stack = stack or (len(seeds) if device.startswith("cuda") else 1)
-    ground: Ground | None = None
+    ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
     for number, method in enumerate(methods, start=1):
-        missing = [seed for seed in seeds if not is_done(recipe, out, method, seed)]
+        mine = recipe
+        if tune:
+            trials = Trials(recipe, out, tuple(tune), seed=max(seeds) + 1)
+            mine = recipe.with_settings({"optimizer.lr": trials.best(method, ground, tell)})
+        missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
         for start in range(0, len(missing), stack):
-            ground = ground or Ground.of(recipe, out, root=root, device=device)
-            tell(f"[{number}/{len(methods)}] {method}: {run_method(ground, method, missing[start : start + stack])}")
-    comparison = _read(recipe, out, methods, seeds)
+            told = run_method(replace(ground(), recipe=mine), method, missing[start : start + stack])
+            tell(f"[{number}/{len(methods)}] {method}: {told}")
+    comparison = _read(recipe, out, methods, seeds, tune)
     write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
     return comparison
 
 
-def _read(recipe: Recipe, out: Path, methods: Sequence[str], seeds: Sequence[int]) -> Comparison:
+def _read(recipe: Recipe, out: Path, methods: Sequence[str], seeds: Sequence[int], tune: Sequence[float]) -> Comparison:
     runs = {method: [json.loads(run_file(out, method, seed).read_text()) for seed in seeds] for method in methods}
     every = [run for some in runs.values() for run in some]
     settings = {name: value for name, value in recipe.as_dict().items() if name != "seed"}
@@ -128,6 +137,7 @@ def _read(recipe: Recipe, out: Path, methods: Sequence[str], seeds: Sequence[int
         "settings": settings,
         "seeds": list(seeds),
         "n": len(seeds),
+        "tuned_over": sorted(set(tune)),
         "device": sorted({run["device"] for run in every}),
         "versions": list({json.dumps(run["versions"]): run["versions"] for run in every}.values()),
     }
@@ -156,6 +166,7 @@ def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
         seconds=[run["seconds"] for run in well],
         packed_bytes=first.get("packed_bytes", 0),
         float32_bytes=first.get("float32_bytes", 0),
+        lr=runs[0]["recipe"]["optimizer"]["lr"],
         speed=runs[0]["recipe"]["speed"],
         stacked_with=max(run.get("stacked_with", 1) for run in runs),
     )

@@ -1,0 +1,54 @@
+"""A learning rate for each method, chosen on training images held out from it, so that none is judged at another's.
+
+How far a step moves the bits depends on the method: one that divides by the latents' spread takes far larger steps at
+the same rate. The test images have no say in the choice.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from equalbits.data import Dataset, Loader
+from equalbits.recipes.contest import Ground, is_done, run_file, run_method
+from equalbits.recipes.recipe import Recipe
+
+_EVERY = 5  # one image in five is held out
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Runs at several learning rates, each kept under ``tuning/`` in the comparison's folder and not run again."""
+
+    recipe: Recipe
+    out: Path
+    rates: tuple[float, ...]
+    seed: int
+
+    def best(self, method: str, ground: Callable[[], Ground], tell: Callable[[str], None]) -> float:
+        """The rate with which the method scores best on held-out training images; of equals the smaller."""
+        scores = {}
+        for rate in sorted(set(self.rates)):
+            recipe = self.recipe.with_settings({"optimizer.lr": rate})
+            out = self.out / "tuning" / f"lr{rate:g}"
+            if not is_done(recipe, out, method, self.seed):
+                told = run_method(_held_out(replace(ground(), recipe=recipe, out=out)), method, [self.seed])
+                tell(f"{method} at lr {rate:g}, on held-out images: {told}")
+            run = json.loads(run_file(out, method, self.seed).read_text())
+            scores[rate] = -1 if "failed" in run else run["last"]["test"]["correct"]
+        return max(scores, key=lambda rate: (scores[rate], -rate))
+
+
+def _held_out(ground: Ground) -> Ground:
+    """The ground with four fifths of the training images to train on, and the others in place of the test images."""
+    known = ground.train.dataset
+    out = torch.arange(len(known), device=known.device) % _EVERY == _EVERY - 1
+    data, seed = ground.recipe.data, ground.recipe.train.seed
+    train = Loader(_chosen(known, ~out), batch_size=data.batch_size, shuffle=True, augment=data.augment, seed=seed)
+    return replace(ground, train=train, test=Loader(_chosen(known, out), batch_size=data.test_batch_size))
+
+
+def _chosen(dataset: Dataset, which: torch.Tensor) -> Dataset:
+    return replace(dataset, images=dataset.images[which], labels=dataset.labels[which])
