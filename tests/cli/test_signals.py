@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,9 +19,10 @@ LONG = ["--set", "epochs=30", "--set", "checkpoint_seconds=0", "--device", "cpu"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def start(*words: object) -> subprocess.Popen[str]:
+def start(*words: object, **more: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "equalbits", *map(str, words)]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes, **more)
 
 
 def test_sigterm_and_ctrl_c_save_and_say_how_to_go_on(call, recipe: str, tmp_path: Path) -> None:
@@ -53,6 +55,29 @@ def test_sigterm_and_ctrl_c_save_and_say_how_to_go_on(call, recipe: str, tmp_pat
         assert len((out / "history.jsonl").read_text().splitlines()) == 30
         mine, theirs = load_checkpoint(last)[0], load_checkpoint(whole / "last.safetensors")[0]
         assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_decoding_workers_too_and_does_no_harm(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for split, number in ((split, number) for split in ("train", "test") for number in range(12)):
+        folder = tmp_path / split / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64), (20 * number, 9, 9)).save(folder / f"{number}.png")
+    (tmp_path / "own.toml").write_text(
+        'epochs = 500\ncheckpoint_seconds = 0\n[model]\nname = "conv2"\noptions = {width = 0.05}\n'
+        '[data]\nname = "imagefolder"\nbatch_size = 4\nworkers = 1\nresize = 40\ncrop = 32\n'
+    )
+    out = tmp_path / "a"
+    words = ["train", tmp_path / "own.toml", "--out", out, "--data", tmp_path, "--device", "cpu"]
+    process = start(*words, start_new_session=True)
+    while not (out / "last.safetensors").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert f"resume with: equalbits train --resume {out} --data {tmp_path} --device cpu" in errors
 
 
 STUCK = """

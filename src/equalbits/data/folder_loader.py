@@ -2,6 +2,7 @@
 
 import importlib.util
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -147,6 +148,11 @@ def _join(pictures: list[Tensor | str]) -> Tensor | str:
     return failed[0] if failed else torch.stack([picture for picture in pictures if isinstance(picture, Tensor)])
 
 
+def _leave_ctrl_c(worker: int) -> None:
+    """Leave Ctrl-C, which a terminal sends to every process, to the one that trains: it may need a batch more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _start(queue: _Queue, decoding: Decoding, workers: int, *, pin: bool) -> DataLoader[Tensor | str]:
     ways = multiprocessing.get_all_start_methods()
     return DataLoader(
@@ -157,5 +163,6 @@ def _start(queue: _Queue, decoding: Decoding, workers: int, *, pin: bool) -> Dat
         pin_memory=pin,
         persistent_workers=workers > 0,
         multiprocessing_context=("forkserver" if "forkserver" in ways else "spawn") if workers else None,
+        worker_init_fn=_leave_ctrl_c,
         generator=torch.Generator(),  # its own, so that iterating leaves the global one alone
     )
