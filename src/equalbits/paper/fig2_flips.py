@@ -23,11 +23,7 @@ LAYER, FILTER = "conv2", 0
 
 
 def _recipe(options: Options) -> Recipe:
-    recipe = (
-        quick_recipe("conv2", width=0.25, epochs=3, data__batch_size=64)
-        if options.quick
-        else get_recipe("cifar10-conv2")
-    )
+    recipe = quick_recipe("conv2", width=0.25, epochs=3) if options.quick else get_recipe("cifar10-conv2")
     return recipe.with_settings({"evaluate_every": recipe.train.epochs, **options.settings})
 
 

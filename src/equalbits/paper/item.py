@@ -23,7 +23,16 @@ from equalbits.training.checkpoint import write_atomically
 ITEMS = {
     "fig1": "fig1_entropy",
     "fig2": "fig2_flips",
+    "fig3": "fig3_hyper",
+    "fig4": "fig4_repetitions",
+    "fig5": "fig5_ratio",
     "fig6": "fig6_toy",
+    "fig7": "fig7_architectures",
+    "fig8": "fig8_pruning",
+    "tab1": "tab1_rules",
+    "tab2": "tab2_convnets",
+    "tab2-tuned": "tab2_tuned",
+    "tab3": "tab3_imagenet",
 }
 
 #: What an item measured: plain data fit for JSON, counts before shares.

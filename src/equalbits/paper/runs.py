@@ -35,7 +35,7 @@ def quick_recipe(net: str = "conv2", *, width: float = 0.125, **settings: Any) -
     table = get_recipe("fashion-conv2").as_dict()
     table["model"]["name"] = net
     table["model"]["options"] = {"width": width, **({"batch_norm": False} if net.startswith("conv") else {})}
-    own = {"data.limit": 4000, "epochs": 2, "speed": "plain"}
+    own = {"data.limit": 4000, "data.batch_size": 64, "epochs": 2, "speed": "plain"}
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     return recipe_from_dict(table).with_settings({**own, **dotted})
 

@@ -1,0 +1,216 @@
+"""Figure 3: how weight decay and the learning rate's schedule act on latents, gradients, flips and accuracy.
+
+Bi-half, Conv2. The paper does not print its weight decays; these are the usual ones around its own 1e-4.
+"""
+
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.analysis import FlipWatcher
+from equalbits.analysis.observe import binary_layers
+from equalbits.functional import as_filters, positive_count
+from equalbits.paper.claims import Claim
+from equalbits.paper.drawing import GAP, SHADES, UP, legend, new_figure, panel, save
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import EachEpoch, quick_recipe, watched
+from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes import Result as Finished
+
+DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)
+QUICK_DECAYS = (0.0, 1e-3, 1e-2)  # a few epochs show only what a large one does
+SCHEDULES = ("constant", "cosine")
+
+
+class MagnitudeWatcher:
+    """Mean |latent| and mean |cut| at each call of :meth:`look`; mean |gradient| over the steps since the one before.
+
+    The cut is the smallest latent that is +1: the threshold of figure 3 (a). All are taken over the whole net.
+    """
+
+    def __init__(self) -> None:
+        self.latents: list[float] = []
+        self.cuts: list[float] = []
+        self.gradients: list[float] = []
+        self._sum: Tensor | None = None
+        self._steps = 0
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module, step: int) -> None:
+        """Add up the gradients of a step; nothing is fetched from the device."""
+        grads = [layer.weight.grad for layer in binary_layers(model).values() if layer.weight.grad is not None]
+        if step and grads:
+            mean = torch.stack([grad.abs().sum() for grad in grads]).sum() / sum(grad.numel() for grad in grads)
+            self._sum = mean if self._sum is None else self._sum + mean
+            self._steps += 1
+
+    @torch.no_grad()
+    def look(self, model: nn.Module, epoch: int) -> None:
+        """Take the latents' and cuts' size now, and close the gradients' sum."""
+        rows = [as_filters(layer.to_filters(layer.weight)) for layer in binary_layers(model).values()]
+        cuts = torch.cat([row.kthvalue(_cut_rank(row), dim=1).values.abs() for row in rows])
+        self.latents.append(float(sum(row.abs().sum() for row in rows)) / sum(row.numel() for row in rows))
+        self.cuts.append(float(cuts.mean()))
+        if epoch:
+            self.gradients.append(float(self._sum) / self._steps if self._sum is not None else 0.0)
+            self._sum, self._steps = None, 0
+
+
+def _cut_rank(rows: Tensor) -> int:
+    """The rank, counted from 1, of the smallest latent that is +1."""
+    return rows.shape[1] - positive_count(rows.shape[1], 0.5) + 1
+
+
+def _recipe(options: Options) -> Recipe:
+    quick = {"epochs": 6, "data__limit": 2000}
+    recipe = quick_recipe("conv2", **quick) if options.quick else get_recipe("cifar10-conv2")
+    return recipe.with_settings({**options.settings, "schedule.per": "epoch"})
+
+
+def measure(out: Path, options: Options) -> Result:
+    """A run for each weight decay and schedule, every step watched."""
+    decays = list(options.grid.get("optimizer.weight_decay", QUICK_DECAYS if options.quick else DECAYS))
+    runs = []
+    for schedule in SCHEDULES:
+        for decay in decays:
+            sizes, flips = MagnitudeWatcher(), FlipWatcher()
+            settings = {"schedule.name": schedule, "optimizer.weight_decay": decay}
+            folder = out / "runs" / f"{schedule}_{decay:g}"
+            found = watched(
+                _recipe(options).with_settings(settings), folder, options,
+                watchers=[sizes, flips, EachEpoch(sizes.look)], read=partial(_read, sizes, flips),
+            )  # fmt: skip
+            runs.append({"schedule": schedule, "weight_decay": decay, **found})
+    return {"seeds": [_recipe(options).train.seed], "weight_decays": decays, "runs": runs}
+
+
+def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: Finished) -> dict[str, Any]:
+    epochs = finished.recipe.train.epochs
+    series = flips.layers.values()
+    steps = next(iter(series)).steps
+    a_step = [sum(s.to_positive[at] + s.to_negative[at] for s in series) for at in range(len(steps))]
+    ends = [steps[-1] * number // epochs for number in range(epochs + 1)]
+    by_epoch = [
+        sum(count for step, count in zip(steps, a_step, strict=True) if low < step <= high)
+        for low, high in pairwise(ends)
+    ]
+    return {
+        "weights": sum(s.symbols for s in series),
+        "flips": by_epoch,
+        "latent": sizes.latents,
+        "cut": sizes.cuts,
+        "gradient": sizes.gradients,
+    }
+
+
+def _run(result: Result, schedule: str, decay: float) -> dict[str, Any] | None:
+    """The run of these settings, unless it diverged."""
+    for run in result["runs"]:
+        if run["schedule"] == schedule and run["weight_decay"] == decay and "diverged" not in run:
+            return dict(run)
+    return None
+
+
+def claims(result: Result) -> list[Claim]:
+    """What the text reads off its five panels."""
+    low, high = min(result["weight_decays"]), max(result["weight_decays"])
+    runs = {(s, d): _run(result, s, d) for s in SCHEDULES for d in (low, high)}
+    rows = [
+        _compare("(a) latents smaller with more weight decay, at the end", runs["cosine", high], runs["cosine", low],
+                 "latent", -1),
+        _compare("(a) cut smaller with more weight decay, at the end", runs["cosine", high], runs["cosine", low],
+                 "cut", -1),
+        *(_falls(f"(b) gradients fall under cosine, weight decay {d:g}", runs["cosine", d], "gradient")
+          for d in (low, high)),
+        _compare("(c) constant rate: more flips in the last epoch with more weight decay", runs["constant", high],
+                 runs["constant", low], "flips", 1),
+        *(_falls(f"(d) cosine: flips fall, weight decay {d:g}", runs["cosine", d], "flips") for d in (low, high)),
+    ]  # fmt: skip
+    for schedule in SCHEDULES:
+        scored = {d: run for d in result["weight_decays"] if (run := _run(result, schedule, d)) is not None}
+        if scored:
+            best = max(scored, key=lambda d: _accuracy(scored[d]))
+            ours = f"{best:g} with {_accuracy(scored[best]):.2f} %"
+            rows.append(
+                Claim(claim=f"(e) best weight decay, {schedule} rate", paper="not said", ours=ours, agrees=None,
+                      within="–", n=1)
+            )  # fmt: skip
+    return rows
+
+
+def _accuracy(run: dict[str, Any]) -> float:
+    test = run["epochs"][-1]["test"]
+    return float(100 * test["correct"] / test["total"])
+
+
+def _compare(claim: str, more: dict[str, Any] | None, less: dict[str, Any] | None, what: str, sign: int) -> Claim:
+    if more is None or less is None:
+        return Claim(claim=claim, paper="yes", ours="diverged", agrees=None, within="–", n=0)
+    one, other = more[what][-1], less[what][-1]
+    agrees = None if one == other else (one - other) * sign > 0
+    return Claim(
+        claim=claim, paper="yes", ours=f"{one:.4g} against {other:.4g}", agrees=agrees, within="one run each", n=1
+    )
+
+
+def _falls(claim: str, run: dict[str, Any] | None, what: str) -> Claim:
+    if run is None:
+        return Claim(claim=claim, paper="yes", ours="diverged", agrees=None, within="–", n=0)
+    first, last = run[what][0], run[what][-1]
+    agrees = None if len(run[what]) < 2 else last < first
+    return Claim(
+        claim=claim, paper="yes", ours=f"{first:.4g} to {last:.4g}", agrees=agrees, within="first to last epoch", n=1
+    )
+
+
+def draw(result: Result, out: Path) -> None:
+    """The five panels."""
+    figure = new_figure(19, 3.9)
+    names = {
+        "a": ("epoch", "mean |latent| (dotted: |cut|)", "(a) latents, cosine rate"),
+        "b": ("epoch", "mean |gradient|", "(b) gradients"),
+        "c": ("epoch", "flips an epoch", "(c) flips, constant rate"),
+        "d": ("epoch", "flips an epoch", "(d) flips, cosine rate"),
+        "e": ("weight decay", "test accuracy, %", "(e) accuracy"),
+    }
+    axes = {
+        key: panel(figure, (1, 5, place), x=x, y=y, title=title)
+        for place, (key, (x, y, title)) in enumerate(names.items(), start=1)
+    }
+    decays = result["weight_decays"]
+    for decay, colour in zip(decays, SHADES[-len(decays) :], strict=True):
+        for schedule in SCHEDULES:
+            run = _run(result, schedule, decay)
+            if run is None:
+                continue
+            epochs = range(1, len(run["flips"]) + 1)
+            label = f"{decay:g}"
+            style = "-" if schedule == "cosine" else "--"
+            axes["b"].plot(epochs, run["gradient"], color=colour, linestyle=style, label=f"{label}, {schedule}")
+            axes["d" if schedule == "cosine" else "c"].plot(epochs, run["flips"], color=colour, label=label)
+            if schedule == "cosine":
+                axes["a"].plot(range(len(run["latent"])), run["latent"], color=colour, label=label)
+                axes["a"].plot(range(len(run["cut"])), run["cut"], color=colour, linestyle=":")
+    for schedule, colour in zip(SCHEDULES, (GAP, UP), strict=True):
+        found = [(place, _run(result, schedule, decay)) for place, decay in enumerate(decays)]
+        kept = [(place, _accuracy(run)) for place, run in found if run is not None]
+        axes["e"].plot(*zip(*kept, strict=True), color=colour, marker="o", label=f"{schedule} rate")
+    axes["e"].set_xticks(range(len(decays)), [f"{decay:g}" for decay in decays])
+    for key in "acde":
+        legend(axes[key], fontsize=8, title="weight decay" if key in "acd" else None)
+    legend(axes["b"], fontsize=7)
+    save(figure, out, "fig3")
+
+
+ITEM = Item(
+    name="fig3",
+    title="Weight decay and learning rate against flips",
+    needs="cifar10",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)

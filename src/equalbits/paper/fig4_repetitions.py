@@ -1,0 +1,107 @@
+"""Figure 4: Conv2 trained a hundred times with Sign and with bi-half; where losses and accuracies come to lie."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from equalbits.paper.claims import Claim
+from equalbits.paper.drawing import COLOURS, METHODS, legend, new_figure, panel, save
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import quick_recipe, swept
+from equalbits.recipes import get_recipe
+
+COMPARED = ("sign", "bihalf")
+#: What is drawn: split, what of it, and whether less is better.
+PANELS = (
+    ("train", "loss", True),
+    ("test", "loss", True),
+    ("train", "accuracy", False),
+    ("test", "accuracy", False),
+)
+
+
+def measure(out: Path, options: Options) -> Result:
+    """A hundred seeds of each; six when quick."""
+    seeds = list(options.seeds or range(6 if options.quick else 100))
+    recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
+    recipe = recipe.with_settings({"evaluate_every": {**recipe.as_dict(), **options.settings}["epochs"]})
+    cases = swept(recipe, out / "runs", options, vary={"model.weight_quantizer": COMPARED}, seeds=seeds)
+    return {"seeds": seeds, "methods": {case["settings"]["model.weight_quantizer"]: case for case in cases}}
+
+
+def values(case: dict[str, Any], split: str, what: str) -> list[float]:
+    """One number for each run after its last epoch: mean loss, or per cent right."""
+    scores = [run["last"][split] for run in case["runs"] if run["last"] is not None]
+    if what == "loss":
+        return [score["loss_sum"] / score["total"] for score in scores]
+    return [100 * score["correct"] / score["total"] for score in scores]
+
+
+def claims(result: Result) -> list[Claim]:
+    """Bi-half better in all four on average; and, sorted, loss by loss."""
+    rows = []
+    for split, what, less in PANELS:
+        sign, half = (values(result["methods"][method], split, what) for method in COMPARED)
+        n = min(len(sign), len(half))
+        gap = statistics.fmean(half) - statistics.fmean(sign)
+        margin = 2 * (_squared_error(sign) + _squared_error(half)) ** 0.5
+        unit = "" if what == "loss" else " %"
+        shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" for found in (half, sign))
+        rows.append(
+            Claim(
+                claim=f"{split} {what} of bi-half {'below' if less else 'above'} Sign's",
+                paper="yes, on average",
+                ours=f"{gap:+.3f}{unit} ({shown})",
+                agrees=None if n < 2 or abs(gap) <= margin else (gap < 0) == less,
+                within=f"two standard errors, {margin:.3f}{unit}" if n > 1 else "one seed decides nothing",
+                n=n,
+            )
+        )
+    sign, half = (sorted(values(result["methods"][method], "train", "loss")) for method in COMPARED)
+    below = sum(ours < theirs for ours, theirs in zip(half, sign, strict=False))
+    n = min(len(sign), len(half))
+    rows.append(
+        Claim(claim="sorted training losses: bi-half's below Sign's of the same place", paper="consistently",
+              ours=f"{below} of {n}", agrees=below == n, within="every place", n=n)
+    )  # fmt: skip
+    return rows
+
+
+def _squared_error(found: list[float]) -> float:
+    return statistics.variance(found) / len(found) if len(found) > 1 else 0.0
+
+
+def draw(result: Result, out: Path) -> None:
+    """Four histograms, and the training losses in order."""
+    figure = new_figure(16, 3.6, title=f"Conv2, {len(result['seeds'])} seeds each")
+    for place, (split, what, _) in enumerate(PANELS, start=1):
+        unit = "" if what == "loss" else ", %"
+        axes = panel(figure, (1, 5, place), x=f"{split} {what}{unit}", y="runs" if place == 1 else "")
+        found = {method: values(case, split, what) for method, case in result["methods"].items()}
+        every = [value for some in found.values() for value in some]
+        edges = _edges(min(every), max(every))
+        for method, some in found.items():
+            axes.hist(some, bins=edges, color=COLOURS[method], alpha=0.65, label=METHODS[method])
+        if place == 1:
+            legend(axes)
+    axes = panel(figure, (1, 5, 5), x="runs in order", y="train loss")
+    for method, case in result["methods"].items():
+        losses = sorted(values(case, "train", "loss"))
+        axes.plot(range(1, len(losses) + 1), losses, color=COLOURS[method], marker=".", label=METHODS[method])
+    legend(axes)
+    save(figure, out, "fig4")
+
+
+def _edges(low: float, high: float, bins: int = 20) -> list[float]:
+    room = (high - low) or 1e-6
+    return [low + room * number / bins for number in range(bins + 1)]
+
+
+ITEM = Item(
+    name="fig4",
+    title="Conv2 a hundred times: losses and accuracies",
+    needs="cifar10",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)

@@ -1,0 +1,89 @@
+"""Figure 7: five architectures on CIFAR-100 with Sign, IR-Net and bi-half, at 1/32 and 1/1 bits (weights/activations).
+
+The paper prints no numbers for it. The authors' nets with binary activations are the two ResNets; so are these.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from equalbits.paper.claims import Claim, above, accuracies
+from equalbits.paper.drawing import COLOURS, METHODS, legend, new_figure, panel, save
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import quick_recipe, swept
+from equalbits.recipes import Recipe, get_recipe
+
+COMPARED = ("sign", "irnet", "bihalf")
+#: What is drawn to the name of its recipe.
+NETS = {
+    "VGG16 1/32": "cifar100-vgg16-1w32a",
+    "ResNet-18 1/32": "cifar100-resnet18-1w32a",
+    "ResNet-34 1/32": "cifar100-resnet34-1w32a",
+    "InceptionV3 1/32": "cifar100-inception-v3-1w32a",
+    "ShuffleNet 1/32": "cifar100-shufflenet-1w32a",
+    "ResNet-18 1/1": "cifar100-resnet18-1w1a",
+    "ResNet-34 1/1": "cifar100-resnet34-1w1a",
+}
+
+
+def _recipes(options: Options) -> dict[str, Recipe]:
+    if not options.quick:
+        return {name: get_recipe(NETS[name]) for name in options.grid.get("nets", NETS)}
+    small: dict[str, Any] = {"width": 0.0625, "data__limit": 1000}
+    return {
+        "ResNet-18 1/32": quick_recipe("resnet18", **small),
+        "ResNet-18 1/1": quick_recipe("resnet18", model__input_quantizer="sign", **small),
+    }
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Every net with every method; one seed, as the paper says of no more."""
+    seeds = list(options.seeds or (0,))
+    found = {}
+    for net, recipe in _recipes(options).items():
+        folder = out / "runs" / net.lower().replace(" ", "-").replace("/", "w")
+        cases = swept(recipe, folder, options, vary={"model.weight_quantizer": COMPARED}, seeds=seeds)
+        found[net] = {case["settings"]["model.weight_quantizer"]: case for case in cases}
+    return {"seeds": seeds, "nets": found}
+
+
+def claims(result: Result) -> list[Claim]:
+    """Bi-half never performs worse."""
+    return [
+        above(f"{net}: bi-half not below {METHODS[other]}", methods["bihalf"], methods[other], paper="never worse")
+        for net, methods in result["nets"].items()
+        for other in methods
+        if other != "bihalf"
+    ]
+
+
+def draw(result: Result, out: Path) -> None:
+    """Bars in groups: a group per net, a bar per method."""
+    nets = result["nets"]
+    figure = new_figure(2 + 1.7 * len(nets), 4.2)
+    axes = panel(figure, (1, 1, 1), x="", y="test accuracy, %", title=result["title"])
+    width = 0.8 / len(COMPARED)
+    lowest = 100.0
+    for place, method in enumerate(COMPARED):
+        scores = [accuracies(methods[method]) if method in methods else [] for methods in nets.values()]
+        means = [sum(some) / len(some) if some else 0.0 for some in scores]
+        at = [number + (place - 1) * width for number in range(len(nets))]
+        bars = axes.bar(at, means, width=0.92 * width, color=COLOURS[method], label=METHODS[method])
+        axes.bar_label(
+            bars, [f"{mean:.1f}" if some else "–" for mean, some in zip(means, scores, strict=True)], fontsize=8
+        )
+        lowest = min([lowest, *(mean for mean, some in zip(means, scores, strict=True) if some)])
+    axes.set_ylim(bottom=max(0.0, 0.8 * lowest))
+    axes.margins(y=0.15)
+    axes.set_xticks(range(len(nets)), list(nets))
+    legend(axes, ncols=3, loc="upper left")
+    save(figure, out, "fig7")
+
+
+ITEM = Item(
+    name="fig7",
+    title="Architectures, at 1/32 and 1/1 bits",
+    needs="cifar100",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)

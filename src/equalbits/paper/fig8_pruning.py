@@ -1,0 +1,109 @@
+"""Figure 8: test accuracy of pruned nets over the share of weights that are pruned.
+
+Four rules, since the paper's text, its released code and the method it builds on each have their own:
+
+* bi-half, middle ranks cut: the released code. * bi-half on learned masks: the text, Eq. 4 on what the scores keep.
+* Sign, smallest weights cut: very likely the "MPT baseline" as it was run, for at 0 it is the full binary net.
+* MPT, frozen signs: Multi-Prize Tickets as published; at 0 that is an untrained net.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from equalbits.paper.claims import Claim, above, accuracies
+from equalbits.paper.drawing import COLOURS, METHODS, legend, mean_and_range, new_figure, panel, save
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import quick_recipe, swept
+from equalbits.recipes import Recipe, get_recipe
+
+
+class Rule(NamedTuple):
+    """A pruned quantizer's name with a place for the sparsity, and how its latents start."""
+
+    quantizer: str
+    init: str
+
+
+RULES = {
+    "pruned-bihalf": Rule("pruned-bihalf:sparsity={}", "torch"),
+    "pruned-bihalf-score": Rule("pruned-bihalf:sparsity={},by=score", "kaiming"),
+    "pruned-sign": Rule("pruned-sign:sparsity={}", "torch"),
+    "mpt": Rule("mpt:sparsity={}", "kaiming"),
+}
+SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+QUICK_SPARSITIES = (0.0, 0.3, 0.6, 0.9)
+
+
+def _recipes(options: Options) -> dict[str, Recipe]:
+    if options.quick:
+        return {"Conv2": quick_recipe("conv2", data__limit=2000)}
+    recipes = {f"Conv{size}": get_recipe(f"cifar10-conv{size}") for size in (2, 4, 6, 8)}
+    recipes["ResNet-18"] = get_recipe("cifar100-resnet18-1w32a")
+    return {name: recipe for name, recipe in recipes.items() if name in options.grid.get("nets", recipes)}
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Every net with every rule at every sparsity, five seeds; one when quick."""
+    sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
+    seeds = list(options.seeds or range(1 if options.quick else 5))
+    found: dict[str, Any] = {}
+    for net, recipe in _recipes(options).items():
+        found[net] = {}
+        for name, rule in RULES.items():
+            vary = {"model.weight_quantizer": [rule.quantizer.format(sparsity) for sparsity in sparsities]}
+            started = recipe.with_settings({"model.init": rule.init})
+            found[net][name] = swept(started, out / "runs" / net.lower() / name, options, vary=vary, seeds=seeds)
+    return {"seeds": seeds, "sparsities": sparsities, "nets": found, "notes": [_NOTE]}
+
+
+_NOTE = "Sparsity is the share of weights that are 0. The paper does not say which of the two MPT readings it ran."
+
+
+def claims(result: Result) -> list[Claim]:
+    """Bi-half above both readings of the baseline at every sparsity; and pruned nets above the full one."""
+    rows = []
+    for net, rules in result["nets"].items():
+        for baseline in ("pruned-sign", "mpt"):
+            rows += [
+                above(f"{net}, {sparsity:.0%} pruned: bi-half above {METHODS[baseline]}", ours, theirs)
+                for sparsity, ours, theirs in zip(
+                    result["sparsities"], rules["pruned-bihalf"], rules[baseline], strict=True
+                )
+            ]
+        rows += _better_than_full(net, dict(zip(result["sparsities"], rules["pruned-bihalf"], strict=True)))
+    return rows
+
+
+def _better_than_full(net: str, cases: dict[float, Any]) -> list[Claim]:
+    full = cases.pop(0.0, None)
+    trained = {sparsity: case for sparsity, case in cases.items() if accuracies(case)}
+    if full is None or not trained:
+        return []
+    best = max(trained, key=lambda sparsity: sum(accuracies(trained[sparsity])) / len(accuracies(trained[sparsity])))
+    claim = f"{net}: best pruned bi-half ({best:.0%}) above the full binary net"
+    return [above(claim, trained[best], full)]
+
+
+def draw(result: Result, out: Path) -> None:
+    """A panel per net, a curve per rule."""
+    nets = result["nets"]
+    figure = new_figure(1.5 + 3.6 * len(nets), 4.2)
+    for place, (net, rules) in enumerate(nets.items(), start=1):
+        axes = panel(figure, (1, len(nets), place), x="% pruned", y="test accuracy, %" if place == 1 else "", title=net)
+        for name, cases in rules.items():
+            x = [100 * sparsity for sparsity in result["sparsities"]]
+            scores = [accuracies(case) for case in cases]
+            mean_and_range(axes, x, scores, color=COLOURS[name], label=METHODS[name])
+        if place == 1:
+            legend(axes, loc="lower center", fontsize=8)
+    save(figure, out, "fig8")
+
+
+ITEM = Item(
+    name="fig8",
+    title="Pruned binary nets",
+    needs="cifar10 and cifar100",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)

@@ -1,0 +1,164 @@
+"""Table 1: the four update rules side by side, run on one net.
+
+(a) Sign: the sign of a latent. (b) IR-Net: the sign of a latent less its filter's mean. (c) Bi-half: a bit flips when
+its latent's rank crosses the middle of the filter. (d) Bop: no latents; a bit flips when the gradient's average is
+strong enough and of its own sign. The flip form (c) is run beside the ranking of Eq. 4, step by step:
+they are one rule.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.analysis import FlipWatcher, audit
+from equalbits.analysis.observe import binary_layers
+from equalbits.functional import flip_by_rank, positive_count
+from equalbits.paper.claims import Claim
+from equalbits.paper.drawing import COLOURS, DOWN, METHODS, UP, legend, new_figure, panel, save
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import quick_recipe, watched
+from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes import Result as Finished
+from equalbits.training.loop import Watcher
+
+#: Method to what it needs beside its name.
+RULES: dict[str, dict[str, Any]] = {
+    "sign": {},
+    "irnet-stable": {},
+    "bihalf": {},
+    "bits": {"optimizer.name": "bop", "optimizer.gamma": 1e-3, "optimizer.tau": 1e-6},
+}
+
+
+class FlipForm:
+    """Keeps bits of its own by Table 1 (c), and counts those that ever differ from the model's."""
+
+    def __init__(self) -> None:
+        self.steps = self.flips = self.differing = 0
+        self._bits: dict[str, Tensor] = {}
+        self._latents: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module, step: int) -> None:
+        """Flip what crossed the middle since the last look."""
+        for name, layer in binary_layers(model).items():
+            latents = layer.to_filters(layer.weight.detach()).clone()
+            if name in self._bits:
+                before = self._bits[name]
+                self._bits[name] = flip_by_rank(before, self._latents[name], latents)
+                self.flips += int((self._bits[name] != before).sum())
+                self.differing += int((self._bits[name] != layer.symbols()).sum())
+            else:
+                self._bits[name] = layer.symbols().clone()
+            self._latents[name] = latents
+        self.steps = step
+
+
+def _recipe(options: Options) -> Recipe:
+    recipe = quick_recipe("conv2", epochs=3) if options.quick else get_recipe("cifar10-conv2")
+    return recipe.with_settings(options.settings)
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Train by each rule, every step watched; bi-half also by its flip form."""
+    rules = {}
+    for method, own in RULES.items():
+        flips, form = FlipWatcher(), FlipForm()
+        recipe = _recipe(options).with_settings({"model.weight_quantizer": method, **own})
+        watchers: list[Watcher] = [flips, form] if method == "bihalf" else [flips]
+        read = partial(_read, flips, form if method == "bihalf" else None)
+        rules[method] = watched(recipe, out / "runs" / method, options, watchers=watchers, read=read)
+    return {"seeds": [_recipe(options).train.seed], "rules": rules}
+
+
+def _read(flips: FlipWatcher, form: FlipForm | None, finished: Finished) -> dict[str, Any]:
+    series = flips.layers.values()
+    layers = audit(finished.model).layers
+    exact = sum(int((layer.positive == positive_count(layer.connections, 0.5)).sum()) for layer in layers)
+    ups, downs = ([sum(counts) for counts in zip(*some, strict=True)] for some in _directions(series))
+    found = {
+        "to_positive": ups,
+        "to_negative": downs,
+        "weights": sum(s.symbols for s in series),
+        "filters": sum(layer.filters for layer in layers),
+        "filters_exactly_half": exact,
+    }
+    if form is not None:
+        found["flip_form"] = {"steps": form.steps, "flips": form.flips, "bits_that_differ": form.differing}
+    return found
+
+
+def _directions(series: Any) -> tuple[list[list[int]], list[list[int]]]:
+    return [s.to_positive for s in series], [s.to_negative for s in series]
+
+
+def claims(result: Result) -> list[Claim]:
+    """Bi-half's two forms are one; it alone flips evenly and keeps every filter at half."""
+    form = result["rules"]["bihalf"]["flip_form"]
+    rows = [
+        Claim(
+            claim="bi-half: bits by the flip form that differ from those by rank",
+            paper="0",
+            ours=f"{form['bits_that_differ']} over {form['steps']} steps and {form['flips']:,} flips",
+            difference=float(form["bits_that_differ"]),
+            agrees=form["bits_that_differ"] == 0 and form["flips"] > 0,
+            within="nothing: to the bit",
+            n=1,
+        )
+    ]
+    for method, found in result["rules"].items():
+        exact, filters, even = found["filters_exactly_half"], found["filters"], method == "bihalf"
+        up, down = sum(found["to_positive"]), sum(found["to_negative"])
+        rows += [
+            Claim(claim=f"{METHODS[method]}: filters at exactly half in the end", paper="all" if even else "not all",
+                  ours=f"{exact} of {filters}", agrees=(exact == filters) == even, within="nothing: to the bit", n=1),
+            Claim(claim=f"{METHODS[method]}: flips to +1 and to −1", paper="equal" if even else "not equal",
+                  ours=f"{up:,} and {down:,}", agrees=(up == down) == even, within="nothing: to the flip", n=1),
+        ]  # fmt: skip
+    return rows
+
+
+def _accuracy(found: dict[str, Any]) -> float:
+    test = found["epochs"][-1]["test"]
+    return float(100 * test["correct"] / test["total"])
+
+
+def draw(result: Result, out: Path) -> None:
+    """Flips by direction, filters at half, flips over the steps, and test accuracy."""
+    rules = {method: found for method, found in result["rules"].items() if "diverged" not in found}
+    names, places = [METHODS[method] for method in rules], range(len(rules))
+    colours = [COLOURS[method] for method in rules]
+    figure = new_figure(15, 3.9, title=result["title"])
+    axes = panel(figure, (1, 4, 1), x="", y="flips in all")
+    for shift, name, colour in ((-0.2, "to_positive", UP), (0.2, "to_negative", DOWN)):
+        sums = [sum(found[name]) for found in rules.values()]
+        axes.bar([at + shift for at in places], sums, 0.38, color=colour, label="to +1" if shift < 0 else "to −1")
+    legend(axes)
+    second = panel(figure, (1, 4, 2), x="", y="filters exactly half, %")
+    shares = [100 * found["filters_exactly_half"] / found["filters"] for found in rules.values()]
+    second.bar_label(second.bar(places, shares, color=colours), fmt="%.0f")
+    third = panel(figure, (1, 4, 3), x="step", y="flips a step, share of all weights", yscale="log")
+    for method, found in rules.items():
+        both = zip(found["to_positive"], found["to_negative"], strict=True)
+        rates = [(up + down) / found["weights"] for up, down in both]
+        third.plot(range(1, len(rates) + 1), rates, color=COLOURS[method], label=METHODS[method], linewidth=1)
+    legend(third, fontsize=8)
+    last = panel(figure, (1, 4, 4), x="", y="test accuracy, %")
+    last.bar_label(last.bar(places, [_accuracy(found) for found in rules.values()], color=colours), fmt="%.1f")
+    for each in (axes, second, last):
+        each.set_xticks(places, names)
+        each.margins(y=0.12)
+    save(figure, out, "tab1")
+
+
+ITEM = Item(
+    name="tab1",
+    title="Four rules for flipping a bit",
+    needs="cifar10",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)

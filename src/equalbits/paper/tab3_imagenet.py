@@ -1,0 +1,106 @@
+"""Table 3: ResNet-18 and 34 with binary weights and activations on ImageNet.
+
+Trained here: Sign (the authors' own baseline) and bi-half. The other rows of the table are other papers' numbers and
+stand beside ours as they were printed. Quick: the small-image ResNet-18 on the embedded data.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from equalbits.paper.claims import Claim, above, accuracies
+from equalbits.paper.drawing import COLOURS, METHODS, new_figure, panel, save
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.published import TABLE_3
+from equalbits.paper.runs import quick_recipe, swept
+from equalbits.recipes import Recipe, get_recipe
+
+COMPARED = ("sign", "bihalf")
+#: One run each and no ± in the paper: two runs of one recipe may differ by this much, in points.
+MARGIN = 0.5
+
+
+def _recipes(options: Options) -> dict[str, Recipe]:
+    if options.quick:
+        small: dict[str, Any] = {"width": 0.0625, "data__limit": 2000}
+        return {"ResNet-18": quick_recipe("resnet18", model__input_quantizer="sign", **small)}
+    recipes = {f"ResNet-{depth}": get_recipe(f"imagenet-resnet{depth}") for depth in (18, 34)}
+    return {name: recipe for name, recipe in recipes.items() if name in options.grid.get("nets", recipes)}
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Both nets with both methods, one seed. ImageNet is read from files, so nothing is stacked."""
+    seeds = list(options.seeds or (0,))
+    found = {}
+    for net, recipe in _recipes(options).items():
+        vary = {"model.weight_quantizer": COMPARED}
+        cases = swept(recipe, out / "runs" / net.lower(), options, vary=vary, seeds=seeds, may_stack=False)
+        found[net] = {case["settings"]["model.weight_quantizer"]: case for case in cases}
+    return {"seeds": seeds, "nets": found}
+
+
+def top(case: dict[str, Any], count: int) -> list[float]:
+    """Per cent of test images whose class is the first, or among the first five."""
+    field = {1: "correct", 5: "correct_top5"}[count]
+    scores = [run["last"]["test"] for run in case["runs"] if run["last"] is not None]
+    return [100 * score[field] / score["total"] for score in scores]
+
+
+def claims(result: Result) -> list[Claim]:
+    """Our rows against the paper's, and bi-half above Sign."""
+    rows = []
+    for net, methods in result["nets"].items():
+        for method, case in methods.items():
+            if not result["quick"]:
+                rows += [_against(net, method, case, count) for count in (1, 5)]
+        paper = "+0.42 points" if net == "ResNet-18" and not result["quick"] else "not reported"
+        rows.append(above(f"{net}: bi-half above Sign, top-1", methods["bihalf"], methods["sign"], paper=paper))
+    return rows
+
+
+def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
+    printed = {(row.net, row.method): (row.top1, row.top5) for row in TABLE_3}.get((net, METHODS[method]))
+    ours = top(case, count)
+    mean = sum(ours) / len(ours) if ours else None
+    paper = None if printed is None else printed[0 if count == 1 else 1]
+    gap = None if mean is None or paper is None else mean - paper
+    return Claim(
+        claim=f"{net}, {METHODS[method]}, top-{count}",
+        paper="not reported" if paper is None else f"{paper:.2f} %",
+        ours="diverged" if mean is None else f"{mean:.2f} %",
+        difference=gap,
+        agrees=None if gap is None else gap >= -MARGIN,
+        within=f"{MARGIN} points below, or any above",
+        n=len(ours),
+    )
+
+
+def draw(result: Result, out: Path) -> None:
+    """The paper's rows as grey bars, ours in colour; top-1, and top-5 as a mark."""
+    nets = result["nets"]
+    figure = new_figure(1.5 + 5.5 * len(nets), 4.4)
+    for place, (net, methods) in enumerate(nets.items(), start=1):
+        axes = panel(figure, (1, len(nets), place), x="test accuracy, %", y="", title=f"{net}, 1/1 bits")
+        printed = [] if result["quick"] else [(row.method, row.top1, row.top5) for row in TABLE_3 if row.net == net]
+        rows = [(name, one, five, "#c9ccd1") for name, one, five in printed]
+        for method, case in methods.items():
+            if accuracies(case):
+                one, five = (sum(top(case, count)) / len(top(case, count)) for count in (1, 5))
+                rows.append((f"{METHODS[method]}, ours", one, five, COLOURS[method]))
+        bars = axes.barh(range(len(rows)), [row[1] for row in rows], color=[row[3] for row in rows])
+        axes.bar_label(bars, [f"{row[1]:.2f}" for row in rows], padding=3, fontsize=8)
+        axes.plot([row[2] for row in rows], range(len(rows)), "|", color="black", markersize=9)
+        axes.set_yticks(range(len(rows)), [row[0] for row in rows])
+        axes.set_xlim(0, 100)
+        axes.invert_yaxis()
+    figure.supxlabel("bars: top-1; marks: top-5", fontsize=9)
+    save(figure, out, "tab3")
+
+
+ITEM = Item(
+    name="tab3",
+    title="Binary ResNets on ImageNet",
+    needs="imagenet",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+)
