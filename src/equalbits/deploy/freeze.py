@@ -15,7 +15,7 @@ from equalbits.deploy.steps import PackError
 from equalbits.nn import BinaryLayer
 
 #: The most images of the example that the packed answer is checked on.
-MOST_IMAGES = 16
+MOST_IMAGES = 8
 
 _BUFFER = "frozen_binary_weight"
 

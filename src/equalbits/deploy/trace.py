@@ -39,7 +39,7 @@ def pack(
 ) -> PackedModel:
     """Pack ``model`` into operations and bits; ``.save(path)`` writes the file.
 
-    ``example`` is a batch of images as the model takes them. The packed model's answer to it (to its first 16 images)
+    ``example`` is a batch of images as the model takes them. The packed model's answer to it (to its first 8 images)
     is compared with the model's before this returns: the same class for each, and logits within 1e-4 of the largest.
     :class:`PackError` names the layer that differs, or the first operation that a packed network does not know.
 
