@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -42,6 +43,14 @@ def test_pack_says_how_large_the_file_is_and_how_far_rounding_moves_answers(trai
     assert f"{(tmp_path / 'a.ebits').stat().st_size:,} bytes" in printed
     assert "every promised share of +1 exact" in printed
     assert "of 8 answers keep their class" in errors
+
+
+def test_a_run_is_packed_as_onnx_where_the_package_is(trained, tmp_path, call):
+    code, printed, errors = call("pack", trained, tmp_path / "net.onnx")
+    if find_spec("onnx") is None:
+        assert (code, errors) == (1, "equalbits pack: this needs the package onnx: pip install onnx\n")
+    else:
+        assert f"{(tmp_path / 'net.onnx').stat().st_size:,} bytes" in printed
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, call):

@@ -10,7 +10,7 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``pack`` takes."""
     parser.add_argument("run", metavar="DIR", help="the folder of a run")
-    parser.add_argument("file", metavar="FILE", help="the packed file to write, as in net.ebits")
+    parser.add_argument("file", metavar="FILE", help="the file to write: net.ebits, or net.onnx for other runtimes")
     parser.add_argument(
         "--rest", choices=("float32", "float16", "int8"), default="float32",
         help="how the numbers that are no bits are stored (default: float32; the others round)",
@@ -26,6 +26,7 @@ def run(options: argparse.Namespace) -> None:
     import torch
 
     from equalbits.deploy import pack
+    from equalbits.deploy.onnx import export_onnx
     from equalbits.recipes import Images, load_run
 
     out, path = Path(options.run), Path(options.file)
@@ -34,7 +35,10 @@ def run(options: argparse.Namespace) -> None:
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     with _notices_on_stderr():
         packed = pack(model, example, rest=options.rest, class_names=images.classes, mean=images.mean, std=images.std)
-    packed.save(path)
+    if path.suffix == ".onnx":
+        export_onnx(packed, path)
+    else:
+        packed.save(path)
     written, real = path.stat().st_size, 4 * sum(parameter.numel() for parameter in model.parameters())
     audit = packed.audit()
     print(
