@@ -1,6 +1,6 @@
 """The style all pictures share: colours by method, figures without a screen, PNG and SVG side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,11 @@ COLOURS = {
 }
 #: For the steps of a grid, from few to many.
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
+
+
+def heading(result: Mapping[str, Any], title: str = "") -> str:
+    """A picture's title; a quick one says that it is not the paper's setting."""
+    return f"{title or result['title']}{' (quick: small nets, Fashion-MNIST)' if result['quick'] else ''}"
 
 
 def new_figure(width: float, height: float, *, title: str = "") -> Any:

@@ -14,7 +14,7 @@ from equalbits.analysis import EntropyWatcher, activation_bits
 from equalbits.analysis.observe import binary_layers
 from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import COLOURS, METHODS, legend, new_figure, panel, save
+from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, quick_recipe, watched
 from equalbits.recipes import Recipe, get_recipe
@@ -113,7 +113,7 @@ def _mean(found: dict[str, Any]) -> float:
 
 def draw(result: Result, out: Path) -> None:
     """Left the weights over epochs, right the channels of each layer as boxes."""
-    figure = new_figure(13, 4.6)
+    figure = new_figure(13, 4.8, title=heading(result))
     grid = figure.add_gridspec(1, 2, width_ratios=(2, 3))
     axes = panel(figure, grid[0], x="epoch", y="entropy of the weights, bits", title="(a) mean over all filters")
     for method, found in result["weights"].items():

@@ -11,7 +11,7 @@ from typing import Any
 
 from equalbits.analysis import FlipWatcher
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import DOWN, GAP, METHODS, UP, legend, new_figure, panel, save
+from equalbits.paper.drawing import DOWN, GAP, METHODS, UP, heading, legend, new_figure, panel, save
 from equalbits.paper.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, watched
@@ -84,7 +84,7 @@ def claims(result: Result) -> list[Claim]:
 
 def draw(result: Result, out: Path) -> None:
     """A row per method: flips at each step, and flips so far with their difference."""
-    figure = new_figure(11, 8, title=f"Flips of filter {result['index']} of {result['layer']}")
+    figure = new_figure(11, 8, title=heading(result, f"Flips of filter {result['index']} of {result['layer']}"))
     grid = figure.add_gridspec(len(result["methods"]), 2)
     left, right, last = None, None, len(result["methods"]) - 1
     for row, (method, found) in enumerate(result["methods"].items()):

@@ -15,7 +15,7 @@ from equalbits.analysis import FlipWatcher
 from equalbits.analysis.observe import binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import GAP, SHADES, UP, legend, new_figure, panel, save
+from equalbits.paper.drawing import GAP, SHADES, UP, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, quick_recipe, watched
 from equalbits.recipes import Recipe, get_recipe
@@ -29,7 +29,8 @@ SCHEDULES = ("constant", "cosine")
 class MagnitudeWatcher:
     """Mean |latent| and mean |cut| at each call of :meth:`look`; mean |gradient| over the steps since the one before.
 
-    The cut is the smallest latent that is +1: the threshold of figure 3 (a). All are taken over the whole net.
+    The cut is the smallest latent that is +1: the threshold of figure 3 (a). All are means over the weights of the net,
+    so a filter's cut counts as often as the filter has weights.
     """
 
     def __init__(self) -> None:
@@ -52,9 +53,10 @@ class MagnitudeWatcher:
     def look(self, model: nn.Module, epoch: int) -> None:
         """Take the latents' and cuts' size now, and close the gradients' sum."""
         rows = [as_filters(layer.to_filters(layer.weight)) for layer in binary_layers(model).values()]
-        cuts = torch.cat([row.kthvalue(_cut_rank(row), dim=1).values.abs() for row in rows])
-        self.latents.append(float(sum(row.abs().sum() for row in rows)) / sum(row.numel() for row in rows))
-        self.cuts.append(float(cuts.mean()))
+        weights = sum(row.numel() for row in rows)
+        cuts = [row.kthvalue(_cut_rank(row), dim=1).values.abs().sum() * row.shape[1] for row in rows]
+        self.latents.append(float(sum(row.abs().sum() for row in rows)) / weights)
+        self.cuts.append(float(sum(cuts)) / weights)
         if epoch:
             self.gradients.append(float(self._sum) / self._steps if self._sum is not None else 0.0)
             self._sum, self._steps = None, 0
@@ -153,7 +155,12 @@ def _compare(claim: str, more: dict[str, Any] | None, less: dict[str, Any] | Non
     one, other = more[what][-1], less[what][-1]
     agrees = None if one == other else (one - other) * sign > 0
     return Claim(
-        claim=claim, paper="yes", ours=f"{one:.4g} against {other:.4g}", agrees=agrees, within="one run each", n=1
+        claim=claim,
+        paper="yes",
+        ours=f"{_shown(one)} against {_shown(other)}",
+        agrees=agrees,
+        within="one run each",
+        n=1,
     )
 
 
@@ -163,13 +170,22 @@ def _falls(claim: str, run: dict[str, Any] | None, what: str) -> Claim:
     first, last = run[what][0], run[what][-1]
     agrees = None if len(run[what]) < 2 else last < first
     return Claim(
-        claim=claim, paper="yes", ours=f"{first:.4g} to {last:.4g}", agrees=agrees, within="first to last epoch", n=1
+        claim=claim,
+        paper="yes",
+        ours=f"{_shown(first)} to {_shown(last)}",
+        agrees=agrees,
+        within="first to last epoch",
+        n=1,
     )
+
+
+def _shown(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def draw(result: Result, out: Path) -> None:
     """The five panels."""
-    figure = new_figure(19, 3.9)
+    figure = new_figure(19, 4.2, title=heading(result))
     names = {
         "a": ("epoch", "mean |latent| (dotted: |cut|)", "(a) latents, cosine rate"),
         "b": ("epoch", "mean |gradient|", "(b) gradients"),

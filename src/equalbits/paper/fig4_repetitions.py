@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import COLOURS, METHODS, legend, new_figure, panel, save
+from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import get_recipe
@@ -73,7 +73,7 @@ def _squared_error(found: list[float]) -> float:
 
 def draw(result: Result, out: Path) -> None:
     """Four histograms, and the training losses in order."""
-    figure = new_figure(16, 3.6, title=f"Conv2, {len(result['seeds'])} seeds each")
+    figure = new_figure(16, 3.8, title=heading(result, f"Conv2, {len(result['seeds'])} seeds each"))
     for place, (split, what, _) in enumerate(PANELS, start=1):
         unit = "" if what == "loss" else ", %"
         axes = panel(figure, (1, 5, place), x=f"{split} {what}{unit}", y="runs" if place == 1 else "")

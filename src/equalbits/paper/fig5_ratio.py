@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, accuracies, as_score, two_errors
-from equalbits.paper.drawing import GAP, UP, legend, mean_and_range, new_figure, panel, save
+from equalbits.paper.drawing import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
@@ -76,7 +76,7 @@ def _best(claim: str, scored: dict[float, Any], *, n: int) -> Claim:
 
 def draw(result: Result, out: Path) -> None:
     """A panel per data set, a curve per form; means, and a band from the least to the most."""
-    figure = new_figure(1 + 5.5 * len(result["data"]), 4.2)
+    figure = new_figure(1 + 5.5 * len(result["data"]), 4.4, title=heading(result))
     for place, (data, forms) in enumerate(result["data"].items(), start=1):
         place_of = (1, len(result["data"]), place)
         axes = panel(figure, place_of, x="share of +1", y="test accuracy, %", title=f"Conv2 on {data}")

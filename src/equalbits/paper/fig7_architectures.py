@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import COLOURS, METHODS, legend, new_figure, panel, save
+from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
@@ -60,7 +60,7 @@ def draw(result: Result, out: Path) -> None:
     """Bars in groups: a group per net, a bar per method."""
     nets = result["nets"]
     figure = new_figure(2 + 1.7 * len(nets), 4.2)
-    axes = panel(figure, (1, 1, 1), x="", y="test accuracy, %", title=result["title"])
+    axes = panel(figure, (1, 1, 1), x="", y="test accuracy, %", title=heading(result))
     width = 0.8 / len(COMPARED)
     lowest = 100.0
     for place, method in enumerate(COMPARED):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import COLOURS, METHODS, legend, mean_and_range, new_figure, panel, save
+from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
@@ -87,7 +87,7 @@ def _better_than_full(net: str, cases: dict[float, Any]) -> list[Claim]:
 def draw(result: Result, out: Path) -> None:
     """A panel per net, a curve per rule."""
     nets = result["nets"]
-    figure = new_figure(1.5 + 3.6 * len(nets), 4.2)
+    figure = new_figure(2.5 + 3.6 * len(nets), 4.6, title=heading(result))
     for place, (net, rules) in enumerate(nets.items(), start=1):
         axes = panel(figure, (1, len(nets), place), x="% pruned", y="test accuracy, %" if place == 1 else "", title=net)
         for name, cases in rules.items():

@@ -17,7 +17,7 @@ from equalbits.analysis import FlipWatcher, audit
 from equalbits.analysis.observe import binary_layers
 from equalbits.functional import flip_by_rank, positive_count
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import COLOURS, DOWN, METHODS, UP, legend, new_figure, panel, save
+from equalbits.paper.drawing import COLOURS, DOWN, METHODS, UP, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, watched
 from equalbits.recipes import Recipe, get_recipe
@@ -131,7 +131,7 @@ def draw(result: Result, out: Path) -> None:
     rules = {method: found for method, found in result["rules"].items() if "diverged" not in found}
     names, places = [METHODS[method] for method in rules], range(len(rules))
     colours = [COLOURS[method] for method in rules]
-    figure = new_figure(15, 3.9, title=result["title"])
+    figure = new_figure(15, 3.9, title=heading(result))
     axes = panel(figure, (1, 4, 1), x="", y="flips in all")
     for shift, name, colour in ((-0.2, "to_positive", UP), (0.2, "to_negative", DOWN)):
         sums = [sum(found[name]) for found in rules.values()]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, above, accuracies, near
-from equalbits.paper.drawing import COLOURS, METHODS, legend, new_figure, panel, save
+from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import quick_recipe, swept
@@ -76,7 +76,7 @@ def ahead(net: str, methods: Mapping[str, Any], *, quick: bool) -> list[Claim]:
 
 def draw(result: Result, out: Path) -> None:
     """Every seed's score as a dot, the mean as a line; the paper's mean and ± as a grey box."""
-    figure = new_figure(2.6 + 2.4 * len(result["nets"]), 4.2, title=result["title"])
+    figure = new_figure(2.6 + 2.4 * len(result["nets"]), 4.2, title=heading(result))
     for place, (net, cases) in enumerate(result["nets"].items(), start=1):
         axes = panel(figure, (1, len(result["nets"]), place), x="", y="test accuracy, %", title=net.capitalize())
         shown = by_method(cases)
@@ -89,7 +89,7 @@ def draw(result: Result, out: Path) -> None:
                     [at - 0.4, at + 0.4], low, high, color="black", alpha=0.12, linewidth=0, label="paper ±"
                 )
         axes.set_xticks(range(len(shown)), [METHODS[method] for method in shown])
-        axes.set_xlim(-0.6, len(shown) - 0.4)
+        axes.set_xlim(-0.6, len(shown) - 0.3)
         if axes.get_legend_handles_labels()[1]:
             handles = axes.get_legend_handles_labels()[0]
             legend(axes, handles=handles[:1], loc="lower right")
@@ -109,7 +109,7 @@ def draw_scores(axes: Any, at: float, scores: list[float], colour: str) -> None:
 
 ITEM = Item(
     name="tab2",
-    title="Shallow nets on CIFAR-10",
+    title="Shallow binary nets",
     needs="cifar10",
     measure=measure,
     draw=draw,

@@ -71,7 +71,7 @@ def claims(result: Result) -> list[Claim]:
 
 ITEM = Item(
     name="tab2-tuned",
-    title="Shallow nets on CIFAR-10, every method tuned on held-out images",
+    title="Shallow binary nets, every method tuned on held-out images",
     needs="cifar10",
     measure=measure,
     draw=draw,

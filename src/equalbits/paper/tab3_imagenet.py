@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import COLOURS, METHODS, new_figure, panel, save
+from equalbits.paper.drawing import COLOURS, METHODS, heading, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
 from equalbits.paper.runs import quick_recipe, swept
@@ -77,7 +77,7 @@ def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
 def draw(result: Result, out: Path) -> None:
     """The paper's rows as grey bars, ours in colour; top-1, and top-5 as a mark."""
     nets = result["nets"]
-    figure = new_figure(1.5 + 5.5 * len(nets), 4.4)
+    figure = new_figure(1.5 + 5.5 * len(nets), 4.6, title=heading(result))
     for place, (net, methods) in enumerate(nets.items(), start=1):
         axes = panel(figure, (1, len(nets), place), x="test accuracy, %", y="", title=f"{net}, 1/1 bits")
         printed = [] if result["quick"] else [(row.method, row.top1, row.top5) for row in TABLE_3 if row.net == net]
@@ -98,7 +98,7 @@ def draw(result: Result, out: Path) -> None:
 
 ITEM = Item(
     name="tab3",
-    title="Binary ResNets on ImageNet",
+    title="ResNets with binary weights and activations",
     needs="imagenet",
     measure=measure,
     draw=draw,

@@ -1,0 +1,247 @@
+"""Every item measures, draws and holds itself against the paper, end to end at a tiny size."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equalbits.data import DataError
+from equalbits.nn import BiHalf, BinaryLinear
+from equalbits.paper import Options, get_item, reproduce
+from equalbits.paper.claims import accuracies
+from equalbits.paper.fig3_hyper import MagnitudeWatcher
+from equalbits.paper.fig4_repetitions import values
+from equalbits.paper.published import TABLE_2, TABLE_3
+from equalbits.paper.runs import swept
+from equalbits.paper.tab2_tuned import pick
+from equalbits.recipes import get_recipe
+
+NARROW = {"model.options.width": 0.05}
+
+
+def finished(name, out, options):
+    claims = reproduce(name, out, options=options)
+    return claims, json.loads((out / "result.json").read_text())
+
+
+def test_tab2_scores_every_net_method_and_seed_and_trains_nothing_twice(tmp_path, tiny, drawn):
+    options = tiny(
+        NARROW, seeds=(3, 4), grid={"nets": ["conv2", "conv4"], "model.weight_quantizer": ["sign", "bihalf"]}
+    )
+    claims, result = finished("tab2", tmp_path, options)
+    drawn(tmp_path, "tab2")
+    assert result["seeds"] == [3, 4]
+    runs = sorted(tmp_path.glob("runs/*/*/seed*/run.json"))
+    assert len(runs) == 2 * 2 * 2
+    cases = {case["settings"]["model.weight_quantizer"]: case for case in result["nets"]["conv2"]}
+    gap = statistics.fmean(accuracies(cases["bihalf"])) - statistics.fmean(accuracies(cases["sign"]))
+    assert claims[0].claim == "Conv2: bi-half above Sign"
+    assert claims[0].ours.startswith(f"{gap:+.2f} points") and claims[0].n == 2
+    before = {path: path.stat().st_mtime_ns for path in runs}
+    (tmp_path / "result.json").unlink()
+    runs[0].unlink()  # as if cut off there: only this one is trained again
+    for name in ("last.safetensors", "best.safetensors"):
+        (runs[0].parent / name).unlink(missing_ok=True)
+    assert reproduce("tab2", tmp_path, options=options) == claims
+    changed = [path for path in runs if path.stat().st_mtime_ns != before[path]]
+    assert changed == [runs[0]]
+
+
+def test_tab2_in_the_papers_setting_compares_each_cell(tmp_path, cifar10):
+    settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
+    grid = {"nets": ["conv2"]}
+    options = Options(root=cifar10, device="cpu", settings=settings, seeds=(0,), grid=grid)
+    claims, result = finished("tab2", tmp_path, options)
+    cells = [claim for claim in claims if claim.claim.startswith("Conv2, ")]
+    assert [cell.paper for cell in cells] == ["77.86 ± 0.69 %", "78.32 ± 0.25 %", "79.25 ± 0.28 %"]
+    for cell, case in zip(cells, result["nets"]["conv2"], strict=True):
+        (ours,) = accuracies(case)
+        assert cell.ours == f"{ours:.2f} %"
+        published = TABLE_2["conv2", case["settings"]["model.weight_quantizer"]]
+        assert cell.difference == pytest.approx(ours - published.mean)
+
+
+def test_tab2_tuned_picks_on_held_out_images_and_scores_on_test_images(tmp_path, tiny, drawn):
+    grid = {"nets": ["conv2"], "model.weight_quantizer": ["bihalf"], "optimizer.lr": [0.05, 0.1],
+            "optimizer.weight_decay": [1e-4]}  # fmt: skip
+    options = tiny({**NARROW, "data.name": "synthetic:1x16x16:10:1040"}, seeds=(0,), grid=grid)
+    _, result = finished("tab2-tuned", tmp_path, options)
+    drawn(tmp_path, "tab2-tuned")
+    tuning = result["tuning"]["conv2"]["bihalf"]
+    assert [run["last"]["test"]["total"] for case in tuning["tried"] for run in case["runs"]] == [1000, 1000]
+    assert tuning["picked"] == pick(tuning["tried"])
+    (case,) = result["nets"]["conv2"]
+    assert case["settings"]["optimizer.lr"] == tuning["picked"]["optimizer.lr"]
+    assert [run["last"]["test"]["total"] for run in case["runs"]] == [260]
+    assert [run["last"]["train"]["total"] for run in case["runs"]] == [1040]
+
+
+def test_fig5_goes_through_every_share_in_both_forms(tmp_path, tiny, drawn):
+    claims, result = finished("fig5", tmp_path, tiny(NARROW, seeds=(0,), grid={"p_pos": [0.4, 0.5]}))
+    drawn(tmp_path, "fig5")
+    assert set(result["data"]["Fashion-MNIST"]) == {"literal", "with batch norm"}
+    for form, cases in result["data"]["Fashion-MNIST"].items():
+        scores = dict(zip(result["shares"], (accuracies(case)[0] for case in cases), strict=True))
+        (row,) = (row for row in claims if f", {form}:" in row.claim)
+        best = max(scores, key=scores.get)
+        assert row.ours.startswith(f"{best:g} with {scores[best]:.2f} %")
+        assert row.difference == pytest.approx(best - 0.5)
+
+
+def test_fig5_reads_cifar_100_in_its_own_format(tmp_path, cifar100, drawn):
+    settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
+    grid = {"data": ["CIFAR-100"], "p_pos": [0.5]}
+    options = Options(root=cifar100, device="cpu", settings=settings, seeds=(0,), grid=grid)
+    claims, result = finished("fig5", tmp_path, options)
+    drawn(tmp_path, "fig5")
+    assert list(result["data"]) == ["CIFAR-100"] and len(claims) == 2
+    for cases in result["data"]["CIFAR-100"].values():
+        assert cases[0]["runs"][0]["last"]["test"]["total"] == 12
+
+
+def test_fig4_counts_every_seed_of_both_methods(tmp_path, tiny, drawn):
+    claims, result = finished("fig4", tmp_path, tiny(NARROW, seeds=(0, 1, 2), stack=3))
+    drawn(tmp_path, "fig4")
+    sign, half = (values(result["methods"][method], "train", "loss") for method in ("sign", "bihalf"))
+    assert len(sign) == len(half) == 3
+    assert claims[0].ours.startswith(f"{statistics.fmean(half) - statistics.fmean(sign):+.3f}")
+    below = sum(a < b for a, b in zip(sorted(half), sorted(sign), strict=True))
+    assert claims[-1].ours == f"{below} of 3"
+
+
+def test_fig3_sees_latents_gradients_and_flips_of_every_epoch(tmp_path, tiny, drawn):
+    options = tiny({**NARROW, "epochs": 2}, grid={"optimizer.weight_decay": [0.0, 0.1]})
+    claims, result = finished("fig3", tmp_path, options)
+    drawn(tmp_path, "fig3")
+    assert len(result["runs"]) == 4
+    for run in result["runs"]:
+        assert len(run["latent"]) == len(run["cut"]) == 3
+        assert len(run["gradient"]) == len(run["flips"]) == 2
+        assert min(run["gradient"]) > 0 and sum(run["flips"]) > 0
+    assert claims[0].agrees  # so strong a decay shrinks the latents
+    ends = {run["weight_decay"]: run["latent"][-1] for run in result["runs"] if run["schedule"] == "cosine"}
+    assert claims[0].ours == f"{ends[0.1]:.4g} against {ends[0.0]:.4g}"
+
+
+def test_the_cut_is_the_smallest_latent_that_is_positive():
+    layer = BinaryLinear(5, 1, bias=False, weight_quantizer=BiHalf())
+    layer.weight.data = torch.tensor([[3.0, -1.0, 0.5, 9.0, -4.0]])
+    watcher = MagnitudeWatcher()
+    watcher.look(torch.nn.Sequential(layer), 0)
+    assert layer.symbols().tolist() == [[1, -1, 1, 1, -1]]
+    assert (watcher.cuts, watcher.latents) == ([0.5], [3.5])
+
+
+def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
+    claims, result = finished("fig8", tmp_path, tiny(NARROW, grid={"sparsity": [0.0, 0.5]}))
+    drawn(tmp_path, "fig8")
+    assert set(result["nets"]["Conv2"]) == {"pruned-bihalf", "pruned-bihalf-score", "pruned-sign", "mpt"}
+    assert all(len(cases) == 2 for cases in result["nets"]["Conv2"].values())
+    assert [claim.claim for claim in claims][-1] == "Conv2: best pruned bi-half (50%) above the full binary net"
+
+
+def test_fig7_trains_real_and_binary_inputs(tmp_path, tiny, drawn):
+    claims, result = finished("fig7", tmp_path, tiny())
+    drawn(tmp_path, "fig7")
+    assert list(result["nets"]) == ["ResNet-18 1/32", "ResNet-18 1/1"]
+    assert len(claims) == 4
+
+
+def test_fig7_names_recipes_that_exist():
+    from equalbits.paper.fig7_architectures import NETS
+
+    assert all(get_recipe(name).data.name == "cifar100" for name in NETS.values())
+
+
+def test_tab3_reads_a_tree_of_images(tmp_path, image_tree, drawn):
+    settings = {"epochs": 1, "data.resize": 32, "data.crop": 32, "data.batch_size": 4, "data.workers": 0,
+                "model.options.width": 0.05}  # fmt: skip
+    options = Options(root=image_tree, device="cpu", settings=settings, grid={"nets": ["ResNet-18"]})
+    claims, result = finished("tab3", tmp_path, options)
+    drawn(tmp_path, "tab3")
+    by_claim = {claim.claim: claim for claim in claims}
+    row = next(row for row in TABLE_3 if (row.net, row.method) == ("ResNet-18", "Bi-half"))
+    test = result["nets"]["ResNet-18"]["bihalf"]["runs"][0]["last"]["test"]
+    assert test["total"] == 6
+    ours = by_claim["ResNet-18, Bi-half, top-5"]
+    assert ours.paper == f"{row.top5:.2f} %"
+    assert ours.ours == f"{100 * test['correct_top5'] / 6:.2f} %"
+    gap = by_claim["ResNet-18: bi-half above Sign, top-1"]
+    sign = result["nets"]["ResNet-18"]["sign"]["runs"][0]["last"]["test"]
+    assert gap.ours.startswith(f"{100 * (test['correct'] - sign['correct']) / 6:+.2f} points")
+
+
+def test_tab1_proves_the_flip_form_and_the_ranking_one_rule(tmp_path, tiny, drawn):
+    claims, result = finished("tab1", tmp_path, tiny({"model.options.width": 0.1, "data.batch_size": 16}))
+    drawn(tmp_path, "tab1")
+    form = result["rules"]["bihalf"]["flip_form"]
+    assert form["bits_that_differ"] == 0 and form["flips"] > 0 and form["steps"] == 6
+    assert claims[0].agrees
+    half = result["rules"]["bihalf"]
+    assert half["filters_exactly_half"] == half["filters"]
+    assert half["to_positive"] == half["to_negative"]
+    assert sum(result["rules"]["bits"]["to_positive"]) > 0
+
+
+@pytest.mark.parametrize(("name", "data"), [("tab2", "cifar10"), ("fig7", "cifar100"), ("tab3", "imagenet")])
+def test_an_item_whose_data_is_not_there_says_so_in_one_line(tmp_path, name, data):
+    assert data in get_item(name).needs
+    with pytest.raises(DataError) as caught:
+        reproduce(name, tmp_path / "out", root=tmp_path, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
+    recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
+    options = tiny({**NARROW, "epochs": 2})
+    vary = {"optimizer.lr": [1e30, 0.1]}
+    told = []
+    found = swept(recipe, tmp_path, Options(**{**vars(options), "tell": told.append}), vary=vary, seeds=[0])
+    assert found[0]["runs"][0]["last"] is None and "diverged" in found[0]["runs"][0]
+    assert len(accuracies(found[1])) == 1
+    assert any("diverged" in line for line in told)
+    assert swept(recipe, tmp_path, options, vary=vary, seeds=[0]) == found
+
+
+@pytest.fixture(scope="module")
+def cifar10(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cifar10")
+    folder = root / "cifar-10-batches-bin"
+    folder.mkdir()
+    names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+    for seed, name in enumerate(names):
+        random = np.random.default_rng(seed)
+        labels = np.arange(10, dtype=np.uint8)[:, None]
+        pixels = random.integers(0, 256, (10, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(np.concatenate([labels, pixels], axis=1).tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(f"kind{number}" for number in range(10)) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def cifar100(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cifar100")
+    folder = root / "cifar-100-binary"
+    folder.mkdir()
+    for seed, (split, count) in enumerate((("train", 30), ("test", 12))):
+        random = np.random.default_rng(seed)
+        fine = random.integers(0, 100, (count, 1), dtype=np.uint8)
+        pixels = random.integers(0, 256, (count, 3072), dtype=np.uint8)
+        (folder / f"{split}.bin").write_bytes(np.concatenate([fine // 5, fine, pixels], axis=1).tobytes())
+    (folder / "fine_label_names.txt").write_text("\n".join(f"kind{number}" for number in range(100)) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def image_tree(tmp_path_factory):
+    root = tmp_path_factory.mktemp("imagenet")
+    for split, count in (("train", 4), ("val", 2)):
+        for kind, name in enumerate(("cat", "dog", "owl")):
+            (root / split / name).mkdir(parents=True)
+            for number in range(count):
+                shade = (40 * number, 80 * kind, 120)
+                Image.new("RGB", (40, 36), shade).save(root / split / name / f"{number}.png")
+    return root
