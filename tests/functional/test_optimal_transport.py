@@ -82,6 +82,14 @@ def test_the_fast_way_equals_the_slow_one_on_the_oddest_floats(values: list[floa
     assert torch.equal(transport_symbols(rows, p_pos), transport_by_sorting(rows, p_pos))
 
 
+@pytest.mark.parametrize("kind", ["normal", "tied"])
+@pytest.mark.parametrize("shape", [(201, 1152), (3, 100_001)])
+def test_the_fast_way_equals_the_slow_one_in_layers_larger_than_a_cache(shape: tuple[int, int], kind: str) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        rows = draw_rows(kind, shape, 0).to(dtype)
+        assert torch.equal(transport_symbols(rows, 0.4), transport_by_sorting(rows, 0.4))
+
+
 @settings(deadline=None, max_examples=150)
 @given(latents(longest=600), shares, st.floats(0, 1), st.integers(0, 2**32))
 def test_a_mask_leaves_zeros_and_the_share_is_exact_among_the_kept(
