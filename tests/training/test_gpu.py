@@ -19,12 +19,13 @@ SPEEDS = ["compiled", "captured", "recorded"]
 
 
 def make_net(seed: int = 0, *, quantizer=BiHalf) -> nn.Module:
+    """No bias before a batch norm: its gradient is rounding noise alone, which Adam would make a step of."""
     torch.manual_seed(seed)
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
+        nn.Conv2d(1, 16, 3, padding=1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(),
-        BinaryConv2d(16, 16, 3, stride=2, weight_quantizer=quantizer()),
+        BinaryConv2d(16, 16, 3, stride=2, bias=False, weight_quantizer=quantizer()),
         nn.BatchNorm2d(16),
         nn.ReLU(),
         nn.Flatten(),

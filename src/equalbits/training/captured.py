@@ -1,5 +1,6 @@
 """Steps captured whole as one CUDA graph, of one net or of several side by side."""
 
+import gc
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -102,7 +103,7 @@ class CapturedSteps:
 
     def _capture(self) -> None:
         """Warm up on a side stream, record, and put everything back as it was, also when recording fails."""
-        kept = [{name: tensor.clone() for name, tensor in _tensors(step).items()} for step in self.steps]
+        kept = [{name: tensor.detach().clone() for name, tensor in _tensors(step).items()} for step in self.steps]
         self.side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(self.side):
@@ -112,7 +113,10 @@ class CapturedSteps:
             torch.cuda.current_stream().wait_stream(self.side)
             for step in self.steps:
                 step.optimizer.zero_grad(set_to_none=True)
-            with torch.cuda.graph(self.graph):
+            # What sums up a gradient belongs to the stream it was made on. So the stream of the warm-up records, and
+            # what a first compilation left in cycles is let go before.
+            gc.collect()
+            with torch.cuda.graph(self.graph, stream=self.side):
                 self._all()
         finally:
             with torch.no_grad():
