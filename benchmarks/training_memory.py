@@ -49,11 +49,15 @@ def main() -> None:
         shuffle=True,
         augment=True,
     )
-    found = {}
+    found: dict[str, dict[str, int]] = {}
     print(f"{'MiB at the peak':<18}" + "".join(f"{way:>16}" for way in WAYS))
     for net, (weights, inputs) in NETS.items():
-        found[net] = {way: peak_bytes(loader, weights, inputs, *how) for way, how in WAYS.items()}
-        print(f"{net:<18}" + "".join(f"{found[net][way] / 2**20:>16,.0f}" for way in WAYS), flush=True)
+        print(f"{net:<18}", end="", flush=True)
+        found[net] = {}
+        for way, (speed, precision) in WAYS.items():
+            found[net][way] = peak_bytes(loader, weights, inputs, speed, precision)
+            print(f"{found[net][way] / 2**20:>16,.0f}", end="", flush=True)
+        print()
     result = {
         "what": "peak bytes allocated while training CIFAR ResNet-18",
         "batch": BATCH,

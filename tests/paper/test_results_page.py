@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results_page import readme_table, results_page, with_table
+from equalbits.paper.results_page import comparison_page, readme_table, results_page, with_table
 from equalbits.recipes import get_recipe
+from equalbits.recipes.compare import Comparison
 from equalbits.recipes.launch import sweep
 from equalbits.recipes.ledger import collect
 
@@ -17,6 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_committed_page_is_the_one_drawn_from_the_committed_ledgers():
     assert (ROOT / "docs" / "results.md").read_text() == results_page(ROOT / "results")
+
+
+def test_the_committed_comparison_is_the_one_drawn_from_its_counts():
+    assert (ROOT / "docs" / "comparison.md").read_text() == comparison_page(ROOT / "results")
+    table = json.loads((ROOT / "results" / "fashion-compare.json").read_text())
+    assert Comparison.from_dict(table).as_dict() == table
+    assert table["n"] == 3 and len(table["methods"]) == 22
 
 
 def test_the_readme_shows_the_rows_of_the_ledgers():

@@ -52,7 +52,12 @@ def _cells(row: Compared) -> list[str]:
 
 
 def write_markdown(comparison: Comparison, out: Path) -> None:
-    """Write compare.md: the table, what made it, and how each number was taken."""
+    """Write compare.md."""
+    write_atomically(out / "compare.md", markdown(comparison).encode())
+
+
+def markdown(comparison: Comparison) -> str:
+    """The table, what made it, and how each number was taken."""
     lines = [
         f"# Methods on {comparison.facts['recipe']}",
         "",
@@ -67,7 +72,7 @@ def write_markdown(comparison: Comparison, out: Path) -> None:
         *(f"- {name.replace('_', ' ')}: {words}." for name, words in HOW.items()),
         *(f"- {row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()),
     ]
-    write_atomically(out / "compare.md", ("\n".join(lines) + "\n").encode())
+    return "\n".join(lines) + "\n"
 
 
 def _made_by(facts: dict[str, Any]) -> str:

@@ -3,7 +3,8 @@
 (a) Sign: the sign of a latent. (b) IR-Net: the sign of a latent less its filter's mean. (c) Bi-half: a bit flips when
 its latent's rank crosses the middle of the filter. (d) Bop: no latents; a bit flips when the gradient's average is
 strong enough and of its own sign. The flip form (c) is run beside the ranking of Eq. 4, step by step:
-they are one rule.
+they are one rule. The net is Conv2 with batch norm: without it Bop's bits, which nothing balances, drift until no unit
+is left alive.
 """
 
 from functools import partial
@@ -59,7 +60,7 @@ class FlipForm:
 
 def _recipe(options: Options) -> Recipe:
     recipe = quick_recipe("conv2", epochs=3) if options.quick else get_recipe("cifar10-conv2")
-    return recipe.with_settings(options.settings)
+    return recipe.with_settings({"model.options.batch_norm": True, **options.settings})
 
 
 def measure(out: Path, options: Options) -> Result:

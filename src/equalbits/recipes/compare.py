@@ -6,8 +6,8 @@ Each run that is done leaves its run.json; a comparison that is started again do
 import functools
 import json
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,13 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
         return {**self.facts, "how": HOW, "methods": [row.as_dict() for row in self.rows]}
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> "Comparison":
+        """What :meth:`as_dict` gave, read back."""
+        own = {each.name for each in fields(Compared)}
+        rows = [Compared(**{name: value for name, value in row.items() if name in own}) for row in table["methods"]]
+        return cls(rows, {name: value for name, value in table.items() if name not in ("how", "methods")})
 
 
 def compare(
