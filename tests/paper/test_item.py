@@ -86,6 +86,11 @@ def test_a_gap_within_two_standard_errors_decides_nothing():
     assert above("", _case(799, 801), _case(900, 902)).agrees is False
 
 
+def test_one_seed_decides_nothing():
+    row = above("", _case(900), _case(100))
+    assert row.agrees is None and row.ours.startswith("+80.00 points")
+
+
 def test_a_case_that_diverged_loses_to_one_that_did_not():
     lost = {"runs": [{"last": None, "diverged": "the loss is nan"}]}
     assert above("", _case(800), lost).agrees is True

@@ -83,7 +83,7 @@ def near(claim: str, case: Mapping[str, Any], mean: float, spread: float) -> Cla
 
 
 def above(claim: str, better: Mapping[str, Any], worse: Mapping[str, Any], *, paper: str = "yes") -> Claim:
-    """Whether one case scores above another by more than chance would have it: two standard errors."""
+    """Whether one case scores above another by more than chance: two standard errors, with two seeds or more."""
     first, second = accuracies(better), accuracies(worse)
     n = min(len(first), len(second))
     if not n:
@@ -94,11 +94,21 @@ def above(claim: str, better: Mapping[str, Any], worse: Mapping[str, Any], *, pa
     return Claim(
         claim=claim,
         paper=paper,
-        ours=f"{gap:+.2f} points ({as_score(first)} against {as_score(second)})".replace("+-", "−"),
-        agrees=None if abs(gap) <= margin else gap > 0,
-        within=f"two standard errors, {margin:.2f} points",
+        ours=f"{gap:+.2f} points ({as_score(first)} against {as_score(second)})",
+        agrees=decided(gap > 0, by_more=abs(gap) > margin, n=n),
+        within=two_errors_in_words(margin, n),
         n=n,
     )
+
+
+def decided(verdict: bool, *, by_more: bool, n: int) -> bool | None:
+    """A verdict, where the gap is wider than chance and more than one seed says so."""
+    return verdict if by_more and n > 1 else None
+
+
+def two_errors_in_words(margin: float, n: int) -> str:
+    """What a gap was held against."""
+    return f"two standard errors, {margin:.2f} points" if n > 1 else "one seed each decides nothing"
 
 
 def two_errors(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

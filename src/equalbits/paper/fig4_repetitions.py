@@ -24,7 +24,7 @@ def measure(out: Path, options: Options) -> Result:
     """A hundred seeds of each; six when quick."""
     seeds = list(options.seeds or range(6 if options.quick else 100))
     recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
-    recipe = recipe.with_settings({"evaluate_every": {**recipe.as_dict(), **options.settings}["epochs"]})
+    recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs})
     cases = swept(recipe, out / "runs", options, vary={"model.weight_quantizer": COMPARED}, seeds=seeds)
     return {"seeds": seeds, "methods": {case["settings"]["model.weight_quantizer"]: case for case in cases}}
 
@@ -79,7 +79,7 @@ def draw(result: Result, out: Path) -> None:
         axes = panel(figure, (1, 5, place), x=f"{split} {what}{unit}", y="runs" if place == 1 else "")
         found = {method: values(case, split, what) for method, case in result["methods"].items()}
         every = [value for some in found.values() for value in some]
-        edges = _edges(min(every), max(every))
+        edges = _edges(min(every), max(every), len(result["seeds"]))
         for method, some in found.items():
             axes.hist(some, bins=edges, color=COLOURS[method], alpha=0.65, label=METHODS[method])
         if place == 1:
@@ -92,7 +92,8 @@ def draw(result: Result, out: Path) -> None:
     save(figure, out, "fig4")
 
 
-def _edges(low: float, high: float, bins: int = 20) -> list[float]:
+def _edges(low: float, high: float, runs: int) -> list[float]:
+    bins = min(20, max(6, runs // 3))
     room = (high - low) or 1e-6
     return [low + room * number / bins for number in range(bins + 1)]
 

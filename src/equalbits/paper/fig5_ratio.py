@@ -9,7 +9,7 @@ the share itself is worth.
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import Claim, accuracies, as_score, two_errors
+from equalbits.paper.claims import Claim, accuracies, as_score, decided, two_errors, two_errors_in_words
 from equalbits.paper.drawing import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
@@ -64,13 +64,13 @@ def _best(claim: str, scored: dict[float, Any], *, n: int) -> Claim:
     means = {share: sum(accuracies(case)) / len(accuracies(case)) for share, case in scored.items()}
     best = max(means, key=lambda share: means[share])
     margin = two_errors(scored[best], scored[0.5])
-    agrees = True if best == 0.5 else None if means[best] - means[0.5] <= margin else False
+    wide = best == 0.5 or means[best] - means[0.5] > margin
     ours = f"{best:g} with {as_score(accuracies(scored[best]))}"
     if best != 0.5:
         ours += f"; 0.5 has {as_score(accuracies(scored[0.5]))}"
     return Claim(
-        claim=claim, paper="0.5", ours=ours, difference=best - 0.5, agrees=agrees, n=n,
-        within=f"two standard errors, {margin:.2f} points",
+        claim=claim, paper="0.5", ours=ours, difference=best - 0.5, agrees=decided(best == 0.5, by_more=wide, n=n), n=n,
+        within=two_errors_in_words(margin, n),
     )  # fmt: skip
 
 
