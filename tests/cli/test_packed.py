@@ -45,12 +45,14 @@ def test_pack_says_how_large_the_file_is_and_how_far_rounding_moves_answers(trai
     assert "of 8 answers keep their class" in errors
 
 
-def test_a_run_is_packed_as_onnx_where_the_package_is(trained, tmp_path, call):
-    code, printed, errors = call("pack", trained, tmp_path / "net.onnx")
-    if find_spec("onnx") is None:
-        assert (code, errors) == (1, "equalbits pack: this needs the package onnx: pip install onnx\n")
+@pytest.mark.parametrize(("name", "package"), [("net.onnx", "onnx"), ("net.xml", "openvino")])
+def test_a_run_is_packed_for_other_runtimes_where_their_package_is(name, package, trained, tmp_path, call):
+    code, printed, errors = call("pack", trained, tmp_path / name)
+    if find_spec(package) is None:
+        assert (code, errors) == (1, f"equalbits pack: this needs the package {package}: pip install {package}\n")
     else:
-        assert f"{(tmp_path / 'net.onnx').stat().st_size:,} bytes" in printed
+        written = sum(path.stat().st_size for path in tmp_path.iterdir())
+        assert f"{tmp_path / name}: {written:,} bytes" in printed
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, call):

@@ -5,12 +5,20 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from equalbits.runtime import PackedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``pack`` takes."""
     parser.add_argument("run", metavar="DIR", help="the folder of a run")
-    parser.add_argument("file", metavar="FILE", help="the file to write: net.ebits, or net.onnx for other runtimes")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="the file to write: net.ebits; or for other runtimes net.onnx, or net.xml for OpenVINO",
+    )
     parser.add_argument(
         "--rest", choices=("float32", "float16", "int8"), default="float32",
         help="how the numbers that are no bits are stored (default: float32; the others round)",
@@ -26,7 +34,6 @@ def run(options: argparse.Namespace) -> None:
     import torch
 
     from equalbits.deploy import pack
-    from equalbits.deploy.onnx import export_onnx
     from equalbits.recipes import Images, load_run
 
     out, path = Path(options.run), Path(options.file)
@@ -35,17 +42,30 @@ def run(options: argparse.Namespace) -> None:
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     with _notices_on_stderr():
         packed = pack(model, example, rest=options.rest, class_names=images.classes, mean=images.mean, std=images.std)
-    if path.suffix == ".onnx":
-        export_onnx(packed, path)
-    else:
-        packed.save(path)
-    written, real = path.stat().st_size, 4 * sum(parameter.numel() for parameter in model.parameters())
+    written = _write(packed, path)
+    real = 4 * sum(parameter.numel() for parameter in model.parameters())
     audit = packed.audit()
     print(
         f"{path}: {written:,} bytes, {real / written:.1f} times smaller than its parameters in float32; "
         f"answers as the model does on {len(example)} images; {len(audit.layers)} binary layers, "
         f"{'every promised share of +1 exact' if audit.holds else 'SHARES OF +1 NOT AS PROMISED'}"
     )
+
+
+def _write(packed: "PackedModel", path: Path) -> int:
+    """Write the file that its name asks for; returns the bytes of all there is."""
+    if path.suffix == ".onnx":
+        from equalbits.deploy.onnx import export_onnx
+
+        export_onnx(packed, path)
+    elif path.suffix == ".xml":
+        from equalbits.deploy.openvino import export_openvino
+
+        export_openvino(packed, path)
+        return path.stat().st_size + path.with_suffix(".bin").stat().st_size
+    else:
+        packed.save(path)
+    return path.stat().st_size
 
 
 @contextmanager

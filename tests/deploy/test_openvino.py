@@ -1,0 +1,84 @@
+"""OpenVINO answers as the packed file does, its binary convolutions by bits. Runs where openvino is."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as nnf
+
+from equalbits.deploy import pack
+from equalbits.deploy.openvino import build_openvino, export_openvino
+from equalbits.models import create_model
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
+from equalbits.runtime import PackedModel
+
+ov = pytest.importorskip("openvino")
+
+
+def compiled(model):
+    return ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+
+
+def ran(model):
+    """The names of the operations that OpenVINO really runs."""
+    return [node.get_rt_info()["layerType"].value for node in model.get_runtime_model().get_ops()]
+
+
+@pytest.mark.parametrize("quantizer", [BiHalf(), PrunedBiHalf(0.6)])
+@pytest.mark.parametrize("shape", [(3, 1, 1, 1), (3, 2, 1, 1), (3, 1, 0, 2), (1, 1, 0, 1), ((1, 5), 1, (0, 2), 1)])
+def test_binary_convolutions_are_exact_with_zero_padding(quantizer, shape):
+    kernel, stride, padding, dilation = shape
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "bias": False}
+    conv = BinaryConv2d(24, 20, kernel, **settings, weight_quantizer=quantizer, input_quantizer=SignActivation())
+    conv.scale.fill_(1.0)
+    images = torch.randn(2, 24, 7, 8)
+    images[0, :, 0] = 0
+    packed = pack(nn.Sequential(conv), images)
+    model = compiled(build_openvino(packed.network, batch=2))
+    assert "BinaryConvolution" in ran(model)
+    assert (model(images.numpy())[0] == PackedModel(packed.network, engine="numpy")(images.numpy())).all()
+
+
+class Everything(nn.Module):
+    """Each operation of the packed file at least once."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm, self.prelu = nn.Conv2d(4, 8, 3, padding="same"), nn.BatchNorm2d(8), nn.PReLU(8)
+        self.conv = BinaryConv2d(8, 12, 3, stride=2, padding=1, input_quantizer=SignActivation())
+        self.grouped = BinaryConv2d(12, 12, 3, padding=1, groups=3, weight_quantizer=PrunedBiHalf(0.3))
+        self.pruned = BinaryConv2d(12, 12, (2, 1), dilation=2, weight_quantizer=PrunedBiHalf(0.6))
+        self.hidden = BinaryLinear(12 * 4 * 3, 16, input_quantizer=SignActivation())
+        self.head = BinaryLinear(16, 5)
+        self.norm.running_mean.normal_()
+
+    def forward(self, images):
+        x = self.prelu(self.norm(self.stem(images)))
+        x = torch.cat([nnf.relu(x[:, :4, 1:-1, ::2]), nnf.hardtanh(x[:, 4:, 1:-1, ::2])], dim=1)
+        x = nnf.max_pool2d(nnf.pad(x, (1, 2, 0, 1), value=0.5), 3, stride=1, padding=1)
+        x = self.conv(nnf.avg_pool2d(x, 2, stride=1, padding=1, count_include_pad=False))
+        x = torch.channel_shuffle(x.transpose(2, 3), 3) + 0.5 * x.transpose(2, 3)
+        x = self.pruned(self.grouped(x)).flatten(2).unflatten(2, (-1, 2))
+        return self.head(self.hidden(nnf.adaptive_avg_pool2d(x, (4, 3)).flatten(1)))
+
+
+@pytest.mark.parametrize("rest", ["float32", "float16", "int8"])
+def test_every_operation_answers_the_same(rest, tmp_path):
+    torch.manual_seed(0)
+    images = torch.randn(3, 4, 12, 11)
+    packed = pack(Everything(), images, rest=rest)
+    assert len({operation.kind for operation in packed.network.operations}) >= 17
+    export_openvino(packed, tmp_path / "net.xml", batch=3)
+    model = compiled(tmp_path / "net.xml")
+    assert ran(model).count("BinaryConvolution") == 2
+    found, expected = model(images.numpy())["logits"], PackedModel(packed.network, engine="numpy")(images.numpy())
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_a_network_runs_by_bits_and_stays_small(tmp_path):
+    torch.manual_seed(0)
+    model = create_model("resnet20", weight_quantizer="bihalf", input_quantizer="sign", image_size=16)
+    packed = pack(model, torch.randn(1, 3, 16, 16))
+    export_openvino(packed, tmp_path / "net.xml")
+    assert ran(compiled(tmp_path / "net.xml")).count("BinaryConvolution") == 18
+    assert (tmp_path / "net.bin").stat().st_size < 1.05 * packed.summary().total("stored_bytes") + 4096
