@@ -228,13 +228,25 @@ class Batch(nn.Module):
         return images - images.mean(0, keepdim=True)
 
 
-class Unused(nn.Module):
+class Changed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = BinaryLinear(4, 4)
+        self.layer = BinaryLinear(396, 3)
 
     def forward(self, images):
-        return images.relu().flatten(1) @ torch.ones(396, 3)
+        return images.flatten(1) @ (self.layer.binary_weight() + 1).T
+
+
+class Latents(Changed):
+    def forward(self, images):
+        return self.layer(images.flatten(1)) + nnf.linear(images.flatten(1), self.layer.weight)
+
+
+class Helped(Changed):
+    """A layer that serves training alone."""
+
+    def forward(self, images):
+        return self.layer(images.flatten(1)) if self.training else images.relu()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +258,8 @@ class Unused(nn.Module):
         (Pair(), "answers 3 images with a tuple"),
         (Noise(), "randn_like"),
         (Batch(), "takes the mean over axes"),
-        (Unused(), "layer 'layer' is binary, and no convolution or linear layer"),
+        (Changed(), "layer 'layer' is binary, but the model changes its weights"),
+        (Latents(), "layer 'layer' is binary, but the model .* reads its latents"),
         (nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")), "layer '0' pads by circular"),
         (nn.Sequential(BinaryConvTranspose2d(4, 4, 3)), r"'0' \(BinaryConvTranspose2d\) does aten.conv_transpose2d"),
         (nn.Sequential(nn.BatchNorm2d(4, track_running_stats=False)), "layer '0' takes its mean and variance"),
@@ -255,6 +268,10 @@ class Unused(nn.Module):
 def test_what_cannot_be_packed_is_refused_by_name_and_layer(model, words):
     with pytest.raises(PackError, match=words):
         pack(model, torch.randn(3, 4, 9, 11))
+
+
+def test_a_layer_that_the_answer_does_not_hang_on_is_left_out():
+    assert kinds(packs(Helped())) == ["relu"]
 
 
 class Odd(BiHalf):

@@ -17,7 +17,8 @@ from equalbits.nn import BinaryLayer
 #: The most images of the example that the packed answer is checked on.
 MOST_IMAGES = 8
 
-_BUFFER = "frozen_binary_weight"
+#: What the buffer with a binary layer's weights is called.
+FROZEN = "frozen_binary_weight"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ def _freeze_layers(model: nn.Module) -> dict[str, BinaryWeights]:
             continue
         if id(layer) not in frozen:
             frozen[id(layer)] = binary_weights(layer, name)
-            layer.register_buffer(_BUFFER, layer.binary_weight().detach().clone())
+            layer.register_buffer(FROZEN, layer.binary_weight().detach().clone())
             layer.binary_weight = _Reader(layer)  # type: ignore[method-assign]
-        found[f"{name}.{_BUFFER}" if name else _BUFFER] = frozen[id(layer)]
+        found[f"{name}.{FROZEN}" if name else FROZEN] = frozen[id(layer)]
     return found
 
 
@@ -73,7 +74,7 @@ class _Reader:
         self._layer = (layer,)  # not as an attribute of its own, which would make the layer a part of itself
 
     def __call__(self) -> Tensor:
-        weight: Tensor = getattr(self._layer[0], _BUFFER)
+        weight: Tensor = getattr(self._layer[0], FROZEN)
         return weight
 
 

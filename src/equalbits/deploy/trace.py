@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from equalbits.deploy.check import check, describe_change
 from equalbits.deploy.fold import without_dead
-from equalbits.deploy.freeze import Frozen, freeze
+from equalbits.deploy.freeze import FROZEN, Frozen, freeze
 from equalbits.deploy.packing import RESTS, store
 from equalbits.deploy.reference import answer_of, constants
 from equalbits.deploy.rules import RULES
@@ -92,11 +92,13 @@ def trace(frozen: Frozen) -> Steps:
         elif node.op == "call_function" and node in needed:
             known[node] = _translate(walk, node, known)
     answer = walk.value(known[answer_of(program)])
-    if unused := sorted({weights.name for weights in frozen.binary.values()} - walk.used):
-        raise PackError(
-            f"layer {unused[0]!r} is binary, and no convolution or linear layer of the traced model takes its weights: "
-            f"they are never used, or changed on the way; remove the layer, or use its forward"
-        )
+    read = {name for node, (name, _) in constants(program).items() if node in needed}
+    for name, weights in frozen.binary.items():
+        if (name in read and weights.name not in walk.used) or name.replace(FROZEN, "weight") in read:
+            raise PackError(
+                f"layer {weights.name!r} is binary, but the model changes its weights before it multiplies by them, or "
+                f"reads its latents: have a convolution or linear layer take binary_weight() as it is"
+            )
     return without_dead(walk.steps, answer)
 
 
