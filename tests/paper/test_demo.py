@@ -7,6 +7,7 @@ import pytest
 
 from equalbits.paper import run_demo
 from equalbits.paper.demo_measure import METHODS, demo_recipe
+from equalbits.paper.demo_pack import pack_run
 from equalbits.paper.demo_report import table, verdict
 
 
@@ -55,6 +56,14 @@ def test_the_picture_and_the_page_are_there_and_the_page_stands_alone(finished):
     page = (out / "report.html").read_text()
     assert "data:image/png;base64," in page
     assert not re.search(r'(src|href)="(?!data:)', page)
+
+
+def test_the_packed_net_is_far_smaller_and_answers_as_the_model_does(finished):
+    out = finished[0]
+    packed = pack_run(out / "bihalf", out / "bihalf.ebits")
+    assert packed.same == packed.total == 2000
+    assert packed.packed_bytes * 8 < packed.float32_bytes
+    assert "2,000 of 2,000" in str(packed)
 
 
 def test_a_second_call_draws_without_training(finished):

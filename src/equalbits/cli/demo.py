@@ -12,6 +12,7 @@ from rich.table import Table
 from equalbits.cli.progress import ProgressBar
 from equalbits.paper import run_demo
 from equalbits.paper.demo_measure import Measured, demo_recipe
+from equalbits.paper.demo_pack import pack_run
 from equalbits.paper.demo_report import table, verdict
 from equalbits.training import Reporter
 
@@ -37,6 +38,7 @@ def run(options: argparse.Namespace) -> None:
     _print_table(measured)
     for line in verdict(measured):
         print(line)
+    print(pack_run(out / "bihalf", out / "bihalf.ebits"))
     print(f"picture: {out / 'demo.png'}    page: {out / 'report.html'}")
 
 
