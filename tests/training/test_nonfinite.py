@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equalbits.training import NonFiniteError, OptimizerConfig, load_checkpoint, train
+from equalbits.nn import BinaryLinear, BNNPlus
+from equalbits.training import NonFiniteError, OptimizerConfig, TrainConfig, load_checkpoint, train
 
 LAST = "last.safetensors"
 
@@ -91,6 +92,15 @@ def test_the_best_model_and_the_history_never_hold_such_weights(tmp_path, make_n
         )  # fmt: skip
     assert told == []
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_penalty_that_is_not_finite_stops_the_run_too() -> None:
+    model = nn.Sequential(BinaryLinear(4, 3, weight_quantizer=BNNPlus(penalty_weight=1e38)))
+    with torch.no_grad():
+        model[0].weight.fill_(1e3)
+    batches = [(torch.randn(4, 4), torch.randint(3, (4,)))]
+    with pytest.raises(NonFiniteError, match="the loss is inf at step 1; all weights are finite still"):
+        train(model, batches, TrainConfig(epochs=1))
 
 
 def test_images_that_are_not_finite_are_blamed(make_net, make_loader, make_config) -> None:

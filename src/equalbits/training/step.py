@@ -155,6 +155,7 @@ class Step:
                 self.meter.sums += counts
                 if loss.device.type == "cpu" and not math.isfinite(loss.item()):
                     self.refused = some
+                    self.meter.sums[3] += loss.detach()  # the counts know no penalty, which may be what is not finite
                     return
                 if len(parts) > 1 or not isinstance(weight, float):
                     loss = loss * (weight * (len(theirs) / len(labels)))
