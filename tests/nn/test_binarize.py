@@ -274,6 +274,14 @@ def test_layers_that_cannot_be_binary_are_left_with_the_reason():
         assert "has no binary form here" in left[name]
 
 
+def test_a_layer_whose_forward_was_replaced_is_left_real():
+    model = mlp(4, 6, 6, 6, 2)
+    model[1].forward = model[1].forward
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("2",)
+    assert reasons(report)["1"] == "its forward was replaced, so it computes in its own way"
+
+
 def test_a_first_layer_that_cannot_be_binary_is_still_the_first():
     model = nn.Sequential(MyConv(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), MyConv(4, 4, 3))
     assert binarize_(model, BiHalf()).replaced == ("1", "2")

@@ -98,6 +98,8 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
             unsuited.append((name, f"of class {kind}, which has no binary form here"))
         elif type(layer) not in BINARY_FOR and not _is_unready(layer):
             unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may compute in its own way"))
+        elif "forward" in vars(layer):  # a twin would take it over, and go on computing with real weights
+            unsuited.append((name, "its forward was replaced, so it computes in its own way"))
         elif name == "":
             raise ValueError(
                 f"the model is itself one {kind}: it cannot be replaced in place; wrap it in nn.Sequential, or make "
