@@ -30,6 +30,17 @@ def test_inputs_are_quantized_where_asked_and_nowhere_else(weights: BiHalf | Non
         torch.testing.assert_close(untouched(2 * images), 2 * untouched(images))
 
 
+@pytest.mark.parametrize("name", ["conv4", "resnet18", "shufflenet"])
+@pytest.mark.parametrize("weights", ["bihalf", None])
+def test_shifts_for_each_input_channel_are_there_before_the_first_image(name: str, weights: str | None) -> None:
+    model = create_model(name, weight_quantizer=weights, input_quantizer="rsign")
+    model.to(memory_format=torch.channels_last)  # which refuses parameters without a shape
+    shifts = {layer.input_quantizer.shift.shape for layer in model.modules() if hasattr(layer, "input_quantizer")
+              and layer.input_quantizer is not None}  # fmt: skip
+    assert len(shifts) > 1
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
 @pytest.mark.parametrize("weights", [BiHalf(), None])
 def test_kaiming_starts_every_layer_with_the_spread_its_connections_ask_for(weights: BiHalf | None) -> None:
     layers = BinaryLayers(weights, init="kaiming")

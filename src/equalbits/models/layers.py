@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from equalbits.nn import BinaryConv2d, BinaryLinear, WeightQuantizer
+from equalbits.nn import BinaryConv2d, BinaryLinear, RSign, WeightQuantizer
 
 Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
 
@@ -38,14 +38,14 @@ class BinaryLayers:
 
     def conv2d(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """A binary convolution with torch's arguments. ``real_input`` leaves its input be, as for images."""
-        inputs = None if real_input else self.input_quantizer
+        inputs = None if real_input else self._fitted(shape[0])
         if self.weight_quantizer is not None:
             return BinaryConv2d(*shape, **self._with_quantizers(settings, inputs))
         return self._start(nn.Conv2d(*shape, **settings) if inputs is None else _Conv2d(inputs, *shape, **settings))
 
     def linear(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """A binary linear layer with torch's arguments; ``real_input`` as for :meth:`conv2d`."""
-        inputs = None if real_input else self.input_quantizer
+        inputs = None if real_input else self._fitted(shape[0])
         if self.weight_quantizer is not None:
             return BinaryLinear(*shape, **self._with_quantizers(settings, inputs))
         return self._start(nn.Linear(*shape, **settings) if inputs is None else _Linear(inputs, *shape, **settings))
@@ -61,6 +61,13 @@ class BinaryLayers:
     def activation(self) -> nn.Module:
         """ReLU before real inputs. Before binary ones Hardtanh: behind a ReLU every sign would be +1."""
         return nn.Hardtanh() if self.binary_inputs else nn.ReLU()
+
+    def _fitted(self, channels: int) -> nn.Module | None:
+        """The input quantizer, told how many channels flow in where it has a parameter for each, as RSign has."""
+        inputs = copy.deepcopy(self.input_quantizer)
+        if isinstance(inputs, RSign):
+            inputs.fit_(channels)
+        return inputs
 
     def _with_quantizers(self, settings: dict[str, Any], inputs: nn.Module | None) -> dict[str, Any]:
         quantizers = {"weight_quantizer": self.weight_quantizer, "input_quantizer": inputs}

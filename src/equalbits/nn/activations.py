@@ -18,7 +18,7 @@ class RSign(nn.Module):
     """ReActNet's sign with a learned shift for each channel (Liu et al. 2020): ``sign(x + b)``, ApproxSign gradient.
 
     The shifts start at 0 and get the same gradient as the inputs, summed over batch and positions. Without ``channels``
-    they are made by the first input: run one batch before the optimizer is.
+    they are made by the first input: run one batch before the optimizer is made. ``create_model`` knows them at once.
 
     >>> RSign(2)(torch.tensor([[-0.5, 0.5]])).tolist()
     [[-1.0, 1.0]]
