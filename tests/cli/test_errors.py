@@ -40,6 +40,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
         (["fashion-conv2", "--set", "model.name=conv3"], "model 'conv3' is not known: did you mean"),
         (["fashion-conv2", "--set", "model.weight_quantizer=bihlaf"], "'bihlaf' is not known: did you mean 'bihalf'"),
         (["fashion-conv2", "--set", "model.options.wide=2"], "option 'wide' is not known: did you mean 'width'"),
+        (["fashion-conv2", "--set", "model.options.width=wide"], "do not make a conv2: '>' not supported"),
         (["fashion-conv2", "--set", "data.name=mnist"], "no data set 'mnist'"),
         (["fashion-conv2", "--set", "distill.weight=1"], "distill is set but no teacher is given"),
         (["--resume", "/nowhere"], "/nowhere holds no run to go on with: recipe.toml is not there"),

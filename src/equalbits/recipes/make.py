@@ -68,14 +68,17 @@ def make_model(recipe: Recipe, images: Images) -> nn.Module:
     config = recipe.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.train.seed)
-        return create_model(
-            config.name,
-            num_classes=len(images.classes),
-            weight_quantizer=config.weight_quantizer or None,
-            input_quantizer=config.input_quantizer or None,
-            init=config.init,
-            **{"in_channels": images.channels, "image_size": images.size, **config.options},
-        )
+        try:
+            return create_model(
+                config.name,
+                num_classes=len(images.classes),
+                weight_quantizer=config.weight_quantizer or None,
+                input_quantizer=config.input_quantizer or None,
+                init=config.init,
+                **{"in_channels": images.channels, "image_size": images.size, **config.options},
+            )
+        except TypeError as error:  # a word where a number should stand
+            raise ValueError(f"model.options={config.options} do not make a {config.name}: {error}") from error
 
 
 def make_loader(
