@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from equalbits import functional as F
 from equalbits.functional.optimal_transport import check_p_pos
+from equalbits.functional.standardised import centred_symbols
 
 
 class WeightQuantizer(nn.Module):
@@ -114,8 +115,7 @@ class IRNet(WeightQuantizer):
 
     def symbols(self, latents: Tensor) -> Tensor:
         """The sign of each latent after its filter's mean is taken off."""
-        rows = F.as_filters(latents.detach())
-        return F.sign_symbols(rows - rows.mean(dim=1, keepdim=True)).view(latents.shape)
+        return centred_symbols(latents)
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """The published layer's value and gradient, or the variant asked for; it finds the signs as it goes."""

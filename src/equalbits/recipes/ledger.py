@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from equalbits.training.resume import flat
+
 
 def collect(out: Path) -> dict[str, Any]:
     """Gather the finished runs below ``out`` (``<case>/seed<n>/run.json``) into one object.
@@ -18,7 +20,7 @@ def collect(out: Path) -> dict[str, Any]:
     for path in paths:
         cases.setdefault(path.parent.parent.name, []).append(json.loads(path.read_text()))
     every = [run for runs in cases.values() for run in runs]
-    recipes = [_flat({**run["recipe"], "seed": None}) for run in every]
+    recipes = [flat({**run["recipe"], "seed": None}) for run in every]
     common = {name: value for name, value in recipes[0].items() if all(r.get(name) == value for r in recipes)}
     return {
         "recipe": every[0]["recipe"]["name"],
@@ -28,7 +30,7 @@ def collect(out: Path) -> dict[str, Any]:
         "cases": [
             {
                 "name": name,
-                "settings": {k: v for k, v in _flat(runs[0]["recipe"]).items() if k not in common and k != "seed"},
+                "settings": {k: v for k, v in flat(runs[0]["recipe"]).items() if k not in common and k != "seed"},
                 "runs": [_run(run) for run in sorted(runs, key=lambda run: run["seed"])],
             }
             for name, runs in cases.items()
@@ -52,13 +54,3 @@ def _run(run: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": run["seconds"],
         "stacked_with": run.get("stacked_with", 1),
     }
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{path}{name}.")
-        else:
-            flat[path + name] = value
-    return flat
