@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     audit = packed.audit()
     print(
         f"{path}: {written:,} bytes, {real / written:.1f} times smaller than its parameters in float32; "
-        f"answers as the model does on {len(example)} images; {len(audit.layers)} binary layers, "
+        f"checked against the model on {len(example)} images; {len(audit.layers)} binary layers, "
         f"{'every promised share of +1 exact' if audit.holds else 'SHARES OF +1 NOT AS PROMISED'}"
     )
 
