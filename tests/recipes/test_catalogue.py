@@ -57,6 +57,16 @@ def test_the_papers_recipes_have_the_papers_settings(pattern: str, expected: tup
         assert recipe.model.weight_quantizer == "bihalf"
 
 
+def test_a_net_starts_is_ordered_and_normalised_as_its_authors_have_it() -> None:
+    for name in list_recipes("cifar10-resnet20-*"):  # IR-Net's
+        assert (get_recipe(name).model.init, get_recipe(name).data.statistics) == ("kaiming", "imagenet")
+    released = get_recipe("cifar10-resnet18-1w1a")
+    assert released.data.statistics == "cifar10-resnet18"
+    stem = make_model(released, Images(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)).stem
+    assert list(dict(stem.named_children())) == ["conv", "norm", "prelu"]
+    assert all(get_recipe(name).model.init == "torch" for name in list_recipes("cifar10*-conv?"))
+
+
 def test_names_match_patterns_and_every_recipe_says_what_it_is() -> None:
     assert list_recipes("imagenet-*") == ["imagenet-resnet18", "imagenet-resnet34"]
     assert all(get_recipe(name).about for name in list_recipes())

@@ -27,7 +27,9 @@ def _recipes() -> list[Recipe]:
     resnet20 = TrainConfig(epochs=400)
     for net, inputs, name in (("resnet20", "", "resnet20-1w32a"), ("resnet20", "ede", "resnet20-1w1a")):
         about = "IR-Net's ResNet-20 and its settings, which the paper announces and does not report"
-        found.append(_recipe(f"cifar10-{name}", about, net, "cifar10", resnet20, inputs=inputs, statistics="imagenet"))
+        model = ModelConfig(name=net, input_quantizer=inputs, init="kaiming")
+        images = DataConfig(name="cifar10", statistics="imagenet")
+        found.append(Recipe(name=f"cifar10-{name}", about=about, model=model, data=images, train=resnet20))
     for data, nets in {
         "cifar10": ("resnet18", "resnet34"),
         "cifar100": ("vgg16", "resnet18", "resnet34", "inception_v3", "shufflenet"),
@@ -40,7 +42,7 @@ def _recipes() -> list[Recipe]:
                     f"{net} of the paper's figure 7 and released code, {bits}: first, last and downsampling layers real"
                 )
                 name = f"{data}-{net.replace('_', '-')}-{bits}"
-                found.append(_recipe(name, about, net, data, _DEEP, inputs=inputs))
+                found.append(_as_released(_recipe(name, about, net, data, _DEEP, inputs=inputs)))
     for net, score in (("imagenet_resnet18", 60.40), ("imagenet_resnet34", 64.17)):
         about = "ImageNet row of the paper's table 3, binary weights and activations"
         name = net.replace("_", "-")
@@ -53,6 +55,14 @@ def _recipes() -> list[Recipe]:
             Recipe(name=f"fashion-{net}", about=about, model=model, data=DataConfig(name="fashion"), train=quick)
         )
     return [*found, _comparison()]
+
+
+def _as_released(recipe: Recipe) -> Recipe:
+    """The released CIFAR-10 network has statistics of its own, and its stem's norm before the PReLU."""
+    if recipe.data.name != "cifar10":
+        return recipe
+    order = {"model.options.norm_first": True} if recipe.model.input_quantizer else {}
+    return recipe.with_settings({"data.statistics": "cifar10-resnet18", **order})
 
 
 def _comparison() -> Recipe:
@@ -74,7 +84,6 @@ def _recipe(
     train: TrainConfig,
     *,
     inputs: str = "",
-    statistics: str = "",
     expected: float | None = None,
     batch_size: int = 128,
 ) -> Recipe:
@@ -83,7 +92,7 @@ def _recipe(
         about=about,
         expected=expected,
         model=ModelConfig(name=net, input_quantizer=inputs),
-        data=DataConfig(name=data, statistics=statistics, batch_size=batch_size),
+        data=DataConfig(name=data, batch_size=batch_size),
         train=train,
     )
 
