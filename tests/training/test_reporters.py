@@ -55,7 +55,7 @@ def test_tensorboard_reads_the_curves_back(tmp_path: Path) -> None:
     report = TensorBoard(tmp_path, History(()))
     for record in (RECORDS[0], STEP, RECORDS[1]):
         report(record)
-    report.writer.close()
+    report.close()
     found = curves(tmp_path)
     assert sorted(found) == ["lr", "test/accuracy", "test/loss", "train/accuracy", "train/loss"]
     assert found["lr"] == [(1, pytest.approx(0.1)), (2, pytest.approx(0.05))]
@@ -67,10 +67,10 @@ def test_tensorboard_hides_epochs_that_are_done_again(tmp_path: Path) -> None:
     cut_off = TensorBoard(tmp_path, History(()))
     for record in RECORDS:
         cut_off(record)
-    cut_off.writer.close()
+    cut_off.close()
     again = TensorBoard(tmp_path, History((RECORDS[0],)))
     again(RECORDS[1])
-    again.writer.close()
+    again.close()
     assert [step for step, _ in curves(tmp_path)["lr"]] == [1, 2]
 
 

@@ -4,6 +4,7 @@ import json
 import platform
 import shlex
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,11 +50,13 @@ def begin(out: Path, recipe: Recipe, images: Images, place: Place) -> None:
     write_atomically(out / "model.json", (json.dumps(asdict(images), indent=1) + "\n").encode())
 
 
-def writers(out: Path, known: History) -> list[Reporter]:
-    """Whoever keeps the history of a run: JSON lines always, TensorBoard where it is installed."""
+def writers(out: Path, known: History, at_the_end: ExitStack) -> list[Reporter]:
+    """Whoever keeps the history of a run: JSON lines always, TensorBoard where it is installed; closed at the end."""
     found: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
     if find_spec("tensorboard") is not None:
-        found.append(TensorBoard(out / "tensorboard", known))
+        events = TensorBoard(out / "tensorboard", known)
+        at_the_end.callback(events.close)
+        found.append(events)
     return found
 
 

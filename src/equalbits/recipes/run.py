@@ -1,6 +1,7 @@
 """Running a recipe: everything it names is made, joined, trained, and left in one folder."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def run_recipe(
     """
     device = pick_device(device)
     out = Path(out)
-    with process_group(device) as place:
+    with process_group(device) as place, ExitStack() as at_the_end:
         if device == "cuda" and place.world_size > 1:
             device = f"cuda:{place.local_rank}"
         if recipe.data.batch_size % place.world_size:
@@ -77,7 +78,7 @@ def run_recipe(
             recipe.train,
             test=test,
             watchers=watchers,
-            reporters=lambda known: [*reporters, *(writers(out, known) if place.is_writer else ())],
+            reporters=lambda known: [*reporters, *(writers(out, known, at_the_end) if place.is_writer else ())],
             teacher=taught_by,
             out=out,
         )

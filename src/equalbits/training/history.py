@@ -112,6 +112,10 @@ class TensorBoard:
                 self.writer.add_scalar(name, value, record.epoch)
             self.writer.flush()
 
+    def close(self) -> None:
+        """Let the file go, and the thread that writes it: many runs in one process would run out of them."""
+        self.writer.close()
+
 
 class WeightsAndBiases:
     """Sends each epoch's curves to Weights & Biases. Needs the package ``wandb`` and its log-in.
