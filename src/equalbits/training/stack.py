@@ -2,7 +2,8 @@
 
 Every net has its own weights, optimizer, batches, counts and history; they share the moment. On a GPU all their steps
 are one CUDA graph with a stream for each net. A net computes what it would compute alone, with the same kernels; runs
-differ only as two runs alone differ, by the order in which a GPU adds up.
+differ only as two runs alone differ, by the order in which a GPU adds up. Nets in one graph that draw random numbers
+inside (dropout, stochastic bits) draw them from one sequence, so theirs are others than alone.
 """
 
 import dataclasses
