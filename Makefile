@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 OUT    ?= runs/demo
 
-.PHONY: demo test lint docs-test clean
+.PHONY: demo test lint clean
 
 demo: $(READY)
 	$(BIN)/python -m equalbits demo --out $(OUT)
