@@ -117,3 +117,14 @@ def test_the_command_prints_rows_and_a_wrong_item_names_the_nearest(tmp_path, ca
 def test_the_command_without_an_item_lists_them(capsys):
     assert main(["reproduce"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list_items()
+
+
+def test_all_items_go_on_without_those_whose_data_is_not_there(tmp_path, capsys):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["reproduce", "all", "--out", str(tmp_path / "all"), "--data", str(empty), "--json"]) == 1
+    printed = capsys.readouterr()
+    assert [json.loads(line)["item"] for line in printed.out.splitlines()] == ["fig6"]
+    lines = [line for line in printed.err.splitlines() if line.startswith("equalbits reproduce: ")]
+    assert len(lines) == len(list_items()) - 1
+    assert all(str(empty) in line for line in lines)

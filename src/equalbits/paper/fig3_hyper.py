@@ -84,7 +84,7 @@ def measure(out: Path, options: Options) -> Result:
             folder = out / "runs" / f"{schedule}_{decay:g}"
             found = watched(
                 _recipe(options).with_settings(settings), folder, options,
-                watchers=[sizes, flips, EachEpoch(sizes.look)], read=partial(_read, sizes, flips),
+                watchers=[sizes, flips, EachEpoch(sizes.look)], read=partial(_read, sizes, flips), may_diverge=True,
             )  # fmt: skip
             runs.append({"schedule": schedule, "weight_decay": decay, **found})
     return {"seeds": [_recipe(options).train.seed], "weight_decays": decays, "runs": runs}
@@ -214,7 +214,13 @@ def draw(result: Result, out: Path) -> None:
     for schedule, colour in zip(SCHEDULES, (GAP, UP), strict=True):
         found = [(place, _run(result, schedule, decay)) for place, decay in enumerate(decays)]
         kept = [(place, _accuracy(run)) for place, run in found if run is not None]
-        axes["e"].plot(*zip(*kept, strict=True), color=colour, marker="o", label=f"{schedule} rate")
+        axes["e"].plot(
+            [place for place, _ in kept],
+            [score for _, score in kept],
+            color=colour,
+            marker="o",
+            label=f"{schedule} rate",
+        )
     axes["e"].set_xticks(range(len(decays)), [f"{decay:g}" for decay in decays])
     for key in "acde":
         legend(axes[key], fontsize=8, title="weight decay" if key in "acd" else None)

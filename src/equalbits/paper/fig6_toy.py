@@ -186,7 +186,7 @@ def draw(result: Result, out: Path) -> None:
 
 
 def _contours(axes: Any, boundaries: list[dict[str, list[int]]], colour: str, width: float) -> None:
-    points = grid_points(0.08)
+    points = grid_points(0.125)
     side = round(len(points) ** 0.5)
     first, second = points[:, 0].reshape(side, side), points[:, 1].reshape(side, side)
     for each in boundaries:

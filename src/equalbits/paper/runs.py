@@ -18,6 +18,7 @@ from equalbits.recipes.launch import Case, cases_of, sweep
 from equalbits.recipes.make import pick_device
 from equalbits.training import EpochRecord, NonFiniteError, StepRecord
 from equalbits.training.checkpoint import BEST, LAST, write_atomically
+from equalbits.training.interruption import check_weights
 from equalbits.training.loop import Watcher
 
 _MOST_AT_ONCE = 16
@@ -124,11 +125,13 @@ def watched(
     *,
     watchers: Sequence[Watcher],
     read: Callable[[Result], dict[str, Any]],
+    may_diverge: bool = False,
 ) -> dict[str, Any]:
     """Train one recipe under watchers that have seen nothing yet, and keep what ``read`` makes of them.
 
     A run that was cut off has lost its watchers' counts, so it begins anew; one that was measured is read back. The
     epochs' counts come with it. Watchers that are :class:`EachEpoch` are told of epochs too.
+    With ``may_diverge`` a run whose loss leaves the finite is noted as ``diverged``; otherwise that is an error.
     """
     stored = folder / "measured.json"
     if stored.exists():
@@ -137,6 +140,8 @@ def watched(
         return known
     for name in (LAST, BEST):
         (folder / name).unlink(missing_ok=True)
+    if may_diverge:  # before a watcher asks for the rank of infinity
+        watchers = [_stop_when_not_finite, *watchers]
     reporters = [*(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)), *options.reporters]
     try:
         finished = run_recipe(
@@ -147,11 +152,17 @@ def watched(
             **read(finished),
         }
     except NonFiniteError as error:
+        if not may_diverge:
+            raise
         measured = {"epochs": [], "diverged": str(error)}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(stored, json.dumps({"recipe": recipe.as_dict(), **measured}).encode())
     options.tell(f"{folder.name}: {_summary(measured)}")
     return measured
+
+
+def _stop_when_not_finite(model: nn.Module, step: int) -> None:
+    check_weights(model, step=step, checkpoint=None)
 
 
 def _summary(measured: Mapping[str, Any]) -> str:

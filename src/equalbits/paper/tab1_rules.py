@@ -129,7 +129,7 @@ def _accuracy(found: dict[str, Any]) -> float:
 
 def draw(result: Result, out: Path) -> None:
     """Flips by direction, filters at half, flips over the steps, and test accuracy."""
-    rules = {method: found for method, found in result["rules"].items() if "diverged" not in found}
+    rules = result["rules"]
     names, places = [METHODS[method] for method in rules], range(len(rules))
     colours = [COLOURS[method] for method in rules]
     figure = new_figure(15, 3.9, title=heading(result))
