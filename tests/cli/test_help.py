@@ -22,9 +22,8 @@ def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
 def test_help_does_not_wait_for_torch() -> None:
     code = """
 import contextlib, io, sys
-from equalbits.cli import main
-for words in (["--help"], [], ["--version"], ["train", "--help"], ["sweep", "--help"], ["evaluate", "--help"],
-              ["list", "--help"], ["inspect", "--help"], ["download", "--help"]):
+from equalbits.cli import COMMANDS, main
+for words in (["--help"], [], ["--version"], *([name, "--help"] for name in COMMANDS)):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
         main(words)
     assert out.getvalue(), words

@@ -5,16 +5,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-from equalbits.cli.progress import ProgressBar
-from equalbits.paper import run_demo
-from equalbits.paper.demo_measure import Measured, demo_recipe
-from equalbits.paper.demo_pack import pack_run
-from equalbits.paper.demo_report import table, verdict
-from equalbits.training import Reporter
+if TYPE_CHECKING:
+    from equalbits.cli.progress import ProgressBar
+    from equalbits.paper.demo_measure import Measured
+    from equalbits.training import Reporter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train, draw, print the table and what it says."""
+    # Imported here, so that --help need not wait for torch.
+    from equalbits.cli.progress import ProgressBar
+    from equalbits.paper import run_demo
+    from equalbits.paper.demo_measure import demo_recipe
+    from equalbits.paper.demo_pack import pack_run
+    from equalbits.paper.demo_report import verdict
+
     out = Path(options.out)
     with ProgressBar(title="demo", quiet=options.json) as bar:
         measured = run_demo(
@@ -42,15 +45,20 @@ def run(options: argparse.Namespace) -> None:
     print(f"picture: {out / 'demo.png'}    page: {out / 'report.html'}")
 
 
-def _retitled(bar: ProgressBar) -> Callable[[str], list[Reporter]]:
-    def reporters(title: str) -> list[Reporter]:
+def _retitled(bar: "ProgressBar") -> Callable[[str], "list[Reporter]"]:
+    def reporters(title: str) -> "list[Reporter]":
         bar.begin(title)
         return [bar]
 
     return reporters
 
 
-def _print_table(measured: list[Measured]) -> None:
+def _print_table(measured: "list[Measured]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from equalbits.paper.demo_report import table
+
     rows = table(measured)
     shown = Table(box=None, pad_edge=False)
     for name in rows[0]:
