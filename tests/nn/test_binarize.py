@@ -1,14 +1,12 @@
-"""``binarize_`` on plain torch models: what it replaces, what it leaves and why, what it refuses, what it keeps."""
+"""``binarize_`` on plain torch models: what it replaces, what it leaves and why, what it keeps."""
 
 import copy
 import pickle
-import warnings
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, prune
 
 from equalbits.nn import (
     BiHalf,
@@ -285,143 +283,3 @@ def test_a_layer_whose_forward_was_replaced_is_left_real():
 def test_a_first_layer_that_cannot_be_binary_is_still_the_first():
     model = nn.Sequential(MyConv(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), MyConv(4, 4, 3))
     assert binarize_(model, BiHalf()).replaced == ("1", "2")
-
-
-class ReadsPast(nn.Module):
-    """Calls one layer, reads the weight of another, and asks a third only for its type."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.called, self.read, self.asked = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
-
-    def forward(self, inputs):
-        outputs = nn.functional.linear(self.called(inputs), weight=self.read.weight)
-        return self.asked(outputs.to(self.asked.weight.dtype).view(-1, self.asked.weight.size(1)))
-
-
-def test_a_layer_whose_weight_is_read_past_it_is_left_real():
-    model = nn.Sequential(nn.Linear(6, 6), ReadsPast(), nn.Linear(6, 2))
-    report = binarize_(model, BiHalf())
-    assert report.replaced == ("1.called", "1.asked")
-    assert reasons(report)["1.read"] == "ReadsPast reads its weight past it"
-    model(torch.randn(2, 6)).sum().backward()
-
-
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_torchs_encoder_answers_in_eval_as_in_training(batch_first):
-    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first)
-    model = nn.Sequential(nn.Linear(8, 8), encoder, nn.Linear(8, 8), nn.Linear(8, 3))
-    binarize_(model, BiHalf())
-    inputs = torch.randn(2, 5, 8)
-    with torch.no_grad():
-        torch.testing.assert_close(model.eval()(inputs), model.train()(inputs))
-
-
-def old_weight_norm(layer: nn.Module) -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        return nn.utils.weight_norm(layer)
-
-
-@pytest.mark.parametrize(
-    ("layer", "message"),
-    [
-        (lambda: nn.LazyLinear(6), "layer '1' has no weights yet: run one batch through the model"),
-        (lambda: parametrizations.weight_norm(nn.Linear(6, 6)), "remove_parametrizations"),
-        (lambda: parametrizations.orthogonal(nn.Linear(6, 6)), "layer '1' computes its weight from other parameters"),
-        (lambda: old_weight_norm(nn.Linear(6, 6)), "remove_weight_norm"),
-        (lambda: nn.utils.spectral_norm(nn.Linear(6, 6)), "remove_spectral_norm"),
-        (lambda: prune.l1_unstructured(nn.Linear(6, 6), "weight", 0.5), r"prune\.remove"),
-    ],
-)
-def test_a_layer_that_is_not_ready_is_refused_and_nothing_is_changed(layer, message):
-    model = nn.Sequential(nn.Linear(6, 6), layer(), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2))
-    before = list(model.modules())
-    with pytest.raises(ValueError, match=message):
-        binarize_(model, BiHalf())
-    assert list(model.modules()) == before
-    assert binarize_(model, BiHalf(), where=["2", "3"]).replaced == ("2", "3"), "left out, it does no harm"
-
-
-def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
-    class Picky(BiHalf):
-        def fit_(self, latents):
-            if latents.shape[0] == 7:
-                raise ValueError("seven filters")
-
-    model = mlp(4, 6, 7, 2)
-    with pytest.raises(ValueError, match="seven filters"):
-        binarize_(model, Picky(), where=all_layers)
-    assert not any(isinstance(module, BinaryLayer) for module in model.modules())
-
-
-@pytest.mark.parametrize(
-    ("model", "arguments", "message"),
-    [
-        (nn.Sequential(nn.ReLU()), {}, "nothing to make binary: no layer could be"),
-        (mlp(4, 6, 2), {}, "2 layers could be, and where= chose none; pass where=all_layers"),
-        (mlp(4, 6, 2), {"where": lambda candidate: False}, "where= chose none"),
-        (mlp(4, 6, 2), {"where": []}, "where= chose none"),
-        (mlp(4, 6, 2), {"where": "conv*"}, r"where='conv\*' names no layer that could be binary; there are: 0, 1"),
-        (mlp(4, 6, 2), {"where": ["0", "O"]}, "where='O' names no layer"),
-        (nn.Linear(4, 2), {}, "the model is itself one Linear: .* wrap it in nn.Sequential"),
-        (nn.Sequential(BinaryLinear(4, 2)), {}, "no layer could be; 1 are binary already"),
-    ],
-)
-def test_doing_nothing_is_refused(model, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        binarize_(model, BiHalf(), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"weight_quantizer": BiHalf}, "weight_quantizer is the class BiHalf"),
-        ({"weight_quantizer": "bihalf"}, "weight_quantizer is a str: give a WeightQuantizer"),
-        ({"weight_quantizer": None}, "weight_quantizer is a NoneType: give a WeightQuantizer"),
-        ({"weight_quantizer": BiHalf(), "input_quantizer": SignActivation}, "input_quantizer is the class"),
-    ],
-)
-def test_what_is_not_a_quantizer_is_refused(arguments, message):
-    model = mlp(4, 6, 6, 2)
-    with pytest.raises(ValueError, match=message):
-        binarize_(model, **arguments)
-    assert type(model[1]) is nn.Linear
-
-
-def squeeze_excite(channels: int, kind: str) -> nn.Module:
-    made = type(kind, (nn.Module,), {})()
-    made.fc = nn.Sequential(nn.Conv2d(channels, channels, 1), nn.ReLU(), nn.Conv2d(channels, channels, 1))
-    return made
-
-
-@pytest.mark.parametrize("kind", ["SqueezeExcite", "SqueezeExcitation", "SEModule", "SELayer"])
-def test_the_gates_of_squeeze_and_excite_stay_real(kind):
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), squeeze_excite(4, kind), nn.Conv2d(4, 2, 1))
-    report = binarize_(model, BiHalf())
-    assert report.replaced == ("1",)
-    assert reasons(report)["2.fc.0"] == reasons(report)["2.fc.2"] == "a squeeze-and-excite gate"
-
-
-@pytest.mark.parametrize(
-    ("layer", "expected"),
-    [
-        (nn.Conv2d(4, 4, 2, stride=2), "a downsampling layer"),
-        (nn.Conv2d(4, 4, 16, stride=16), "a downsampling layer"),
-        (nn.Conv2d(4, 4, (1, 3), stride=(1, 2)), True),
-        (nn.Conv2d(4, 4, 3, stride=2), True),
-        (nn.Conv2d(4, 4, 1), True),
-        (nn.Conv1d(4, 4, 1, stride=2), "a downsampling layer"),
-        (nn.ConvTranspose2d(4, 4, 2, stride=2), True),
-        (nn.Linear(4, 4), True),
-    ],
-)
-def test_a_convolution_that_reads_each_input_once_downsamples(layer, expected):
-    verdict = inner_layers(Candidate("layer", layer, position=1, count=3))
-    assert verdict is True if expected is True else verdict.startswith(expected)
-
-
-@pytest.mark.parametrize("name", ["head", "head_dist", "classifier"])
-def test_a_second_head_stays_real_too(name):
-    assert inner_layers(Candidate(name, nn.Linear(4, 4), position=1, count=3)) == "an output layer (by its name)"
-    assert inner_layers(Candidate(f"{name}.0", nn.Linear(4, 4), position=1, count=3)) is True

@@ -1,0 +1,86 @@
+"""``binarize_`` refuses in one line what it cannot do, and then changes nothing."""
+
+import warnings
+from itertools import pairwise
+
+import pytest
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+from equalbits.nn import BiHalf, BinaryLayer, BinaryLinear, SignActivation, all_layers, binarize_
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+
+
+def old_weight_norm(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (lambda: nn.LazyLinear(6), "layer '1' has no weights yet: run one batch through the model"),
+        (lambda: parametrizations.weight_norm(nn.Linear(6, 6)), "remove_parametrizations"),
+        (lambda: parametrizations.orthogonal(nn.Linear(6, 6)), "layer '1' computes its weight from other parameters"),
+        (lambda: old_weight_norm(nn.Linear(6, 6)), "remove_weight_norm"),
+        (lambda: nn.utils.spectral_norm(nn.Linear(6, 6)), "remove_spectral_norm"),
+        (lambda: prune.l1_unstructured(nn.Linear(6, 6), "weight", 0.5), r"prune\.remove"),
+    ],
+)
+def test_a_layer_that_is_not_ready_is_refused_and_nothing_is_changed(layer, message):
+    model = nn.Sequential(nn.Linear(6, 6), layer(), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2))
+    before = list(model.modules())
+    with pytest.raises(ValueError, match=message):
+        binarize_(model, BiHalf())
+    assert list(model.modules()) == before
+    assert binarize_(model, BiHalf(), where=["2", "3"]).replaced == ("2", "3"), "left out, it does no harm"
+
+
+def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
+    class Picky(BiHalf):
+        def fit_(self, latents):
+            if latents.shape[0] == 7:
+                raise ValueError("seven filters")
+
+    model = mlp(4, 6, 7, 2)
+    with pytest.raises(ValueError, match="seven filters"):
+        binarize_(model, Picky(), where=all_layers)
+    assert not any(isinstance(module, BinaryLayer) for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        (nn.Sequential(nn.ReLU()), {}, "nothing to make binary: no layer could be"),
+        (mlp(4, 6, 2), {}, "2 layers could be, and where= chose none; pass where=all_layers"),
+        (mlp(4, 6, 2), {"where": lambda candidate: False}, "where= chose none"),
+        (mlp(4, 6, 2), {"where": []}, "where= chose none"),
+        (mlp(4, 6, 2), {"where": "conv*"}, r"where='conv\*' names no layer that could be binary; there are: 0, 1"),
+        (mlp(4, 6, 2), {"where": ["0", "O"]}, "where='O' names no layer"),
+        (nn.Linear(4, 2), {}, "the model is itself one Linear: .* wrap it in nn.Sequential"),
+        (nn.Sequential(BinaryLinear(4, 2)), {}, "no layer could be; 1 are binary already"),
+    ],
+)
+def test_doing_nothing_is_refused(model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        binarize_(model, BiHalf(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight_quantizer": BiHalf}, "weight_quantizer is the class BiHalf"),
+        ({"weight_quantizer": "bihalf"}, "weight_quantizer is a str: give a WeightQuantizer"),
+        ({"weight_quantizer": None}, "weight_quantizer is a NoneType: give a WeightQuantizer"),
+        ({"weight_quantizer": BiHalf(), "input_quantizer": SignActivation}, "input_quantizer is the class"),
+    ],
+)
+def test_what_is_not_a_quantizer_is_refused(arguments, message):
+    model = mlp(4, 6, 6, 2)
+    with pytest.raises(ValueError, match=message):
+        binarize_(model, **arguments)
+    assert type(model[1]) is nn.Linear

@@ -1,0 +1,37 @@
+"""Layers whose weight is read past them stay real."""
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.nn import BiHalf, binarize_
+
+
+class ReadsPast(nn.Module):
+    """Calls one layer, reads the weight of another, and asks a third only for its type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called, self.read, self.asked = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, inputs):
+        outputs = nn.functional.linear(self.called(inputs), weight=self.read.weight)
+        return self.asked(outputs.to(self.asked.weight.dtype).view(-1, self.asked.weight.size(1)))
+
+
+def test_a_layer_whose_weight_is_read_past_it_is_left_real():
+    model = nn.Sequential(nn.Linear(6, 6), ReadsPast(), nn.Linear(6, 2))
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("1.called", "1.asked")
+    assert dict(report.left_real)["1.read"] == "ReadsPast reads its weight past it"
+    model(torch.randn(2, 6)).sum().backward()
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_torchs_encoder_answers_in_eval_as_in_training(batch_first):
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first)
+    model = nn.Sequential(nn.Linear(8, 8), encoder, nn.Linear(8, 8), nn.Linear(8, 3))
+    binarize_(model, BiHalf())
+    inputs = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(inputs), model.train()(inputs))
