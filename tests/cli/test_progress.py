@@ -1,0 +1,59 @@
+"""The progress bar: all a person asks of a run, where a terminal listens; a plain line an epoch elsewhere."""
+
+import io
+import sys
+
+import pytest
+
+from equalbits.cli.progress import ProgressBar
+from equalbits.training import EpochRecord, Score, StepRecord
+
+STEP = StepRecord(
+    epoch=2,
+    epochs=3,
+    batch=5,
+    batches=10,
+    train=Score(correct=30, total=40, correct_top5=40, loss_sum=20.0),
+    images_per_second=1234.0,
+    seconds_left=3675.0,
+)
+EPOCH = EpochRecord(epoch=2, lr=0.1, train=STEP.train, test=Score(5, 10, 10, 7.0), seconds=1.5)
+
+
+class Screen(io.StringIO):
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+def shown(monkeypatch, *, terminal: bool, quiet: bool = False) -> str:
+    screen = Screen(terminal=terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    for name, value in {"TERM": "xterm", "COLUMNS": "160", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with ProgressBar(title="net", quiet=quiet) as bar:
+        bar(STEP)
+        bar.bar.refresh()
+        bar(EPOCH)
+    return screen.getvalue()
+
+
+def test_a_terminal_sees_loss_accuracy_pace_and_time_left(monkeypatch) -> None:
+    text = shown(monkeypatch, terminal=True)
+    assert "50 %  epoch 2/3  loss 0.500  75.0 %  1,234 images/s  1:01:15 left" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_every_epoch_leaves_a_line(monkeypatch, terminal: bool) -> None:
+    text = shown(monkeypatch, terminal=terminal)
+    assert "net  epoch   2  train 75.00 % (loss 0.5000)  test 50.00 % of 10 (loss 0.7000)  1.5 s\n" in text
+    assert ("images/s" in text) is terminal
+
+
+def test_a_quiet_bar_says_nothing(monkeypatch) -> None:
+    assert shown(monkeypatch, terminal=True, quiet=True) == ""
