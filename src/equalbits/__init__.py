@@ -13,6 +13,7 @@ _ROOM_OF = {
     "Sign": "nn",
     "IRNet": "nn",
     "BiHalf": "nn",
+    "PrunedBiHalf": "nn",
     "SignActivation": "nn",
     "BinaryConv1d": "nn",
     "BinaryConv2d": "nn",
@@ -37,6 +38,7 @@ _ROOM_OF = {
     "load_packed": "runtime",
     "get_recipe": "recipes",
     "run_recipe": "recipes",
+    "reproduce": "paper",
 }
 
 __all__ = ["__version__", *_ROOM_OF]
