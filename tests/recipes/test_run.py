@@ -57,6 +57,7 @@ def test_the_folder_holds_all_that_a_run_was(done: Path) -> None:
     assert recipe_from_dict(facts["recipe"]) == own()
     assert facts["versions"]["torch"] == torch.__version__
     assert (facts["seed"], facts["processes"]) == (0, 1)
+    assert facts["command"] is None  # it was this test that called
     assert facts["last"]["test"]["total"] == 6
     lines = [json.loads(line) for line in (done / "history.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2]

@@ -78,11 +78,18 @@ def facts_of(recipe: Recipe, device: str, place: Place, history: History, second
         "peak_device_bytes": torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
         "processes": place.world_size,
         "versions": made["versions"],
-        "command": shlex.join(["equalbits", *sys.argv[1:]]),
+        "command": _command(),
         "seconds": round(seconds, 2),
         "last": last.as_dict() if last else None,
         "best": best.as_dict() if best else None,
     }
+
+
+def _command() -> str | None:
+    """The command that runs, None where it is a program of someone else's."""
+    program = Path(sys.argv[0])
+    ours = program.name == "equalbits" or program.parts[-2:] == ("equalbits", "__main__.py")
+    return shlex.join(["equalbits", *sys.argv[1:]]) if ours else None
 
 
 def where_and_with(device: str) -> dict[str, Any]:
