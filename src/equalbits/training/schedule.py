@@ -21,11 +21,6 @@ class Position:
         """How many steps are done in all."""
         return self.epoch * self.batches + self.batch
 
-    @property
-    def progress(self) -> float:
-        """The share of all steps that is done."""
-        return self.step / (self.epochs * self.batches)
-
 
 def learning_rate(start: float, schedule: ScheduleConfig, at: Position) -> float:
     """The learning rate of the step that begins at this position.
