@@ -15,7 +15,7 @@ from equalbits.training import load_checkpoint
 KILLS = 8
 # VGG has dropout and batch norm; SGD has momentum; 5 batches an epoch, the last one smaller.
 WORDS = [
-    "--set", "epochs=6", "--set", "checkpoint_seconds=0", "--set", "schedule.per=step", "--device", "cpu", "--json",
+    "--set", "epochs=12", "--set", "checkpoint_seconds=0", "--set", "schedule.per=step", "--device", "cpu", "--json",
 ]  # fmt: skip
 RECIPE = """
 epochs = 1
