@@ -78,8 +78,9 @@ def test_a_halved_start_keeps_the_order_of_the_weights():
 @pytest.fixture(scope="module")
 def entropy(tmp_path_factory, tiny):
     out = tmp_path_factory.mktemp("fig1")
-    claims = reproduce("fig1", out, options=tiny({"model.options.width": 0.05, "epochs": 2}))
-    return out, claims, json.loads((out / "result.json").read_text())
+    options = tiny({"model.options.width": 0.05, "epochs": 2})
+    claims = reproduce("fig1", out, options=options)
+    return out, claims, json.loads((out / "result.json").read_text()), options
 
 
 def test_bihalfs_weights_hold_the_attainable_entropy_at_every_epoch(entropy):
@@ -105,7 +106,19 @@ def test_activations_are_counted_over_every_test_image(entropy):
 
 
 def test_the_rows_of_the_entropy_agree_for_the_weights(entropy, drawn):
-    out, claims, _ = entropy
+    out, claims = entropy[:2]
     drawn(out, "fig1")
     assert [row.agrees for row in claims[:3]] == [True, True, True]
     assert len(claims) == 5
+
+
+def test_a_finished_net_whose_activations_were_not_counted_is_not_trained_again(entropy):
+    out, claims, result, options = entropy
+    (out / "result.json").unlink()
+    for path in out.glob("activations/*/measured.json"):
+        path.unlink()
+    before = {path: path.stat().st_mtime_ns for path in out.glob("activations/*/run.json")}
+    assert reproduce("fig1", out, options=options) == claims
+    assert {path: path.stat().st_mtime_ns for path in out.glob("activations/*/run.json")} == before
+    again = json.loads((out / "result.json").read_text())
+    assert again["activations"] == result["activations"]

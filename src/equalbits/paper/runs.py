@@ -129,8 +129,8 @@ def watched(
 ) -> dict[str, Any]:
     """Train one recipe under watchers that have seen nothing yet, and keep what ``read`` makes of them.
 
-    A run that was cut off has lost its watchers' counts, so it begins anew; one that was measured is read back. The
-    epochs' counts come with it. Watchers that are :class:`EachEpoch` are told of epochs too.
+    A run that was cut off has lost its watchers' counts, so it begins anew, unless it has none; one that was measured
+    is read back. The epochs' counts come with it. Watchers that are :class:`EachEpoch` are told of epochs too.
     With ``may_diverge`` a run whose loss leaves the finite is noted as ``diverged``; otherwise that is an error.
     """
     stored = folder / "measured.json"
@@ -138,7 +138,7 @@ def watched(
         known: dict[str, Any] = json.loads(stored.read_text())
         check_same(folder, recipe_from_dict(known.pop("recipe")), recipe)
         return known
-    for name in (LAST, BEST):
+    for name in (LAST, BEST) if watchers else ():
         (folder / name).unlink(missing_ok=True)
     if may_diverge:  # before a watcher asks for the rank of infinity
         watchers = [_stop_when_not_finite, *watchers]

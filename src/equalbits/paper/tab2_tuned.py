@@ -19,7 +19,7 @@ LR, DECAY = "optimizer.lr", "optimizer.weight_decay"
 
 
 def _grid(options: Options) -> dict[str, list[float]]:
-    rates, decays = ((0.1, 0.2), (1e-4, 1e-3)) if options.quick else ((0.05, 0.1, 0.2), (1e-4, 2e-4, 5e-4, 1e-3))
+    rates, decays = ((0.1,), (1e-4, 1e-3)) if options.quick else ((0.05, 0.1, 0.2), (1e-4, 2e-4, 5e-4, 1e-3))
     return {LR: list(options.grid.get(LR, rates)), DECAY: list(options.grid.get(DECAY, decays))}
 
 
@@ -27,7 +27,7 @@ def measure(out: Path, options: Options) -> Result:
     """Tune, then train what was picked."""
     hold_out = 1000 if options.quick else 5000
     found: dict[str, Any] = {"seeds": seeds(options), "tuning": {}, "nets": {}, "notes": []}
-    for net in nets(options):
+    for net in options.grid.get("nets", ("conv2",)) if options.quick else nets(options):
         recipe = recipe_of(net, options)
         found["tuning"][net], found["nets"][net] = {}, []
         for method in options.grid.get("model.weight_quantizer", COMPARED):
