@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from equalbits.models import registry
 from equalbits.training import save_checkpoint
 
 
@@ -113,15 +115,20 @@ def test_a_command_that_cannot_be_read_ends_with_2(words: list[str], line: str, 
     assert len(errors.splitlines()) == 1
 
 
-def test_a_mistake_of_ours_keeps_its_whole_story(call, monkeypatch, recipe: str, tmp_path) -> None:
-    import equalbits.recipes
+def with_a_model_that_raises(monkeypatch, error: Exception) -> list[str]:
+    """The words that train a network of one's own which cannot be made."""
 
-    def broken(*words: object, **more: object) -> None:
-        raise RuntimeError("a bug")
+    def make(layers: object, num_classes: int, *, in_channels: int, image_size: int, width: float) -> None:
+        raise error
 
-    monkeypatch.setattr(equalbits.recipes, "run_recipe", broken)
+    monkeypatch.setitem(registry._BUILDERS, "raises", make)
+    return ["--set", "model.name=raises", "--device", "cpu"]
+
+
+def test_an_error_nobody_foresaw_keeps_its_whole_story(call, monkeypatch, recipe: str, tmp_path) -> None:
+    words = with_a_model_that_raises(monkeypatch, RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
-        call("train", recipe, "--out", tmp_path / "a")
+        call("train", recipe, *words, "--out", tmp_path / "a")
 
 
 def test_the_whole_story_is_there_for_the_asking(call, monkeypatch) -> None:
@@ -133,15 +140,7 @@ def test_the_whole_story_is_there_for_the_asking(call, monkeypatch) -> None:
 
 
 def test_too_little_memory_is_said_with_the_way_out(call, monkeypatch, recipe: str, tmp_path) -> None:
-    import torch
-
-    import equalbits.recipes
-
     for error in (torch.OutOfMemoryError("CUDA out of memory. Tried\nto allocate"), MemoryError()):
-
-        def full(*words: object, error: Exception = error, **more: object) -> None:
-            raise error
-
-        monkeypatch.setattr(equalbits.recipes, "run_recipe", full)
-        line = refused(call("train", recipe, "--out", tmp_path / "a"), "train")
+        words = with_a_model_that_raises(monkeypatch, error)
+        line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
         assert line.endswith("there is not enough memory: lower data.batch_size, or set accumulate=2")
