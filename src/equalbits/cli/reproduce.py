@@ -97,5 +97,5 @@ def _print_rows(name: str, out: Path, claims: list[Any]) -> None:
         shown.add_column(column, justify="right" if column in ("difference", "n") else "left")
     for claim in claims:
         shown.add_row(*claim.cells())
-    Console(highlight=False, width=None if sys.stdout.isatty() else 180).print(shown)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(shown)
     print(f"picture: {out / f'{name}.png'}    rows: {out / 'claims.md'}")

@@ -89,7 +89,7 @@ def draw(result: Result, out: Path) -> None:
                     [at - 0.4, at + 0.4], low, high, color="black", alpha=0.12, linewidth=0, label="paper ±"
                 )
         axes.set_xticks(range(len(shown)), [METHODS[method] for method in shown])
-        axes.set_xlim(-0.6, len(shown) - 0.3)
+        axes.set_xlim(-0.6, len(shown) - 0.1)
         if axes.get_legend_handles_labels()[1]:
             handles = axes.get_legend_handles_labels()[0]
             legend(axes, handles=handles[:1], loc="lower right")

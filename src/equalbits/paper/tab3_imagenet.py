@@ -84,7 +84,7 @@ def draw(result: Result, out: Path) -> None:
     for place, (net, methods) in enumerate(nets.items(), start=1):
         axes = panel(figure, (1, len(nets), place), x="test accuracy, %", y="", title=f"{net}, 1/1 bits")
         printed = [] if result["quick"] else [(row.method, row.top1, row.top5) for row in TABLE_3 if row.net == net]
-        rows = [(name, one, five, "#c9ccd1") for name, one, five in printed]
+        rows = [(f"{name}, 32/32" if name == "FP" else name, one, five, "#c9ccd1") for name, one, five in printed]
         for method, case in methods.items():
             if accuracies(case):
                 one, five = (sum(top(case, count)) / len(top(case, count)) for count in (1, 5))
