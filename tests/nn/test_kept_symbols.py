@@ -238,3 +238,22 @@ def test_a_setting_of_ones_own_quantizer_is_noticed_however_it_is_kept(kind):
     layer.weight_quantizer.move(0.1)
     assert not torch.equal(layer(INPUTS), before)
     assert torch.equal(layer(INPUTS), copy.deepcopy(layer).train()(INPUTS))
+
+
+def test_without_gradients_no_method_estimates_twice():
+    class Estimating(IRNet):
+        calls: list[int] = []  # noqa: RUF012
+
+        def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+            self.calls.append(1)
+            return super().estimate(latents, symbols)
+
+    layer = BinaryLinear(8, 4, weight_quantizer=Estimating()).eval()
+    with torch.no_grad():
+        answers = [layer(INPUTS) for _ in range(3)]
+        assert Estimating.calls == [1]
+        layer.weight.data.neg_()
+        turned = layer(INPUTS)
+    assert Estimating.calls == [1, 1]
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+    assert torch.equal(turned, copy.deepcopy(layer).train()(INPUTS))

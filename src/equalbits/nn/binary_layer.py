@@ -58,32 +58,40 @@ class BinaryLayer(nn.Module):
 
         It lies in memory as the latents do, so a model in ``channels_last`` has nothing to convert at each step.
         """
-        filters = self.to_filters(self.weight)
-        known = self._kept_symbols() if self._may_keep() else None
-        binary = self.from_filters(self.weight_quantizer(filters, known)) * self.scale
-        return _laid_out_like(self.weight, binary)
+        known = self._kept() if self._may_keep() else None
+        if known is not None and not torch.is_grad_enabled():
+            values = known.values
+        else:
+            values = self._values(None if known is None else known.symbols)
+        return _laid_out_like(self.weight, values * self.scale)
+
+    def _values(self, symbols: Tensor | None) -> Tensor:
+        """What the layer multiplies with, before its scale."""
+        return self.from_filters(self.weight_quantizer(self.to_filters(self.weight), symbols))
 
     def symbols(self) -> Tensor:
         """The symbols of the latents as they are now, filter first, without gradient."""
         filters = self.to_filters(self.weight.detach())
         return _laid_out_like(filters, self.weight_quantizer.symbols(filters))
 
-    def _kept_symbols(self) -> Tensor:
-        """The symbols, found anew only when a latent, a tensor of the quantizer or one of its settings has changed.
+    def _kept(self) -> "_Known":
+        """Symbols and values, found anew only when a latent, a tensor of the quantizer or one of its settings changed.
 
         The values themselves are compared, since a write through ``.data`` leaves no other trace. Reading them costs
         a fraction of ranking them.
         """
-        found_from = [self.weight, *self.weight_quantizer.buffers(), *self.weight_quantizer.parameters()]
-        settings = _settings(self.weight_quantizer)
+        quantizer = self.weight_quantizer
+        found_from = [self.weight, *quantizer.buffers(), *quantizer.parameters()]
+        settings = _settings(quantizer)
         known = self._known
         if known is not None and known.settings == settings and all(map(_same, known.found_from, found_from)):
-            return known.symbols
+            return known
         with torch.inference_mode(False), torch.no_grad():  # so that they serve a later pass with gradients, too
             symbols = self.symbols()
             copies = [tensor.detach().clone() for tensor in found_from]
-        self._known = None if settings is None else _Known(copies, settings, symbols)
-        return symbols
+            found = _Known(copies, settings or [], symbols, self._values(symbols))
+        self._known = None if settings is None else found
+        return found
 
     def _may_keep(self) -> bool:
         """Whether symbols found now may serve the next pass.
@@ -154,11 +162,12 @@ def _check_kind(name: str, given: object, kind: type[nn.Module], example: str) -
 
 
 class _Known(NamedTuple):
-    """Symbols, and copies of all they were found from."""
+    """Symbols, what the layer multiplies with before its scale, and copies of all they were found from."""
 
     found_from: list[Tensor]
     settings: list[Any]
     symbols: Tensor
+    values: Tensor
 
 
 #: What torch keeps in every module; all else in a quantizer is a setting of its own. The mode may be one.
