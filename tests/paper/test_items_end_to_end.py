@@ -89,6 +89,19 @@ def test_fig5_goes_through_every_share_in_both_forms(tmp_path, tiny, drawn):
         assert row.difference == pytest.approx(best - 0.5)
 
 
+def test_fig5_says_yes_only_where_one_half_leads_the_next_best_by_more_than_chance():
+    def verdict(**scores):
+        cases = [
+            {"runs": [{"last": {"test": {"correct": c, "total": 1000}}} for c in some]} for some in scores.values()
+        ]
+        result = {"shares": [0.4, 0.5], "seeds": [0, 1], "data": {"X": {"literal": cases}}}
+        return get_item("fig5").claims(result)[0].agrees
+
+    assert verdict(other=(500, 502), half=(800, 802)) is True
+    assert verdict(other=(798, 802), half=(800, 804)) is None
+    assert verdict(other=(900, 902), half=(800, 802)) is False
+
+
 def test_fig5_reads_cifar_100_in_its_own_format(tmp_path, cifar100, drawn):
     settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
     grid = {"data": ["CIFAR-100"], "p_pos": [0.5]}

@@ -63,11 +63,13 @@ def claims(result: Result) -> list[Claim]:
 def _best(claim: str, scored: dict[float, Any], *, n: int) -> Claim:
     means = {share: sum(accuracies(case)) / len(accuracies(case)) for share, case in scored.items()}
     best = max(means, key=lambda share: means[share])
-    margin = two_errors(scored[best], scored[0.5])
-    wide = best == 0.5 or means[best] - means[0.5] > margin
+    rivals = {share: mean for share, mean in means.items() if share != 0.5} or means
+    rival = max(rivals, key=lambda share: rivals[share])
+    margin = two_errors(scored[rival], scored[0.5])
+    wide = abs(means[rival] - means[0.5]) > margin
     ours = f"{best:g} with {as_score(accuracies(scored[best]))}"
-    if best != 0.5:
-        ours += f"; 0.5 has {as_score(accuracies(scored[0.5]))}"
+    other = rival if best == 0.5 else 0.5
+    ours += f"; {other:g} has {as_score(accuracies(scored[other]))}"
     return Claim(
         claim=claim, paper="0.5", ours=ours, difference=best - 0.5, agrees=decided(best == 0.5, by_more=wide, n=n), n=n,
         within=two_errors_in_words(margin, n),
