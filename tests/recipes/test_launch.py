@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from equalbits.recipes import Recipe, recipe_from_dict
+from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
 from equalbits.recipes.launch import cases_of, sweep
 from equalbits.training import CheckpointError
 
@@ -67,3 +67,10 @@ def test_one_seed_has_no_spread_and_no_seed_is_refused(tmp_path: Path) -> None:
     assert "±" not in str(row)
     with pytest.raises(ValueError, match="there is no seed to train with"):
         sweep(own(), tmp_path, vary={}, seeds=[], device="cpu")
+
+
+def test_a_method_nobody_knows_is_refused_before_any_is_trained(tmp_path):
+    recipe = get_recipe("fashion-conv2")
+    with pytest.raises(ValueError, match="did you mean 'bihalf'"):
+        sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign", "bihlaf"]}, seeds=[0], device="cpu")
+    assert not list(tmp_path.iterdir())

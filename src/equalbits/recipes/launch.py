@@ -17,7 +17,7 @@ import torch
 from equalbits.data import FolderLoader
 from equalbits.recipes.folder import check_same, facts_of
 from equalbits.recipes.ledger import collect
-from equalbits.recipes.make import Images, make_loader, make_model, pick_device
+from equalbits.recipes.make import Images, check_names, make_loader, make_model, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
 from equalbits.training import History, Reporter
@@ -102,8 +102,10 @@ def sweep(
     seeds = list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("there is no seed to train with: give at least one, as in seeds=[0]")
-    rows = []
-    for case in cases_of(recipe, vary):
+    cases, rows = cases_of(recipe, vary), []
+    for case in cases:  # before the first hour of training, not after it
+        check_names(case.recipe)
+    for case in cases:
         missing = [seed for seed in seeds if not _is_done(out, case, seed)]
         for some in _batched(missing, stack):
             began = time.perf_counter()

@@ -9,10 +9,22 @@ import torch
 from torch import nn
 
 from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
-from equalbits.models import create_model
+from equalbits.models import create_model, list_models
+from equalbits.nn import input_quantizer_by_name, quantizer_by_name
+from equalbits.nn.names import unknown
 from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import Place
+
+
+def check_names(recipe: Recipe) -> None:
+    """Refuse a recipe whose model or method nobody knows, without making them."""
+    if recipe.model.name not in list_models():
+        raise unknown("model", recipe.model.name, list_models())
+    if recipe.model.weight_quantizer:
+        quantizer_by_name(recipe.model.weight_quantizer)
+    if recipe.model.input_quantizer:
+        input_quantizer_by_name(recipe.model.input_quantizer)
 
 
 def pick_device(name: str = "auto") -> str:
