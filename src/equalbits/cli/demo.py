@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was measured as one JSON object")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Train, draw, print the table and what it says."""
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
@@ -29,20 +29,26 @@ def run(options: argparse.Namespace) -> None:
     from equalbits.paper.demo_measure import demo_recipe
     from equalbits.paper.demo_pack import pack_run
     from equalbits.paper.demo_report import verdict
+    from equalbits.training import InterruptedTraining
 
-    out = Path(options.out)
+    out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
     with ProgressBar(title="demo", quiet=options.json) as bar:
-        measured = run_demo(
-            out, recipe=demo_recipe(epochs=options.epochs), device=options.device, reporters_for=_retitled(bar)
-        )
+        try:
+            measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=_retitled(bar))
+        except InterruptedTraining as stopped:
+            bar.close()
+            kept = "methods that are done are kept, the one under way begins anew"
+            print(f"equalbits demo: stopped; {kept}: run the same command to go on", file=sys.stderr)
+            return 128 + stopped.signal_number
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
-        return
+        return 0
     _print_table(measured)
     for line in verdict(measured):
         print(line)
     print(pack_run(out / "bihalf", out / "bihalf.ebits"))
     print(f"picture: {out / 'demo.png'}    page: {out / 'report.html'}")
+    return 0
 
 
 def _retitled(bar: "ProgressBar") -> Callable[[str], "list[Reporter]"]:

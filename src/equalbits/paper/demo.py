@@ -1,6 +1,7 @@
 """``equalbits demo``: measure, then draw."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
@@ -20,6 +21,8 @@ def run_demo(
 
     What was measured by an earlier call is not trained again.
     """
+    if find_spec("matplotlib") is None:  # said before the training, not after
+        raise ValueError("the demo's picture needs matplotlib: pip install 'equalbits[plot]'")
     recipe = recipe or demo_recipe()
     measured = []
     for method, title in METHODS.items():

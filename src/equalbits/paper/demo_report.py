@@ -61,10 +61,8 @@ def _margin(each: Measured) -> float:
 
 def draw(measured: list[Measured], out: Path) -> None:
     """Draw flips of one filter (top) and entropy of all filters (bottom) as demo.png and demo.svg."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("the picture needs matplotlib: pip install 'equalbits[plot]'; the numbers are kept") from None
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 7), layout="constrained")
     grid = figure.add_gridspec(2, 3, height_ratios=(1, 1))
     shared = None
