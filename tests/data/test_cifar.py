@@ -60,7 +60,7 @@ def test_missing_data_names_the_place_and_the_ways_to_get_it(tmp_path):
     with pytest.raises(DataError) as error:
         load_dataset("cifar10", tmp_path, split="train")
     text = one_line(error)
-    assert str(tmp_path) in text and "download_dataset('cifar10'" in text and "cifar-10-binary.tar.gz" in text
+    assert str(tmp_path) in text and "equalbits download cifar10 --data" in text and "cifar-10-binary.tar.gz" in text
 
 
 @pytest.mark.parametrize(

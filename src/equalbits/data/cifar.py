@@ -77,7 +77,7 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
         if (home / f"{split}_images.npy").is_file():
             return _read_numpy(edition, home, split)
     raise DataError(
-        f"{name} is not in {root}: call equalbits.data.download_dataset({name!r}, {str(root)!r}), "
+        f"{name} is not in {root}: fetch it with `equalbits download {name} --data {root}`, "
         f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
     )
 
