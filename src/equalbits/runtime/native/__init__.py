@@ -5,12 +5,10 @@ from types import ModuleType
 BUILT: ModuleType | None
 try:
     from equalbits.runtime.native import _native
-except ImportError as error:
+except ImportError:
     BUILT = None
     #: Why there is no native engine, in one line.
-    REASON = (
-        f"the native engine is not built, so numpy runs in its place, slowly ({error}); reinstall with a C compiler"
-    )
+    REASON = "the native engine is not built here, so numpy runs in its place, slowly"
 else:
     BUILT = _native
     REASON = ""
