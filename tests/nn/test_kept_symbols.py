@@ -241,7 +241,7 @@ def test_a_setting_of_ones_own_quantizer_is_noticed_however_it_is_kept(kind):
 
 
 def test_without_gradients_no_method_estimates_twice():
-    class Estimating(IRNet):
+    class Estimating(Sign):
         calls: list[int] = []  # noqa: RUF012
 
         def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
