@@ -7,7 +7,17 @@ import torch
 from torch import nn
 
 from equalbits import functional as F
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+from equalbits.nn import (
+    BiHalf,
+    BinaryConv2d,
+    BinaryLinear,
+    IRNet,
+    Sign,
+    SignActivation,
+    WeightQuantizer,
+    binarize_,
+    set_progress,
+)
 
 LATENTS = torch.tensor([[-0.9, -0.1, 0.0, 0.2, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5]])
 
@@ -110,6 +120,9 @@ def test_activations_are_signs_with_the_estimators_gradient(estimator, expected)
     [
         (lambda: BiHalf(1.5), r"p_pos=1\.5 is not a share"),
         (lambda: BiHalf(float("nan")), "p_pos=nan is not a share"),
+        (lambda: BiHalf("half"), "p_pos='half' is not a share"),
+        (lambda: BiHalf(True), "p_pos=True is not a share"),
+        (lambda: binarize_("hello", BiHalf()), "the model is a str: give a torch.nn.Module"),
         (lambda: IRNet("median"), "statistics='median' is not known: choose one of 'learned', 'fixed', 'through'"),
         (lambda: IRNet(t_min=0), "the sharpness must grow from a value above 0"),
         (lambda: SignActivation("tanh"), "estimator='tanh' is not known"),

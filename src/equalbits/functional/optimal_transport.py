@@ -112,8 +112,8 @@ def as_filters(tensor: Tensor) -> Tensor:
 
 def check_p_pos(p_pos: float) -> None:
     """Refuse a share of +1 outside [0, 1]."""
-    if not 0 <= p_pos <= 1:
-        raise ValueError(f"p_pos={p_pos} is not a share: it must lie in [0, 1]; one half gives bi-half")
+    if isinstance(p_pos, bool | str) or not 0 <= p_pos <= 1:
+        raise ValueError(f"p_pos={p_pos!r} is not a share: it must lie in [0, 1]; one half gives bi-half")
 
 
 def check_mask(mask: Tensor, latents: Tensor) -> None:

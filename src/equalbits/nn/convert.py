@@ -57,6 +57,8 @@ def binarize_(
       real    0  the first layer
       real    4  the last layer
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
     check_quantizers(weight_quantizer, input_quantizer)
     candidates, unsuited, already = _survey(model)
     policy = where if callable(where) else by_name(where, _names(model, candidates))
