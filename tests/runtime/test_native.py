@@ -1,24 +1,40 @@
 """The native engine is numpy's twin: the same bits on every instruction set, for every network, batch and thread."""
 
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from equalbits.runtime import native
+from equalbits.runtime import Network, NetworkBuilder, PackedModel, native, read_network
 from equalbits.runtime.engine import NativeEngine, run_numpy
+from equalbits.runtime.lower import lower
 
 if native.BUILT is None:
     pytest.skip(native.REASON, allow_module_level=True)
 
 SETS = native.BUILT.instruction_sets()
+GOLDEN = Path(__file__).parents[1] / "golden"
+RANDOM = np.random.default_rng(0)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+def signs_of(*shape: int, zeros: bool = False) -> np.ndarray:
+    return RANDOM.choice([-1, 0, 1] if zeros else [-1, 1], shape)
+
+
+def reals(*shape: int) -> np.ndarray:
+    return RANDOM.standard_normal(shape).astype(np.float32)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_native_and_numpy_agree_to_the_last_bit_on_any_network(
-    networks: st.SearchStrategy, data: st.DataObject
+    networks: st.SearchStrategy[tuple[Network, np.ndarray]], data: st.DataObject
 ) -> None:
     network, images = data.draw(networks)
     truth = run_numpy(network, images)
@@ -26,3 +42,161 @@ def test_native_and_numpy_agree_to_the_last_bit_on_any_network(
         np.testing.assert_array_equal(NativeEngine(network, name)(images), truth, err_msg=name)
     threads = data.draw(st.integers(2, 4))
     np.testing.assert_array_equal(NativeEngine(network)(images, threads), truth)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    ("channels", "size", "filters", "kernel", "window"),
+    [
+        (64, 56, 64, 3, {"padding": 1}),
+        (64, 15, 70, 3, {"padding": 1, "stride": 2}),
+        (256, 14, 32, 3, {"padding": 1}),
+        (512, 7, 40, 3, {"padding": 1}),
+        (96, 9, 33, 5, {"padding": 2, "stride": 3, "dilation": 2}),
+        (96, 8, 96, 1, {"groups": 3}),
+        (3000, 2, 35, 3, {"padding": 1}),
+        (17000, 1, 50, 1, {}),
+    ],
+)
+@pytest.mark.parametrize("pruned", [False, True])
+def test_large_binary_convolutions_are_exact(
+    channels: int, size: int, filters: int, kernel: int, window: dict[str, int], pruned: bool, name: str
+) -> None:
+    build = NetworkBuilder((channels, size, size))
+    symbols = signs_of(filters, channels // window.get("groups", 1), kernel, kernel, zeros=pruned)
+    build.add_binary("conv", build.add("sign", build.image), symbols, **window)
+    images = reals(1, channels, size, size)
+    network = build.finish()
+    np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    ("size", "filters", "kernel", "window"),
+    [
+        ((64, 61), 64, 7, {"stride": 2, "padding": 3}),
+        ((29, 57), 35, 7, {"stride": 2, "padding": (1, 0, 2, 0)}),
+        ((5, 32), 64, 3, {"padding": 1}),
+        ((9, 33), 40, (2, 4), {"stride": (3, 1), "dilation": (2, 1)}),
+        ((12, 70), 32, (3, 8), {"stride": (1, 2)}),
+        ((40, 40), 33, 5, {"stride": 2, "padding": 2}),
+        ((8, 8), 8, 3, {}),
+    ],
+)
+def test_the_first_convolution_is_within_a_hundred_thousandth(
+    size: tuple[int, int], filters: int, kernel: int | tuple[int, int], window: dict[str, object], name: str
+) -> None:
+    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+    build = NetworkBuilder((3, *size))
+    build.add("conv", build.image, weight=reals(filters, 3, height, width), kernel=kernel, **window)
+    network, images = build.finish(), reals(2, 3, *size)
+    truth = run_numpy(network, images)
+    assert np.abs(NativeEngine(network, name)(images) - truth).max() < 1e-5 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_bytes_give_what_their_reals_give(threads: int) -> None:
+    build = NetworkBuilder((3, 30, 60))
+    x = build.add("conv", build.image, weight=reals(32, 3, 7, 7), kernel=7, stride=2, padding=3)
+    build.add("max_pool", x, kernel=3, stride=2, padding=1)
+    network = build.finish(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
+    pixels = RANDOM.integers(0, 256, (2, 3, 30, 60)).astype(np.uint8)
+    for images in (pixels, pixels[:1]):
+        model = PackedModel(network, engine="native", threads=threads)
+        np.testing.assert_array_equal(model(images), model(model._as_reals(images)))
+
+
+def test_a_residual_block_is_one_step_for_each_convolution() -> None:
+    build = NetworkBuilder((64, 8, 8))
+    x = build.add("relu", build.image)
+    for i in range(2):
+        y = build.add_binary("conv", build.add("sign", x), signs_of(64, 64, 3, 3), padding=1, name=f"conv{i}")
+        y = build.add("prelu", y, slope=reals(64), name=f"prelu{i}")
+        y = build.add("affine", y, gain_shift=reals(2, 64), name=f"bn{i}")
+        x = build.add("add", y, x)
+    recipe, _ = lower(build.finish(), native.BUILT.FIELDS, native.BUILT.KINDS)
+    kinds = recipe.tables()[1][:, native.BUILT.FIELDS["KIND"]].tolist()
+    known = native.BUILT.KINDS
+    assert kinds == [known[name] for name in ("LOAD", "CHAIN", "CONV_BITS", "CONV_BITS", "COPY")]
+
+
+def test_a_pooled_convolution_keeps_nothing_but_bits() -> None:
+    build = NetworkBuilder((32, 8, 8))
+    x = build.add_binary("conv", build.add("sign", build.image), signs_of(64, 32, 3, 3), padding=1, name="conv1")
+    x = build.add("affine", build.add("max_pool", x, kernel=2, stride=2), gain_shift=reals(2, 64), name="bn1")
+    x = build.add_binary("conv", build.add("sign", x), signs_of(32, 64, 4, 4), name="conv2")
+    build.add("flatten", x)
+    recipe, _ = lower(build.finish(), native.BUILT.FIELDS, native.BUILT.KINDS)
+    values, steps, _ = recipe.tables()
+    assert len(steps) == 4
+    assert [tuple(value[1:]) for value in values if value[0] == 1] == [(32, 8, 8), (32, 1, 1)]
+
+
+def test_callers_in_several_threads_each_get_their_own_answer() -> None:
+    model = PackedModel(read_network(GOLDEN / "residual.ebits"), threads=2)
+    images = reals(16, 3, 8, 8)
+    truth = model(images)
+    answers: dict[int, np.ndarray] = {}
+    callers = [threading.Thread(target=lambda i=i: answers.update({i: model(images[i])})) for i in range(16)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for i, answer in answers.items():
+        np.testing.assert_array_equal(answer, truth[i])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_starts_threads_of_its_own() -> None:
+    program = (
+        "import os, sys, numpy as np\n"
+        "from equalbits.runtime import load_packed\n"
+        "model = load_packed(sys.argv[1], threads=2)\n"
+        "images = np.ones((4, 3, 8, 8), np.float32)\n"
+        "truth = model(images)\n"
+        "child = os.fork()\n"
+        "good = (model(images) == truth).all()\n"
+        "os._exit(0 if good else 1) if child == 0 else sys.exit(os.waitpid(child, 0)[1] or not good)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, GOLDEN / "residual.ebits"], timeout=60)
+    assert done.returncode == 0
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_table_of_steps_makes_the_engine_read_or_write_outside(
+    networks: st.SearchStrategy[tuple[Network, np.ndarray]], data: st.DataObject
+) -> None:
+    network, images = data.draw(networks)
+    recipe, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
+    values, steps, tensors = recipe.tables()
+    numbers = st.one_of(st.integers(-3, 70), st.sampled_from([2**20, 2**28, 2**31, 2**62, -(2**62)]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        table = data.draw(st.sampled_from([values[1:], steps])) if len(values) > 1 else steps
+        row, column = (data.draw(st.integers(0, size - 1)) for size in table.shape)
+        table[row, column] = data.draw(numbers)
+    try:
+        plan = native.BUILT.Plan(values, steps, tensors, answer, data.draw(st.sampled_from(SETS)))
+    except ValueError as refusal:
+        assert str(refusal) and "\n" not in str(refusal)
+        return
+    size = int(np.prod(values[answer, 1:]))
+    if size * len(images) < 2**22:
+        plan.run(images.reshape(-1), np.empty(size * len(images), np.float32), 2)
+
+
+def test_without_the_native_module_numpy_runs_and_a_line_says_so() -> None:
+    program = (
+        "import logging, sys; sys.modules['equalbits.runtime.native._native'] = None\n"
+        "logging.basicConfig(level=logging.INFO, format='%(message)s')\n"
+        "import numpy as np\n"
+        "from equalbits.runtime import load_packed\n"
+        "model = load_packed(sys.argv[1])\n"
+        "print(model.engine, model(np.zeros((3, 8, 8), np.float32)).shape)\n"
+        "try: load_packed(sys.argv[1], engine='native')\n"
+        "except ValueError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, GOLDEN / "residual.ebits"], capture_output=True, text=True)
+    assert done.stdout.startswith("numpy (4,)\nengine='native' cannot be had: the native engine is not built")
+    assert done.stderr.startswith("the native engine is not built, so numpy runs in its place")
+    assert len(done.stderr.splitlines()) == 1

@@ -85,7 +85,7 @@ class Lowering:
             self._finish("CONV_BITS", place + 1, numbers, -1)
         else:
             width = connections(operation.settings, (self.network.shapes[value],))
-            read = self.image if value == 0 else self._as_real(value)
+            read = self.image if value == 0 and numbers.get("GROUPS", 1) == 1 else self._as_real(value)
             numbers |= {"IN": read, "WEIGHT": self.recipe.tensor(ops.weights(arrays, width))}
             self._finish("CONV_REAL", place + 1, numbers, -1)
 
@@ -110,6 +110,8 @@ class Lowering:
                 break
             slot, value = taken, place + 1
             self.taken.add(place)
+        if step in ("CONV_BITS", "CONV_REAL") and "RESIDUAL" not in numbers:
+            value = self._take_pool(value, numbers)
         groups = numbers.get("GROUPS", 1)
         whole_words = groups == 1 or step != "CONV_BITS" or self.network.shapes[value][0] // groups % 32 == 0
         served = self._end_in_bits(value, numbers) if whole_words else set()
@@ -145,6 +147,21 @@ class Lowering:
             limits = [-np.inf if low is None else low, np.inf if high is None else high]
             numbers["CLAMP"] = self.recipe.tensor(np.array(limits, np.float32))
         return slot
+
+    def _take_pool(self, value: int, numbers: dict[str, int]) -> int:
+        """Let a convolution take the largest of each window, where nothing else reads it; returns the last value."""
+        if value == self.answer or len(self.readers[value]) != 1:
+            return value
+        place = self.readers[value][0]
+        operation = self.network.operations[place]
+        if operation.kind != "max_pool":
+            return value
+        (numbers["POOL_H"], numbers["POOL_W"]), stride = operation.settings["kernel"], operation.settings["stride"]
+        numbers["POOL_STRIDE_H"], numbers["POOL_STRIDE_W"] = stride
+        for side, number in zip(("TOP", "BOTTOM", "LEFT", "RIGHT"), operation.settings["padding"], strict=True):
+            numbers[f"POOL_{side}"] = number
+        self.taken.add(place)
+        return place + 1
 
     def _end_in_bits(self, value: int, numbers: dict[str, int]) -> set[int]:
         """Let the step write the signs that binary convolutions want; returns the readers that need no reals then."""

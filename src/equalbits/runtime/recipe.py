@@ -63,8 +63,9 @@ class Recipe:
         steps = np.full((len(self._steps), len(self._fields)), -1, np.int64)
         for name, default in [(name, 1) for name in _WINDOW] + [(name, 0) for name in _NONE_IS_ZERO]:
             steps[:, self._fields[name]] = default
-        for side in ("TOP", "BOTTOM", "LEFT", "RIGHT"):
-            steps[:, self._fields[f"PAD_{side}"]] = 0
+        for name, column in self._fields.items():
+            if name.startswith(("PAD_", "POOL_")):
+                steps[:, column] = 0
         for row, numbers in zip(steps, self._steps, strict=True):
             for name, number in numbers.items():
                 row[self._fields[name]] = number

@@ -4,32 +4,10 @@
  * reaches outside counts the 1 bits of the weights there. With `inside` the connections that lie inside,
  *     sum = inside - 2 (count - ones outside) = (inside + 2 ones outside) - 2 count,
  * and the bracket depends only on which rows and columns of the window lie inside: a class of border. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core.h"
-
-void *eb_aligned(size_t bytes) {
-    bytes = (bytes + 63) / 64 * 64 + 64;
-    char *whole = calloc(1, bytes + 64);
-    if (!whole) return NULL;
-    char *aligned = (char *)(((uintptr_t)whole + 64) & ~(uintptr_t)63);
-    memcpy(aligned - sizeof whole, &whole, sizeof whole);
-    return aligned;
-}
-
-void eb_aligned_free(void *pointer) {
-    if (!pointer) return;
-    void *whole;
-    memcpy(&whole, (char *)pointer - sizeof whole, sizeof whole);
-    free(whole);
-}
-
-static int fail(char *error, const char *reason) {
-    snprintf(error, EB_ERROR_BYTES, "%s", reason);
-    return 0;
-}
 
 static int bit_at(const uint8_t *row, int64_t connection) { return row[connection / 8] >> connection % 8 & 1; }
 
@@ -125,26 +103,26 @@ static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, ch
             kept = field[EB_KEPT];
     if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes || kept < -1 ||
         kept >= recipe->tensor_count || (kept >= 0 && recipe->tensors[kept].bytes != bytes))
-        return fail(error, "a binary convolution has weights of another size than its shape");
+        return eb_fail(error, "a binary convolution has weights of another size than its shape");
     if (field[EB_GROUPS] > 1 && step->group_out % EB_BLOCK && field[EB_OUT_BITS] != -1)
-        return fail(error, "a grouped convolution writes bits, and its groups do not fill words");
+        return eb_fail(error, "a grouped convolution writes bits, and its groups do not fill words");
     step->words = (step->group_in + 31) / 32;
     if (step->padded_rows * step->padded_columns * step->words * field[EB_GROUPS] > 1 << 28)
-        return fail(error, "a binary convolution pads too much");
+        return eb_fail(error, "a binary convolution pads too much");
     plan->kernels->bits_layout(step); /* sets offsets, block_bytes and prepared_bytes */
     step->scratch_bytes = field[EB_GROUPS] * (step->padded_rows * step->padded_columns * step->words * 4 + step->prepared_bytes);
-    int64_t most = (step->out.rows > step->out.columns ? step->out.rows : step->out.columns) + 1;
+    int64_t most = (step->conv_rows > step->conv_columns ? step->conv_rows : step->conv_columns) + 1;
     int64_t *space = calloc((size_t)most * 4, sizeof *space);
-    step->row_class = calloc((size_t)step->out.rows, sizeof *step->row_class);
-    step->column_class = calloc((size_t)step->out.columns, sizeof *step->column_class);
+    step->row_class = calloc((size_t)step->conv_rows, sizeof *step->row_class);
+    step->column_class = calloc((size_t)step->conv_columns, sizeof *step->column_class);
     int64_t slots = field[EB_GROUPS] * step->blocks * EB_BLOCK;
     int good = space && step->row_class && step->column_class && step->offsets;
     if (good) {
         borders border = {space, space + most, space + 2 * most, space + 3 * most, 0};
-        border.row_classes = classes_of(step->out.rows, step->in.rows, field[EB_STRIDE_H], field[EB_PAD_TOP],
+        border.row_classes = classes_of(step->conv_rows, step->in.rows, field[EB_STRIDE_H], field[EB_PAD_TOP],
                                         field[EB_KERNEL_H], field[EB_DILATION_H], step->row_class, border.first_row,
                                         border.end_row);
-        step->column_classes = classes_of(step->out.columns, step->in.columns, field[EB_STRIDE_W], field[EB_PAD_LEFT],
+        step->column_classes = classes_of(step->conv_columns, step->in.columns, field[EB_STRIDE_W], field[EB_PAD_LEFT],
                                           field[EB_KERNEL_W], field[EB_DILATION_W], step->column_class,
                                           border.first_column, border.end_column);
         step->constants = calloc((size_t)(border.row_classes * step->column_classes * slots), 4);
@@ -154,35 +132,45 @@ static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, ch
                          kept < 0 ? NULL : recipe->tensors[kept].data, &border);
     }
     free(space);
-    return good ? 1 : fail(error, "there is no memory");
+    return good ? 1 : eb_fail(error, "there is no memory");
 }
 
-/* Real weights: per block of filters, an entry for each connection in the order of the input (row, column, channel). */
+/* Where the windows of a real convolution look. An image as given has its channels apart; a value, together. */
+static void layout_offsets(eb_step *step) {
+    const int64_t *field = step->field, wide = field[EB_KERNEL_W], taps = field[EB_KERNEL_H] * wide;
+    const int planar = step->in.kind == EB_IMAGE, depthwise = eb_is_depthwise(step);
+    const int64_t channels = planar ? 1 : step->in.channels, line = step->padded_columns * channels;
+    const int64_t channel_apart = planar ? step->padded_rows * line : 1;
+    step->row_apart = field[EB_STRIDE_H] * line;
+    step->apart = field[EB_STRIDE_W] * channels;
+    step->sums = depthwise ? taps : taps * step->group_in;
+    step->offsets = calloc((size_t)step->sums, sizeof *step->offsets);
+    for (int64_t i = 0; step->offsets && i < step->sums; i++) {
+        int64_t tap = i / (depthwise ? 1 : step->group_in), channel = depthwise ? 0 : i % step->group_in;
+        step->offsets[i] = (int32_t)(channel * channel_apart + tap / wide * field[EB_DILATION_H] * line +
+                                     tap % wide * field[EB_DILATION_W] * channels);
+    }
+}
+
+/* Real weights: per block of filters, an entry for each connection, (kernel row, kernel column, channel). */
 static int layout_real(eb_step *step, const eb_recipe *recipe, char *error) {
-    int64_t *field = step->field, tall = field[EB_KERNEL_H], wide = field[EB_KERNEL_W], taps = tall * wide;
-    int64_t part = step->group_in, bytes = step->out.channels * part * taps * 4, weight = field[EB_WEIGHT];
+    const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W], part = step->group_in;
+    const int64_t bytes = step->out.channels * part * taps * 4, weight = field[EB_WEIGHT], channels = step->in.channels;
     if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes)
-        return fail(error, "a real convolution has weights of another size than its shape");
-    const float *given = recipe->tensors[weight].data;
-    int64_t channels = step->in.channels, slots = field[EB_GROUPS] * step->blocks * EB_BLOCK;
-    int whole_rows = field[EB_GROUPS] == 1 && field[EB_DILATION_W] == 1;
-    int depthwise = eb_is_depthwise(step);
-    step->run_length = whole_rows ? wide * channels : part;
-    step->runs = whole_rows ? tall : taps;
+        return eb_fail(error, "a real convolution has weights of another size than its shape");
     if (step->padded_rows * step->padded_columns * channels > 1 << 28)
-        return fail(error, "a real convolution pads too much");
-    int copied = step->in.kind == EB_IMAGE || step->padded_rows != step->in.rows ||
-                 step->padded_columns != step->in.columns;
+        return eb_fail(error, "a real convolution pads too much");
+    const int planar = step->in.kind == EB_IMAGE, depthwise = eb_is_depthwise(step);
+    if (planar && field[EB_GROUPS] > 1) return eb_fail(error, "a grouped convolution reads the image as given");
+    const float *given = recipe->tensors[weight].data;
+    if (eb_is_winograd(step)) return eb_layout_winograd(step, given) ? 1 : eb_fail(error, "there is no memory");
+    int copied = planar || step->padded_rows != step->in.rows || step->padded_columns != step->in.columns;
     step->scratch_bytes = copied ? (step->padded_rows * step->padded_columns * channels + 64) * 4 : 0;
     step->block_bytes = part * taps * EB_BLOCK * 4;
-    step->offsets = calloc((size_t)step->runs, sizeof *step->offsets);
-    step->weights = eb_aligned((size_t)(depthwise ? taps * (channels + EB_BLOCK) * 4 : slots / EB_BLOCK * step->block_bytes));
-    if (!step->offsets || !step->weights) return fail(error, "there is no memory");
-    for (int64_t run = 0; run < step->runs; run++) {
-        int64_t row = whole_rows ? run : run / wide, column = whole_rows ? 0 : run % wide;
-        step->offsets[run] = (int32_t)((row * field[EB_DILATION_H] * step->padded_columns +
-                                        column * field[EB_DILATION_W]) * channels);
-    }
+    layout_offsets(step);
+    step->weights = eb_aligned((size_t)(depthwise ? taps * (channels + EB_BLOCK) * 4
+                                                  : field[EB_GROUPS] * step->blocks * step->block_bytes));
+    if (!step->offsets || !step->weights) return eb_fail(error, "there is no memory");
     float *packed = step->weights;
     for (int64_t filter = 0; filter < step->out.channels; filter++) {
         int64_t group = filter / step->group_out, place = filter % step->group_out;
@@ -200,7 +188,7 @@ static int layout_real(eb_step *step, const eb_recipe *recipe, char *error) {
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
     int64_t *field = step->field, groups = field[EB_GROUPS];
     if (groups < 1 || step->in.channels % groups || step->out.channels % groups)
-        return fail(error, "a convolution has channels that cannot be shared out to its groups");
+        return eb_fail(error, "a convolution has channels that cannot be shared out to its groups");
     step->group_in = step->in.channels / groups;
     step->group_out = step->out.channels / groups;
     step->blocks = (step->group_out + EB_BLOCK - 1) / EB_BLOCK;
@@ -208,6 +196,6 @@ int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *
     step->padded_columns = field[EB_PAD_LEFT] + step->in.columns + field[EB_PAD_RIGHT];
     int64_t most = 1 << 24; /* so that counts and offsets fit 32 bits, and sums of signs are exact */
     if (step->group_in * field[EB_KERNEL_H] >= most || step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] >= most)
-        return fail(error, "a convolution has too many connections");
+        return eb_fail(error, "a convolution has too many connections");
     return field[EB_KIND] == EB_CONV_BITS ? layout_bits(plan, step, recipe, error) : layout_real(step, recipe, error);
 }

@@ -6,75 +6,91 @@
 
 enum {
     EB_BLOCK = 32, /* filters that are computed together: the bits of one word */
-    EB_TILE = 8    /* the most pixels that are computed together */
+    EB_POINTS = 7, /* of Winograd's way */
+    EB_QUADS = 16, /* fours of columns come in multiples of it: whole vectors of any instruction set */
+    EB_POOL = 8    /* the most rows of a window that a convolution pools by itself */
 };
 
 typedef struct {
     int64_t kind, channels, rows, columns;
     int64_t words;         /* of bits: words for all channels */
     int64_t bytes, offset; /* its place in the arena */
+    int64_t shares;        /* the value whose place it takes over, or itself */
     int64_t born, dies;    /* the steps that write it first and read it last */
 } eb_value;
 
-/* The vectors of a chain, each a multiple of EB_BLOCK long, or NULL. */
+/* The vectors of a chain, each a multiple of EB_BLOCK long, or NULL; `parts` says which there are. */
+enum {
+    EB_HAS_SCALE = 1, EB_HAS_BIAS = 2, EB_HAS_AFFINE1 = 4, EB_HAS_SLOPE1 = 8, EB_HAS_AFFINE2 = 16, EB_HAS_AFFINE3 = 32,
+    EB_HAS_SLOPE2 = 64, EB_HAS_AFFINE4 = 128, EB_HAS_CLAMP = 256, EB_HAS_AFFINE5 = 512, EB_HAS_SIGN_REAL = 1024,
+    EB_HAS_RESIDUAL = 2048, EB_HAS_OUT = 4096, EB_HAS_BITS = 8192
+};
+
 typedef struct {
     const float *scale, *bias, *gain1, *shift1, *slope1, *gain2, *shift2, *gain3, *shift3, *slope2, *gain4, *shift4,
         *gain5, *shift5;
     float low, high;
-    int has_clamp, sign_real;
+    int parts;
 } eb_chain;
 
-/* Where a tile's numbers go: pixel (row, column), then `pixels` to the right; channel `channel`, then `lanes` on. */
+/* A row of numbers for `lanes` channels from `channel` on, and where they go: `pixels` of them, EB_BLOCK apart. */
 typedef struct {
-    int64_t row, column, channel;
-    int pixels, lanes;
-    const float *residual; /* whole values of one image; NULL where there is none */
+    int64_t channel, pixels;
+    int lanes;
+    const float *residual;
     float *out;
     uint32_t *bits;
-    int64_t channels, columns, words; /* of the values above */
-} eb_place;
-
-typedef struct eb_kernels eb_kernels;
+    int64_t apart;              /* from one pixel to the next, in residual and out */
+    const int32_t *constants;   /* of counts: what twice the count is taken from, by class of border ... */
+    const int32_t *class_of;    /* ... and the class of each pixel */
+    int64_t class_apart;
+} eb_row;
 
 typedef struct {
     int64_t field[EB_FIELDS];
     eb_value in, out; /* shapes of what it reads and makes */
     eb_chain chain;
     /* convolutions */
-    int64_t group_in, group_out, blocks; /* channels, filters and blocks of filters of a group */
-    int64_t words;                       /* words of a group's channels */
+    int64_t group_in, group_out, blocks;      /* channels, filters and blocks of filters of a group */
+    int64_t words;                            /* words of a group's channels */
     int64_t padded_rows, padded_columns;
-    int64_t block_bytes, scratch_bytes, prepared_bytes; /* of a block's weights; of the input, all and per group */
-    void *weights;     /* packed: group, block, then as the kernel likes */
-    int32_t *offsets;  /* where each packed entry of the weights looks, from the window's first entry */
-    int64_t pairs, singles;
-    int64_t run_length, runs;               /* real weights: entries in a row, and how many such rows */
-    int32_t *constants;                     /* binary weights: what the count is taken from, by class of border */
+    int64_t conv_rows, conv_columns;          /* of what the step makes, before it is pooled */
+    int64_t row_apart, apart;                 /* real input: from one row of windows to the next, and from one window */
+    int64_t block_bytes;                      /* of a block's weights */
+    int64_t scratch_bytes, prepared_bytes;    /* of the input made ready: all, and a group's share of it */
+    int64_t row_bytes, ring_bytes;            /* of a row of numbers, and of the rows held for pooling: per thread */
+    void *weights;                            /* packed: group, block, then as the kernel likes */
+    int32_t *offsets;                         /* where each packed entry of the weights looks, from the window's first */
+    int64_t pairs, singles;                   /* entries of binary weights */
+    int64_t sums, half_sums, quads;           /* of real ones; with Winograd, of the point ½, and fours of columns */
+    float *transform;                         /* with Winograd: the input's side, (phase, point, column) */
+    int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
     int64_t column_classes;
 } eb_step;
 
 /* What an instruction set provides. Counts are of the connections where weight and input differ. */
-struct eb_kernels {
+typedef struct {
     const char *name;
     int (*supported)(void);
-    /* Binary: the offsets and the bytes of a block; packing one block; the input made ready in place; a tile. */
+    /* Binary: offsets and sizes; one block packed; the input made ready; EB_BLOCK counts for each pixel of a row. */
     void (*bits_layout)(eb_step *step);
     void (*bits_pack)(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed);
     void (*bits_prepare)(const eb_step *step, const uint32_t *planes, void *prepared);
-    void (*bits_tile)(const eb_step *step, const void *prepared, const void *packed, const eb_place *place,
-                      int32_t *counts);
-    int bits_pixels; /* the best width of a tile */
-    /* Real: sums of a tile, EB_BLOCK a pixel. */
-    void (*real_tile)(const eb_step *step, const float *input, const float *packed, const eb_place *place, float *sums);
-    void (*depthwise_tile)(const eb_step *step, const float *input, const float *packed, const eb_place *place,
-                           float *sums);
-    int real_pixels;
-    /* The chain; counts are first taken from the constants of each pixel. */
-    void (*chain_counts)(const eb_chain *chain, const eb_place *place, const int32_t *counts,
-                         const int32_t *const *constants);
-    void (*chain_reals)(const eb_chain *chain, const eb_place *place, const float *sums);
-};
+    void (*bits_row)(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts);
+    /* Real: EB_BLOCK sums for each pixel, of entries at `offsets` from the pixel's own; pixels stand `apart`. */
+    void (*real_row)(const int32_t *offsets, int64_t count, const float *input, int64_t apart, const float *packed,
+                     int64_t pixels, float *sums);
+    void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
+    void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to);
+    void (*winograd_out)(const float *products, int64_t quads, float *sums);
+    /* The largest (divisor 0), or the sum divided, of a window: EB_BLOCK numbers; and the largest over rows anywhere. */
+    void (*pool)(const float *from, int64_t row_apart, int64_t rows, int64_t apart, int64_t columns, float divisor,
+                 float *to);
+    void (*pool_rows)(const float *const *rows, int64_t count, int64_t columns, float *to);
+    void (*chain_counts)(const eb_chain *chain, const eb_row *row, const int32_t *counts);
+    void (*chain_reals)(const eb_chain *chain, const eb_row *row, const float *sums);
+} eb_kernels;
 
 extern const eb_kernels eb_kernels_portable;
 #ifdef EB_HAVE_AVX2
@@ -87,47 +103,68 @@ extern const eb_kernels eb_kernels_avx512;
 extern const eb_kernels eb_kernels_neon;
 #endif
 
-/* Whether every channel has one filter of its own: then channels, not filters, are computed side by side. */
-static inline int eb_is_depthwise(const eb_step *step) {
-    return step->field[EB_KIND] == EB_CONV_REAL && step->group_in == 1 && step->group_out == 1;
-}
-
 const eb_kernels *eb_kernels_named(const char *name); /* NULL: the best one */
+
+typedef struct eb_pool eb_pool;
 
 struct eb_plan {
     const eb_kernels *kernels;
     eb_value *values;
     eb_step *steps;
     int64_t value_count, step_count, answer;
-    int64_t arena_bytes, scratch_bytes;
+    int64_t arena_bytes, scratch_bytes, thread_bytes;
     float **vectors; /* the chains' vectors, to be freed */
     int64_t vector_count;
-    void **arenas; /* one per thread that runs whole images */
-    int arena_count;
-    struct eb_pool *pool;
+    void **arenas; /* one for each image that runs at the same time */
+    int arena_count, threads_per_arena;
+    eb_pool *pool;
 };
 
-/* plan.c */
-int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
-void *eb_aligned(size_t bytes); /* zeroed, a multiple of 64 */
-void eb_aligned_free(void *pointer);
-
-/* steps.c: the part [from, to) of a step's units of work, on one image. */
+/* What a step needs to run on one image. */
 typedef struct {
     const eb_plan *plan;
     const float *image;
     const uint8_t *bytes;
     const float *byte_table;
-    char *arena;
-    char *scratch;
+    char *arena, *scratch; /* values; the input of the step */
+    char *own;             /* what the thread has to itself: a row of numbers, then rows held for pooling */
 } eb_context;
 
-int64_t eb_step_units(const eb_step *step);
+static inline int eb_is_conv(const eb_step *step) {
+    return step->field[EB_KIND] == EB_CONV_BITS || step->field[EB_KIND] == EB_CONV_REAL;
+}
+
+/* Whether every channel has one filter of its own: then channels, not filters, are computed side by side. */
+static inline int eb_is_depthwise(const eb_step *step) {
+    return step->field[EB_KIND] == EB_CONV_REAL && step->group_in == 1 && step->group_out == 1;
+}
+
+static inline void *eb_value_at(const eb_context *context, int64_t id) {
+    return id < 0 ? NULL : context->arena + context->plan->values[id].offset;
+}
+
+/* plan.c, conv_layout.c, winograd.c: each returns 0, with a line of reason, when something is wrong. */
+int eb_fail(char *error, const char *format, ...);
+int eb_check_conv(eb_step *step, int64_t number, char *error);
+int eb_check_pool(eb_step *step, int64_t number, char *error);
+int eb_check_copy(const eb_step *step, int64_t number, char *error);
+int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
+int eb_is_winograd(const eb_step *step);
+int eb_layout_winograd(eb_step *step, const float *given);
+
+/* memory.c */
+void *eb_aligned(size_t bytes); /* zeroed, at a multiple of 64 */
+void eb_aligned_free(void *pointer);
+void eb_place_values(eb_plan *plan);
+
+/* prepare.c, winograd.c, steps.c: the input made ready; then the part [from, to) of the units of work. */
 void eb_step_prepare(const eb_context *context, const eb_step *step);
+void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t row, int64_t *made);
+void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block);
+int64_t eb_step_units(const eb_step *step);
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 
 /* pool.cpp: run work(argument, part) for part 0 .. parts - 1, on as many threads. NULL where threads cannot start. */
-typedef struct eb_pool eb_pool;
 eb_pool *eb_pool_new(int threads);
 int eb_pool_threads(const eb_pool *pool);
 void eb_pool_run(eb_pool *pool, void (*work)(void *argument, int part), void *argument);

@@ -50,7 +50,8 @@ static eb_context context_of(const job *work, int64_t image, int arena) {
     char *memory = work->plan->arenas[arena];
     eb_context context = {work->plan, work->images ? work->images + start : NULL,
                           work->bytes ? work->bytes + start : NULL, work->byte_table, memory,
-                          memory + work->plan->arena_bytes};
+                          memory + work->plan->arena_bytes,
+                          memory + work->plan->arena_bytes + work->plan->scratch_bytes};
     return context;
 }
 
@@ -83,7 +84,9 @@ typedef struct {
 static void run_share(void *argument, int part) {
     const share *work = argument;
     int64_t units = eb_step_units(work->step);
-    eb_step_run(work->context, work->step, units * part / work->parts, units * (part + 1) / work->parts);
+    eb_context own = *work->context;
+    own.own += part * own.plan->thread_bytes;
+    eb_step_run(&own, work->step, units * part / work->parts, units * (part + 1) / work->parts);
 }
 
 /* One image after the other, each step shared out. */
@@ -101,13 +104,19 @@ static void run_shared(const job *work) {
     }
 }
 
-static int make_arenas(eb_plan *plan, int count) {
+/* Memory for `count` images at once, each for as many threads. */
+static int make_arenas(eb_plan *plan, int count, int threads) {
+    if (threads > plan->threads_per_arena) {
+        while (plan->arena_count) eb_aligned_free(plan->arenas[--plan->arena_count]);
+        plan->threads_per_arena = threads;
+    }
     if (plan->arena_count >= count) return 1;
     void **arenas = realloc(plan->arenas, (size_t)count * sizeof *arenas);
     if (!arenas) return 0;
     plan->arenas = arenas;
     while (plan->arena_count < count) {
-        void *arena = eb_aligned((size_t)(plan->arena_bytes + plan->scratch_bytes) + 256);
+        int64_t bytes = plan->arena_bytes + plan->scratch_bytes + plan->threads_per_arena * plan->thread_bytes;
+        void *arena = eb_aligned((size_t)bytes + 256);
         if (!arena) return 0;
         plan->arenas[plan->arena_count++] = arena;
     }
@@ -125,7 +134,7 @@ static int run(job *work, int threads) {
     }
     work->parts = threads;
     int by_image = work->batch >= threads;
-    if (!make_arenas(plan, by_image ? threads : 1)) return -1;
+    if (!make_arenas(plan, by_image ? threads : 1, by_image ? 1 : threads)) return -1;
     if (threads == 1) run_images(work, 0);
     else if (by_image) eb_pool_run(plan->pool, run_images, work);
     else run_shared(work);

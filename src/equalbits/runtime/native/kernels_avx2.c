@@ -1,0 +1,217 @@
+/* AVX2: counting by looking up. A byte of weights holds four bits of one filter, so a vector is a block of filters.
+ *
+ * For four bits of two neighbouring pixels there are 256 tables of 16 entries, 4 kB in all: entry w of a table holds in
+ * its low half how many of w's bits differ from the first pixel's, in its high half from the second's. One vpshufb looks
+ * up 32 filters for two pixels. Three look-ups add up before a half can overflow (3 · 4 < 16). Then the whole bytes are
+ * added to one sum, their high halves to another, and 63 look-ups later the low halves are the first sum less 16 times
+ * the second: they are below 256, so it does not matter that the first sum has wrapped around. */
+#include <immintrin.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 8
+typedef __m256 vec;
+#define v_load _mm256_loadu_ps
+#define v_store _mm256_storeu_ps
+#define v_set _mm256_set1_ps
+#define v_add _mm256_add_ps
+#define v_mul _mm256_mul_ps
+#define v_div _mm256_div_ps
+#define v_min _mm256_min_ps /* both give their second operand where one is not a number */
+#define v_max _mm256_max_ps
+#define v_at_least_0(v) _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GE_OQ)
+#define v_bits(v) ((uint32_t)_mm256_movemask_ps(v_at_least_0(v)))
+#define v_sign(v) _mm256_blendv_ps(_mm256_set1_ps(-1), _mm256_set1_ps(1), v_at_least_0(v))
+#define v_prelu(v, slope) _mm256_blendv_ps(_mm256_mul_ps(v, slope), v, v_at_least_0(v))
+
+static inline vec v_from_counts(const void *constant, const void *count) {
+    __m256i twice = _mm256_slli_epi32(_mm256_loadu_si256(count), 1);
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(constant), twice));
+}
+
+#include "simd.h"
+
+enum { PAIRS = 4, LOOKUPS = 63, SUM_TILE = 3 };
+
+/* Unrolled, so that the sums stay in registers. */
+#define EACH_PAIR _Pragma("GCC unroll 4") for (int p = 0; p < pairs; p++)
+#define EACH_PIXEL _Pragma("GCC unroll 3") for (int p = 0; p < pixels; p++)
+
+static uint8_t tables[256][16] __attribute__((aligned(64)));
+
+static int supported(void) {
+    for (int pair = 0; pair < 256; pair++)
+        for (int w = 0; w < 16; w++)
+            tables[pair][w] = (uint8_t)(__builtin_popcount((unsigned)((pair & 15) ^ w)) +
+                                        16 * __builtin_popcount((unsigned)((pair >> 4) ^ w)));
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static int64_t quads_of(const eb_step *step) { return (step->group_in + 3) / 4; }
+
+/* An entry for four channels of every tap. Pruned weights are counted twice, their pruned bits as 1 and as 0. */
+static void bits_layout(eb_step *step) {
+    const int64_t *field = step->field, quads = quads_of(step), columns = step->padded_columns;
+    const int64_t entries = field[EB_KERNEL_H] * field[EB_KERNEL_W] * quads;
+    step->singles = field[EB_KEPT] < 0 ? entries : 2 * entries;
+    step->block_bytes = 4 * EB_BLOCK + step->singles * EB_BLOCK;
+    step->prepared_bytes = (step->padded_rows * quads * columns + 32) * 2;
+    step->offsets = calloc((size_t)step->singles, sizeof *step->offsets);
+    for (int64_t i = 0; step->offsets && i < step->singles; i++) {
+        int64_t tap = i % entries / quads, row = tap / field[EB_KERNEL_W], column = tap % field[EB_KERNEL_W];
+        step->offsets[i] = (int32_t)((row * field[EB_DILATION_H] * quads + i % quads) * columns +
+                                     column * field[EB_DILATION_W]);
+    }
+}
+
+/* How many connections of each filter are pruned, then the entries, a byte for each filter. */
+static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed) {
+    const int64_t quads = quads_of(step), taps = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W];
+    const int64_t per_filter = taps * step->words, entries = taps * quads;
+    int32_t *pruned = packed;
+    uint8_t *to = (uint8_t *)(pruned + EB_BLOCK);
+    for (int lane = 0; lane < EB_BLOCK; lane++, sign += per_filter) {
+        pruned[lane] = 0;
+        for (int64_t i = 0; i < entries; i++) {
+            int64_t channel = i % quads * 4, left = step->group_in - channel, word = i / quads * step->words + channel / 32;
+            unsigned used = left >= 4 ? 15 : (1u << left) - 1, bits = sign[word] >> channel % 32 & used;
+            unsigned gone = kept ? ~(kept[lane * per_filter + word] >> channel % 32) & used : 0;
+            to[i * EB_BLOCK + lane] = (uint8_t)bits;
+            if (kept) to[(entries + i) * EB_BLOCK + lane] = (uint8_t)(bits | gone);
+            pruned[lane] += __builtin_popcount(gone);
+        }
+    }
+}
+
+/* Four bits of each pixel, and of the next one a window looks at, as the place of a table. */
+static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
+    const int64_t quads = quads_of(step), columns = step->padded_columns, apart = step->field[EB_STRIDE_W];
+    for (int64_t group = 0; group < step->field[EB_GROUPS]; group++) {
+        uint16_t *to = (uint16_t *)((char *)prepared + group * step->prepared_bytes);
+        for (int64_t row = 0; row < step->padded_rows; row++, planes += step->words * columns)
+            for (int64_t quad = 0; quad < quads; quad++, to += columns) {
+                const uint32_t *from = planes + quad / 8 * columns;
+                const int shift = (int)(quad % 8 * 4);
+                for (int64_t x = 0; x < columns; x++) to[x] = (uint16_t)((from[x] >> shift & 15) << 4);
+                for (int64_t x = 0; x + apart < columns; x++) to[x] |= (uint16_t)((from[x + apart] >> shift & 15) << 8);
+            }
+    }
+}
+
+INLINE __m256i look_up(const uint16_t *pair, __m256i weight) {
+    const __m128i *table = (const __m128i *)((const char *)tables + *pair);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(table)), weight);
+}
+
+static void add_bytes(int32_t *counts, __m256i bytes) {
+    uint8_t spread[EB_BLOCK];
+    _mm256_storeu_si256((__m256i *)spread, bytes);
+    for (int i = 0; i < EB_BLOCK; i += 8) {
+        __m256i *at = (__m256i *)(counts + i);
+        __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(spread + i)));
+        _mm256_storeu_si256(at, _mm256_add_epi32(_mm256_loadu_si256(at), wide));
+    }
+}
+
+/* Counts of neighbouring pixels, two by two; a last odd one is counted with whatever stands next to it. */
+INLINE void count_pairs(const int pairs, const int64_t apart, const eb_step *step, const uint16_t *input,
+                        const uint8_t *weight, int32_t *counts) {
+    const __m256i low = _mm256_set1_epi8(15);
+    memset(counts, 0, sizeof *counts * 2 * EB_BLOCK * (size_t)pairs);
+    for (int64_t start = 0; start < step->singles; start += LOOKUPS) {
+        int64_t end = start + LOOKUPS < step->singles ? start + LOOKUPS : step->singles;
+        __m256i whole[PAIRS], high[PAIRS];
+        EACH_PAIR whole[p] = high[p] = _mm256_setzero_si256();
+        int64_t k = start;
+        for (; k + 3 <= end; k += 3, weight += 3 * EB_BLOCK) {
+            const uint16_t *a = input + step->offsets[k], *b = input + step->offsets[k + 1], *c = input + step->offsets[k + 2];
+            const __m256i w0 = _mm256_loadu_si256((const __m256i *)weight);
+            const __m256i w1 = _mm256_loadu_si256((const __m256i *)(weight + 32));
+            const __m256i w2 = _mm256_loadu_si256((const __m256i *)(weight + 64));
+            EACH_PAIR {
+                const int64_t at = 2 * p * apart;
+                __m256i t = _mm256_add_epi8(_mm256_add_epi8(look_up(a + at, w0), look_up(b + at, w1)), look_up(c + at, w2));
+                whole[p] = _mm256_add_epi8(whole[p], t);
+                high[p] = _mm256_add_epi8(high[p], _mm256_and_si256(_mm256_srli_epi16(t, 4), low));
+            }
+        }
+        for (; k < end; k++, weight += EB_BLOCK) {
+            const uint16_t *a = input + step->offsets[k];
+            const __m256i w0 = _mm256_loadu_si256((const __m256i *)weight);
+            EACH_PAIR {
+                __m256i t = look_up(a + 2 * p * apart, w0);
+                whole[p] = _mm256_add_epi8(whole[p], t);
+                high[p] = _mm256_add_epi8(high[p], _mm256_and_si256(_mm256_srli_epi16(t, 4), low));
+            }
+        }
+        EACH_PAIR {
+            __m256i sixteen = _mm256_andnot_si256(low, _mm256_slli_epi16(high[p], 4));
+            add_bytes(counts + 2 * p * EB_BLOCK, _mm256_sub_epi8(whole[p], sixteen));
+            add_bytes(counts + (2 * p + 1) * EB_BLOCK, high[p]);
+        }
+    }
+}
+
+INLINE void count_row(const int64_t apart, const eb_step *step, const uint16_t *input, const uint8_t *weight,
+                      int32_t *counts) {
+    for (int64_t left = step->conv_columns; left > 0; left -= 2 * PAIRS, input += 2 * PAIRS * apart, counts += 2 * PAIRS * EB_BLOCK)
+        switch (left > 6 ? 4 : (left + 1) / 2) {
+        case 4: count_pairs(4, apart, step, input, weight, counts); break;
+        case 3: count_pairs(3, apart, step, input, weight, counts); break;
+        case 2: count_pairs(2, apart, step, input, weight, counts); break;
+        default: count_pairs(1, apart, step, input, weight, counts);
+        }
+}
+
+static void bits_row(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts) {
+    const int64_t apart = step->field[EB_STRIDE_W], *field = step->field;
+    const int32_t *pruned = packed;
+    const uint8_t *weight = (const uint8_t *)(pruned + EB_BLOCK);
+    const uint16_t *input = prepared;
+    input += row * field[EB_STRIDE_H] * quads_of(step) * step->padded_columns;
+    if (apart == 1) count_row(1, step, input, weight, counts);
+    else if (apart == 2) count_row(2, step, input, weight, counts);
+    else count_row(apart, step, input, weight, counts);
+    for (int64_t i = 0; field[EB_KEPT] >= 0 && i < step->conv_columns * EB_BLOCK; i++)
+        counts[i] = (counts[i] - pruned[i % EB_BLOCK]) / 2;
+}
+
+INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, const float *input, int64_t apart,
+                       const float *weight, float *sums) {
+    __m256 s[SUM_TILE][VECS];
+    EACH_PIXEL EACH s[p][i] = _mm256_setzero_ps();
+    for (int64_t k = 0; k < count; k++, weight += EB_BLOCK) {
+        __m256 a[SUM_TILE];
+        EACH_PIXEL a[p] = _mm256_broadcast_ss(input + offsets[k] + p * apart);
+        EACH {
+            const __m256 w = _mm256_loadu_ps(weight + i * LANES);
+            EACH_PIXEL s[p][i] = _mm256_fmadd_ps(w, a[p], s[p][i]);
+        }
+    }
+    EACH_PIXEL EACH _mm256_storeu_ps(sums + p * EB_BLOCK + i * LANES, s[p][i]);
+}
+
+static void real_row(const int32_t *offsets, int64_t count, const float *input, int64_t apart, const float *packed,
+                     int64_t pixels, float *sums) {
+    for (; pixels >= SUM_TILE; pixels -= SUM_TILE, input += SUM_TILE * apart, sums += SUM_TILE * EB_BLOCK)
+        sum_pixels(SUM_TILE, offsets, count, input, apart, packed, sums);
+    if (pixels == 2) sum_pixels(2, offsets, count, input, apart, packed, sums);
+    if (pixels == 1) sum_pixels(1, offsets, count, input, apart, packed, sums);
+}
+
+const eb_kernels eb_kernels_avx2 = {
+    .name = "avx2",
+    .supported = supported,
+    .bits_layout = bits_layout,
+    .bits_pack = bits_pack,
+    .bits_prepare = bits_prepare,
+    .bits_row = bits_row,
+    .real_row = real_row,
+    .depthwise_row = depthwise_row,
+    .winograd_in = winograd_in,
+    .winograd_out = winograd_out,
+    .pool = pool,
+    .pool_rows = pool_rows,
+    .chain_counts = chain_counts,
+    .chain_reals = chain_reals,
+};

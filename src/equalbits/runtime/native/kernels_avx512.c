@@ -1,0 +1,227 @@
+/* AVX-512 with VPOPCNTDQ (Ice Lake, Zen 4 and later): a lane of 32 bits is a filter, a block is two vectors.
+ *
+ * Counting where weights and input differ takes xor, popcount and add: three instructions a vector. Adding two
+ * differences x1 and x2 to a running sum s by carry-save takes fewer, because the parity x1 ^ x2 can be prepared on both
+ * sides: with W = w1 ^ w2 (packed) and A = a1 ^ a2 (prepared once per pixel),
+ *     next = s ^ W ^ A,   carry = s where s differs from next, else x1 = w1 ^ a1,
+ * so two vectors take three logic instructions, one popcount (of the carry) and one add. The count is
+ * popcount(s) + 2 · (sum of the carries). */
+#include <immintrin.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANES 16
+typedef __m512 vec;
+#define v_load _mm512_loadu_ps
+#define v_store _mm512_storeu_ps
+#define v_set _mm512_set1_ps
+#define v_add _mm512_add_ps
+#define v_mul _mm512_mul_ps
+#define v_div _mm512_div_ps
+#define v_min _mm512_min_ps /* both give their second operand where one is not a number */
+#define v_max _mm512_max_ps
+#define v_at_least_0(v) _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GE_OQ)
+#define v_bits(v) ((uint32_t)v_at_least_0(v))
+#define v_sign(v) _mm512_mask_blend_ps(v_at_least_0(v), _mm512_set1_ps(-1), _mm512_set1_ps(1))
+#define v_prelu(v, slope) _mm512_mask_mul_ps(v, (__mmask16)~v_at_least_0(v), v, slope)
+
+static inline vec v_from_counts(const void *constant, const void *count) {
+    __m512i twice = _mm512_slli_epi32(_mm512_loadu_si512(count), 1);
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(constant), twice));
+}
+
+#include "simd.h"
+
+enum { TILE = 7, SUM_TILE = 14 }; /* pixels that are counted or summed together: they fill the registers */
+
+/* Unrolled, so that the sums stay in registers. */
+#define EACH_PIXEL _Pragma("GCC unroll 14") for (int p = 0; p < pixels; p++)
+
+static int supported(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vpopcntdq");
+}
+
+/* The words of every tap in pairs, then those left over; of pruned weights all are left over. */
+static void bits_layout(eb_step *step) {
+    const int64_t *field = step->field, words = step->words, columns = step->padded_columns;
+    const int64_t taps = field[EB_KERNEL_H] * field[EB_KERNEL_W], pruned = field[EB_KEPT] >= 0;
+    const int64_t paired = pruned ? 0 : words / 2;
+    step->pairs = taps * paired;
+    step->singles = taps * (words - 2 * paired);
+    step->block_bytes = taps * words * EB_BLOCK * 4 * (pruned ? 2 : 1);
+    step->prepared_bytes = step->padded_rows * words * columns * 4;
+    int32_t *pair = step->offsets = calloc((size_t)(step->pairs + step->singles), sizeof *step->offsets);
+    if (!pair) return;
+    int32_t *single = pair + step->pairs;
+    for (int64_t tap = 0; tap < taps; tap++) {
+        int64_t row = tap / field[EB_KERNEL_W] * field[EB_DILATION_H], column = tap % field[EB_KERNEL_W] * field[EB_DILATION_W];
+        for (int64_t word = 0; word < words; word += word < 2 * paired ? 2 : 1) {
+            int32_t offset = (int32_t)((row * words + word) * columns + column);
+            if (word < 2 * paired) *pair++ = offset;
+            else *single++ = offset;
+        }
+    }
+}
+
+static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed) {
+    const int64_t words = step->words, taps = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W];
+    uint32_t *pair = packed, *single = pair + step->pairs * 2 * EB_BLOCK;
+    for (int64_t i = 0; i < taps * words; i++) {
+        const uint32_t *from = sign + i;
+        const int64_t word = i % words, per_filter = taps * words;
+        if (!kept && word < words / 2 * 2) { /* w1, then w1 ^ w2 */
+            for (int lane = 0; lane < EB_BLOCK; lane++, from += per_filter) *pair++ = word % 2 ? from[0] ^ from[-1] : *from;
+            continue;
+        }
+        for (int lane = 0; lane < EB_BLOCK; lane++, from += per_filter) *single++ = *from;
+        for (int lane = 0; kept && lane < EB_BLOCK; lane++) *single++ = kept[i + lane * per_filter];
+    }
+}
+
+/* a1, then a1 ^ a2: the second word of each pair becomes the parity of both. */
+static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
+    const int64_t words = step->words, columns = step->padded_columns;
+    const int64_t paired = step->field[EB_KEPT] >= 0 ? 0 : words / 2 * 2;
+    uint32_t *to = prepared;
+    for (int64_t row = 0; row < step->field[EB_GROUPS] * step->padded_rows; row++)
+        for (int64_t word = 0; word < words; word++, planes += columns, to += columns) {
+            memcpy(to, planes, (size_t)columns * 4);
+            if (word < paired && word % 2)
+                for (int64_t x = 0; x < columns; x++) to[x] ^= planes[x - columns];
+        }
+}
+
+/* One pair into one running sum. The order is the machine's best, and leaves the compiler no registers to shuffle. */
+#define ADD_PAIR(s, carries, w1, w12)                                                                                 \
+    __asm__("vpxord %[a1], %[w], %[x]\n\t"                                                                            \
+            "vmovdqa64 %[sum], %[c]\n\t"                                                                              \
+            "vpternlogd $0x96, %[a12], %[ww], %[sum]\n\t"                                                             \
+            "vpternlogd $0xb2, %[x], %[sum], %[c]\n\t"                                                                \
+            "vpopcntd %[c], %[c]\n\t"                                                                                 \
+            "vpaddd %[c], %[t], %[t]"                                                                                 \
+            : [sum] "+v"(s), [t] "+v"(carries), [x] "=&v"(x), [c] "=&v"(c)                                            \
+            : [a1] "v"(a1), [a12] "v"(a12), [w] "v"(w1), [ww] "v"(w12))
+
+INLINE void add_single(__m512i *s, __m512i *carries, __m512i difference) {
+    __m512i carry = _mm512_and_si512(*s, difference);
+    *s = _mm512_xor_si512(*s, difference);
+    *carries = _mm512_add_epi32(*carries, _mm512_popcnt_epi32(carry));
+}
+
+INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *step, const uint32_t *input,
+                         const uint32_t *weight, int32_t *counts) {
+    __m512i s[TILE][2], t[TILE][2];
+    const int64_t columns = step->padded_columns;
+    EACH_PIXEL s[p][0] = s[p][1] = t[p][0] = t[p][1] = _mm512_setzero_si512();
+    for (int64_t k = 0; k < step->pairs; k++, weight += 2 * EB_BLOCK) {
+        const uint32_t *first = input + step->offsets[k], *parity = first + columns;
+        const __m512i w0 = _mm512_load_si512(weight), w1 = _mm512_load_si512(weight + 16);
+        const __m512i v0 = _mm512_load_si512(weight + 32), v1 = _mm512_load_si512(weight + 48);
+        EACH_PIXEL {
+            const __m512i a1 = _mm512_set1_epi32((int)first[p * apart]), a12 = _mm512_set1_epi32((int)parity[p * apart]);
+            __m512i x, c;
+            ADD_PAIR(s[p][0], t[p][0], w0, v0);
+            ADD_PAIR(s[p][1], t[p][1], w1, v1);
+        }
+    }
+    const int pruned = step->field[EB_KEPT] >= 0;
+    for (int64_t k = 0; k < step->singles; k++, weight += pruned ? 2 * EB_BLOCK : EB_BLOCK) {
+        const uint32_t *first = input + step->offsets[step->pairs + k];
+        const __m512i w0 = _mm512_load_si512(weight), w1 = _mm512_load_si512(weight + 16);
+        const __m512i all = _mm512_set1_epi32(-1);
+        const __m512i k0 = pruned ? _mm512_load_si512(weight + 32) : all, k1 = pruned ? _mm512_load_si512(weight + 48) : all;
+        EACH_PIXEL { /* 0x28: (weight ^ input) & kept */
+            const __m512i a = _mm512_set1_epi32((int)first[p * apart]);
+            add_single(&s[p][0], &t[p][0], _mm512_ternarylogic_epi32(w0, a, k0, 0x28));
+            add_single(&s[p][1], &t[p][1], _mm512_ternarylogic_epi32(w1, a, k1, 0x28));
+        }
+    }
+    EACH_PIXEL
+        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+            _mm512_storeu_si512(counts + p * EB_BLOCK + 16 * i,
+                                _mm512_add_epi32(_mm512_popcnt_epi32(s[p][i]), _mm512_slli_epi32(t[p][i], 1)));
+}
+
+INLINE void count_row(const int64_t apart, const eb_step *step, const uint32_t *input, const uint32_t *packed,
+                      int32_t *counts) {
+    int64_t left = step->conv_columns;
+    for (; left >= TILE; left -= TILE, input += TILE * apart, counts += TILE * EB_BLOCK)
+        count_pixels(TILE, apart, step, input, packed, counts);
+    switch (left) {
+    case 1: count_pixels(1, apart, step, input, packed, counts); break;
+    case 2: count_pixels(2, apart, step, input, packed, counts); break;
+    case 3: count_pixels(3, apart, step, input, packed, counts); break;
+    case 4: count_pixels(4, apart, step, input, packed, counts); break;
+    case 5: count_pixels(5, apart, step, input, packed, counts); break;
+    case 6: count_pixels(6, apart, step, input, packed, counts); break;
+    default: break;
+    }
+}
+
+static void bits_row(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts) {
+    const int64_t apart = step->field[EB_STRIDE_W];
+    const uint32_t *input = prepared;
+    input += row * step->field[EB_STRIDE_H] * step->words * step->padded_columns;
+    if (apart == 1) count_row(1, step, input, packed, counts);
+    else if (apart == 2) count_row(2, step, input, packed, counts);
+    else count_row(apart, step, input, packed, counts);
+}
+
+INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, const float *input, const int64_t apart,
+                       const float *weight, float *sums) {
+    __m512 s[SUM_TILE][2];
+    EACH_PIXEL s[p][0] = s[p][1] = _mm512_setzero_ps();
+    for (int64_t k = 0; k < count; k++, weight += EB_BLOCK) {
+        const float *from = input + offsets[k];
+        const __m512 w0 = _mm512_load_ps(weight), w1 = _mm512_load_ps(weight + 16);
+        EACH_PIXEL {
+            const __m512 a = _mm512_set1_ps(from[p * apart]);
+            s[p][0] = _mm512_fmadd_ps(w0, a, s[p][0]);
+            s[p][1] = _mm512_fmadd_ps(w1, a, s[p][1]);
+        }
+    }
+    EACH_PIXEL
+        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) _mm512_storeu_ps(sums + p * EB_BLOCK + 16 * i, s[p][i]);
+}
+
+INLINE void sum_row(const int64_t apart, const int32_t *offsets, int64_t count, const float *input, const float *packed,
+                    int64_t pixels, float *sums) {
+    for (int64_t tiles = (pixels + SUM_TILE - 1) / SUM_TILE; tiles; tiles--) {
+        const int64_t tile = (pixels + tiles - 1) / tiles; /* as even as they can be */
+#define CASE(n) case n: sum_pixels(n, offsets, count, input, apart, packed, sums); break;
+        switch (tile) {
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
+            CASE(14)
+        default: break;
+        }
+#undef CASE
+        pixels -= tile;
+        input += tile * apart;
+        sums += tile * EB_BLOCK;
+    }
+}
+
+static void real_row(const int32_t *offsets, int64_t count, const float *input, int64_t apart, const float *packed,
+                     int64_t pixels, float *sums) {
+    if (apart == 1) sum_row(1, offsets, count, input, packed, pixels, sums);
+    else sum_row(apart, offsets, count, input, packed, pixels, sums);
+}
+
+const eb_kernels eb_kernels_avx512 = {
+    .name = "avx512",
+    .supported = supported,
+    .bits_layout = bits_layout,
+    .bits_pack = bits_pack,
+    .bits_prepare = bits_prepare,
+    .bits_row = bits_row,
+    .real_row = real_row,
+    .depthwise_row = depthwise_row,
+    .winograd_in = winograd_in,
+    .winograd_out = winograd_out,
+    .pool = pool,
+    .pool_rows = pool_rows,
+    .chain_counts = chain_counts,
+    .chain_reals = chain_reals,
+};

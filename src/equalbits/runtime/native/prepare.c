@@ -1,0 +1,92 @@
+/* The input of a step made ready, before its units of work are shared out. */
+#include <string.h>
+
+#include "core.h"
+
+/* The image as reals: `pixel_apart` and `channel_apart` say where a pixel and a channel stand, in lines of `line`. */
+static void load_image(const eb_context *context, const eb_value *image, float *to, int64_t line, int64_t pixel_apart,
+                       int64_t channel_apart) {
+    for (int64_t channel = 0; channel < image->channels; channel++) {
+        const float *table = context->byte_table ? context->byte_table + channel * 256 : NULL;
+        for (int64_t row = 0; row < image->rows; row++) {
+            float *at = to + row * line + channel * channel_apart;
+            const int64_t start = (channel * image->rows + row) * image->columns;
+            const uint8_t *bytes = context->bytes ? context->bytes + start : NULL;
+            const float *reals = context->image ? context->image + start : NULL;
+            if (bytes)
+                for (int64_t x = 0; x < image->columns; x++) at[x * pixel_apart] = table[bytes[x]];
+            else if (pixel_apart == 1) memcpy(at, reals, (size_t)image->columns * 4);
+            else
+                for (int64_t x = 0; x < image->columns; x++) at[x * pixel_apart] = reals[x];
+        }
+    }
+}
+
+/* The channels [from, from + count) of a row of bits as words of their own, shifted into place. */
+static void group_words(const uint32_t *row, const eb_value *bits, int64_t from, int64_t count, uint32_t *to,
+                        int64_t to_columns) {
+    const int64_t columns = bits->columns;
+    for (int64_t word = 0; word * 32 < count; word++) {
+        int64_t bit = from + word * 32, left = count - word * 32;
+        const uint32_t *low = row + bit / 32 * columns;
+        int shift = (int)(bit % 32);
+        int spills = shift && bit / 32 + 1 < bits->words;
+        uint32_t mask = left >= 32 ? UINT32_MAX : (UINT32_C(1) << left) - 1;
+        for (int64_t x = 0; x < columns; x++) {
+            uint32_t value = low[x] >> shift;
+            if (spills) value |= low[x + columns] << (32 - shift);
+            to[word * to_columns + x] = value & mask;
+        }
+    }
+}
+
+/* Bits with a border of 0 bits, by group: (group, row, word, column); then as the kernel likes them. */
+static void prepare_bits(const eb_context *context, const eb_step *step) {
+    const uint32_t *bits = (const uint32_t *)(context->arena + context->plan->values[step->field[EB_IN]].offset);
+    const int64_t *field = step->field, per_row = step->words * step->padded_columns;
+    const int64_t planes_words = field[EB_GROUPS] * step->padded_rows * per_row;
+    uint32_t *planes = (uint32_t *)context->scratch;
+    memset(planes, 0, (size_t)planes_words * 4);
+    for (int64_t group = 0; group < field[EB_GROUPS]; group++) {
+        uint32_t *to = planes + (group * step->padded_rows + field[EB_PAD_TOP]) * per_row + field[EB_PAD_LEFT];
+        for (int64_t row = 0; row < step->in.rows; row++)
+            group_words(bits + row * step->in.words * step->in.columns, &step->in, group * step->group_in,
+                        step->group_in, to + row * per_row, step->padded_columns);
+    }
+    context->plan->kernels->bits_prepare(step, planes, planes + planes_words);
+}
+
+/* A plane of reals: the inside of each line from `from` (unless it is NULL), zeros around it. */
+static void pad_plane(const eb_step *step, int64_t channels, const float *from, float *to) {
+    const int64_t line = step->padded_columns * channels, left = step->field[EB_PAD_LEFT] * channels;
+    const int64_t inside = step->in.columns * channels, top = step->field[EB_PAD_TOP];
+    memset(to, 0, (size_t)(top * line) * 4);
+    for (int64_t row = top; row < top + step->in.rows; row++) {
+        float *at = to + row * line;
+        memset(at, 0, (size_t)left * 4);
+        if (from) memcpy(at + left, from + (row - top) * inside, (size_t)inside * 4);
+        memset(at + left + inside, 0, (size_t)(line - left - inside) * 4);
+    }
+    memset(to + (top + step->in.rows) * line, 0, (size_t)(step->field[EB_PAD_BOTTOM] * line) * 4);
+}
+
+static void prepare_reals(const eb_context *context, const eb_step *step) {
+    if (!step->scratch_bytes) return;
+    float *padded = (float *)context->scratch;
+    const int64_t line = step->padded_columns, plane = step->padded_rows * line;
+    if (step->in.kind == EB_REAL) {
+        pad_plane(step, step->in.channels,
+                  (const float *)(context->arena + context->plan->values[step->field[EB_IN]].offset), padded);
+        return;
+    }
+    for (int64_t channel = 0; channel < step->in.channels; channel++) pad_plane(step, 1, NULL, padded + channel * plane);
+    load_image(context, &step->in, padded + step->field[EB_PAD_TOP] * line + step->field[EB_PAD_LEFT], line, 1, plane);
+}
+
+void eb_step_prepare(const eb_context *context, const eb_step *step) {
+    if (step->field[EB_KIND] == EB_CONV_BITS) prepare_bits(context, step);
+    if (step->field[EB_KIND] == EB_CONV_REAL) prepare_reals(context, step);
+    if (step->field[EB_KIND] == EB_LOAD)
+        load_image(context, &step->in, (float *)context->scratch, step->in.columns * step->in.channels,
+                   step->in.channels, 1);
+}

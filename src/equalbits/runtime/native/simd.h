@@ -1,0 +1,169 @@
+/* What is written once for every instruction set. The file that includes this defines a vector of LANES floats:
+ *   vec, v_load, v_store, v_set, v_add, v_mul, v_div, v_min, v_max, v_prelu (v where it is at least 0, else v · slope),
+ *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0),
+ *   v_from_counts (constant - 2 count, as float).
+ * The chain fuses no product with a sum, so that every engine rounds alike. */
+#include "core.h"
+
+enum { VECS = EB_BLOCK / LANES };
+
+#define INLINE static inline __attribute__((always_inline))
+#define EACH _Pragma("GCC unroll 8") for (int i = 0; i < VECS; i++)
+
+INLINE void store_block(float *to, const vec *v, int lanes) {
+    if (lanes == EB_BLOCK) {
+        EACH v_store(to + i * LANES, v[i]);
+        return;
+    }
+    float whole[EB_BLOCK];
+    EACH v_store(whole + i * LANES, v[i]);
+    for (int lane = 0; lane < lanes; lane++) to[lane] = whole[lane];
+}
+
+/* A vector of the chain, read once for all pixels. */
+#define VECTOR(name, part)                                                                                            \
+    vec name[VECS];                                                                                                   \
+    EACH name[i] = parts & (part) ? v_load(chain->name + row->channel + i * LANES) : v_set(0)
+#define AFFINE(number, part)                                                                                          \
+    if (parts & (part)) EACH v[i] = v_add(v_mul(v[i], gain##number[i]), shift##number[i])
+
+INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *row, const float *sums, const int32_t *counts) {
+    VECTOR(scale, EB_HAS_SCALE); VECTOR(bias, EB_HAS_BIAS);
+    VECTOR(gain1, EB_HAS_AFFINE1); VECTOR(shift1, EB_HAS_AFFINE1); VECTOR(slope1, EB_HAS_SLOPE1);
+    VECTOR(gain2, EB_HAS_AFFINE2); VECTOR(shift2, EB_HAS_AFFINE2);
+    VECTOR(gain3, EB_HAS_AFFINE3); VECTOR(shift3, EB_HAS_AFFINE3); VECTOR(slope2, EB_HAS_SLOPE2);
+    VECTOR(gain4, EB_HAS_AFFINE4); VECTOR(shift4, EB_HAS_AFFINE4);
+    VECTOR(gain5, EB_HAS_AFFINE5); VECTOR(shift5, EB_HAS_AFFINE5);
+    const uint32_t used = row->lanes == 32 ? UINT32_MAX : (UINT32_C(1) << row->lanes) - 1;
+    const int lanes = row->lanes;
+    for (int64_t pixel = 0; pixel < row->pixels; pixel++) {
+        const int64_t at = pixel * row->apart;
+        vec v[VECS];
+        if (counts) {
+            const int32_t *constants = row->constants + row->class_of[pixel] * row->class_apart;
+            EACH v[i] = v_from_counts(constants + i * LANES, counts + pixel * EB_BLOCK + i * LANES);
+        } else {
+            EACH v[i] = v_load(sums + pixel * EB_BLOCK + i * LANES);
+        }
+        if (parts & EB_HAS_SCALE) EACH v[i] = v_mul(v[i], scale[i]);
+        if (parts & EB_HAS_BIAS) EACH v[i] = v_add(v[i], bias[i]);
+        AFFINE(1, EB_HAS_AFFINE1);
+        if (parts & EB_HAS_SLOPE1) EACH v[i] = v_prelu(v[i], slope1[i]);
+        AFFINE(2, EB_HAS_AFFINE2);
+        if (parts & EB_HAS_RESIDUAL) EACH v[i] = v_add(v[i], v_load(row->residual + at + i * LANES));
+        AFFINE(3, EB_HAS_AFFINE3);
+        if (parts & EB_HAS_SLOPE2) EACH v[i] = v_prelu(v[i], slope2[i]);
+        AFFINE(4, EB_HAS_AFFINE4);
+        if (parts & EB_HAS_CLAMP) EACH v[i] = v_min(v_set(chain->high), v_max(v_set(chain->low), v[i]));
+        if (parts & EB_HAS_SIGN_REAL) {
+            vec sign[VECS];
+            EACH sign[i] = v_sign(v[i]);
+            store_block(row->out + at, sign, lanes);
+        } else if (parts & EB_HAS_OUT) {
+            store_block(row->out + at, v, lanes);
+        }
+        AFFINE(5, EB_HAS_AFFINE5);
+        if (parts & EB_HAS_BITS) {
+            uint32_t word = 0;
+            EACH word |= v_bits(v[i]) << i * LANES;
+            row->bits[pixel] = word & used;
+        }
+    }
+}
+
+/* The chains of common networks are compiled as they are; any other asks at every part. */
+#define COMMON(parts) case parts: run_chain(parts, chain, row, sums, counts); break;
+INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *sums, const int32_t *counts) {
+    enum { ACTIVE = EB_HAS_SLOPE1 | EB_HAS_AFFINE2, ADDED = EB_HAS_RESIDUAL | EB_HAS_OUT };
+    switch (chain->parts) {
+        COMMON(ACTIVE | ADDED)
+        COMMON(ACTIVE | ADDED | EB_HAS_BITS)
+        COMMON(ACTIVE | EB_HAS_OUT)
+        COMMON(EB_HAS_SCALE | ACTIVE | ADDED | EB_HAS_BITS)
+        COMMON(EB_HAS_AFFINE1 | ADDED | EB_HAS_BITS)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | ADDED | EB_HAS_BITS)
+        COMMON(EB_HAS_OUT | EB_HAS_BITS)
+        COMMON(EB_HAS_OUT)
+    default: run_chain(chain->parts, chain, row, sums, counts);
+    }
+}
+
+static void chain_counts(const eb_chain *chain, const eb_row *row, const int32_t *counts) {
+    choose_chain(chain, row, NULL, counts);
+}
+
+static void chain_reals(const eb_chain *chain, const eb_row *row, const float *sums) {
+    choose_chain(chain, row, sums, NULL);
+}
+
+/* Depthwise: a lane is a channel, with weights of its own for each tap. */
+static void depthwise_row(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums) {
+    for (int64_t pixel = 0; pixel < pixels; pixel++, input += step->apart, sums += EB_BLOCK) {
+        vec v[VECS];
+        EACH v[i] = v_set(0);
+        for (int64_t tap = 0; tap < step->sums; tap++) {
+            const float *from = input + step->offsets[tap], *weight = packed + tap * step->in.channels;
+            EACH v[i] = v_add(v[i], v_mul(v_load(from + i * LANES), v_load(weight + i * LANES)));
+        }
+        EACH v_store(sums + i * LANES, v[i]);
+    }
+}
+
+/* The largest (divisor 0), or the sum divided. Sums go row by row: the order is part of the definition. */
+static void pool(const float *from, int64_t row_apart, int64_t rows, int64_t apart, int64_t columns, float divisor,
+                 float *to) {
+    vec v[VECS];
+    EACH v[i] = divisor == 0 ? v_load(from + i * LANES) : v_set(0);
+    for (int64_t row = 0; row < rows; row++, from += row_apart)
+        for (int64_t column = 0; column < columns; column++) {
+            const float *at = from + column * apart;
+            if (divisor == 0) EACH v[i] = v_max(v_load(at + i * LANES), v[i]);
+            else EACH v[i] = v_add(v[i], v_load(at + i * LANES));
+        }
+    if (divisor != 0) EACH v[i] = v_div(v[i], v_set(divisor));
+    EACH v_store(to + i * LANES, v[i]);
+}
+
+/* The largest of a window over rows that lie anywhere, EB_BLOCK numbers a pixel. */
+static void pool_rows(const float *const *rows, int64_t count, int64_t columns, float *to) {
+    vec v[VECS];
+    EACH v[i] = v_load(rows[0] + i * LANES);
+    for (int64_t row = 0; row < count; row++)
+        for (int64_t column = 0; column < columns; column++)
+            EACH v[i] = v_max(v_load(rows[row] + column * EB_BLOCK + i * LANES), v[i]);
+    EACH v_store(to + i * LANES, v[i]);
+}
+
+/* A line's columns, every fourth in a row of its own, to the points: (point, quad). Quads come in whole vectors. */
+static void winograd_in(const float *transform, const float *columns, int64_t quads, float *to) {
+    const int64_t line = quads + EB_QUADS;
+    for (int64_t quad = 0; quad < quads; quad += LANES) {
+        vec d[EB_POINTS];
+        _Pragma("GCC unroll 7") for (int j = 0; j < EB_POINTS; j++) d[j] = v_load(columns + j % 4 * line + quad + j / 4);
+        for (int point = 0; point < EB_POINTS; point++) {
+            const float *row = transform + point * EB_POINTS;
+            vec v = v_mul(v_set(row[0]), d[0]);
+            _Pragma("GCC unroll 7") for (int j = 1; j < EB_POINTS; j++) v = v_add(v, v_mul(v_set(row[j]), d[j]));
+            v_store(to + point * quads + quad, v);
+        }
+    }
+}
+
+/* Products at the points 0, 1, -1, 2, -2, ½ and infinity, (point, quad, filter), to four outputs a quad. */
+static void winograd_out(const float *products, int64_t quads, float *sums) {
+    const int64_t apart = quads * EB_BLOCK;
+    for (int64_t quad = 0; quad < quads; quad++, products += EB_BLOCK, sums += 4 * EB_BLOCK)
+        EACH {
+            const float *at = products + i * LANES;
+            vec m1 = v_load(at + apart), m2 = v_load(at + 2 * apart), m3 = v_load(at + 3 * apart);
+            vec m4 = v_load(at + 4 * apart), m5 = v_load(at + 5 * apart), minus = v_set(-1);
+            vec sum1 = v_add(m1, m2), gap1 = v_add(m1, v_mul(m2, minus));
+            vec sum2 = v_add(m3, m4), gap2 = v_add(m3, v_mul(m4, minus));
+            float *to = sums + i * LANES;
+            v_store(to, v_add(v_add(v_load(at), m5), v_add(sum1, sum2)));
+            v_store(to + EB_BLOCK, v_add(gap1, v_add(v_mul(gap2, v_set(2)), v_mul(m5, v_set(0.5f)))));
+            v_store(to + 2 * EB_BLOCK, v_add(sum1, v_add(v_mul(sum2, v_set(4)), v_mul(m5, v_set(0.25f)))));
+            v_store(to + 3 * EB_BLOCK,
+                    v_add(v_add(gap1, v_load(at + 6 * apart)), v_add(v_mul(gap2, v_set(8)), v_mul(m5, v_set(0.125f)))));
+        }
+}
