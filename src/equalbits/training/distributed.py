@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -63,6 +63,10 @@ def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Pl
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
+    else:
+        # End together: threads of the group outlive it, and one that still answers a peer must not meet Python's end.
+        with suppress(RuntimeError):
+            dist.barrier()
     finally:
         dist.destroy_process_group()
 
