@@ -74,3 +74,10 @@ def test_a_method_nobody_knows_is_refused_before_any_is_trained(tmp_path):
     with pytest.raises(ValueError, match="did you mean 'bihalf'"):
         sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign", "bihlaf"]}, seeds=[0], device="cpu")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_sweep_is_refused_in_several_processes(tmp_path: Path, monkeypatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="a sweep runs in one process: start it without torchrun"):
+        sweep(own(), tmp_path, vary={}, seeds=[0], device="cpu")

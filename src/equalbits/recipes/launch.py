@@ -22,7 +22,7 @@ from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
 from equalbits.training import History, Reporter
 from equalbits.training.checkpoint import write_atomically
-from equalbits.training.distributed import Place
+from equalbits.training.distributed import Place, announced_place
 from equalbits.training.stack import train_stack
 
 
@@ -99,6 +99,8 @@ def sweep(
 
     The ledger of all runs below ``out`` is left there as sweep.json.
     """
+    if announced_place().world_size > 1:
+        raise ValueError("a sweep runs in one process: start it without torchrun, or train its cases one by one")
     seeds = list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("there is no seed to train with: give at least one, as in seeds=[0]")

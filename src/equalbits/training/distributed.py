@@ -47,7 +47,10 @@ def announced_place() -> Place:
 
 @contextmanager
 def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Place]:
-    """Join the peers that ``torchrun`` started for the time of the ``with``; alone, do nothing."""
+    """Join the peers that ``torchrun`` started for the time of the ``with``; alone, or joined already, do nothing."""
+    if dist.is_available() and dist.is_initialized():
+        yield place()
+        return
     announced = announced_place()
     if announced.world_size == 1:
         yield announced
