@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from equalbits.runtime import ops
 from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.operations import connections
 from equalbits.runtime.recipe import BITS, IMAGE, REAL, Recipe, as_image, in_order, strides
 
 #: The chain's slots in order; an operation takes the first of its kind behind the last one taken.
@@ -78,16 +76,17 @@ class Lowering:
         for part in ("scale", "bias"):
             if part in arrays:
                 numbers[part.upper()] = self.recipe.vector(arrays[part], shape)
+        if arrays["weight"].dtype == np.uint8:
+            numbers |= {part.upper(): self.recipe.tensor(arrays[part]) for part in ("weight", "kept") if part in arrays}
         if self._by_bits(place):
-            numbers |= {"IN": self.bits[value], "WEIGHT": self.recipe.tensor(arrays["weight"])}
-            if "kept" in arrays:
-                numbers["KEPT"] = self.recipe.tensor(arrays["kept"])
-            self._finish("CONV_BITS", place + 1, numbers, -1)
+            self._finish("CONV_BITS", place + 1, numbers | {"IN": self.bits[value]}, -1)
+            return
+        read = self.image if value == 0 and numbers.get("GROUPS", 1) == 1 else self._as_real(value)
+        if "WEIGHT" in numbers:
+            self._finish("CONV_SIGNED", place + 1, numbers | {"IN": read}, -1)
         else:
-            width = connections(operation.settings, (self.network.shapes[value],))
-            read = self.image if value == 0 and numbers.get("GROUPS", 1) == 1 else self._as_real(value)
-            numbers |= {"IN": read, "WEIGHT": self.recipe.tensor(ops.weights(arrays, width))}
-            self._finish("CONV_REAL", place + 1, numbers, -1)
+            weight = self.recipe.tensor(arrays["weight"].astype(np.float32))
+            self._finish("CONV_REAL", place + 1, numbers | {"IN": read, "WEIGHT": weight}, -1)
 
     def _by_bits(self, place: int) -> bool:
         """Whether an operation multiplies bits by bits."""
@@ -110,7 +109,7 @@ class Lowering:
                 break
             slot, value = taken, place + 1
             self.taken.add(place)
-        if step in ("CONV_BITS", "CONV_REAL") and "RESIDUAL" not in numbers:
+        if step.startswith("CONV") and "RESIDUAL" not in numbers:
             value = self._take_pool(value, numbers)
         groups = numbers.get("GROUPS", 1)
         whole_words = groups == 1 or step != "CONV_BITS" or self.network.shapes[value][0] // groups % 32 == 0

@@ -9,6 +9,8 @@
 
 #include "core.h"
 
+enum { FEW_PIXELS = 4 };
+
 static int bit_at(const uint8_t *row, int64_t connection) { return row[connection / 8] >> connection % 8 & 1; }
 
 /* A filter's bits, from the file's order (channel, row, column) to words of channels by tap: (row, column, word). */
@@ -97,13 +99,19 @@ static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *si
     return 1;
 }
 
-static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
-    int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
-    int64_t bytes = step->out.channels * ((step->group_in * taps + 7) / 8), weight = field[EB_WEIGHT],
-            kept = field[EB_KEPT];
+/* Whether a layer's planes are there, and as large as its shape says. */
+static int check_planes(const eb_step *step, const eb_recipe *recipe, char *error) {
+    const int64_t *field = step->field, weight = field[EB_WEIGHT], kept = field[EB_KEPT];
+    int64_t bytes = step->out.channels * ((step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] + 7) / 8);
     if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes || kept < -1 ||
         kept >= recipe->tensor_count || (kept >= 0 && recipe->tensors[kept].bytes != bytes))
         return eb_fail(error, "a binary convolution has weights of another size than its shape");
+    return 1;
+}
+
+static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
+    const int64_t *field = step->field, weight = field[EB_WEIGHT], kept = field[EB_KEPT];
+    if (!check_planes(step, recipe, error)) return 0;
     if (field[EB_GROUPS] > 1 && step->group_out % EB_BLOCK && field[EB_OUT_BITS] != -1)
         return eb_fail(error, "a grouped convolution writes bits, and its groups do not fill words");
     step->words = (step->group_in + 31) / 32;
@@ -153,24 +161,23 @@ static void layout_offsets(eb_step *step) {
 }
 
 /* Real weights: per block of filters, an entry for each connection, (kernel row, kernel column, channel). */
-static int layout_real(eb_step *step, const eb_recipe *recipe, char *error) {
+static int layout_real(eb_step *step, const float *given, char *error) {
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W], part = step->group_in;
-    const int64_t bytes = step->out.channels * part * taps * 4, weight = field[EB_WEIGHT], channels = step->in.channels;
-    if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes)
-        return eb_fail(error, "a real convolution has weights of another size than its shape");
+    const int64_t channels = step->in.channels;
     if (step->padded_rows * step->padded_columns * channels > 1 << 28)
         return eb_fail(error, "a real convolution pads too much");
     const int planar = step->in.kind == EB_IMAGE, depthwise = eb_is_depthwise(step);
     if (planar && field[EB_GROUPS] > 1) return eb_fail(error, "a grouped convolution reads the image as given");
-    const float *given = recipe->tensors[weight].data;
     if (eb_is_winograd(step)) return eb_layout_winograd(step, given) ? 1 : eb_fail(error, "there is no memory");
     int copied = planar || step->padded_rows != step->in.rows || step->padded_columns != step->in.columns;
     step->scratch_bytes = copied ? (step->padded_rows * step->padded_columns * channels + 64) * 4 : 0;
     step->block_bytes = part * taps * EB_BLOCK * 4;
     layout_offsets(step);
+    if (!step->offsets) return eb_fail(error, "there is no memory");
+    if (!given) return 1; /* the weights are packed in another way */
     step->weights = eb_aligned((size_t)(depthwise ? taps * (channels + EB_BLOCK) * 4
                                                   : field[EB_GROUPS] * step->blocks * step->block_bytes));
-    if (!step->offsets || !step->weights) return eb_fail(error, "there is no memory");
+    if (!step->weights) return eb_fail(error, "there is no memory");
     float *packed = step->weights;
     for (int64_t filter = 0; filter < step->out.channels; filter++) {
         int64_t group = filter / step->group_out, place = filter % step->group_out;
@@ -181,6 +188,41 @@ static int layout_real(eb_step *step, const eb_recipe *recipe, char *error) {
                 if (depthwise) packed[tap * channels + filter] = value;
                 else block[(tap * part + channel) * EB_BLOCK] = value;
             }
+    }
+    return 1;
+}
+
+/* Binary weights for real input. Where each weight is used once or twice, reading it is what takes time, and it stays
+ * a bit; elsewhere multiplying is, and it becomes a real number. */
+static int layout_signed(eb_step *step, const eb_recipe *recipe, char *error) {
+    int64_t *field = step->field, wide = step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W];
+    const int64_t filters = step->out.channels, row_bytes = (wide + 7) / 8, taps = wide / step->group_in;
+    if (!check_planes(step, recipe, error)) return 0;
+    const uint8_t *sign = recipe->tensors[field[EB_WEIGHT]].data;
+    const uint8_t *kept = field[EB_KEPT] < 0 ? NULL : recipe->tensors[field[EB_KEPT]].data;
+    int stay = step->conv_rows * step->conv_columns <= FEW_PIXELS && step->in.kind == EB_REAL && !eb_is_depthwise(step);
+    float *reals = calloc((size_t)(stay ? 1 : filters * wide), sizeof *reals);
+    if (!reals) return eb_fail(error, "there is no memory");
+    field[EB_KIND] = EB_CONV_REAL;
+    for (int64_t i = 0; !stay && i < filters * wide; i++) {
+        int64_t at = i / wide * row_bytes * 8 + i % wide;
+        reals[i] = kept && !bit_at(kept, at) ? 0.0f : bit_at(sign, at) ? 1.0f : -1.0f;
+    }
+    int good = layout_real(step, stay ? NULL : reals, error);
+    free(reals);
+    if (!good || !stay) return good;
+    step->signs = kept ? 2 : 1;
+    step->block_bytes = wide * step->signs * 4;
+    step->weights = eb_aligned((size_t)(field[EB_GROUPS] * step->blocks * step->block_bytes));
+    if (!step->weights) return eb_fail(error, "there is no memory");
+    for (int64_t filter = 0; filter < filters; filter++) {
+        int64_t group = filter / step->group_out, place = filter % step->group_out;
+        uint32_t *block = (uint32_t *)((char *)step->weights + (group * step->blocks + place / EB_BLOCK) * step->block_bytes);
+        for (int64_t i = 0; i < wide; i++) {
+            uint32_t *entry = block + (i % taps * step->group_in + i / taps) * step->signs;
+            entry[0] |= (uint32_t)!bit_at(sign + filter * row_bytes, i) << place % EB_BLOCK;
+            if (kept) entry[1] |= (uint32_t)bit_at(kept + filter * row_bytes, i) << place % EB_BLOCK;
+        }
     }
     return 1;
 }
@@ -197,5 +239,10 @@ int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *
     int64_t most = 1 << 24; /* so that counts and offsets fit 32 bits, and sums of signs are exact */
     if (step->group_in * field[EB_KERNEL_H] >= most || step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] >= most)
         return eb_fail(error, "a convolution has too many connections");
-    return field[EB_KIND] == EB_CONV_BITS ? layout_bits(plan, step, recipe, error) : layout_real(step, recipe, error);
+    if (field[EB_KIND] == EB_CONV_BITS) return layout_bits(plan, step, recipe, error);
+    if (field[EB_KIND] == EB_CONV_SIGNED) return layout_signed(step, recipe, error);
+    int64_t bytes = step->out.channels * step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] * 4;
+    if (field[EB_WEIGHT] < 0 || field[EB_WEIGHT] >= recipe->tensor_count || recipe->tensors[field[EB_WEIGHT]].bytes != bytes)
+        return eb_fail(error, "a real convolution has weights of another size than its shape");
+    return layout_real(step, recipe->tensors[field[EB_WEIGHT]].data, error);
 }

@@ -63,6 +63,7 @@ typedef struct {
     int32_t *offsets;                         /* where each packed entry of the weights looks, from the window's first */
     int64_t pairs, singles;                   /* entries of binary weights */
     int64_t sums, half_sums, quads;           /* of real ones; with Winograd, of the point ½, and fours of columns */
+    int signs;                                /* whether these real weights are bits: 1, or 2 words an entry if pruned */
     float *transform;                         /* with Winograd: the input's side, (phase, point, column) */
     int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
@@ -81,6 +82,9 @@ typedef struct {
     /* Real: EB_BLOCK sums for each pixel, of entries at `offsets` from the pixel's own; pixels stand `apart`. */
     void (*real_row)(const int32_t *offsets, int64_t count, const float *input, int64_t apart, const float *packed,
                      int64_t pixels, float *sums);
+    /* The same where a weight is a bit: words of EB_BLOCK filters, 1 where -1; then, if pruned, 1 where kept. */
+    void (*signed_row)(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
+                       float *sums);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
     void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to);
     void (*winograd_out)(const float *products, int64_t quads, float *sums);

@@ -26,6 +26,7 @@ enum {
     EB_LOAD,      /* the image to reals */
     EB_CONV_BITS, /* bits by binary weights */
     EB_CONV_REAL, /* reals by real weights */
+    EB_CONV_SIGNED, /* reals by binary weights */
     EB_MAX_POOL,
     EB_AVG_POOL,
     EB_ADAPTIVE,  /* adaptive average pooling */

@@ -6,6 +6,7 @@
  * added to one sum, their high halves to another, and 63 look-ups later the low halves are the first sum less 16 times
  * the second: they are below 256, so it does not matter that the first sum has wrapped around. */
 #include <immintrin.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,16 @@ typedef __m256 vec;
 #define v_bits(v) ((uint32_t)_mm256_movemask_ps(v_at_least_0(v)))
 #define v_sign(v) _mm256_blendv_ps(_mm256_set1_ps(-1), _mm256_set1_ps(1), v_at_least_0(v))
 #define v_prelu(v, slope) _mm256_blendv_ps(_mm256_mul_ps(v, slope), v, v_at_least_0(v))
+
+/* The bits of a word from `first` on, each at the top of its own lane. */
+static inline __m256i v_top(uint32_t bits, int first) {
+    const __m256i places = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    return _mm256_sllv_epi32(_mm256_set1_epi32((int)(bits >> first)), places);
+}
+#define v_flip(v, bits, first)                                                                                        \
+    _mm256_xor_ps(v, _mm256_and_ps(_mm256_castsi256_ps(v_top(bits, first)), _mm256_set1_ps(-0.0f)))
+#define v_keep(v, bits, first)                                                                                        \
+    _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_srai_epi32(v_top(bits, first), 31)))
 
 static inline vec v_from_counts(const void *constant, const void *count) {
     __m256i twice = _mm256_slli_epi32(_mm256_loadu_si256(count), 1);
@@ -207,6 +218,7 @@ const eb_kernels eb_kernels_avx2 = {
     .bits_prepare = bits_prepare,
     .bits_row = bits_row,
     .real_row = real_row,
+    .signed_row = signed_row,
     .depthwise_row = depthwise_row,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,

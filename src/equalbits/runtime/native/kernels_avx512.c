@@ -7,6 +7,7 @@
  * so two vectors take three logic instructions, one popcount (of the carry) and one add. The count is
  * popcount(s) + 2 · (sum of the carries). */
 #include <immintrin.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,6 +25,10 @@ typedef __m512 vec;
 #define v_bits(v) ((uint32_t)v_at_least_0(v))
 #define v_sign(v) _mm512_mask_blend_ps(v_at_least_0(v), _mm512_set1_ps(-1), _mm512_set1_ps(1))
 #define v_prelu(v, slope) _mm512_mask_mul_ps(v, (__mmask16)~v_at_least_0(v), v, slope)
+
+#define v_flip(v, bits, first)                                                                                        \
+    _mm512_mask_xor_ps(v, (__mmask16)((bits) >> (first)), v, _mm512_set1_ps(-0.0f))
+#define v_keep(v, bits, first) _mm512_maskz_mov_ps((__mmask16)((bits) >> (first)), v)
 
 static inline vec v_from_counts(const void *constant, const void *count) {
     __m512i twice = _mm512_slli_epi32(_mm512_loadu_si512(count), 1);
@@ -217,6 +222,7 @@ const eb_kernels eb_kernels_avx512 = {
     .bits_prepare = bits_prepare,
     .bits_row = bits_row,
     .real_row = real_row,
+    .signed_row = signed_row,
     .depthwise_row = depthwise_row,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,

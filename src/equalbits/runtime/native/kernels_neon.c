@@ -21,6 +21,14 @@ static inline uint32_t v_bits(vec v) {
     return vaddvq_u32(vandq_u32(v_at_least_0(v), places));
 }
 
+/* All ones in the lanes whose bits are 1. */
+static inline uint32x4_t v_where(uint32_t bits, int first) {
+    const uint32x4_t places = {1, 2, 4, 8};
+    return vtstq_u32(vdupq_n_u32(bits >> first), places);
+}
+#define v_flip(v, bits, first) vbslq_f32(v_where(bits, first), vnegq_f32(v), v)
+#define v_keep(v, bits, first) vbslq_f32(v_where(bits, first), v, vdupq_n_f32(0))
+
 static inline vec v_from_counts(const int32_t *constant, const int32_t *count) {
     return vcvtq_f32_s32(vsubq_s32(vld1q_s32(constant), vshlq_n_s32(vld1q_s32(count), 1)));
 }
@@ -91,6 +99,7 @@ const eb_kernels eb_kernels_neon = {
     .bits_prepare = bits_prepare,
     .bits_row = bits_row,
     .real_row = real_row,
+    .signed_row = signed_row,
     .depthwise_row = depthwise_row,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define LANES 8
+#define ONE_CHAIN
 typedef struct {
     float lane[LANES];
 } vec;
@@ -24,6 +25,8 @@ static inline uint32_t v_bits(vec a) {
     LANE bits |= (uint32_t)(a.lane[j] >= 0) << j;
     return bits;
 }
+static inline vec v_flip(vec a, uint32_t bits, int first) { LANE a.lane[j] = bits >> (first + j) & 1 ? -a.lane[j] : a.lane[j]; return a; }
+static inline vec v_keep(vec a, uint32_t bits, int first) { LANE a.lane[j] = bits >> (first + j) & 1 ? a.lane[j] : 0; return a; }
 static inline vec v_from_counts(const int32_t *constant, const int32_t *count) {
     vec v;
     LANE v.lane[j] = (float)(constant[j] - 2 * count[j]);
@@ -75,6 +78,7 @@ const eb_kernels eb_kernels_portable = {
     .bits_prepare = bits_prepare,
     .bits_row = bits_row,
     .real_row = real_row,
+    .signed_row = signed_row,
     .depthwise_row = depthwise_row,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,

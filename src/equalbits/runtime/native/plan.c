@@ -161,7 +161,8 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     if (field[EB_KIND] < 0 || field[EB_KIND] >= EB_STEP_KINDS) return eb_fail(error, "step %d is unknown", (int)number);
     int64_t kind = field[EB_KIND] == EB_CONV_BITS ? EB_BITS : EB_REAL;
     int64_t id = field[EB_IN];
-    if (field[EB_KIND] == EB_LOAD || (field[EB_KIND] == EB_CONV_REAL && id == 0)) kind = EB_IMAGE;
+    int reads_image = field[EB_KIND] == EB_CONV_REAL || field[EB_KIND] == EB_CONV_SIGNED;
+    if (field[EB_KIND] == EB_LOAD || (reads_image && id == 0)) kind = EB_IMAGE;
     const eb_value *in = touch(plan, id, number, kind, 0, error);
     if (!in || !read_places(plan, step, number, error)) return 0;
     step->in = *in;
@@ -175,6 +176,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
         return 1;
     case EB_CONV_BITS:
     case EB_CONV_REAL:
+    case EB_CONV_SIGNED:
         return eb_check_conv(step, number, error) && eb_layout_conv(plan, step, recipe, error);
     default: return eb_check_pool(step, number, error);
     }

@@ -1,7 +1,8 @@
 /* What is written once for every instruction set. The file that includes this defines a vector of LANES floats:
  *   vec, v_load, v_store, v_set, v_add, v_mul, v_div, v_min, v_max, v_prelu (v where it is at least 0, else v · slope),
  *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0),
- *   v_from_counts (constant - 2 count, as float).
+ *   v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the lanes whose bits are 1, of the
+ *   LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0).
  * The chain fuses no product with a sum, so that every engine rounds alike. */
 #include "core.h"
 
@@ -71,11 +72,12 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *row,
     }
 }
 
-/* The chains of common networks are compiled as they are; any other asks at every part. */
+/* The chains of common networks are compiled as they are (unless ONE_CHAIN); any other asks at every part. */
 #define COMMON(parts) case parts: run_chain(parts, chain, row, sums, counts); break;
 INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *sums, const int32_t *counts) {
     enum { ACTIVE = EB_HAS_SLOPE1 | EB_HAS_AFFINE2, ADDED = EB_HAS_RESIDUAL | EB_HAS_OUT };
     switch (chain->parts) {
+#ifndef ONE_CHAIN
         COMMON(ACTIVE | ADDED)
         COMMON(ACTIVE | ADDED | EB_HAS_BITS)
         COMMON(ACTIVE | EB_HAS_OUT)
@@ -84,6 +86,7 @@ INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | ADDED | EB_HAS_BITS)
         COMMON(EB_HAS_OUT | EB_HAS_BITS)
         COMMON(EB_HAS_OUT)
+#endif
     default: run_chain(chain->parts, chain, row, sums, counts);
     }
 }
@@ -94,6 +97,28 @@ static void chain_counts(const eb_chain *chain, const eb_row *row, const int32_t
 
 static void chain_reals(const eb_chain *chain, const eb_row *row, const float *sums) {
     choose_chain(chain, row, sums, NULL);
+}
+
+/* Reals by weights that are bits. Several sums side by side, so that additions need not wait for each other. */
+static void signed_row(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
+                       float *sums) {
+    enum { SIDES = VECS >= 8 ? 1 : 8 / VECS };
+    vec v[SIDES][VECS];
+    for (int side = 0; side < SIDES; side++) EACH v[side][i] = v_set(0);
+    int64_t k = 0;
+    if (words == 1)
+        for (; k + SIDES <= count; k += SIDES)
+            _Pragma("GCC unroll 4") for (int side = 0; side < SIDES; side++) {
+                const vec x = v_set(input[offsets[k + side]]);
+                EACH v[side][i] = v_add(v[side][i], v_flip(x, packed[k + side], i * LANES));
+            }
+    for (; k < count; k++) {
+        const vec x = v_set(input[offsets[k]]);
+        const uint32_t kept = words == 2 ? packed[2 * k + 1] : UINT32_MAX;
+        EACH v[0][i] = v_add(v[0][i], v_keep(v_flip(x, packed[words * k], i * LANES), kept, i * LANES));
+    }
+    for (int side = 1; side < SIDES; side++) EACH v[0][i] = v_add(v[0][i], v[side][i]);
+    EACH v_store(sums + i * LANES, v[0][i]);
 }
 
 /* Depthwise: a lane is a channel, with weights of its own for each tap. */

@@ -67,6 +67,11 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
     const float *input = step->scratch_bytes ? (const float *)context->scratch : eb_value_at(context, step->field[EB_IN]);
     input += row * step->row_apart;
     if (step->quads) eb_winograd_row(context, step, row, block);
+    else if (step->signs)
+        for (int64_t x = 0; x < step->conv_columns; x++)
+            kernels->signed_row(step->offsets, step->sums, input + block / step->blocks * step->group_in + x * step->apart,
+                                (const uint32_t *)((const char *)step->weights + block * step->block_bytes), step->signs,
+                                sums + x * EB_BLOCK);
     else if (eb_is_depthwise(step))
         kernels->depthwise_row(step, input + block * EB_BLOCK, (const float *)step->weights + block * EB_BLOCK,
                                step->conv_columns, sums);
