@@ -83,7 +83,8 @@ def test_each_call_makes_a_quantizer_of_its_own() -> None:
         ("sign:p_pos=0.25", "weight quantizer 'sign': setting 'p_pos' is not known: there is none to give"),
         ("bihalf:0.25", "write name=value"),
         ("bihalf:p_pos=", "write name=value"),
-        ("bihalf:p_pos=half", "does not make a weight quantizer"),
+        ("bihalf:p_pos=half", "p_pos='half' is not a share"),
+        ("pruned-bihalf:sparsity=half", "does not make a weight quantizer"),
         ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must lie in \[0, 1\]"),
     ],
 )

@@ -53,7 +53,7 @@ class PackedModel:
         if engine == "native" and self._native is None:
             raise ValueError(f"engine='native' cannot be had: {native.REASON}")
         if engine == "auto" and self._native is None:
-            logging.getLogger("equalbits").info(native.REASON)
+            logging.getLogger("equalbits").debug(native.REASON)
 
     @property
     def engine(self) -> str:
