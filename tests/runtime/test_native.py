@@ -188,7 +188,7 @@ def test_no_table_of_steps_makes_the_engine_read_or_write_outside(
 def test_without_the_native_module_numpy_runs_and_a_line_says_so() -> None:
     program = (
         "import logging, sys; sys.modules['equalbits.runtime.native._native'] = None\n"
-        "logging.basicConfig(level=logging.INFO, format='%(message)s')\n"
+        "logging.basicConfig(level=logging.DEBUG, format='%(message)s')\n"
         "import numpy as np\n"
         "from equalbits.runtime import load_packed\n"
         "model = load_packed(sys.argv[1])\n"

@@ -86,8 +86,8 @@ typedef struct {
     void (*signed_row)(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
                        float *sums);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
-    void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to);
-    void (*winograd_out)(const float *products, int64_t quads, float *sums);
+    void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to, int64_t apart);
+    void (*winograd_out)(const float *products, int64_t apart, int64_t quads, float *sums);
     /* The largest (divisor 0), or the sum divided, of a window: EB_BLOCK numbers; and the largest over rows anywhere. */
     void (*pool)(const float *from, int64_t row_apart, int64_t rows, int64_t apart, int64_t columns, float divisor,
                  float *to);
@@ -164,7 +164,8 @@ void eb_place_values(eb_plan *plan);
 /* prepare.c, winograd.c, steps.c: the input made ready; then the part [from, to) of the units of work. */
 void eb_step_prepare(const eb_context *context, const eb_step *step);
 void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t row, int64_t *made);
-void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block);
+void eb_winograd_products(const eb_context *context, const eb_step *step, int64_t row, int64_t block);
+void eb_winograd_sums(const eb_context *context, const eb_step *step, int64_t quad, int64_t quads);
 int64_t eb_step_units(const eb_step *step);
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 

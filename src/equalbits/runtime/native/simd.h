@@ -159,8 +159,8 @@ static void pool_rows(const float *const *rows, int64_t count, int64_t columns, 
     EACH v_store(to + i * LANES, v[i]);
 }
 
-/* A line's columns, every fourth in a row of its own, to the points: (point, quad). Quads come in whole vectors. */
-static void winograd_in(const float *transform, const float *columns, int64_t quads, float *to) {
+/* A line's columns, every fourth in a row of its own, to the points, `apart` from each other. Quads are whole vectors. */
+static void winograd_in(const float *transform, const float *columns, int64_t quads, float *to, int64_t apart) {
     const int64_t line = quads + EB_QUADS;
     for (int64_t quad = 0; quad < quads; quad += LANES) {
         vec d[EB_POINTS];
@@ -169,14 +169,13 @@ static void winograd_in(const float *transform, const float *columns, int64_t qu
             const float *row = transform + point * EB_POINTS;
             vec v = v_mul(v_set(row[0]), d[0]);
             _Pragma("GCC unroll 7") for (int j = 1; j < EB_POINTS; j++) v = v_add(v, v_mul(v_set(row[j]), d[j]));
-            v_store(to + point * quads + quad, v);
+            v_store(to + point * apart + quad, v);
         }
     }
 }
 
 /* Products at the points 0, 1, -1, 2, -2, ½ and infinity, (point, quad, filter), to four outputs a quad. */
-static void winograd_out(const float *products, int64_t quads, float *sums) {
-    const int64_t apart = quads * EB_BLOCK;
+static void winograd_out(const float *products, int64_t apart, int64_t quads, float *sums) {
     for (int64_t quad = 0; quad < quads; quad++, products += EB_BLOCK, sums += 4 * EB_BLOCK)
         EACH {
             const float *at = products + i * LANES;

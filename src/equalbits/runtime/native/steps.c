@@ -3,6 +3,8 @@
 
 #include "core.h"
 
+enum { PIECE = 32 };
+
 /* Filters are shared out to groups and blocks; channels, to blocks. */
 static int by_filters(const eb_step *step) { return eb_is_conv(step) && !eb_is_depthwise(step); }
 
@@ -66,8 +68,7 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
     const eb_kernels *kernels = context->plan->kernels;
     const float *input = step->scratch_bytes ? (const float *)context->scratch : eb_value_at(context, step->field[EB_IN]);
     input += row * step->row_apart;
-    if (step->quads) eb_winograd_row(context, step, row, block);
-    else if (step->signs)
+    if (step->signs)
         for (int64_t x = 0; x < step->conv_columns; x++)
             kernels->signed_row(step->offsets, step->sums, input + block / step->blocks * step->group_in + x * step->apart,
                                 (const uint32_t *)((const char *)step->weights + block * step->block_bytes), step->signs,
@@ -81,12 +82,32 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
                           sums);
 }
 
+/* A row by Winograd's way, a few quads at a time: what a piece needs stays close. */
+static void winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target) {
+    const int64_t pixels = target.pixels;
+    eb_winograd_products(context, step, row, block);
+    for (int64_t x = 0; x < pixels; x += PIECE) {
+        target.pixels = pixels - x < PIECE ? pixels - x : PIECE;
+        eb_winograd_sums(context, step, x / 4, (target.pixels + 3) / 4);
+        context->plan->kernels->chain_reals(&step->chain, &target, (const float *)context->own);
+        if (target.residual) target.residual += PIECE * target.apart;
+        if (target.out) target.out += PIECE * target.apart;
+        if (target.bits) target.bits += PIECE;
+    }
+}
+
 /* Make a row of numbers and send it through the chain. */
 static void run_row(const eb_context *context, const eb_step *step, int64_t block, int64_t row, eb_row *target) {
     float *sums = (float *)context->own;
     switch (step->field[EB_KIND]) {
     case EB_CONV_BITS: bits_row(context, step, row, block, target); return;
-    case EB_CONV_REAL: real_row(context, step, row, block, sums); break;
+    case EB_CONV_REAL:
+        if (step->quads) {
+            winograd_row(context, step, row, block, *target);
+            return;
+        }
+        real_row(context, step, row, block, sums);
+        break;
     case EB_LOAD:
     case EB_CHAIN: plain_row(context, step, row, target, sums); break;
     default: pool_row(context, step, row, target->channel, sums);
@@ -135,6 +156,13 @@ static void pool_ring(const eb_context *context, const eb_step *step, const floa
     context->plan->kernels->chain_reals(&after, &target, (float *)context->own);
 }
 
+/* Call in the places a row of the answer will be written to. */
+static void call_in_row(const eb_context *context, const eb_step *step, int64_t row) {
+    const char *out = eb_value_at(context, step->field[EB_OUT]);
+    const int64_t bytes = step->out.columns * step->out.channels * 4;
+    for (int64_t at = row * bytes; out && at < (row + 1) * bytes; at += 64) __builtin_prefetch(out + at, 1);
+}
+
 /* Rows of a pooled convolution. Each row of the convolution is made once, and kept while a window needs it. */
 static void run_pooled(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                        int64_t to) {
@@ -146,6 +174,7 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
     for (int64_t row = from; row < to; row++) {
         int64_t top, bottom;
         inside(row * field[EB_POOL_STRIDE_H] - field[EB_POOL_TOP], field[EB_POOL_H], step->conv_rows, &top, &bottom);
+        call_in_row(context, step, row);
         for (made = row == from || made < top ? top : made; made < bottom; made++) {
             if (step->quads) eb_winograd_lines(context, step, made, &lines);
             for (int64_t i = 0; i < blocks; i++) {
@@ -160,6 +189,15 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
     }
 }
 
+/* While a block is computed row by row, call in the weights of the next, a slice each row. */
+static void call_in_weights(const eb_step *step, int64_t block, int64_t row) {
+    const int64_t rows = step->out.rows, end = step->field[EB_GROUPS] * step->blocks;
+    if (!by_filters(step) || block + 1 >= end || rows < 4) return;
+    const char *next = (const char *)step->weights + (block + 1) * step->block_bytes;
+    for (int64_t at = step->block_bytes * row / rows; at < step->block_bytes * (row + 1) / rows; at += 64)
+        __builtin_prefetch(next + at);
+}
+
 /* Rows [from, to) of `blocks` blocks. */
 static void run_rows(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                      int64_t to) {
@@ -170,6 +208,7 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t blo
     }
     for (int64_t row = from; row < to; row++) {
         if (step->quads) eb_winograd_lines(context, step, row, &lines);
+        else call_in_weights(step, block, row);
         for (int64_t i = block; i < block + blocks; i++) {
             eb_row target = block_row(step, i, step->out.columns);
             point_at_values(context, step, row, &target);

@@ -57,10 +57,10 @@ static double kernel_at(int64_t taps, int point, const float *kernel, int64_t ap
 
 static int64_t line_length(const eb_step *step) { return (4 * step->quads + 8) * step->field[EB_STRIDE_W]; }
 
-/* Numbers in a row of the image at the points, (channel, phase, point, quad), and in a line with its columns apart. */
-static int64_t per_row(const eb_step *step) {
-    return step->in.channels * step->field[EB_STRIDE_W] * EB_POINTS * step->quads;
-}
+/* Numbers in a row of the image at one point, (channel, phase, quad); at a point, for the rows of a kernel; and in a line
+ * with its columns apart. */
+static int64_t per_row(const eb_step *step) { return step->in.channels * step->field[EB_STRIDE_W] * step->quads; }
+static int64_t per_point(const eb_step *step) { return step->field[EB_KERNEL_H] * per_row(step); }
 static int64_t spare(const eb_step *step) { return line_length(step) + 4 * (step->quads + EB_QUADS); }
 
 /* Offsets and weights: for each point, the entries of the phases of four taps, then of three; (kernel row, channel). */
@@ -70,7 +70,7 @@ int eb_layout_winograd(eb_step *step, const float *given) {
     step->sums = stride * per_phase;
     step->half_sums = 0;
     step->quads = ((step->conv_columns + 3) / 4 + EB_QUADS - 1) / EB_QUADS * EB_QUADS;
-    step->row_bytes = ((4 + EB_POINTS) * (step->quads + EB_QUADS) * EB_BLOCK + tall * per_row(step) + spare(step)) * 4;
+    step->row_bytes = ((4 + EB_POINTS) * (step->quads + EB_QUADS) * EB_BLOCK + EB_POINTS * per_point(step) + spare(step)) * 4;
     step->block_bytes = EB_POINTS * step->sums * EB_BLOCK * 4;
     step->offsets = calloc((size_t)(tall * step->sums), sizeof *step->offsets);
     step->weights = eb_aligned((size_t)(step->blocks * step->block_bytes));
@@ -91,7 +91,7 @@ int eb_layout_winograd(eb_step *step, const float *given) {
                 for (int64_t first = 0; first < tall; first++) /* lines stand in a ring: a table for each first one */
                     step->offsets[first * step->sums + entry] =
                         (int32_t)((first + i / channels) % tall * per_row(step) +
-                                  (i % channels * stride + phase) * EB_POINTS * step->quads);
+                                  (i % channels * stride + phase) * step->quads);
                 for (int64_t filter = 0; filter < filters; filter++) {
                     const float *kernel = given + ((filter * channels + i % channels) * tall + i / channels) * wide + phase;
                     float *block = (float *)step->weights + filter / EB_BLOCK * step->block_bytes / 4 + filter % EB_BLOCK;
@@ -104,13 +104,13 @@ int eb_layout_winograd(eb_step *step, const float *given) {
     return 1;
 }
 
-/* A line of the padded image at the points: (phase, point, quad). */
+/* A line of the padded image at the points: (phase, quad) at each. */
 static void transform_line(const eb_step *step, const eb_kernels *kernels, const float *line, float *apart, float *to) {
     const int64_t stride = step->field[EB_STRIDE_W], quads = step->quads, kept = quads + EB_QUADS;
-    for (int64_t phase = 0; phase < stride; phase++, to += EB_POINTS * quads) {
+    for (int64_t phase = 0; phase < stride; phase++, to += quads) {
         for (int64_t quad = 0; quad < quads + 1; quad++) /* every fourth column of the phase */
             for (int64_t i = 0; i < 4; i++) apart[i * kept + quad] = line[(4 * quad + i) * stride + phase];
-        kernels->winograd_in(step->transform + phase * EB_POINTS * EB_POINTS, apart, quads, to);
+        kernels->winograd_in(step->transform + phase * EB_POINTS * EB_POINTS, apart, quads, to, per_point(step));
     }
 }
 
@@ -122,7 +122,7 @@ static float *ring_of(const eb_context *context, const eb_step *step) {
 void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t row, int64_t *made) {
     const int64_t *field = step->field, channels = step->in.channels, columns = step->in.columns, tall = field[EB_KERNEL_H];
     const int64_t per_line = per_row(step) / channels, length = line_length(step);
-    float *line = ring_of(context, step) + tall * per_row(step), *apart = line + length;
+    float *line = ring_of(context, step) + EB_POINTS * per_point(step), *apart = line + length;
     int64_t used = length - field[EB_PAD_LEFT] < columns ? length - field[EB_PAD_LEFT] : columns;
     if (*made < row * field[EB_STRIDE_H]) *made = row * field[EB_STRIDE_H];
     memset(line, 0, (size_t)spare(step) * 4);
@@ -130,7 +130,8 @@ void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t r
         int64_t y = *made - field[EB_PAD_TOP];
         float *to = ring_of(context, step) + *made % tall * per_row(step);
         if (y < 0 || y >= step->in.rows) {
-            memset(to, 0, (size_t)per_row(step) * 4);
+            for (int point = 0; point < EB_POINTS; point++)
+                memset(to + point * per_point(step), 0, (size_t)per_row(step) * 4);
             continue;
         }
         for (int64_t channel = 0; channel < channels; channel++) {
@@ -144,15 +145,20 @@ void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t r
     }
 }
 
-/* A row of the convolution. Point by point, so that the weights of a point stay close. */
-void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block) {
-    const eb_kernels *kernels = context->plan->kernels;
+/* What a row of the convolution is made of. Point by point, so that what a point needs stays close. */
+void eb_winograd_products(const eb_context *context, const eb_step *step, int64_t row, int64_t block) {
     const int64_t quads = (step->conv_columns + 3) / 4, first = row * step->field[EB_STRIDE_H] % step->field[EB_KERNEL_H];
-    float *sums = (float *)context->own, *products = sums + 4 * quads * EB_BLOCK;
+    float *products = (float *)context->own + 4 * (step->quads + EB_QUADS) * EB_BLOCK;
     const float *input = ring_of(context, step);
     const float *packed = (const float *)((const char *)step->weights + block * step->block_bytes);
     for (int point = 0; point < EB_POINTS; point++, packed += step->sums * EB_BLOCK)
-        kernels->real_row(step->offsets + first * step->sums, point == HALF ? step->half_sums : step->sums,
-                          input + point * step->quads, 1, packed, quads, products + point * quads * EB_BLOCK);
-    kernels->winograd_out(products, quads, sums);
+        context->plan->kernels->real_row(step->offsets + first * step->sums,
+                                         point == HALF ? step->half_sums : step->sums, input + point * per_point(step), 1,
+                                         packed, quads, products + point * quads * EB_BLOCK);
+}
+
+/* The sums of some quads of that row, at the start of what the thread has to itself. */
+void eb_winograd_sums(const eb_context *context, const eb_step *step, int64_t quad, int64_t quads) {
+    float *sums = (float *)context->own, *products = sums + 4 * (step->quads + EB_QUADS) * EB_BLOCK;
+    context->plan->kernels->winograd_out(products + quad * EB_BLOCK, (step->conv_columns + 3) / 4 * EB_BLOCK, quads, sums);
 }
