@@ -86,6 +86,7 @@ typedef struct {
     void (*signed_row)(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
                        float *sums);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
+    void (*split)(const float *from, int64_t count, float *even, float *odd);
     void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to, int64_t apart);
     void (*winograd_out)(const float *products, int64_t apart, int64_t quads, float *sums);
     /* The largest (divisor 0), or the sum divided, of a window: EB_BLOCK numbers; and the largest over rows anywhere. */

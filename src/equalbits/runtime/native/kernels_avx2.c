@@ -35,6 +35,12 @@ static inline __m256i v_top(uint32_t bits, int first) {
 #define v_keep(v, bits, first)                                                                                        \
     _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_srai_epi32(v_top(bits, first), 31)))
 
+/* In two halves a shuffle gives a0 a2 b0 b2 | a4 a6 b4 b6; the middle quarters change places. */
+#define v_picked(a, b, which)                                                                                         \
+    _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, which)), 0xd8))
+#define v_even(a, b) v_picked(a, b, 0x88)
+#define v_odd(a, b) v_picked(a, b, 0xdd)
+
 static inline vec v_from_counts(const void *constant, const void *count) {
     __m256i twice = _mm256_slli_epi32(_mm256_loadu_si256(count), 1);
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(constant), twice));
@@ -220,6 +226,7 @@ const eb_kernels eb_kernels_avx2 = {
     .real_row = real_row,
     .signed_row = signed_row,
     .depthwise_row = depthwise_row,
+    .split = split,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,
     .pool = pool,

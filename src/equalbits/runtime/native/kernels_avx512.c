@@ -30,6 +30,15 @@ typedef __m512 vec;
     _mm512_mask_xor_ps(v, (__mmask16)((bits) >> (first)), v, _mm512_set1_ps(-0.0f))
 #define v_keep(v, bits, first) _mm512_maskz_mov_ps((__mmask16)((bits) >> (first)), v)
 
+static inline vec v_even(vec a, vec b) {
+    const __m512i places = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_ps(a, places, b);
+}
+static inline vec v_odd(vec a, vec b) {
+    const __m512i places = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    return _mm512_permutex2var_ps(a, places, b);
+}
+
 static inline vec v_from_counts(const void *constant, const void *count) {
     __m512i twice = _mm512_slli_epi32(_mm512_loadu_si512(count), 1);
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(constant), twice));
@@ -224,6 +233,7 @@ const eb_kernels eb_kernels_avx512 = {
     .real_row = real_row,
     .signed_row = signed_row,
     .depthwise_row = depthwise_row,
+    .split = split,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,
     .pool = pool,

@@ -29,6 +29,9 @@ static inline uint32x4_t v_where(uint32_t bits, int first) {
 #define v_flip(v, bits, first) vbslq_f32(v_where(bits, first), vnegq_f32(v), v)
 #define v_keep(v, bits, first) vbslq_f32(v_where(bits, first), v, vdupq_n_f32(0))
 
+#define v_even vuzp1q_f32
+#define v_odd vuzp2q_f32
+
 static inline vec v_from_counts(const int32_t *constant, const int32_t *count) {
     return vcvtq_f32_s32(vsubq_s32(vld1q_s32(constant), vshlq_n_s32(vld1q_s32(count), 1)));
 }
@@ -101,6 +104,7 @@ const eb_kernels eb_kernels_neon = {
     .real_row = real_row,
     .signed_row = signed_row,
     .depthwise_row = depthwise_row,
+    .split = split,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,
     .pool = pool,

@@ -27,6 +27,16 @@ static inline uint32_t v_bits(vec a) {
 }
 static inline vec v_flip(vec a, uint32_t bits, int first) { LANE a.lane[j] = bits >> (first + j) & 1 ? -a.lane[j] : a.lane[j]; return a; }
 static inline vec v_keep(vec a, uint32_t bits, int first) { LANE a.lane[j] = bits >> (first + j) & 1 ? a.lane[j] : 0; return a; }
+static inline vec v_even(vec a, vec b) {
+    vec even;
+    LANE even.lane[j] = j < LANES / 2 ? a.lane[2 * j] : b.lane[2 * j - LANES];
+    return even;
+}
+static inline vec v_odd(vec a, vec b) {
+    vec odd;
+    LANE odd.lane[j] = j < LANES / 2 ? a.lane[2 * j + 1] : b.lane[2 * j + 1 - LANES];
+    return odd;
+}
 static inline vec v_from_counts(const int32_t *constant, const int32_t *count) {
     vec v;
     LANE v.lane[j] = (float)(constant[j] - 2 * count[j]);
@@ -80,6 +90,7 @@ const eb_kernels eb_kernels_portable = {
     .real_row = real_row,
     .signed_row = signed_row,
     .depthwise_row = depthwise_row,
+    .split = split,
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,
     .pool = pool,

@@ -2,7 +2,8 @@
  *   vec, v_load, v_store, v_set, v_add, v_mul, v_div, v_min, v_max, v_prelu (v where it is at least 0, else v · slope),
  *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0),
  *   v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the lanes whose bits are 1, of the
- *   LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0).
+ *   LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0), v_even and v_odd (every second lane of two
+ *   vectors).
  * The chain fuses no product with a sum, so that every engine rounds alike. */
 #include "core.h"
 
@@ -157,6 +158,15 @@ static void pool_rows(const float *const *rows, int64_t count, int64_t columns, 
         for (int64_t column = 0; column < columns; column++)
             EACH v[i] = v_max(v_load(rows[row] + column * EB_BLOCK + i * LANES), v[i]);
     EACH v_store(to + i * LANES, v[i]);
+}
+
+/* Every second number to `even`, the others to `odd`: `count` each, a multiple of LANES. */
+static void split(const float *from, int64_t count, float *even, float *odd) {
+    for (int64_t i = 0; i < count; i += LANES) {
+        const vec a = v_load(from + 2 * i), b = v_load(from + 2 * i + LANES);
+        v_store(even + i, v_even(a, b));
+        v_store(odd + i, v_odd(a, b));
+    }
 }
 
 /* A line's columns, every fourth in a row of its own, to the points, `apart` from each other. Quads are whole vectors. */

@@ -55,13 +55,15 @@ static double kernel_at(int64_t taps, int point, const float *kernel, int64_t ap
     return sum / divisor;
 }
 
-static int64_t line_length(const eb_step *step) { return (4 * step->quads + 8) * step->field[EB_STRIDE_W]; }
+/* Columns of a phase that are made ready, and of the padded image. */
+static int64_t phase_length(const eb_step *step) { return 4 * (step->quads + EB_QUADS); }
+static int64_t line_length(const eb_step *step) { return phase_length(step) * step->field[EB_STRIDE_W]; }
 
-/* Numbers in a row of the image at one point, (channel, phase, quad); at a point, for the rows of a kernel; and in a line
- * with its columns apart. */
+/* Numbers in a row of the image at one point, (channel, phase, quad); at a point, for the rows of a kernel; and in a line,
+ * its phases, a phase in halves and in quarters. */
 static int64_t per_row(const eb_step *step) { return step->in.channels * step->field[EB_STRIDE_W] * step->quads; }
 static int64_t per_point(const eb_step *step) { return step->field[EB_KERNEL_H] * per_row(step); }
-static int64_t spare(const eb_step *step) { return line_length(step) + 4 * (step->quads + EB_QUADS); }
+static int64_t spare(const eb_step *step) { return 2 * line_length(step) + 2 * phase_length(step); }
 
 /* Offsets and weights: for each point, the entries of the phases of four taps, then of three; (kernel row, channel). */
 int eb_layout_winograd(eb_step *step, const float *given) {
@@ -104,13 +106,16 @@ int eb_layout_winograd(eb_step *step, const float *given) {
     return 1;
 }
 
-/* A line of the padded image at the points: (phase, quad) at each. */
-static void transform_line(const eb_step *step, const eb_kernels *kernels, const float *line, float *apart, float *to) {
-    const int64_t stride = step->field[EB_STRIDE_W], quads = step->quads, kept = quads + EB_QUADS;
-    for (int64_t phase = 0; phase < stride; phase++, to += quads) {
-        for (int64_t quad = 0; quad < quads + 1; quad++) /* every fourth column of the phase */
-            for (int64_t i = 0; i < 4; i++) apart[i * kept + quad] = line[(4 * quad + i) * stride + phase];
-        kernels->winograd_in(step->transform + phase * EB_POINTS * EB_POINTS, apart, quads, to, per_point(step));
+/* A line of the padded image at the points: (phase, quad) at each. `room` has place for the line taken apart. */
+static void transform_line(const eb_step *step, const eb_kernels *kernels, const float *line, float *room, float *to) {
+    const int64_t stride = step->field[EB_STRIDE_W], length = phase_length(step);
+    float *halves = room + stride * length, *columns = halves + length;
+    if (stride == 2) kernels->split(line, length, room, room + length);
+    for (int64_t phase = 0; phase < stride; phase++, to += step->quads) {
+        kernels->split(stride == 2 ? room + phase * length : line, length / 2, halves, halves + length / 2);
+        kernels->split(halves, length / 4, columns, columns + length / 2);
+        kernels->split(halves + length / 2, length / 4, columns + length / 4, columns + 3 * length / 4);
+        kernels->winograd_in(step->transform + phase * EB_POINTS * EB_POINTS, columns, step->quads, to, per_point(step));
     }
 }
 
@@ -122,10 +127,10 @@ static float *ring_of(const eb_context *context, const eb_step *step) {
 void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t row, int64_t *made) {
     const int64_t *field = step->field, channels = step->in.channels, columns = step->in.columns, tall = field[EB_KERNEL_H];
     const int64_t per_line = per_row(step) / channels, length = line_length(step);
-    float *line = ring_of(context, step) + EB_POINTS * per_point(step), *apart = line + length;
+    float *line = ring_of(context, step) + EB_POINTS * per_point(step), *room = line + length;
     int64_t used = length - field[EB_PAD_LEFT] < columns ? length - field[EB_PAD_LEFT] : columns;
     if (*made < row * field[EB_STRIDE_H]) *made = row * field[EB_STRIDE_H];
-    memset(line, 0, (size_t)spare(step) * 4);
+    memset(line, 0, (size_t)length * 4);
     for (; *made < row * field[EB_STRIDE_H] + tall; ++*made) {
         int64_t y = *made - field[EB_PAD_TOP];
         float *to = ring_of(context, step) + *made % tall * per_row(step);
@@ -140,7 +145,7 @@ void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t r
                 for (int64_t x = 0; x < used; x++)
                     line[field[EB_PAD_LEFT] + x] = context->byte_table[channel * 256 + context->bytes[start + x]];
             else memcpy(line + field[EB_PAD_LEFT], context->image + start, (size_t)used * 4);
-            transform_line(step, context->plan->kernels, line, apart, to + channel * per_line);
+            transform_line(step, context->plan->kernels, line, room, to + channel * per_line);
         }
     }
 }
