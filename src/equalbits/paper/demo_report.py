@@ -79,7 +79,7 @@ def draw(measured: list[Measured], out: Path) -> None:
         if column == 0:
             axes.set_ylabel(f"flips so far, filter {FILTER[1]} of {FILTER[0]}")
         if column == len(measured) - 1:
-            axes.legend(frameon=False, loc="upper right")
+            axes.legend(frameon=False, loc="lower right")
     axes = figure.add_subplot(grid[1, :])
     for each in measured:
         axes.plot(each.steps, each.entropies, color=COLOURS[each.method], label=METHODS[each.method], linewidth=1.6)
@@ -87,7 +87,7 @@ def draw(measured: list[Measured], out: Path) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel("entropy of the weights, bits\n(mean over all filters)")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, loc="lower left", ncols=4)
+    axes.legend(frameon=False, loc="center right")
     figure.suptitle("Bits flip evenly and entropy stays at its maximum only where the share of +1 is exact")
     for kind in ("png", "svg"):
         figure.savefig(out / f"demo.{kind}", dpi=110)
