@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.engine import PackedModel, load_packed
-from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
-from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.format import read_network, to_chunks, write_network
+from equalbits.runtime.network import Network
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE: dict[str, Any] = runpy.run_path(str(GOLDEN / "make_packed.py"))
@@ -49,36 +47,6 @@ def test_a_network_comes_back_as_it_was_written(name: str, tmp_path: Path) -> No
         assert tensor.dtype == written.tensors[key].dtype
         np.testing.assert_array_equal(tensor, written.tensors[key])
     assert [path.name for path in tmp_path.iterdir()] == ["net.ebits"]
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_network_comes_back_and_gives_the_same_bytes_again(
-    networks: st.SearchStrategy[tuple[Network, np.ndarray]], data: st.DataObject
-) -> None:
-    written, _ = data.draw(networks)
-    whole = b"".join(to_chunks(written))
-    found = from_bytes(whole)
-    assert found.operations == written.operations
-    assert b"".join(to_chunks(found)) == whole
-
-
-def test_tensors_shared_between_layers_are_named_in_full() -> None:
-    tensors = {"a.weight": np.ones((2, 2), np.float32), "a.bias": np.ones(2, np.float32)}
-    first = Operation.of("linear", (1,), {"weight": "a.weight", "bias": "a.bias"}, {})
-    second = Operation.of("linear", (2,), {"weight": "a.weight"}, {})  # without the bias that stands beside it
-    network = Network((2, 1, 1), (Operation.of("flatten", (0,), {}, {}), first, second), tensors)
-    whole = b"".join(to_chunks(network))
-    assert b"linear a\\" in whole and b"linear weight=a.weight" in whole
-    assert from_bytes(whole).operations == network.operations
-
-
-@pytest.mark.parametrize("name", ["two words", "a=b", "", "a\nb"])
-def test_a_tensor_whose_name_no_line_can_hold_is_refused(name: str) -> None:
-    build = NetworkBuilder((2, 1, 1))
-    build.add("prelu", build.image, slope=np.ones(2, np.float32), name=name or " ")
-    with pytest.raises(ValueError, match="call it otherwise"):
-        to_chunks(build.finish())
 
 
 def test_the_safetensors_package_reads_the_tensors() -> None:

@@ -37,8 +37,7 @@ class NetworkBuilder:
         known = KINDS[kind].tensors + KINDS[kind].optional if kind in KINDS else ()
         arrays = {part: value for part, value in parts.items() if part in known and value is not None}
         settings = {part: value for part, value in parts.items() if part not in known}
-        layer = name or f"{kind}{len(self._operations)}"
-        names = {part: self._store(f"{layer}.{part}", array) for part, array in arrays.items()}
+        names = {part: self._store(f"{name}.{part}" if name else part, array) for part, array in arrays.items()}
         operation = Operation.of(kind, inputs, names, settings)
         self._operations.append(operation)
         return len(self._operations)

@@ -14,8 +14,8 @@ from typing import Any
 
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
-from equalbits.runtime.listing import read_operation, write_operation
 from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.operations import KINDS
 
 #: The version written, and the only one read.
 VERSION = 1
@@ -92,7 +92,7 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
         raise FormatError("the header lists no operations: the file is damaged")
     return Network(
         tuple(header["input"]),
-        tuple(_operation(place, line, found.tensors) for place, line in enumerate(listed)),
+        tuple(_operation(place, entry) for place, entry in enumerate(listed)),
         found.tensors,
         mean=_numbers(header, "mean"),
         std=_numbers(header, "std"),
@@ -101,13 +101,23 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
     )
 
 
-def _operation(place: int, line: Any, tensors: Mapping[str, container.Array]) -> Operation:
-    if not isinstance(line, str):
-        raise FormatError(f"operation {place} is not a line of text: the file is damaged")
+def _operation(place: int, entry: Any) -> Operation:
+    where = f"operation {place}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("op"), str):
+        raise FormatError(f"{where} does not say what it is by 'op': the file is damaged")
+    kind, inputs = entry["op"], entry.get("in", [place])
+    if not is_counts(inputs):
+        raise FormatError(f"{where} ({kind[:80]}) reads {str(inputs)[:80]}: it must list values, from 0")
+    names = KINDS[kind].tensors + KINDS[kind].optional if kind in KINDS else ()
+    tensors = {part: name for part, name in entry.items() if part in names}
+    for part, name in tensors.items():
+        if not isinstance(name, str):
+            raise FormatError(f"{where} ({kind}) names its {part} {str(name)[:80]}: it must be a text")
+    settings = {part: value for part, value in entry.items() if part not in (*names, "op", "in")}
     try:
-        return read_operation(place, line, tensors)
+        return Operation.of(kind, tuple(inputs), tensors, settings)
     except ValueError as error:
-        raise FormatError(f"operation {place} {error}") from None
+        raise FormatError(f"{where} {error}") from None
 
 
 def _describe(network: Network) -> dict[str, Any]:
@@ -118,8 +128,21 @@ def _describe(network: Network) -> dict[str, Any]:
         header["classes"] = list(network.classes)
     if network.notes:
         header["notes"] = dict(network.notes)
-    header["operations"] = [write_operation(i, made, network.tensors) for i, made in enumerate(network.operations)]
+    header["operations"] = [_entry(place, operation) for place, operation in enumerate(network.operations)]
     return header
+
+
+def _entry(place: int, operation: Operation) -> dict[str, Any]:
+    """An operation as the file has it: what goes without saying is left out."""
+    entry: dict[str, Any] = {"op": operation.kind}
+    if operation.inputs != (place,):
+        entry["in"] = list(operation.inputs)
+    entry |= operation.tensors
+    for name, setting in KINDS[operation.kind].settings.items():
+        value = operation.settings[name]
+        if setting.required or value != setting.default:
+            entry[name] = setting.shorten(value)
+    return entry
 
 
 def _numbers(header: Mapping[str, Any], name: str) -> tuple[float, ...] | None:
