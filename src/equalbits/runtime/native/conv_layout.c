@@ -227,6 +227,18 @@ static int layout_signed(eb_step *step, const eb_recipe *recipe, char *error) {
     return 1;
 }
 
+/* A window of one pixel sees no difference between rows: one long row makes fuller tiles. Bits are kept by rows. */
+static void join_rows(eb_step *step) {
+    const int64_t *field = step->field;
+    if (field[EB_KERNEL_H] * field[EB_KERNEL_W] * field[EB_STRIDE_H] * field[EB_STRIDE_W] > 1 || field[EB_POOL_H] ||
+        field[EB_OUT_BITS] != -1 || step->in.kind != EB_REAL || step->padded_rows != step->in.rows ||
+        step->padded_columns != step->in.columns)
+        return;
+    const int64_t pixels = step->in.rows * step->in.columns;
+    step->in.rows = step->out.rows = step->conv_rows = step->padded_rows = 1;
+    step->in.columns = step->out.columns = step->conv_columns = step->padded_columns = pixels;
+}
+
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
     int64_t *field = step->field, groups = field[EB_GROUPS];
     if (groups < 1 || step->in.channels % groups || step->out.channels % groups)
@@ -236,6 +248,7 @@ int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *
     step->blocks = (step->group_out + EB_BLOCK - 1) / EB_BLOCK;
     step->padded_rows = field[EB_PAD_TOP] + step->in.rows + field[EB_PAD_BOTTOM];
     step->padded_columns = field[EB_PAD_LEFT] + step->in.columns + field[EB_PAD_RIGHT];
+    join_rows(step);
     int64_t most = 1 << 24; /* so that counts and offsets fit 32 bits, and sums of signs are exact */
     if (step->group_in * field[EB_KERNEL_H] >= most || step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] >= most)
         return eb_fail(error, "a convolution has too many connections");
