@@ -94,6 +94,34 @@ def test_the_first_convolution_is_within_a_hundred_thousandth(
     assert np.abs(NativeEngine(network, name)(images) - truth).max() < 1e-5 * np.abs(truth).max()
 
 
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    ("channels", "groups", "filters"), [(8, 2, 10), (12, 12, 12), (12, 4, 4), (6, 3, 96), (40, 2, 80)]
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_grouped_convolution_before_a_sign_is_exact(
+    channels: int, groups: int, filters: int, binary: bool, name: str
+) -> None:
+    build = NetworkBuilder((channels, 6, 6))
+    x = build.add("sign", build.image) if binary else build.add("clamp", build.image, min=-1, max=1)
+    symbols = signs_of(filters, channels // groups, 3, 3)
+    x = build.add_binary("conv", x, symbols, groups=groups, padding=1, name="grouped")
+    build.add_binary("conv", build.add("sign", x), signs_of(5, filters, 3, 3), name="after")
+    images = RANDOM.integers(-8, 9, (2, channels, 6, 6)).astype(np.float32) / 8
+    network = build.finish()
+    np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(("channels", "size"), [(2, 1), (40, 1), (40, 2), (40, 3)])
+def test_real_values_meet_one_binary_filter_a_channel_exactly(channels: int, size: int, name: str) -> None:
+    build = NetworkBuilder((channels, size, size))
+    build.add_binary("conv", build.image, signs_of(channels, 1, 1, 1), groups=channels, name="depthwise")
+    images = RANDOM.integers(-8, 9, (2, channels, size, size)).astype(np.float32) / 8
+    network = build.finish()
+    np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_bytes_give_what_their_reals_give(threads: int) -> None:
     build = NetworkBuilder((3, 30, 60))

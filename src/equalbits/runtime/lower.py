@@ -112,7 +112,7 @@ class Lowering:
         if step.startswith("CONV") and "RESIDUAL" not in numbers:
             value = self._take_pool(value, numbers)
         groups = numbers.get("GROUPS", 1)
-        whole_words = groups == 1 or step != "CONV_BITS" or self.network.shapes[value][0] // groups % 32 == 0
+        whole_words = groups == 1 or self.network.shapes[value][0] // groups % 32 == 0
         served = self._end_in_bits(value, numbers) if whole_words else set()
         if value == self.answer or set(self.readers[value]) - served or "OUT_BITS" not in numbers:
             self.real[value] = numbers["OUT"] = self.recipe.value(REAL, self.network.shapes[value])

@@ -112,8 +112,6 @@ static int check_planes(const eb_step *step, const eb_recipe *recipe, char *erro
 static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
     const int64_t *field = step->field, weight = field[EB_WEIGHT], kept = field[EB_KEPT];
     if (!check_planes(step, recipe, error)) return 0;
-    if (field[EB_GROUPS] > 1 && step->group_out % EB_BLOCK && field[EB_OUT_BITS] != -1)
-        return eb_fail(error, "a grouped convolution writes bits, and its groups do not fill words");
     step->words = (step->group_in + 31) / 32;
     if (step->padded_rows * step->padded_columns * step->words * field[EB_GROUPS] > 1 << 28)
         return eb_fail(error, "a binary convolution pads too much");
@@ -200,10 +198,10 @@ static int layout_signed(eb_step *step, const eb_recipe *recipe, char *error) {
     if (!check_planes(step, recipe, error)) return 0;
     const uint8_t *sign = recipe->tensors[field[EB_WEIGHT]].data;
     const uint8_t *kept = field[EB_KEPT] < 0 ? NULL : recipe->tensors[field[EB_KEPT]].data;
+    field[EB_KIND] = EB_CONV_REAL; /* before it is asked whether it is depthwise */
     int stay = step->conv_rows * step->conv_columns <= FEW_PIXELS && step->in.kind == EB_REAL && !eb_is_depthwise(step);
     float *reals = calloc((size_t)(stay ? 1 : filters * wide), sizeof *reals);
     if (!reals) return eb_fail(error, "there is no memory");
-    field[EB_KIND] = EB_CONV_REAL;
     for (int64_t i = 0; !stay && i < filters * wide; i++) {
         int64_t at = i / wide * row_bytes * 8 + i % wide;
         reals[i] = kept && !bit_at(kept, at) ? 0.0f : bit_at(sign, at) ? 1.0f : -1.0f;
@@ -248,6 +246,8 @@ int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *
     step->blocks = (step->group_out + EB_BLOCK - 1) / EB_BLOCK;
     step->padded_rows = field[EB_PAD_TOP] + step->in.rows + field[EB_PAD_BOTTOM];
     step->padded_columns = field[EB_PAD_LEFT] + step->in.columns + field[EB_PAD_RIGHT];
+    if (groups > 1 && step->group_out % EB_BLOCK && field[EB_OUT_BITS] != -1)
+        return eb_fail(error, "a grouped convolution writes bits, and its groups do not fill words");
     join_rows(step);
     int64_t most = 1 << 24; /* so that counts and offsets fit 32 bits, and sums of signs are exact */
     if (step->group_in * field[EB_KERNEL_H] >= most || step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] >= most)
