@@ -11,11 +11,14 @@ from torch import nn
 
 from equalbits.deploy import PackError, pack
 from equalbits.deploy.check import check
+from equalbits.deploy.check_native import check_native
 from equalbits.deploy.freeze import freeze
 from equalbits.deploy.packing import whole_numbers
 from equalbits.deploy.steps import to_network
 from equalbits.deploy.trace import trace
 from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
+from equalbits.runtime import native
+from equalbits.runtime.engine import run_numpy
 
 
 def small(inputs=None):
@@ -49,6 +52,18 @@ def test_a_flipped_bit_is_noticed():
     step.arrays["weight"][3, 0] ^= 1
     with pytest.raises(PackError, match="layer '2'"):
         check(to_network(steps), steps, frozen)
+
+
+@pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
+def test_an_answer_that_the_native_engine_does_not_give_is_refused():
+    frozen = freeze(small(SignActivation()), torch.randn(2, 3, 8, 8))
+    steps = trace(frozen)
+    network, images = to_network(steps), frozen.images.numpy()
+    answer = run_numpy(network, images)
+    check_native(network, steps, images, (answer,))
+    check_native(network, steps, images, (answer + 1, answer))
+    with pytest.raises(PackError, match="the native engine answers otherwise than numpy"):
+        check_native(network, steps, images, (answer + 1,))
 
 
 class OwnRandom(nn.Module):

@@ -9,14 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equalbits.deploy.check_native import agree, check_native, near
 from equalbits.deploy.freeze import Frozen
 from equalbits.deploy.reference import answer_of, run
 from equalbits.deploy.steps import PackError, Steps, as_array
 from equalbits.runtime import Network, ops
 from equalbits.runtime.engine import run_numpy
-
-#: How far a packed number may lie from the model's, as a share of the largest around it: float32 in another order.
-TOLERANCE = 1e-4
 
 Reals = NDArray[np.float32]
 
@@ -28,20 +26,26 @@ def check(network: Network, steps: Steps, frozen: Frozen) -> None:
     against the traced model in float64. Where both differ, each operation is run by itself on the numbers that the
     traced model has there. An operation that then differs is a fault, and is named. Where none does, the sum of a real
     layer fell on the other side of a sign by rounding, as it may between two machines. That is no fault of the packed
-    file, and is logged.
+    file, and is logged. At last the native engine, where it is built, must give the same.
     """
-    images, program = as_array(frozen.images), frozen.program
-    packed, answer = _run_packed(network, images), as_array(frozen.answer)
-    if _agree(packed, answer):
-        return
+    images, answer = as_array(frozen.images), as_array(frozen.answer)
+    packed = _run_packed(network, images)
+    if not agree(packed, answer):
+        _explain(network, steps, frozen, packed)
+    check_native(network, steps, images, (packed, answer))
+
+
+def _explain(network: Network, steps: Steps, frozen: Frozen, packed: Reals) -> None:
+    """Say which layer makes the packed answer another than the model's, or that rounding did."""
+    images, program, answer = as_array(frozen.images), frozen.program, as_array(frozen.answer)
     node = answer_of(program).name
-    if not _near(as_array(run(program, frozen.images)[node]), answer):
+    if not near(as_array(run(program, frozen.images)[node]), answer):
         raise PackError(
             "the traced model answers differently from the model: its forward hangs on something that torch.export "
             "does not see (random numbers, a change in place of a view); make it a function of the image alone"
         )
     exact = run(program, frozen.images, torch.float64)
-    if _agree(packed, as_array(exact[node])):
+    if agree(packed, as_array(exact[node])):
         return
     _check_steps(network, steps, images, exact)
     logging.getLogger("equalbits").warning(
@@ -51,9 +55,10 @@ def check(network: Network, steps: Steps, frozen: Frozen) -> None:
     )
 
 
-def describe_change(exact: Network, rounded: Network, images: Tensor) -> str:
-    """How far storing the rest in fewer bits moves the answers to ``images``."""
+def check_rounded(exact: Network, rounded: Network, steps: Steps, images: Tensor) -> str:
+    """How far storing the rest in fewer bits moves the answers to ``images``; both engines must move alike."""
     before, after = (_run_packed(network, as_array(images)) for network in (exact, rounded))
+    check_native(rounded, steps, as_array(images), (after,))
     kept = int((before.argmax(axis=1) == after.argmax(axis=1)).sum())
     change = float(np.abs(after - before).max() / max(float(np.abs(before).max()), 1e-30))
     return f"{kept} of {len(before)} answers keep their class; logits move by up to {change:.2%} of the largest"
@@ -71,27 +76,10 @@ def _check_steps(network: Network, steps: Steps, images: Reals, traced: Mapping[
         inputs = (values[number] for number in operation.inputs)
         found = ops.RUN[operation.kind](*inputs, tensors=network.arrays(operation), settings=operation.settings)
         expected = found if step.node is None else as_array(traced[step.node])
-        if not _near(found, expected):
+        if not near(found, expected):
             largest = float(np.abs(found - expected).max())
             raise PackError(
                 f"layer {step.layer!r} ({operation.kind}, operation {place}) differs from the model's by up to "
                 f"{largest:.3g} on the model's own input: the model was not packed; please report it"
             )
         values[place + 1] = expected
-
-
-def _agree(packed: Reals, answer: Reals) -> bool:
-    """Near in every number, and the same class for each image; equal logits have no class to keep."""
-    if not _near(packed, answer):
-        return False
-    rows, theirs = packed.reshape(len(packed), -1), answer.reshape(len(answer), -1)
-    places = np.arange(len(rows))
-    gap = theirs.max(axis=1) - theirs[places, rows.argmax(axis=1)]
-    return bool((gap <= TOLERANCE * np.abs(theirs).max()).all())
-
-
-def _near(found: Reals, expected: Reals) -> bool:
-    if found.shape != expected.shape:
-        return False
-    largest = float(np.abs(expected).max(initial=0.0))
-    return bool(np.abs(found - expected).max(initial=0.0) <= TOLERANCE * largest + 1e-6)

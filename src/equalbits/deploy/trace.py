@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from equalbits.deploy.check import check, describe_change
+from equalbits.deploy.check import check, check_rounded
 from equalbits.deploy.fold import without_dead
 from equalbits.deploy.freeze import FROZEN, Frozen, freeze
 from equalbits.deploy.packing import RESTS, store
@@ -40,7 +40,8 @@ def pack(
     """Pack ``model`` into operations and bits; ``.save(path)`` writes the file.
 
     ``example`` is a batch of images as the model takes them. The packed model's answer to it (to its first 8 images)
-    is compared with the model's before this returns: the same class for each, and logits within 1e-4 of the largest.
+    is compared with the model's before this returns: the same class for each, and logits within 1e-4 of the largest, by
+    numpy and by the native engine where it is built.
     :class:`PackError` names the layer that differs, or the first operation that a packed network does not know.
 
     ``rest`` is how the numbers that are no bits are stored: ``"float32"``; ``"float16"``; or ``"int8"``, real weights
@@ -69,7 +70,7 @@ def pack(
     for step in steps.rows:
         step.arrays = store(step, rest)
     rounded = _network(steps, header)
-    logging.getLogger("equalbits").info("rest=%r: %s", rest, describe_change(exact, rounded, frozen.images))
+    logging.getLogger("equalbits").info("rest=%r: %s", rest, check_rounded(exact, rounded, steps, frozen.images))
     return PackedModel(rounded)
 
 

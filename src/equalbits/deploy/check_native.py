@@ -1,0 +1,81 @@
+"""Hold the native engine against numpy on a network that was just packed: two engines, one answer."""
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equalbits.deploy.steps import PackError, Steps
+from equalbits.runtime import Network, PackedModel, native, ops
+
+Reals = NDArray[np.float32]
+
+#: How far two engines may lie apart, as a share of the largest number around: float32 in another order.
+TOLERANCE = 1e-4
+
+
+def check_native(network: Network, steps: Steps, images: Reals, known: tuple[Reals, ...]) -> None:
+    """Refuse a network that the native engine answers otherwise, and name the first layer where it does.
+
+    ``known`` are the answers that count as right: numpy's, and the model's own. Where the native one is none of them,
+    the network is run up to each operation, by both. A sign that differs where its number is 0 but for rounding is no
+    fault, and is logged; anything else is. Nothing is done where the engine is not built.
+    """
+    if native.BUILT is None:
+        return
+    found = PackedModel(network, engine="native")(images)
+    if any(agree(found, answer) for answer in known):
+        return
+    differs = [i for i in range(len(images)) if not agree(found[i : i + 1], known[0][i : i + 1])]
+    for i in differs:
+        _find(network, steps, images[i : i + 1])
+    logging.getLogger("equalbits").warning(
+        "some values lie so near an edge that rounding decides their sign: the native engine's answers differ from "
+        "numpy's by up to %.3g",
+        float(np.abs(found - known[0]).max()),
+    )
+
+
+def _find(network: Network, steps: Steps, image: Reals) -> None:
+    """Raise at the first operation that differs by more than rounding; return at the first sign that rounding moved."""
+    values = {0: image}
+    for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
+        inputs = [values[number] for number in operation.inputs]
+        run = ops.RUN[operation.kind]
+        truth = values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
+        found = PackedModel(_up_to(network, place), engine="native")(image)
+        if operation.kind == "sign":
+            moved = np.abs(inputs[0][found != truth])
+            if moved.size and moved.max() <= TOLERANCE * np.abs(inputs[0]).max():
+                return
+        if not near(found, truth):
+            raise PackError(
+                f"layer {step.layer!r} ({operation.kind}, operation {place}): the native engine differs from numpy by "
+                f"up to {float(np.abs(found - truth).max()):.3g}: the model was not packed; please report it"
+            )
+    raise PackError("the native engine answers otherwise than numpy: the model was not packed; please report it")
+
+
+def _up_to(network: Network, place: int) -> Network:
+    """The network whose answer is the value that the operation at ``place`` makes."""
+    operations = network.operations[: place + 1]
+    names = {name for operation in operations for name in operation.tensors.values()}
+    return Network(network.input_shape, operations, {name: network.tensors[name] for name in names})
+
+
+def agree(packed: Reals, answer: Reals) -> bool:
+    """Near in every number, and the same class for each image; equal logits have no class to keep."""
+    if not near(packed, answer):
+        return False
+    rows, theirs = packed.reshape(len(packed), -1), answer.reshape(len(answer), -1)
+    places = np.arange(len(rows))
+    gap = theirs.max(axis=1) - theirs[places, rows.argmax(axis=1)]
+    return bool((gap <= TOLERANCE * np.abs(theirs).max()).all())
+
+
+def near(found: Reals, expected: Reals) -> bool:
+    """Whether every number lies within :data:`TOLERANCE` of the largest."""
+    if found.shape != expected.shape:
+        return False
+    largest = float(np.abs(expected).max(initial=0.0))
+    return bool(np.abs(found - expected).max(initial=0.0) <= TOLERANCE * largest + 1e-6)
