@@ -2,7 +2,7 @@
 
 import sys
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -41,6 +41,11 @@ class ProgressBar:
         self.title = title
         self.bar.reset(self.task, description=title, total=None, words="starting")
 
+    def row(self, name: str) -> "list[Row]":
+        """A line of its own for one of several runs that go on at the same time."""
+        self.bar.update(self.task, visible=False)
+        return [Row(self, name)]
+
     def close(self) -> None:
         """Take the bar away."""
         self.bar.stop()
@@ -50,16 +55,47 @@ class ProgressBar:
         if self.quiet:
             return
         if isinstance(record, StepRecord):
-            done = (record.epoch - 1) * record.batches + record.batch
-            words = (
-                f"epoch {record.epoch}/{record.epochs}  loss {record.train.loss:.3f}  {record.train.accuracy:.1f} %  "
-                f"{record.images_per_second:,.0f} images/s  {_clock(record.seconds_left)} left"
-            )
-            self.bar.update(self.task, total=record.epochs * record.batches, completed=done, words=words)
+            self.bar.update(self.task, **_standing(record))
             return
-        tested = f"  test {record.test}" if record.test else ""
-        line = f"epoch {record.epoch:>3}  train {record.train.accuracy:.2f} % (loss {record.train.loss:.4f}){tested}"
-        self.bar.console.print(f"{self.title}  {line}  {record.seconds:.1f} s", soft_wrap=True)
+        self.bar.console.print(f"{self.title}  {_ended(record)}", soft_wrap=True)
+
+
+class Row:
+    """A reporter that draws one run's line among those of others; closed when the run has ended."""
+
+    def __init__(self, bar: ProgressBar, name: str) -> None:
+        self.within, self.name = bar, name
+        self.task = bar.bar.add_task(name, total=None, words="starting")
+
+    def __call__(self, record: StepRecord | EpochRecord) -> None:
+        """Show where this run stands; where no terminal listens, a line for every epoch."""
+        if isinstance(record, StepRecord):
+            self.within.bar.update(self.task, **_standing(record))
+            return
+        self.within.bar.update(self.task, words=_ended(record))
+        if not (self.within.live or self.within.quiet):
+            self.within.bar.console.print(f"{self.name}  {_ended(record)}", soft_wrap=True)
+
+    def close(self) -> None:
+        """Take the line away."""
+        self.within.bar.remove_task(self.task)
+
+
+def _standing(record: StepRecord) -> dict[str, Any]:
+    words = (
+        f"epoch {record.epoch}/{record.epochs}  loss {record.train.loss:.3f}  {record.train.accuracy:.1f} %  "
+        f"{record.images_per_second:,.0f} images/s  {_clock(record.seconds_left)} left"
+    )
+    done = (record.epoch - 1) * record.batches + record.batch
+    return {"total": record.epochs * record.batches, "completed": done, "words": words}
+
+
+def _ended(record: EpochRecord) -> str:
+    tested = f"  test {record.test}" if record.test else ""
+    return (
+        f"epoch {record.epoch:>3}  train {record.train.accuracy:.2f} % (loss {record.train.loss:.4f}){tested}  "
+        f"{record.seconds:.1f} s"
+    )
 
 
 def _clock(seconds: float) -> str:

@@ -23,6 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="where the runs go (default: runs/sweep-RECIPE)")
     parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", default="",
+        help="spread the runs over a Ray cluster: auto, host:port, or local to start one here (default: none)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
 
 
@@ -47,8 +51,9 @@ def run(options: argparse.Namespace) -> int:
                 stack=options.stack,
                 root=Path(options.data) if options.data else None,
                 device=options.device,
+                ray=options.ray,
                 tell=lambda line: print(line, file=sys.stderr),
-                reporters=[bar],
+                reporters_for=bar.row if options.ray else lambda name: [bar],
             )
         except InterruptedTraining as interrupted:
             bar.close()

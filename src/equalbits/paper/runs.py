@@ -74,7 +74,7 @@ def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: li
         "root": options.root,
         "device": options.device,
         "tell": options.tell,
-        "reporters": options.reporters,
+        "reporters_for": lambda name: options.reporters,
     }
     try:
         if seeds and stack > 1:

@@ -78,14 +78,14 @@ def facts_of(recipe: Recipe, device: str, place: Place, history: History, second
         "peak_device_bytes": torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None,
         "processes": place.world_size,
         "versions": made["versions"],
-        "command": _command(),
+        "command": command_line(),
         "seconds": round(seconds, 2),
         "last": last.as_dict() if last else None,
         "best": best.as_dict() if best else None,
     }
 
 
-def _command() -> str | None:
+def command_line() -> str | None:
     """The command that runs, None where it is a program of someone else's."""
     program = Path(sys.argv[0])
     ours = program.name == "equalbits" or program.parts[-2:] == ("equalbits", "__main__.py")

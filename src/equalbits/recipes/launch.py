@@ -1,4 +1,4 @@
-"""Many runs: every combination of settings and seeds, one after another or stacked on one device.
+"""Many runs: every combination of settings and seeds, one after another, stacked on one device, or on a Ray cluster.
 
 Each run that is done leaves its run.json; a sweep that is started again does only what is missing.
 """
@@ -7,23 +7,21 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from equalbits.data import FolderLoader
-from equalbits.recipes.folder import check_same, facts_of
+from equalbits.recipes.batch import Batch, run_folder
+from equalbits.recipes.folder import check_same, command_line
 from equalbits.recipes.ledger import collect
-from equalbits.recipes.make import Images, check_names, make_loader, make_model, pick_device
+from equalbits.recipes.lock import in_use
+from equalbits.recipes.make import check_names
+from equalbits.recipes.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.recipes.run import run_recipe
-from equalbits.training import History, Reporter
+from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
-from equalbits.training.distributed import Place, announced_place
-from equalbits.training.stack import train_stack
+from equalbits.training.distributed import announced_place
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,11 @@ def cases_of(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> list[Case]:
     return cases
 
 
+def no_reporters(name: str) -> Sequence[Reporter]:
+    """Nobody listens to the run of this name."""
+    return ()
+
+
 def sweep(
     recipe: Recipe,
     out: Path,
@@ -92,73 +95,52 @@ def sweep(
     stack: int = 1,
     root: Path | None = None,
     device: str = "auto",
+    ray: str = "",
     tell: Callable[[str], None] = lambda line: None,
-    reporters: Sequence[Reporter] = (),
+    reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters,
 ) -> list[Row]:
     """Train every combination with every seed; ``stack`` nets at once. Finished runs are not run again.
 
-    The ledger of all runs below ``out`` is left there as sweep.json.
+    ``ray`` is the address of a Ray cluster to spread the runs over; see :mod:`equalbits.recipes.ray_cluster`.
+    ``reporters_for`` is asked for the listeners of each run, by its name. The ledger of all runs below ``out`` is left
+    there as sweep.json.
     """
     if announced_place().world_size > 1:
         raise ValueError("a sweep runs in one process: start it without torchrun, or train its cases one by one")
-    seeds = list(dict.fromkeys(seeds))
+    out, seeds = Path(out), list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("there is no seed to train with: give at least one, as in seeds=[0]")
-    cases, rows = cases_of(recipe, vary), []
+    cases = cases_of(recipe, vary)
     for case in cases:  # before the first hour of training, not after it
         check_names(case.recipe)
-    for case in cases:
-        missing = [seed for seed in seeds if not _is_done(out, case, seed)]
-        for some in _batched(missing, stack):
-            began = time.perf_counter()
-            if stack == 1:
-                seeded = case.recipe.with_settings({"seed": some[0]})
-                folder = _path(out, case, some[0]).parent
-                run_recipe(seeded, folder, root=root, device=device, reporters=reporters)
-            else:
-                _run_stacked(case, list(some), out, root=root, device=device)
-            tell(f"{case.name}: seeds {', '.join(map(str, some))} done in {time.perf_counter() - began:.1f} s")
-        rows.append(_row(out, case, seeds))
-        tell(f"{case.name}: {rows[-1]}")
-    write_atomically(Path(out) / "sweep.json", (json.dumps(collect(out), indent=1) + "\n").encode())
+    if ray:
+        import_ray()
+    with in_use(out, command=command_line()):
+        missing = list(_missing(out, cases, seeds, stack))
+        if ray and missing:
+            train_on_ray(missing, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
+        rows = []
+        for case in cases:
+            for batch in [] if ray else [batch for batch in missing if batch.case == case.name]:
+                began = time.perf_counter()
+                batch.train(out, root=root, device=device, reporters=reporters_for(batch.name))
+                tell(f"{batch.name} done in {time.perf_counter() - began:.1f} s")
+            rows.append(_row(out, case, seeds))
+            tell(f"{case.name}: {rows[-1]}")
+        write_atomically(out / "sweep.json", (json.dumps(collect(out), indent=1) + "\n").encode())
     return rows
 
 
-def _run_stacked(case: Case, seeds: list[int], out: Path, *, root: Path | None, device: str) -> None:
-    device = pick_device(device)
-    recipes = [case.recipe.with_settings({"seed": seed}) for seed in seeds]
-    alone = Place()
-    first = make_loader(case.recipe.data, "train", root=root, device=device, seed=seeds[0], place=alone)
-    if isinstance(first, FolderLoader):
-        raise ValueError(f"{case.recipe.data.name} is read from files, too large for a device: use --stack 1")
-    loaders = [first, *(first.with_seed(seed) for seed in seeds[1:])]
-    test = make_loader(case.recipe.data, "test", root=root, device=device, seed=0, place=alone)
-    images = Images.of(first)
-    models = [make_model(recipe, images).to(device) for recipe in recipes]
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-    began = time.time()
-    histories = train_stack(models, loaders, case.recipe.train, seeds=seeds, test=test)
-    seconds = (time.time() - began) / len(seeds)
-    for recipe, seed, history in zip(recipes, seeds, histories, strict=True):
-        _write(_path(out, case, seed), recipe, device, history, seconds, stack=len(seeds))
-
-
-def _write(path: Path, recipe: Recipe, device: str, history: History, seconds: float, *, stack: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {**facts_of(recipe, device, Place(), history, seconds), "stacked_with": stack}
-    lines = "".join(json.dumps(record.as_dict()) + "\n" for record in history.epochs)
-    write_atomically(path.parent / "history.jsonl", lines.encode())
-    write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
-
-
-def _path(out: Path, case: Case, seed: int) -> Path:
-    return Path(out) / case.name / f"seed{seed}" / "run.json"
+def _missing(out: Path, cases: Sequence[Case], seeds: Sequence[int], stack: int) -> Iterator[Batch]:
+    for case in cases:
+        left = [seed for seed in seeds if not _is_done(out, case, seed)]
+        for start in range(0, len(left), stack):
+            yield Batch(case.recipe, case.name, tuple(left[start : start + stack]), stacked=stack > 1)
 
 
 def _is_done(out: Path, case: Case, seed: int) -> bool:
     """Whether this seed's result is there; one that other settings made is refused."""
-    path = _path(out, case, seed)
+    path = run_folder(out, case.name, seed) / "run.json"
     if not path.exists():
         return False
     before = recipe_from_dict(json.loads(path.read_text())["recipe"])
@@ -167,14 +149,10 @@ def _is_done(out: Path, case: Case, seed: int) -> bool:
 
 
 def _row(out: Path, case: Case, seeds: Sequence[int]) -> Row:
-    runs = [json.loads(_path(out, case, seed).read_text()) for seed in seeds]
+    runs = [json.loads((run_folder(out, case.name, seed) / "run.json").read_text()) for seed in seeds]
     accuracy = {
         which: tuple(100 * run[which]["test"]["correct"] / run[which]["test"]["total"] for run in runs)
         for which in ("last", "best")
     }
     seconds = sum(run["seconds"] for run in runs)
     return Row(case.name, dict(case.settings), tuple(seeds), accuracy["last"], accuracy["best"], seconds)
-
-
-def _batched(items: list[int], size: int) -> list[tuple[int, ...]]:
-    return [tuple(items[start : start + size]) for start in range(0, len(items), size)]

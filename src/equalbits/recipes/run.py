@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equalbits.recipes.folder import begin, facts_of, finish, load_run, writers
+from equalbits.recipes.folder import begin, command_line, facts_of, finish, load_run, writers
+from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import Images, make_loader, make_model, pick_device
 from equalbits.recipes.recipe import Recipe
 from equalbits.training import History, Reporter, Score, evaluate, train
@@ -69,6 +70,8 @@ def run_recipe(
         images = Images.of(batches)
         model = make_model(recipe, images).to(device)
         taught_by = _teacher(teacher, images).to(device) if teacher else None
+        if place.is_writer:
+            at_the_end.enter_context(in_use(out, command=command_line()))
         begin(out, recipe, images, place)
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)

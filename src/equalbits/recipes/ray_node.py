@@ -1,0 +1,58 @@
+"""What a node of a Ray cluster does with a batch: train it in a folder of its own, and tell. Knows nothing of Ray."""
+
+import json
+import platform
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import equalbits
+from equalbits.recipes.batch import Batch
+from equalbits.training import EpochRecord, StepRecord
+
+
+def train_here(job: str) -> Iterator[dict[str, Any]]:
+    """Train a batch given as JSON: yields its records as plain data, at last its files as bytes, or why it failed."""
+    told = json.loads(job)
+    said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="equalbits-", ignore_cleanup_errors=True) as folder:
+        # In a thread of its own, so that records can be told while it trains, and signals stay the cluster's affair.
+        threading.Thread(target=_train, args=(told, Path(folder), said.put), daemon=True).start()
+        while (one := said.get()) is not None:
+            yield one
+
+
+def _train(told: Mapping[str, Any], folder: Path, say: Callable[[dict[str, Any] | None], None]) -> None:
+    began = time.perf_counter()
+    end: dict[str, Any] = {"node": platform.node()}
+    try:
+        if told["version"] != equalbits.__version__:
+            raise ValueError(
+                f"this node has equalbits {equalbits.__version__}, the sweep is of {told['version']}: install the same"
+            )
+        root = Path(told["root"]) if told["root"] else None
+        Batch.from_dict(told).train(
+            folder, root=root, device=told["device"], reporters=[lambda record: say(_plain(record))]
+        )
+    except BaseException as error:  # all of it is told: a thread's error would be lost
+        refused = isinstance(error, ValueError | OSError | ImportError)
+        why = " ".join(str(error).split()).replace(str(folder), "<out>")
+        end |= {"failed": type(error).__name__, "why": why, "refused": refused, "story": traceback.format_exc()}
+    say({**end, "files": _files(folder), "seconds": time.perf_counter() - began})
+    say(None)
+
+
+def _plain(record: StepRecord | EpochRecord) -> dict[str, Any]:
+    return {"record": "epoch" if isinstance(record, EpochRecord) else "step", "facts": asdict(record)}
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder by its path in it, but for what is hidden."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}

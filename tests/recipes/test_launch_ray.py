@@ -1,0 +1,131 @@
+"""Runs on a Ray cluster are the runs here: the same files and numbers, also when a node dies under them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from equalbits.recipes import recipe_from_dict
+from equalbits.recipes.batch import Batch
+from equalbits.recipes.launch import sweep
+from equalbits.recipes.ray_node import train_here
+from equalbits.training import load_checkpoint
+
+RECIPE = """
+epochs = {epochs}
+[model]
+name = "conv2"
+options = {{width = 0.05}}
+[data]
+name = "synthetic:1x8x8:4:{images}"
+batch_size = 8
+"""
+VARY = ["--vary", "model.weight_quantizer=sign,bihalf", "--seeds", "0-2", "--device", "cpu"]
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "equalbits", *map(str, words)]
+
+
+def batch(**settings: object) -> Batch:
+    recipe = recipe_from_dict(
+        {
+            "name": "own",
+            "epochs": 2,
+            "model": {"name": "conv2", "options": {"width": 0.05}},
+            "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+        }
+    )
+    return Batch(recipe.with_settings(settings), "own", (3,), stacked=False)
+
+
+def job(each: Batch, **more: object) -> str:
+    from equalbits import __version__
+
+    return json.dumps({**each.as_dict(), "version": __version__, "root": None, "device": "cpu", **more})
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed")
+def test_without_ray_the_way_to_get_it_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--ray needs the package ray: pip install 'equalbits\[ray\]'"):
+        sweep(batch().recipe, tmp_path / "a", vary={}, seeds=[0], ray="auto")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_node_gives_back_its_progress_and_the_files_of_a_run_here(tmp_path: Path) -> None:
+    *records, end = train_here(job(batch()))
+    assert [said["facts"]["epoch"] for said in records if said["record"] == "epoch"] == [1, 2]
+    assert "failed" not in end
+    batch().train(tmp_path, root=None, device="cpu")
+    mine = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name for name in end["files"] if "tensorboard" not in name} == {n for n in mine if "tensorboard" not in n}
+    there, here = (
+        json.loads(text) for text in (end["files"]["own/seed3/run.json"], mine["own/seed3/run.json"].read_text())
+    )
+    assert there["last"]["test"] == here["last"]["test"]
+    assert there["recipe"] == here["recipe"]
+    assert Batch.from_dict(json.loads(job(batch()))) == batch()
+
+
+def test_a_node_says_why_a_run_failed_and_whose_fault_it_was() -> None:
+    *_, end = train_here(job(batch(**{"optimizer.lr": 1e30, "epochs": 5})))
+    assert end["failed"] == "NonFiniteError"
+    assert end["refused"]
+    assert "/tmp" not in end["why"]
+    *_, end = train_here(job(batch(), version="0.0.0"))
+    assert "the sweep is of 0.0.0: install the same" in end["why"]
+
+
+@pytest.mark.slow
+def test_a_sweep_over_two_nodes_one_of_which_is_killed_finds_what_runs_here_find(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(RECIPE.format(epochs=8, images=1200))
+    for name, value in {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}.items():
+        monkeypatch.setenv(name, value)  # for the nodes, too
+    environment = {**os.environ, "PYTHONWARNINGS": "default"}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        dies = cluster.add_node(num_cpus=1)
+        words = command("sweep", recipe, *VARY, "--out", tmp_path / "ray", "--ray", cluster.address, "--json")
+        with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+            finished: list[Path] = []
+            while len(finished) < 2:  # by now both nodes are at work on their second run
+                assert job.poll() is None, job.communicate()
+                finished = sorted((tmp_path / "ray").glob("*/seed*/run.json"))
+                time.sleep(0.05)
+            times = {path: path.stat().st_mtime_ns for path in finished}
+            second = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+            assert second.returncode == 1
+            assert f"is in use by process {job.pid}" in second.stderr
+            time.sleep(1)
+            cluster.remove_node(dies, allow_graceful=False)
+            printed, errors = job.communicate(timeout=300)
+        assert job.returncode == 0, errors
+        lost = [line for line in errors.splitlines() if "was lost with its node or worker" in line]
+        assert lost and all(line.endswith("it begins anew, try 2 of 3") for line in lost)
+        assert {path: path.stat().st_mtime_ns for path in finished} == times  # what was finished is not run again
+    finally:
+        cluster.shutdown()
+    here = command("sweep", recipe, *VARY, "--out", tmp_path / "here", "--json")
+    done = subprocess.run(here, env=environment, capture_output=True, text=True, check=True)
+    without_time = [
+        [{name: value for name, value in row.items() if name != "seconds"} for row in json.loads(text)]
+        for text in (printed, done.stdout)
+    ]
+    assert without_time[0] == without_time[1]
+    ledgers = [json.loads((tmp_path / way / "sweep.json").read_text()) for way in ("ray", "here")]
+    assert ledgers[0].keys() == ledgers[1].keys()
+    assert [len(case["runs"]) for case in ledgers[0]["cases"]] == [3, 3]
+    for path in (tmp_path / "here").glob("*/seed*/last.safetensors"):
+        mine, theirs = (
+            load_checkpoint(tmp_path / way / path.relative_to(tmp_path / "here"))[0] for way in ("ray", "here")
+        )
+        assert all((mine[name] == tensor).all() for name, tensor in theirs.items())

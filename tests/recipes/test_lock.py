@@ -1,0 +1,97 @@
+"""Two jobs never write to one folder: the second is refused, and what a dead one left is taken over."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from equalbits.recipes import recipe_from_dict, run_recipe
+from equalbits.recipes.launch import sweep
+from equalbits.recipes.lock import FolderInUse, in_use
+
+HOLDS = """
+import sys, time
+from pathlib import Path
+from equalbits.recipes.lock import in_use
+
+with in_use(Path(sys.argv[1]), command="equalbits sweep own"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+RECIPE = recipe_from_dict(
+    {
+        "name": "own",
+        "epochs": 1,
+        "model": {"name": "conv2", "options": {"width": 0.05}},
+        "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+    }
+)
+
+
+@pytest.fixture
+def another_job(tmp_path: Path):
+    """A process that holds the folder until its standard input ends."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], text=True, **pipes) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+
+
+def test_a_second_job_is_refused_in_one_line_and_may_go_on_when_the_first_has_ended(another_job, tmp_path) -> None:
+    for job in (
+        lambda: run_recipe(RECIPE, tmp_path, device="cpu"),
+        lambda: sweep(RECIPE, tmp_path, vary={}, seeds=[0], device="cpu"),
+    ):
+        with pytest.raises(FolderInUse) as refused:
+            job()
+        line = str(refused.value)
+        assert line.startswith(f"{tmp_path} is in use by process {another_job.pid} on ")
+        assert line.endswith(" (equalbits sweep own): wait for it to end, or use another --out")
+    another_job.communicate()
+    assert list(tmp_path.iterdir()) == []
+    (row,) = sweep(RECIPE, tmp_path, vary={}, seeds=[0], device="cpu")
+    assert row.seeds == (0,)
+    assert not list(tmp_path.rglob(".lock"))
+
+
+def test_what_a_killed_job_left_is_taken_over(another_job, tmp_path) -> None:
+    another_job.send_signal(signal.SIGKILL)
+    another_job.wait()
+    assert json.loads((tmp_path / ".lock").read_text())["process"] == another_job.pid
+    with in_use(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
+
+
+def test_a_job_may_hold_its_folder_twice_but_not_in_two_threads(tmp_path: Path) -> None:
+    found = []
+
+    def other() -> None:
+        try:
+            with in_use(tmp_path):
+                found.append("held")
+        except FolderInUse as error:
+            found.append(str(error))
+
+    with in_use(tmp_path), in_use(tmp_path):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert "in use by another thread of this process" in found[0]
+    other()
+    assert found[1] == "held"
+
+
+def test_a_folder_is_free_again_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), in_use(tmp_path):
+        raise KeyError
+    with in_use(tmp_path):
+        pass
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="file is a file: name a folder"), in_use(tmp_path / "file"):
+        pass
