@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/native/*.h src/equalbits/runtime/native/*.cpp) \
+          src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
 .PHONY: demo test lint clean
@@ -22,7 +24,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)

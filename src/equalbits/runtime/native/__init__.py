@@ -8,7 +8,7 @@ try:
 except ImportError:
     BUILT = None
     #: Why there is no native engine, in one line.
-    REASON = "the native engine is not built here, so numpy runs in its place, slowly"
+    REASON = "the native engine is not built here, so numpy runs, slowly: install again where there is a C compiler"
 else:
     BUILT = _native
     REASON = ""
