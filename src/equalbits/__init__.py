@@ -1,7 +1,7 @@
 """Binary neural networks whose share of +1 and −1 weights is exact.
 
 The names below are the public ones. Each is loaded when first used, so that ``import equalbits`` costs
-milliseconds and a machine without torch can still import :mod:`equalbits.runtime`.
+milliseconds. Packed files run without torch (:func:`load_packed`); the other names need it, and say so.
 """
 
 from importlib import import_module
@@ -46,7 +46,14 @@ __all__ = ["__version__", *_ROOM_OF]
 
 def __getattr__(name: str) -> Any:
     if name in _ROOM_OF:
-        value = getattr(import_module(f"equalbits.{_ROOM_OF[name]}"), name)
+        try:
+            value = getattr(import_module(f"equalbits.{_ROOM_OF[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(
+                f"equalbits.{name} needs torch: pip install 'equalbits[train]'", name="torch"
+            ) from None
         globals()[name] = value
         return value
     raise AttributeError(f"module 'equalbits' has no attribute {name!r}")

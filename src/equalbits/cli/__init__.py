@@ -27,6 +27,15 @@ COMMANDS = {
     "download": ("download", "fetch a data set from its publisher; what is there already is kept"),
 }
 
+# package that is not everyone's: the extra that brings it
+_EXTRAS = {
+    "torch": "train",
+    "safetensors": "train",
+    "PIL": "images",
+    "matplotlib": "plot",
+    "tensorboard": "tensorboard",
+}
+
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
@@ -96,6 +105,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        package = {"PIL": "pillow"}.get(error.name, error.name)
+        return f"this needs {package}: pip install 'equalbits[{_EXTRAS[error.name]}]'"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"this needs the package {error.name}: pip install {error.name}"
     if _is_out_of_memory(error):

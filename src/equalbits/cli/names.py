@@ -1,11 +1,15 @@
-"""``equalbits list``."""
+"""``equalbits list``. Without torch names come from ``names.json``, written by ``python -m equalbits.cli.names``."""
 
 import argparse
 import json
-from collections.abc import Callable
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 _KINDS = ("recipes", "models", "methods", "inputs", "data")
+_STORED = Path(__file__).with_name("names.json")
+
+#: Of each kind, what is said about each name.
+Names = dict[str, dict[str, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,35 +22,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the names, or one recipe."""
-    from equalbits.recipes import find_recipe, get_recipe  # here, so that --help need not wait for torch
-
     if options.show:
+        from equalbits.recipes import find_recipe  # here, so that --help need not wait for torch
+
         recipe = find_recipe(options.show)
         print(json.dumps(recipe.as_dict()) if options.json else recipe.to_toml(), end="\n" if options.json else "")
         return
+    known = names()
     kinds = [options.kind] if options.kind else _KINDS
-    known = _names()
-    names = {kind: [name for name in known[kind]() if fnmatchcase(name, options.match)] for kind in kinds}
+    found = {kind: {n: about for n, about in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
     if options.json:
-        print(json.dumps(names))
+        print(json.dumps({kind: list(rows) for kind, rows in found.items()}))
         return
-    for kind, found in names.items():
+    for kind, rows in found.items():
         print(f"{kind}:")
-        for name in found:
-            about = f"  {get_recipe(name).about}" if kind == "recipes" else ""
-            print(f"  {name:<26}{about}".rstrip())
+        for name, about in rows.items():
+            print(f"  {name:<26}  {about}".rstrip())
 
 
-def _names() -> dict[str, Callable[[], list[str]]]:
+def names() -> Names:
+    """All names there are: asked of those who hold them, or where torch is not installed, as they were stored."""
+    try:
+        return live_names()
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+    stored: Names = json.loads(_STORED.read_text(encoding="utf-8"))
+    return stored
+
+
+def live_names() -> Names:
+    """All names there are; needs torch."""
     from equalbits.data.datasets import NAMES
     from equalbits.models import list_models
     from equalbits.nn import list_input_quantizers, list_quantizers
-    from equalbits.recipes import list_recipes
+    from equalbits.recipes import get_recipe, list_recipes
 
-    return {
-        "recipes": list_recipes,
-        "models": list_models,
-        "methods": list_quantizers,
-        "inputs": list_input_quantizers,
-        "data": lambda: list(NAMES),
-    }
+    plain = {"models": list_models(), "methods": list_quantizers(), "inputs": list_input_quantizers(), "data": NAMES}
+    recipes = {name: get_recipe(name).about for name in list_recipes()}
+    return {"recipes": recipes, **{kind: dict.fromkeys(found, "") for kind, found in plain.items()}}
+
+
+if __name__ == "__main__":
+    _STORED.write_text(json.dumps(live_names(), indent=1) + "\n", encoding="utf-8")

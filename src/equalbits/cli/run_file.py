@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the likeliest classes of each image."""
-    from equalbits.runtime import load_packed
+    from equalbits.runtime import load_packed, native
 
     if options.top < 1:
         raise ValueError(f"--top {options.top}: name at least one class")
     model = load_packed(options.file, threads=options.threads)
+    if native.BUILT is None:
+        print(native.REASON, file=sys.stderr)
     answers = {}
     for path in map(Path, options.images):
         images = read_images(path, model.network.input_shape)
