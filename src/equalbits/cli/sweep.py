@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
     recipe = find_recipe(options.recipe).with_settings(parse_settings(options.settings))
     if options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one seed at a time")
-    with ProgressBar(title=recipe.name, quiet=options.json) as bar:
+    # What libraries print goes where our own remarks go, so that the rows stay alone.
+    with ProgressBar(title=recipe.name, quiet=options.json) as bar, redirect_stdout(sys.stderr):
         try:
             rows = sweep(
                 recipe,
