@@ -64,6 +64,8 @@ static int supported(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
+#include "avx2_tiles.h"
+
 static int64_t quads_of(const eb_step *step) { return (step->group_in + 3) / 4; }
 
 /* An entry for four channels of every tap. Pruned weights are counted twice, their pruned bits as 1 and as 0. */
@@ -79,9 +81,16 @@ static void bits_layout(eb_step *step) {
         step->offsets[i] = (int32_t)((row * field[EB_DILATION_H] * quads + i % quads) * columns +
                                      column * field[EB_DILATION_W]);
     }
+    if (step->offsets) tiles_layout(step);
 }
 
-/* How many connections of each filter are pruned, then the entries, a byte for each filter. */
+/* A byte for each filter, or with tiles half a byte. What is written was 0. */
+static void put(const eb_step *step, uint8_t *to, int64_t entry, int lane, unsigned bits) {
+    if (step->tiles) to[tiles_place(step, entry, lane / 2)] |= (uint8_t)(bits << lane % 2 * 4);
+    else to[entry * EB_BLOCK + lane] = (uint8_t)bits;
+}
+
+/* How many connections of each filter are pruned, then the entries. */
 static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed) {
     const int64_t quads = quads_of(step), taps = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W];
     const int64_t per_filter = taps * step->words, entries = taps * quads;
@@ -93,25 +102,31 @@ static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t 
             int64_t channel = i % quads * 4, left = step->group_in - channel, word = i / quads * step->words + channel / 32;
             unsigned used = left >= 4 ? 15 : (1u << left) - 1, bits = sign[word] >> channel % 32 & used;
             unsigned gone = kept ? ~(kept[lane * per_filter + word] >> channel % 32) & used : 0;
-            to[i * EB_BLOCK + lane] = (uint8_t)bits;
-            if (kept) to[(entries + i) * EB_BLOCK + lane] = (uint8_t)(bits | gone);
+            put(step, to, i, lane, bits);
+            if (kept) put(step, to, entries + i, lane, bits | gone);
             pruned[lane] += __builtin_popcount(gone);
         }
     }
 }
 
 /* Four bits of each pixel, and of the next one a window looks at, as the place of a table. */
-static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
+static void pairs_prepare(const eb_step *step, const uint32_t *planes, uint16_t *to) {
     const int64_t quads = quads_of(step), columns = step->padded_columns, apart = step->field[EB_STRIDE_W];
+    for (int64_t row = 0; row < step->padded_rows; row++, planes += step->words * columns)
+        for (int64_t quad = 0; quad < quads; quad++, to += columns) {
+            const uint32_t *from = planes + quad / 8 * columns;
+            const int shift = (int)(quad % 8 * 4);
+            for (int64_t x = 0; x < columns; x++) to[x] = (uint16_t)((from[x] >> shift & 15) << 4);
+            for (int64_t x = 0; x + apart < columns; x++) to[x] |= (uint16_t)((from[x + apart] >> shift & 15) << 8);
+        }
+}
+
+static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prepared) {
     for (int64_t group = 0; group < step->field[EB_GROUPS]; group++) {
-        uint16_t *to = (uint16_t *)((char *)prepared + group * step->prepared_bytes);
-        for (int64_t row = 0; row < step->padded_rows; row++, planes += step->words * columns)
-            for (int64_t quad = 0; quad < quads; quad++, to += columns) {
-                const uint32_t *from = planes + quad / 8 * columns;
-                const int shift = (int)(quad % 8 * 4);
-                for (int64_t x = 0; x < columns; x++) to[x] = (uint16_t)((from[x] >> shift & 15) << 4);
-                for (int64_t x = 0; x + apart < columns; x++) to[x] |= (uint16_t)((from[x + apart] >> shift & 15) << 8);
-            }
+        void *to = (char *)prepared + group * step->prepared_bytes;
+        if (step->tiles) tiles_prepare(step, planes, to);
+        else pairs_prepare(step, planes, to);
+        planes += step->padded_rows * step->words * step->padded_columns;
     }
 }
 
@@ -223,6 +238,7 @@ const eb_kernels eb_kernels_avx2 = {
     .bits_pack = bits_pack,
     .bits_prepare = bits_prepare,
     .bits_row = bits_row,
+    .bits_tile = bits_tile,
     .real_row = real_row,
     .signed_row = signed_row,
     .depthwise_row = depthwise_row,

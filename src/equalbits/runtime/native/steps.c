@@ -8,10 +8,13 @@ enum { PIECE = 32 };
 /* Filters are shared out to groups and blocks; channels, to blocks. */
 static int by_filters(const eb_step *step) { return eb_is_conv(step) && !eb_is_depthwise(step); }
 
+static int by_tiles(const eb_step *step) { return step->tiles && !step->field[EB_POOL_H]; }
+
 int64_t eb_step_units(const eb_step *step) {
     int64_t kind = step->field[EB_KIND], blocks = (step->out.channels + EB_BLOCK - 1) / EB_BLOCK;
     if (kind == EB_COPY || kind == EB_FILL) return 1;
     if (step->quads) return step->out.rows; /* a row of the image is made ready once for all blocks */
+    if (by_tiles(step)) return step->field[EB_GROUPS] * step->blocks * step->tiles;
     return (by_filters(step) ? step->field[EB_GROUPS] * step->blocks : blocks) * step->out.rows;
 }
 
@@ -52,16 +55,22 @@ static void plain_row(const eb_context *context, const eb_step *step, int64_t ro
         memcpy(to, from, (size_t)target->lanes * 4);
 }
 
-static void bits_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row *target) {
-    const int64_t groups = step->field[EB_GROUPS], slots = groups * step->blocks * EB_BLOCK;
-    const char *prepared = context->scratch + step->scratch_bytes;
-    prepared -= (groups - block / step->blocks) * step->prepared_bytes;
+/* What a block's counts are made of: the input of its group, made ready, and its weights. */
+static const void *prepared_of(const eb_context *context, const eb_step *step, int64_t block) {
+    return context->scratch + step->scratch_bytes - (step->field[EB_GROUPS] - block / step->blocks) * step->prepared_bytes;
+}
+static const void *packed_of(const eb_step *step, int64_t block) {
+    return (const char *)step->weights + block * step->block_bytes;
+}
+
+/* Counts of a row, or of a part of it, through the chain. */
+static void chain_counts(const eb_context *context, const eb_step *step, int64_t row, int64_t x, int64_t block,
+                         eb_row *target, const int32_t *counts) {
+    const int64_t slots = step->field[EB_GROUPS] * step->blocks * EB_BLOCK;
     target->constants = step->constants + step->row_class[row] * step->column_classes * slots + block * EB_BLOCK;
-    target->class_of = step->column_class;
+    target->class_of = step->column_class + x;
     target->class_apart = slots;
-    context->plan->kernels->bits_row(step, prepared, row, (const char *)step->weights + block * step->block_bytes,
-                                     (int32_t *)context->own);
-    context->plan->kernels->chain_counts(&step->chain, target, (const int32_t *)context->own);
+    context->plan->kernels->chain_counts(&step->chain, target, counts);
 }
 
 static void real_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, float *sums) {
@@ -98,9 +107,17 @@ static void winograd_row(const eb_context *context, const eb_step *step, int64_t
 
 /* Make a row of numbers and send it through the chain. */
 static void run_row(const eb_context *context, const eb_step *step, int64_t block, int64_t row, eb_row *target) {
+    const eb_kernels *kernels = context->plan->kernels;
     float *sums = (float *)context->own;
+    int32_t *counts = (int32_t *)context->own;
     switch (step->field[EB_KIND]) {
-    case EB_CONV_BITS: bits_row(context, step, row, block, target); return;
+    case EB_CONV_BITS:
+        if (!step->tiles) kernels->bits_row(step, prepared_of(context, step, block), row, packed_of(step, block), counts);
+        for (int64_t tile = 0; tile < step->tiles; tile++)
+            kernels->bits_tile(step, prepared_of(context, step, block), row * step->tiles + tile, packed_of(step, block),
+                               counts + tile * EB_TILE * EB_BLOCK);
+        chain_counts(context, step, row, 0, block, target, counts);
+        return;
     case EB_CONV_REAL:
         if (step->quads) {
             winograd_row(context, step, row, block, *target);
@@ -198,6 +215,23 @@ static void call_in_weights(const eb_step *step, int64_t block, int64_t row) {
         __builtin_prefetch(next + at);
 }
 
+/* Tiles go over the ends of rows: every part of a row goes where the row does. */
+static void run_tile(const eb_context *context, const eb_step *step, int64_t tile, int64_t block) {
+    const int64_t columns = step->out.columns, left = step->strip - tile * EB_TILE, pixels = left < EB_TILE ? left : EB_TILE;
+    int32_t *counts = (int32_t *)context->own;
+    context->plan->kernels->bits_tile(step, prepared_of(context, step, block), tile, packed_of(step, block), counts);
+    for (int64_t done = 0, count; done < pixels; done += count) {
+        const int64_t row = (tile * EB_TILE + done) / columns, x = (tile * EB_TILE + done) % columns;
+        count = columns - x < pixels - done ? columns - x : pixels - done;
+        eb_row target = block_row(step, block, count);
+        point_at_values(context, step, row, &target);
+        if (target.residual) target.residual += x * target.apart;
+        if (target.out) target.out += x * target.apart;
+        if (target.bits) target.bits += x;
+        chain_counts(context, step, row, x, block, &target, counts + done * EB_BLOCK);
+    }
+}
+
 /* Rows [from, to) of `blocks` blocks. */
 static void run_rows(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                      int64_t to) {
@@ -238,6 +272,10 @@ void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, i
         copy_axis(field, (const float *)eb_value_at(context, field[EB_IN]) + field[EB_FROM_OFFSET],
                   (float *)eb_value_at(context, field[EB_OUT]) + field[EB_TO_OFFSET], 0);
     else if (step->quads) run_rows(context, step, 0, step->blocks, from, to);
+    else if (by_tiles(step)) {
+        const int64_t blocks = field[EB_GROUPS] * step->blocks;
+        for (; from < to; from++) run_tile(context, step, from / blocks, from % blocks);
+    }
     else
         while (from < to) { /* the rest of a block, as far as it goes */
             int64_t block = from / rows, end = (block + 1) * rows < to ? (block + 1) * rows : to;
