@@ -100,7 +100,22 @@ static void tiles_prepare(const eb_step *step, const uint32_t *planes, uint8_t *
 }
 
 #define EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)
-#define PLACES(entry, vector) _mm256_load_si256((const __m256i *)(input + (entry) * EB_TILE + (vector) * EB_BLOCK))
+#define PLACES(entry, vector) (((const __m256i *)(input + (entry) * EB_TILE))[vector])
+
+/* Three entries into the sums of one vector of pixels. The order leaves the compiler no registers to shuffle. */
+#define ADD_THREE(whole, high, v)                                                                                     \
+    __asm__("vpshufb %[pa], %[a], %[t]\n\t"                                                                           \
+            "vpshufb %[pb], %[b], %[u]\n\t"                                                                           \
+            "vpaddb %[u], %[t], %[t]\n\t"                                                                             \
+            "vpshufb %[pc], %[c], %[u]\n\t"                                                                           \
+            "vpaddb %[u], %[t], %[t]\n\t"                                                                             \
+            "vpaddb %[t], %[w], %[w]\n\t"                                                                             \
+            "vpsrlw $4, %[t], %[t]\n\t"                                                                               \
+            "vpand %[low_], %[t], %[t]\n\t"                                                                           \
+            "vpaddb %[t], %[h], %[h]"                                                                                 \
+            : [w] "+x"(whole), [h] "+x"(high), [t] "=&x"(t), [u] "=&x"(u)                                             \
+            : [a] "x"(a), [b] "x"(b), [c] "x"(c), [low_] "x"(low), [pa] "m"(PLACES(0, v)), [pb] "m"(PLACES(1, v)),    \
+              [pc] "m"(PLACES(2, v)))
 
 INLINE __m256i table_of(uint8_t pair) {
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)tables[pair]));
@@ -123,10 +138,8 @@ INLINE void count_two(const int vectors, const uint8_t *input, const uint8_t *we
     for (; count >= 3; count -= 3, weight += 3, input += 3 * EB_TILE) {
         const __m256i a = table_of(weight[0]), b = table_of(weight[1]), c = table_of(weight[2]);
         EACH_VECTOR {
-            __m256i t = _mm256_add_epi8(_mm256_shuffle_epi8(a, PLACES(0, v)), _mm256_shuffle_epi8(b, PLACES(1, v)));
-            t = _mm256_add_epi8(t, _mm256_shuffle_epi8(c, PLACES(2, v)));
-            whole[v] = _mm256_add_epi8(whole[v], t);
-            high[v] = _mm256_add_epi8(high[v], _mm256_and_si256(_mm256_srli_epi16(t, 4), low));
+            __m256i t, u;
+            ADD_THREE(whole[v], high[v], v);
         }
     }
     for (; count; count--, weight++, input += EB_TILE) {
