@@ -57,7 +57,7 @@ def test_batch_norm_brings_any_share_back_to_scores_of_the_order_of_one() -> Non
 def test_batch_norm_stands_behind_each_layer_but_the_last() -> None:
     names = list(dict(create_model("conv2", width=0.1, batch_norm=True).named_children()))
     assert names == [
-        *("conv1", "conv1_norm", "conv1_relu", "conv2", "conv2_norm", "conv2_relu", "conv2_pool", "flatten"),
+        *("conv1", "conv1_norm", "conv1_relu", "conv2", "conv2_norm", "conv2_pool", "conv2_relu", "flatten"),
         *("fc1", "fc1_norm", "fc1_relu", "fc2", "fc2_norm", "fc2_relu", "fc3"),
     ]
 

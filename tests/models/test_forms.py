@@ -86,7 +86,7 @@ def test_a_shuffle_unit_adds_its_input_or_stands_beside_it(maps: Tensor) -> None
 def parts_of(name: str, part: str, **settings: object) -> list[str]:
     with torch.device("meta"):
         model = create_model(name, **settings)  # type: ignore[arg-type]
-    return [type(child).__name__ for child in model.get_submodule(part).children()]
+    return [child._get_name() for child in model.get_submodule(part).children()]
 
 
 def test_each_stem_is_in_the_order_of_its_network() -> None:

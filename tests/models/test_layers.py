@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from equalbits.models import BinaryLayers, Images, Network, create_model
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, QuickConv2d, SignActivation
 
 
 def test_a_quantizer_makes_binary_layers_and_none_makes_torchs_own() -> None:
     binary, real = BinaryLayers(BiHalf()), BinaryLayers(None)
     assert type(binary.conv2d(4, 4, 3)) is BinaryConv2d
     assert type(binary.linear(4, 4)) is BinaryLinear
-    assert type(real.conv2d(4, 4, 3)) is type(binary.real_conv2d(4, 4, 3)) is nn.Conv2d
+    assert type(real.conv2d(4, 4, 3)) is type(binary.real_conv2d(4, 4, 3)) is QuickConv2d
     assert type(real.linear(4, 4)) is type(binary.real_linear(4, 4)) is nn.Linear
 
 

@@ -273,3 +273,17 @@ def test_a_layer_made_without_memory_takes_a_real_checkpoint_over(binary, real, 
     layer.load_state_dict(checkpoint, assign=True)
     inputs = torch.randn(shape)
     assert torch.equal(layer(inputs), expected(inputs))
+
+
+def test_symbols_found_ahead_serve_in_training_as_those_found_by_the_layer() -> None:
+    layer = BinaryConv2d(4, 6, 3, bias=False)
+    images = torch.randn(2, 4, 5, 5)
+    expected = layer(images)
+    (gradient,) = torch.autograd.grad(expected.sum(), layer.weight)
+    layer.ahead = (layer.symbols() * layer.scale).detach()
+    layer.weight_quantizer = Sign()  # it is not asked
+    torch.testing.assert_close(layer(images), expected)
+    torch.testing.assert_close(torch.autograd.grad(layer(images).sum(), layer.weight)[0], gradient)
+    assert copy.deepcopy(layer).ahead is None
+    layer.eval()
+    torch.testing.assert_close(layer.binary_weight(), layer.scale * torch.where(layer.weight >= 0, 1.0, -1.0))

@@ -2,6 +2,7 @@
 
 from equalbits.functional.activations import batch_symbols, bihalf_inputs, halfwave
 from equalbits.functional.binarize import bihalf, irnet, irnet_stable, sign, sign_symbols
+from equalbits.functional.convolution import convolve
 from equalbits.functional.entropy import (
     Flips,
     attainable_entropy,
@@ -50,6 +51,7 @@ __all__ = [
     "bireal",
     "bop_flips",
     "clipped",
+    "convolve",
     "count_flips",
     "decaying",
     "distance_to_scale",

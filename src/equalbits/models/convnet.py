@@ -56,10 +56,13 @@ def convnet(
 
 
 def _behind(name: str, norm: nn.Module | None, *, relu: bool, pool: bool = False) -> dict[str, nn.Module]:
-    """What follows a layer: norm, ReLU, pool; or where the sign takes the ReLU's place, pool and norm."""
+    """What follows a layer: norm, pool, ReLU; or where the sign takes the ReLU's place, pool and norm.
+
+    A ReLU and a maximum may change places, in value and in gradient. Behind the pool it has a quarter of the work.
+    """
     normed = {f"{name}_norm": norm} if norm is not None else {}
     pooled = {f"{name}_pool": nn.MaxPool2d(2)} if pool else {}
-    return {**normed, f"{name}_relu": nn.ReLU(), **pooled} if relu else {**pooled, **normed}
+    return {**normed, **pooled, f"{name}_relu": nn.ReLU()} if relu else {**pooled, **normed}
 
 
 for _pairs in (1, 2, 3, 4):

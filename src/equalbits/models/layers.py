@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from equalbits.nn import BinaryConv2d, BinaryLinear, RSign, WeightQuantizer
+from equalbits.nn import BinaryConv2d, BinaryLinear, QuickConv2d, RSign, WeightQuantizer
 
 Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
 
@@ -41,7 +41,7 @@ class BinaryLayers:
         inputs = None if real_input else self._fitted(shape[0])
         if self.weight_quantizer is not None:
             return BinaryConv2d(*shape, **self._with_quantizers(settings, inputs))
-        return self._start(nn.Conv2d(*shape, **settings) if inputs is None else _Conv2d(inputs, *shape, **settings))
+        return self._start(QuickConv2d(*shape, **settings) if inputs is None else _Conv2d(inputs, *shape, **settings))
 
     def linear(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """A binary linear layer with torch's arguments; ``real_input`` as for :meth:`conv2d`."""
@@ -52,7 +52,7 @@ class BinaryLayers:
 
     def real_conv2d(self, *shape: Any, **settings: Any) -> nn.Conv2d:
         """A convolution that stays real: a stem or a shortcut."""
-        return self._start(nn.Conv2d(*shape, **settings))
+        return self._start(QuickConv2d(*shape, **settings))
 
     def real_linear(self, *shape: Any, **settings: Any) -> nn.Linear:
         """A linear layer that stays real: a classifier."""

@@ -4,7 +4,7 @@ from equalbits.nn.activations import HWGQ, AdaBinActivation, BiHalfActivation, R
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.latent_free import Bits, BopParameters, bop_parameters
-from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
+from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, QuickConv2d
 from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
 from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
 from equalbits.nn.moments import acting_layers, after_step_, at_epoch_
@@ -53,6 +53,7 @@ __all__ = [
     "Maxout",
     "PrunedBiHalf",
     "PrunedSign",
+    "QuickConv2d",
     "RPReLU",
     "RSign",
     "ReCU",

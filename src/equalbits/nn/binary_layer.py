@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from equalbits import functional as F
 from equalbits.nn.quantizers import BiHalf, WeightQuantizer
 
 
@@ -23,6 +24,7 @@ class BinaryLayer(nn.Module):
     init: str
     weight_quantizer: WeightQuantizer
     input_quantizer: nn.Module | None
+    ahead: Tensor | None  # what it multiplies with in training, where something finds that before the layer is asked
 
     def make_binary_(
         self, weight_quantizer: WeightQuantizer | None, input_quantizer: nn.Module | None, init: str = "torch"
@@ -44,6 +46,7 @@ class BinaryLayer(nn.Module):
         self._start_()
         self.weight_quantizer.fit_(self.to_filters(self.weight.detach()))
         self._known: _Known | None = None
+        self.ahead = None
 
     def to_filters(self, weight: Tensor) -> Tensor:
         """The weight with the filter as first axis."""
@@ -58,6 +61,8 @@ class BinaryLayer(nn.Module):
 
         It lies in memory as the latents do, so a model in ``channels_last`` has nothing to convert at each step.
         """
+        if self.training and self.ahead is not None:
+            return F.straight_through(self.weight, self.ahead, self.scale)
         known = self._kept() if self._may_keep() else None
         if known is not None and not torch.is_grad_enabled():
             values = known.values
@@ -145,7 +150,7 @@ class BinaryLayer(nn.Module):
             self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": None}
+        return {**self.__dict__, "_known": None, "ahead": None}
 
 
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from equalbits import functional as F
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.quantizers import WeightQuantizer
 
@@ -18,6 +19,7 @@ __all__ = [
     "BinaryConvTranspose2d",
     "BinaryLayer",
     "BinaryLinear",
+    "QuickConv2d",
     "binary_twin",
 ]
 
@@ -114,8 +116,31 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """As torch's, with binary weights; padding comes after the input's sign, so it stays 0."""
-        output: Tensor = self._conv_forward(self.quantize_input(input), self.binary_weight(), self.bias)
-        return output
+        return self.forward_quantized(self.quantize_input(input))
+
+    def forward_quantized(self, input: Tensor) -> Tensor:
+        """The same of an input that is quantized already."""
+        return _convolved(self, input, self.binary_weight())
+
+
+class QuickConv2d(nn.Conv2d):
+    """:class:`torch.nn.Conv2d`, as a matrix product where that is quicker (:func:`equalbits.functional.convolve`)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As torch's."""
+        return _convolved(self, input, self.weight)
+
+    def _get_name(self) -> str:
+        return "Conv2d"
+
+
+def _convolved(layer: nn.Conv2d, inputs: Tensor, weight: Tensor) -> Tensor:
+    plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros" and inputs.dim() == 4
+    if plain and not isinstance(layer.padding, str):
+        stride, padding = (layer.stride[0], layer.stride[1]), (layer.padding[0], layer.padding[1])
+        return F.convolve(inputs, weight, layer.bias, stride=stride, padding=padding)
+    output: Tensor = layer._conv_forward(inputs, weight, layer.bias)
+    return output
 
 
 class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
@@ -186,6 +211,7 @@ BINARY_FOR: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
         nn.Linear: BinaryLinear,
         nn.Conv1d: BinaryConv1d,
         nn.Conv2d: BinaryConv2d,
+        QuickConv2d: BinaryConv2d,
         nn.ConvTranspose2d: BinaryConvTranspose2d,
     }
 )

@@ -52,6 +52,8 @@ class CapturedSteps:
         self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
         self.side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.streams: list[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in steps[1:]]  # type: ignore[no-untyped-call]
+        compiled = steps[0].compiled is not None
+        self.pick = torch.compile(_batch, dynamic=False) if compiled else _batch
         self.graph = torch.cuda.CUDAGraph()
         if self.full:
             self._capture()
@@ -92,11 +94,9 @@ class CapturedSteps:
             stream = home if number == 0 else self.streams[number - 1]
             stream.wait_stream(home)
             with torch.cuda.stream(stream):
-                row = self.counter[None]
-                order, randoms = self.held[number]
-                order = order.index_select(0, row)[0]
-                drawn = [values.index_select(0, row)[0] for values in randoms] if randoms else None
-                step(*self.loaders[number].pick(order, drawn))
+                if step.ahead is not None:
+                    step.ahead.rank()  # while the batch is made
+                step(*self.pick(self.loaders[number], self.counter, *self.held[number]))
         for stream in self.streams:
             home.wait_stream(stream)
         self.counter += 1
@@ -127,6 +127,16 @@ class CapturedSteps:
                         else:
                             tensor.zero_()  # made by the warm-up: an optimizer's fresh state is zero
         self.counter.zero_()
+
+
+def _batch(
+    loader: DeviceBatches, counter: Tensor, order: Tensor, randoms: Sequence[Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The batch that a counter on the device points to."""
+    row = counter[None]
+    drawn = [values.index_select(0, row)[0] for values in randoms] if randoms else None
+    images, labels = loader.pick(order.index_select(0, row)[0], drawn)
+    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images, labels
 
 
 def _tensors(step: Step) -> dict[str, Tensor]:

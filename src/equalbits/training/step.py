@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from equalbits.nn import Bits, acting_layers, after_step_, bop_parameters
 from equalbits.nn.moments import penalty
+from equalbits.nn.ranked_ahead import rank_ahead
 from equalbits.optim import BalancedBop, Bop, Together
 from equalbits.training import distributed
 from equalbits.training.config import OptimizerConfig, TrainConfig
@@ -130,6 +131,8 @@ class Step:
         self.penalised, self.acts = acting_layers(model, "penalty"), bool(acting_layers(model, "after_step_"))
         if config.speed in ("compiled", "captured"):
             self.compiled = torch.compile(self.forward, dynamic=False)
+        dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+        self.ahead = rank_ahead(model, dtype) if config.in_graph else None
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of some images, and what :func:`count_guesses` counts of them."""
@@ -145,13 +148,16 @@ class Step:
         self.full_size = max(self.full_size, len(labels))
         if self.config.speed != "plain" and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
-        forward = self.compiled if self.compiled is not None and len(labels) == self.full_size else self.forward
+        if self.ahead is not None:
+            self.ahead.wait()
         self.optimizer.zero_grad(set_to_none=True)
         weight = distributed.weight_of_part(len(labels), images.device)
         parts = list(zip(images.chunk(self.config.accumulate), labels.chunk(self.config.accumulate), strict=True))
+        compiled = self.compiled if len(labels) == self.full_size else None
         for number, (some, theirs) in enumerate(parts):
             with self._gradients_kept_here(number < len(parts) - 1):
-                loss, counts = forward(some, theirs)
+                with self.ahead or nullcontext():
+                    loss, counts = (compiled or self.forward)(some, theirs)
                 self.meter.sums += counts
                 if loss.device.type == "cpu" and not math.isfinite(loss.item()):
                     self.refused = some

@@ -1,0 +1,90 @@
+"""Symbols found before they are needed: all bi-half layers of a net ranked at once, while a batch is being made.
+
+A layer in training usually ranks its latents where it multiplies with them. A whole net on a GPU has better: one
+launch for all rows of a size, on streams of their own beside whatever else the device has to do before the net.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.functional.optimal_transport import positive_count
+from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear
+from equalbits.nn.quantizers import BiHalf
+
+
+class RankedAhead:
+    """The scaled symbols of a net's bi-half layers, in a dtype of choice, found when told to.
+
+    Tell it to :meth:`rank` as soon as the latents have changed, and to :meth:`wait` before the net is asked. Inside
+    ``with`` the layers multiply with what was found, in training; outside they find their symbols themselves.
+    """
+
+    def __init__(self, layers: Sequence[BinaryLayer], dtype: torch.dtype) -> None:
+        from equalbits.functional.transport_ahead_gpu import Layer, Ranking  # Triton loads when first needed
+
+        self.layers = layers
+        self.found = [torch.empty_like(layer.weight, dtype=dtype, requires_grad=False) for layer in layers]
+        self.ranking = Ranking(
+            [
+                Layer(layer.weight.detach(), found, layer.scale, _negatives(layer))
+                for layer, found in zip(layers, self.found, strict=True)
+            ]
+        )
+        self.streams = [torch.cuda.Stream(layers[0].weight.device) for _ in range(len(self.ranking))]  # type: ignore[no-untyped-call]
+        self.begun = False
+
+    def __enter__(self) -> None:
+        for layer, found in zip(self.layers, self.found, strict=True):
+            layer.ahead = found
+
+    def __exit__(self, *_: object) -> None:
+        for layer in self.layers:
+            layer.ahead = None
+
+    def rank(self) -> None:
+        """Begin, once all that the current stream was told so far is done."""
+        for number, stream in enumerate(self.streams):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self.ranking.launch(number)
+        self.begun = True
+
+    def wait(self) -> None:
+        """Let the current stream go on when all is found; begin now if nothing has."""
+        if not self.begun:
+            self.rank()
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        self.begun = False
+
+
+def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:
+    """What finds the symbols of a model's bi-half layers ahead of a step; None where there is nothing to gain.
+
+    That needs a GPU, Triton, and layers whose latents are float32. Others find their symbols as ever.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer) and _is_served(layer)]
+    if not layers or layers[0].weight.device.type != "cuda":
+        return None
+    try:
+        from equalbits.functional.transport_ahead_gpu import can_rank
+    except ImportError:
+        return None
+    layers = [layer for layer in layers if can_rank(layer.weight)]
+    return RankedAhead(layers, dtype) if layers else None
+
+
+def _is_served(layer: BinaryLayer) -> bool:
+    """Whether it is one of ours, filters first, with the plain ranking: a subclass may do otherwise."""
+    ours = type(layer) in (BinaryLinear, BinaryConv1d, BinaryConv2d)
+    return ours and type(layer.weight_quantizer) is BiHalf
+
+
+def _negatives(layer: BinaryLayer) -> int:
+    weight: Tensor = layer.weight
+    connections, p_pos = weight[0].numel(), layer.weight_quantizer.p_pos
+    assert p_pos is not None
+    return connections - positive_count(connections, p_pos)

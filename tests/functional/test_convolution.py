@@ -1,0 +1,49 @@
+"""A convolution as a matrix product is the same convolution, forward and back."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as nnf
+
+from equalbits.functional.convolution import by_patches, by_pixels, convolve
+
+SIZES = st.integers(1, 6)
+
+
+def assert_same(ours: torch.Tensor, theirs: torch.Tensor, *leaves: torch.Tensor) -> None:
+    torch.testing.assert_close(ours, theirs)
+    upstream = torch.randn_like(theirs)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, leaves, upstream), torch.autograd.grad(theirs, leaves, upstream)
+    )
+
+
+@given(batch=SIZES, channels=SIZES, filters=SIZES, kernel=st.tuples(SIZES, SIZES), stride=st.tuples(SIZES, SIZES),
+       padding=st.tuples(st.integers(0, 3), st.integers(0, 3)), biased=st.booleans())  # fmt: skip
+def test_patches_times_filters_is_the_convolution(batch, channels, filters, kernel, stride, padding, biased) -> None:
+    inputs = torch.randn(batch, channels, 9, 8, dtype=torch.float64)
+    weight = torch.randn(filters, channels, *kernel, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(filters, dtype=torch.float64) if biased else None
+    ours = by_patches(inputs, weight, bias, stride=stride, padding=padding)
+    assert_same(ours, nnf.conv2d(inputs, weight, bias, stride, padding), weight)
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+
+
+@given(batch=SIZES, channels=SIZES, filters=SIZES, stride=st.tuples(SIZES, SIZES), biased=st.booleans())
+def test_pixels_times_filters_is_the_convolution_of_one_pixel(batch, channels, filters, stride, biased) -> None:
+    inputs = torch.randn(batch, channels, 7, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(filters, channels, 1, 1, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(filters, dtype=torch.float64) if biased else None
+    ours = by_pixels(inputs, weight, bias, stride=stride)
+    assert_same(ours, nnf.conv2d(inputs, weight, bias, stride), weight, inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("channels", "kernel", "stride"), [(3, 3, 1), (64, 1, 2), (64, 3, 1), (1, 5, 2)])
+def test_on_a_gpu_each_way_gives_the_convolution(channels: int, kernel: int, stride: int) -> None:
+    inputs = torch.randn(8, channels, 16, 16, dtype=torch.float64)
+    weight = torch.randn(32, channels, kernel, kernel, dtype=torch.float64)
+    padding = (kernel // 2, kernel // 2)
+    ours = convolve(inputs.cuda(), weight.cuda(), None, stride=(stride, stride), padding=padding)
+    torch.testing.assert_close(ours.cpu(), nnf.conv2d(inputs, weight, None, stride, padding))

@@ -1,0 +1,117 @@
+"""Layers ranked all at once get the symbols each would get alone: interpreted here, compiled where there is a GPU."""
+
+import math
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import equalbits
+from equalbits.functional import positive_count, transport_by_sorting
+
+KINDS = ("normal", "uniform", "tied", "equal", "heavy", "huge", "denormal", "two-humped", "zeros")
+
+
+def draw(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return {
+        "normal": noise * 0.05,
+        "uniform": noise.clamp(-0.5, 0.5),
+        "tied": (noise * 2).round(),
+        "equal": torch.full(shape, 0.3),
+        "heavy": noise**9,
+        "huge": (noise * 1e38).clamp(-3e38, 3e38),
+        "denormal": noise * 1e-40,
+        "two-humped": noise.sign() * 5 + noise * 1e-3,
+        "zeros": torch.where(noise > 0, 0.0, -0.0),
+    }[kind]
+
+
+def rank_together(latents: list[Tensor], shares: list[float], device: str, dtype: torch.dtype) -> None:
+    from equalbits.functional.transport_ahead_gpu import Layer, Ranking, can_rank
+
+    layers, expected = [], []
+    for rows, p_pos in zip(latents, shares, strict=True):
+        there, scale = rows.to(device), torch.tensor(0.5 + p_pos, device=device)
+        assert can_rank(there)
+        connections = rows[0].numel()
+        out = torch.empty_like(there, dtype=dtype).fill_(7)
+        layers.append(Layer(there, out, scale, connections - positive_count(connections, p_pos)))
+        expected.append((transport_by_sorting(rows, p_pos) * scale.cpu()).to(dtype))
+    ranking = Ranking(layers)
+    for number in range(len(ranking)):
+        ranking.launch(number)
+    for layer, symbols in zip(layers, expected, strict=True):
+        torch.testing.assert_close(layer.out.cpu(), symbols, rtol=0, atol=0, equal_nan=True)
+
+
+def mixed_layers(device: str) -> None:
+    choose = random.Random(0)
+    for trial in range(2000 if device == "cuda" else 24):
+        latents = []
+        for number in range(choose.randint(1, 4)):
+            image = choose.random() < 0.6
+            filters, channels = choose.randint(1, 4), choose.randint(1, 40)
+            shape = (filters, channels, 3, 3) if image else (filters, choose.choice((1, 2, 27, 256, 1500)))
+            rows = draw(choose.choice(KINDS), shape, trial * 10 + number)
+            latents.append(
+                rows.contiguous(memory_format=torch.channels_last) if choose.random() < 0.5 and image else rows
+            )
+        shares = [choose.choice((0.0, 0.1, 0.25, 0.5, 0.9, 1.0)) for _ in latents]
+        rank_together(latents, shares, device, torch.float32)
+
+
+def long_rows(device: str) -> None:
+    for length in (2000, 4608, 16384, 32768) if device == "cuda" else (4608,):
+        rank_together([draw(kind, (2, length), length) for kind in KINDS], [0.5] * len(KINDS), device, torch.float32)
+
+
+def rows_without_ranks(device: str) -> None:
+    rows = draw("normal", (5, 8, 3, 3), 0).contiguous(memory_format=torch.channels_last)
+    rows[0, 3, 1, 1], rows[1, 7, 2, 2], rows[2, 0, 0, 0] = math.nan, math.inf, -math.inf
+    rank_together([rows], [0.5], device, torch.float32)
+
+
+LAWS = {law.__name__: law for law in (mixed_layers, long_rows, rows_without_ranks)}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_interpreted_ranking_equals_the_cpu_to_the_bit(law: str) -> None:
+    pytest.importorskip("triton")
+    source = str(Path(equalbits.__file__).parent.parent)
+    settings = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, __file__, law], env=settings, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout == f"{law} hold\n", run.stdout + run.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("law", LAWS)
+def test_the_compiled_ranking_equals_the_cpu_to_the_bit(law: str) -> None:
+    LAWS[law]("cuda")
+
+
+@pytest.mark.gpu
+def test_scale_and_cast_round_as_torch_does() -> None:
+    shapes = ((64, 3, 3, 3), (64, 64, 3, 3), (256, 16384), (10, 256), (512, 512, 3, 3))
+    latents = [draw("normal", shape, 1) for shape in shapes]
+    for dtype in (torch.bfloat16, torch.float16):
+        rank_together(latents, [0.5, 0.3, 0.5, 0.7, 0.5], "cuda", dtype)
+
+
+def test_rows_that_are_too_long_or_lie_apart_are_left_to_others() -> None:
+    pytest.importorskip("triton")
+    from equalbits.functional.transport_ahead_gpu import can_rank
+
+    assert can_rank(torch.empty(2, 9)) and can_rank(torch.empty(2, 3, 2, 2).to(memory_format=torch.channels_last))
+    for rows in (torch.empty(1, 40_000), torch.empty(9, 2).T, torch.empty(2, 9).half(), torch.empty(0, 4)):
+        assert not can_rank(rows)
+
+
+if __name__ == "__main__":
+    LAWS[sys.argv[1]]("cpu")
+    print(f"{sys.argv[1]} hold")
