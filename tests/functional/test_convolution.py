@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as nnf
 
@@ -19,6 +19,7 @@ def assert_same(ours: torch.Tensor, theirs: torch.Tensor, *leaves: torch.Tensor)
     )
 
 
+@settings(deadline=None, max_examples=50)
 @given(batch=SIZES, channels=SIZES, filters=SIZES, kernel=st.tuples(SIZES, SIZES), stride=st.tuples(SIZES, SIZES),
        padding=st.tuples(st.integers(0, 3), st.integers(0, 3)), biased=st.booleans())  # fmt: skip
 def test_patches_times_filters_is_the_convolution(batch, channels, filters, kernel, stride, padding, biased) -> None:
@@ -30,6 +31,7 @@ def test_patches_times_filters_is_the_convolution(batch, channels, filters, kern
     assert ours.is_contiguous(memory_format=torch.channels_last)
 
 
+@settings(deadline=None, max_examples=50)
 @given(batch=SIZES, channels=SIZES, filters=SIZES, stride=st.tuples(SIZES, SIZES), biased=st.booleans())
 def test_pixels_times_filters_is_the_convolution_of_one_pixel(batch, channels, filters, stride, biased) -> None:
     inputs = torch.randn(batch, channels, 7, 6, dtype=torch.float64, requires_grad=True)
