@@ -19,6 +19,7 @@ COMMANDS = {
         "reproduce",
         "measure a figure or table of the paper, draw it, and hold it against what the paper says",
     ),
+    "report": ("report", "put whatever a folder holds on one page: pictures, tables, curves, and what made them"),
     "evaluate": ("evaluate", "score a trained run on every test image"),
     "list": ("names", "show recipes, models, methods and data sets by name; --show NAME prints a recipe"),
     "inspect": ("inspect", "look into a run or a packed file: layers, bits, bytes, and whether each ratio holds"),

@@ -10,7 +10,7 @@ from equalbits.recipes.compare import HOW, Compared, Comparison
 from equalbits.training.checkpoint import write_atomically
 
 UP, DOWN, EXACT, OTHER = "#1f3b73", "#29a7c9", "#1f3b73", "#9aa0a8"
-_HEADER = (
+HEADER = (
     *("method", "test accuracy", "n", "entropy, bits", "flips to +1", "flips to −1"),
     *("filters exactly half", "seconds", "packed bytes", "lr"),
 )
@@ -23,10 +23,11 @@ def ranked(comparison: Comparison) -> list[Compared]:
 
 def table(comparison: Comparison) -> str:
     """The table as plain text."""
-    return as_table(_HEADER, [_cells(row) for row in ranked(comparison)])
+    return as_table(HEADER, [cells(row) for row in ranked(comparison)])
 
 
-def _cells(row: Compared) -> list[str]:
+def cells(row: Compared) -> list[str]:
+    """A method's row as text."""
     if row.mean is None:
         return [row.method, "failed", "0", *("–",) * 6, f"{row.lr:g}"]
     lost = f" ({len(row.failed)} failed)" if row.failed else ""
@@ -63,9 +64,9 @@ def markdown(comparison: Comparison) -> str:
         "",
         f"{_made_by(comparison.facts)} The same start and the same batches for every method. {caution(comparison)}",
         "",
-        f"| {' | '.join(_HEADER)} |",
-        f"|---|{'---:|' * (len(_HEADER) - 1)}",
-        *(f"| {' | '.join(_cells(row))} |" for row in ranked(comparison)),
+        f"| {' | '.join(HEADER)} |",
+        f"|---|{'---:|' * (len(HEADER) - 1)}",
+        *(f"| {' | '.join(cells(row))} |" for row in ranked(comparison)),
         "",
         "Entropy, flips, filters and seconds are means over the seeds; each seed's counts are in compare.json.",
         "",

@@ -1,0 +1,154 @@
+"""What a folder holds: runs, sweeps, comparisons and items of the paper, found by the files that each leaves."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equalbits.training import EpochRecord
+
+_SKIPPED = {"tensorboard"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its facts (empty where it has not ended), its epochs, its recipe as it lies there.
+
+    ``trouble`` says in one line what could not be read.
+    """
+
+    path: Path
+    facts: dict[str, Any]
+    epochs: tuple[EpochRecord, ...] = ()
+    recipe: str = ""
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing: its ``kind`` (run, sweep, compare, item, pictures), what its main file says, its runs and pictures.
+
+    ``trouble`` says in one line what could not be read.
+    """
+
+    kind: str
+    path: Path
+    facts: dict[str, Any]
+    runs: tuple[Run, ...] = ()
+    pictures: tuple[Path, ...] = ()
+    claims: tuple[dict[str, Any], ...] = ()
+    trouble: str = ""
+
+
+def contents(folder: Path) -> list[Found]:
+    """Everything in a folder, in the order of its names; what belongs to a thing is not counted again."""
+    if not folder.exists():
+        raise ValueError(f"{folder} is not there: name a folder that train, sweep, compare or reproduce made")
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file: name the folder of a run, a sweep, a comparison or an item")
+    found = list(_walk(folder))
+    if not found:
+        raise ValueError(f"{folder} holds nothing to report on: no run, sweep, comparison or item lies in it")
+    return found
+
+
+def _walk(folder: Path) -> Iterator[Found]:
+    for kind, name in (("item", "result.json"), ("compare", "compare.json"), ("sweep", "sweep.json")):
+        if (folder / name).is_file():
+            yield _thing(kind, folder, name)
+            return
+    if (folder / "run.json").is_file() or (folder / "recipe.toml").is_file():
+        run = _run(folder)
+        yield Found("run", folder, run.facts, (run,), _pictures(folder), trouble=run.trouble)
+        return
+    inner = _folders(folder)
+    pictures = _pictures(folder)
+    if any(folder.glob("*/seed*/run.json")):  # a sweep that has not ended
+        yield Found("sweep", folder, {}, _runs(folder), pictures)
+        return
+    if pictures and any(_is_run(each) for each in inner):  # runs that belong to one picture, as in the demo
+        runs = [_run(each) for each in inner if _is_run(each)]
+        yield Found("pictures", folder, {}, tuple(runs), pictures)
+        inner = [each for each in inner if not _is_run(each)]
+    for each in inner:
+        yield from _walk(each)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(
+        each
+        for each in folder.iterdir()
+        if each.is_dir() and not each.is_symlink() and each.name not in _SKIPPED and not each.name.startswith(".")
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "run.json").is_file() or (folder / "recipe.toml").is_file()
+
+
+def _thing(kind: str, folder: Path, name: str) -> Found:
+    try:
+        facts = _object(folder / name)
+        claims = _claims(folder / "claims.json") if kind == "item" else []
+        return Found(kind, folder, facts, _runs(folder), _pictures(folder), tuple(claims))
+    except (OSError, ValueError) as error:
+        return Found(kind, folder, {}, trouble=_one_line(error))
+
+
+def _claims(path: Path) -> list[dict[str, Any]]:
+    found = json.loads(path.read_text()) if path.is_file() else []
+    if not isinstance(found, list) or not all(isinstance(claim, dict) for claim in found):
+        raise ValueError(f"{path} holds no list of claims")
+    return found
+
+
+def _runs(folder: Path) -> tuple[Run, ...]:
+    """The runs somewhere below."""
+    found: list[Run] = []
+    for each in _folders(folder):
+        found += [_run(each)] if _is_run(each) else _runs(each)
+    return tuple(found)
+
+
+def _run(folder: Path) -> Run:
+    try:
+        facts = _object(folder / "run.json") if (folder / "run.json").is_file() else {}
+        recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
+        return Run(folder, facts, tuple(_epochs(folder / "history.jsonl")), recipe)
+    except (OSError, ValueError) as error:
+        return Run(folder, {}, trouble=_one_line(error))
+
+
+def _epochs(path: Path) -> Iterator[EpochRecord]:
+    lines = path.read_text().splitlines() if path.is_file() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield EpochRecord.from_dict(json.loads(line))
+        except (ValueError, TypeError, KeyError):
+            if number < len(lines):  # the last may be cut off by a kill; others may not
+                raise ValueError(f"{path}, line {number} is not an epoch's record") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return found
+
+
+def _pictures(folder: Path) -> tuple[Path, ...]:
+    """A folder's pictures, SVG where it is not far larger than the PNG of the same name."""
+    found = []
+    for stem in sorted({path.stem for path in folder.iterdir() if path.suffix in (".svg", ".png")}):
+        svg, png = folder / f"{stem}.svg", folder / f"{stem}.png"
+        both = svg.is_file() and png.is_file()
+        found.append(png if not svg.is_file() or (both and svg.stat().st_size > 4 * png.stat().st_size) else svg)
+    return tuple(found)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

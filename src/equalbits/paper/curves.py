@@ -1,0 +1,129 @@
+"""Curves over epochs as inline SVG: ink that follows the page's light or dark, a title on whatever is pointed at."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from equalbits.paper.page import Html, join, tag
+
+#: Seen well on white and on near-black.
+PALETTE = ("#3b78e0", "#e07f1f", "#2a9d6f", "#d04a66", "#8d68d8", "#17a2b8", "#b58a00", "#808793")
+_WIDTH, _HEIGHT = 500.0, 290.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 12.0, 12.0, 44.0
+_MOST_DOTS = 1500
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line: its group gives it its colour and its place in the legend, its name is told when it is pointed at."""
+
+    group: str
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def chart(title: str, curves: Sequence[Curve], *, unit: str, x: str = "epoch", digits: int = 2) -> Html:
+    """The curves in one frame, with a legend; empty where there is nothing finite to draw."""
+    curves = [Curve(c.group, c.name, [p for p in c.points if all(map(math.isfinite, p))]) for c in curves]
+    curves = [curve for curve in curves if curve.points]
+    if not curves:
+        return Html("")
+    groups = list(dict.fromkeys(curve.group for curve in curves))
+    frame = _Frame.around([point for curve in curves for point in curve.points])
+    dots = sum(len(curve.points) for curve in curves) <= _MOST_DOTS
+    drawn = [_drawn(curve, frame, groups.index(curve.group), unit, x, digits, dots) for curve in curves]
+    lasts = "; ".join(_last(group, curves, unit, digits) for group in groups[:12])
+    label = f"{title}: {lasts}"
+    svg = tag(
+        "svg", *_axes(frame, x), *drawn,
+        class_="chart", viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img", aria_label=label,
+    )  # fmt: skip
+    legend = tag("ul", *(_key(group, at) for at, group in enumerate(groups)), class_="legend")
+    return tag("figure", tag("figcaption", title), svg, legend if len(groups) > 1 else "")
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What is seen: the ends of both axes."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    @classmethod
+    def around(cls, points: Sequence[tuple[float, float]]) -> "_Frame":
+        across, up = [at for at, _ in points], [value for _, value in points]
+        margin = 0.06 * (max(up) - min(up)) or 0.5 * abs(up[0]) or 1.0
+        wide = 0.0 if max(across) > min(across) else 0.5
+        return cls(min(across) - wide, max(across) + wide, min(up) - margin, max(up) + margin)
+
+    def place(self, at: float, value: float) -> tuple[float, float]:
+        across = _LEFT + (at - self.left) / (self.right - self.left) * (_WIDTH - _LEFT - _RIGHT)
+        down = _HEIGHT - _BOTTOM - (value - self.bottom) / (self.top - self.bottom) * (_HEIGHT - _TOP - _BOTTOM)
+        return across, down
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers between two ends.
+
+    >>> ticks(0.13, 0.87)
+    [0.2, 0.4, 0.6, 0.8]
+    >>> ticks(1, 10)
+    [2.0, 4.0, 6.0, 8.0, 10.0]
+    """
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next((power * some for some in (1, 2, 5) if power * some >= rough), power * 10)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def _axes(frame: _Frame, x: str) -> list[Html]:
+    found = []
+    heights = ticks(frame.bottom, frame.top)
+    decimals = max(len(f"{value:.6f}".rstrip("0").partition(".")[2]) for value in heights)
+    for value in heights:
+        _, down = frame.place(frame.left, value)
+        found.append(_line(_LEFT, down, _WIDTH - _RIGHT, down))
+        found.append(tag("text", f"{value:,.{decimals}f}", x=f"{_LEFT - 8:g}", y=f"{down + 5:.1f}", text_anchor="end"))
+    for at in ticks(frame.left, frame.right):
+        if at == int(at):  # there is no half an epoch
+            across, _ = frame.place(at, frame.bottom)
+            found.append(tag("text", f"{at:g}", x=f"{across:.1f}", y=f"{_HEIGHT - 24:g}", text_anchor="middle"))
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    found.append(tag("text", x, x=f"{middle:g}", y=f"{_HEIGHT - 4:g}", text_anchor="middle"))
+    return found
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> Html:
+    return tag("line", class_="grid", x1=f"{x1:g}", y1=f"{y1:.1f}", x2=f"{x2:g}", y2=f"{y2:.1f}")
+
+
+def _drawn(curve: Curve, frame: _Frame, number: int, unit: str, x: str, digits: int, dots: bool) -> Html:
+    colour, places = PALETTE[number % len(PALETTE)], [frame.place(*point) for point in curve.points]
+    dashes = None if number < len(PALETTE) else "6 4"
+    path = " ".join(f"{across:.1f},{down:.1f}" for across, down in places)
+    parts = [tag("polyline", tag("title", curve.name), points=path, stroke=colour, stroke_dasharray=dashes)]
+    if dots or len(places) == 1:
+        seen = "1" if len(places) == 1 else None  # a lone point is no line
+        parts += [
+            tag(
+                "circle", tag("title", f"{curve.name}, {x} {at:g}: {value:,.{digits}f}{unit}"),
+                class_="dot", cx=f"{across:.1f}", cy=f"{down:.1f}", r="5", fill=colour, style=seen and "fill-opacity:1",
+            )
+            for (at, value), (across, down) in zip(curve.points, places, strict=True)
+        ]  # fmt: skip
+    return join(parts)
+
+
+def _last(group: str, curves: Sequence[Curve], unit: str, digits: int) -> str:
+    ends = [curve.points[-1][1] for curve in curves if curve.group == group]
+    return f"{group} ends at {sum(ends) / len(ends):,.{digits}f}{unit}"
+
+
+def _key(group: str, number: int) -> Html:
+    dashes = None if number < len(PALETTE) else "6 4"
+    stroke = PALETTE[number % len(PALETTE)]
+    line = tag("line", x1="0", y1="5", x2="26", y2="5", stroke=stroke, stroke_width="3", stroke_dasharray=dashes)
+    return tag("li", tag("svg", line, viewBox="0 0 26 10", aria_hidden="true"), group)

@@ -1,0 +1,186 @@
+"""A section of the report for each kind of thing: pictures, tables, curves, and what made them."""
+
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from equalbits.paper.claims import HEADER as CLAIM_HEADER
+from equalbits.paper.claims import Claim
+from equalbits.paper.compare_report import HEADER as COMPARE_HEADER
+from equalbits.paper.compare_report import caution, cells, ranked
+from equalbits.paper.contents import Found, Run
+from equalbits.paper.curves import Curve, chart
+from equalbits.paper.item import get_item
+from equalbits.paper.page import Html, details, join, table, tag
+from equalbits.paper.report_parts import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
+from equalbits.recipes.compare import Comparison
+
+Section = Callable[[Found], list[Html]]
+
+
+def title_of(found: Found, folder: Path) -> str:
+    """What a section is called."""
+    if found.kind == "item" and found.facts:
+        return f"{found.facts['item']}: {found.facts['title']}"
+    if found.kind == "compare" and found.facts:
+        return f"Methods on {found.facts['recipe']}"
+    if found.kind == "sweep" and found.facts:
+        return f"Sweep of {found.facts['recipe']}"
+    if found.kind == "run" and found.facts:
+        return f"{found.facts['recipe']['name']}, seed {found.facts['seed']}"
+    where = found.path.relative_to(folder).as_posix()
+    return found.path.resolve().name if where == "." else where
+
+
+def item(found: Found) -> list[Html]:
+    """A figure or table of the paper beside ours."""
+    facts, parts = found.facts, []
+    if facts["quick"] and get_item(facts["item"]).needs:
+        parts.append(
+            tag("p", "A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's setting.")
+        )
+    parts += [
+        picture(path, f"{facts['item']}: {facts['title']}; the table says what it shows") for path in found.pictures
+    ]
+    claims = [Claim(**claim) for claim in found.claims]
+    rows = [[_verdict(cell, claim) if at == 4 else cell for at, cell in enumerate(claim.cells())] for claim in claims]
+    words = ("paper", "ours", "agrees", "within")
+    parts.append(table(CLAIM_HEADER, rows, caption="The paper's claims and ours", words=words, cards=True))
+    if facts.get("notes"):
+        parts.append(tag("ul", *(tag("li", note) for note in facts["notes"])))
+    seeds = facts.get("seeds") or facts["asked"]["seeds"]
+    known = {**facts, "seeds": seeds, "command": _command_of_item(facts, found.path)}
+    parts.append(made_by(known, settings=facts["asked"]["settings"]))
+    return parts + _of_runs(found.runs, found.path, folded=True)
+
+
+def _verdict(cell: str, claim: Claim) -> Html:
+    kind = {True: "yes", False: "no", None: None}[claim.agrees]
+    return tag("span", cell, class_=kind)
+
+
+def _command_of_item(facts: Mapping[str, Any], path: Path) -> str | None:
+    """The command that measures an item again; None where it was asked for in Python, with a grid of its own."""
+    asked = facts["asked"]
+    if asked["grid"]:
+        return None
+    words = ["equalbits", "reproduce", facts["item"], *(["--quick"] if asked["quick"] else [])]
+    words += ["--seeds", ",".join(map(str, asked["seeds"]))] if asked["seeds"] else []
+    for name, value in asked["settings"].items():
+        words += ["--set", f"{name}={setting_words(value)}"]
+    return shlex.join([*words, "--out", path.name])
+
+
+def compare(found: Found) -> list[Html]:
+    """Methods side by side."""
+    comparison = Comparison.from_dict(found.facts)
+    parts = [
+        picture(path, "accuracy, entropy, flips, exact filters, seconds and packed size of every method")
+        for path in found.pictures
+    ]
+    parts.append(tag("p", "The same net, data, start and batches for every method. ", caution(comparison)))
+    parts.append(table(COMPARE_HEADER, map(cells, ranked(comparison)), caption="Methods, best first"))
+    lost = [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()]
+    parts.append(tag("ul", *(tag("li", line) for line in lost)) if lost else Html(""))
+    runs = [run for run in found.runs if "tuning" not in run.path.relative_to(found.path).parts]
+    entropy = [
+        Curve(run.facts["method"], f"{run.facts['method']}, seed {run.facts['seed']}", list(enumerate(values)))
+        for run in runs
+        if (values := run.facts.get("measured", {}).get("entropy"))
+    ]
+    parts.append(tag("div", chart("Entropy of the weights, bits", entropy, unit=" bits", digits=5), class_="charts"))
+    first: dict[str, Any] = next((run.facts for run in runs if run.facts), {})
+    known = {**found.facts, "command": first.get("command"), "commit": first.get("commit")}
+    how = tag("ul", *(tag("li", f"{name.replace('_', ' ')}: {words}.") for name, words in found.facts["how"].items()))
+    return [*parts, made_by(known, settings=found.facts["settings"]), details("How each number was taken", how)]
+
+
+def sweep(found: Found) -> list[Html]:
+    """Combinations of settings, each with several seeds."""
+    parts = [] if found.facts else [tag("p", tag("strong", "Not finished: "), "the runs that ended are shown.")]
+    cases: dict[str, list[Run]] = {}
+    for run in found.runs:
+        if run.facts and not run.trouble:
+            cases.setdefault(group_of(run, found.path), []).append(run)
+    rows = [_case_row(name, runs) for name, runs in cases.items()]
+    header = ("case", "last epoch, %", "n", "best epoch, %", "seconds a run")
+    parts.append(table(header, rows, caption="Test accuracy: mean ± sample standard deviation over seeds"))
+    parts += [picture(path, path.stem) for path in found.pictures]
+    first: dict[str, Any] = next((run.facts for runs in cases.values() for run in runs), {})
+    seeds = sorted({run.facts["seed"] for runs in cases.values() for run in runs})
+    known = {**first, **found.facts, "seeds": seeds, "command": first.get("command"), "seconds": None}
+    known["device"] = found.facts.get("devices", first.get("device"))
+    parts += _of_runs(found.runs, found.path, folded=False)
+    return [*parts, made_by(known, settings=found.facts.get("settings", {}))]
+
+
+def _case_row(name: str, runs: Sequence[Run]) -> list[str]:
+    last, best = ([scores_of(run, which) for run in runs] for which in ("last", "best"))
+    spread = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
+    seconds = statistics.fmean(run.facts["seconds"] for run in runs)
+    return [
+        name,
+        f"{statistics.fmean(last):.2f}{spread}",
+        str(len(runs)),
+        f"{statistics.fmean(best):.2f}",
+        f"{seconds:.1f}",
+    ]
+
+
+def run(found: Found) -> list[Html]:
+    """One run: scores, curves, and its recipe."""
+    (one,) = found.runs
+    parts = [_scores(one)] if one.facts else [_unfinished(one)]
+    parts.append(tag("div", *curves_of([one], found.path, split=True), class_="charts"))
+    parts += [picture(path, path.stem) for path in found.pictures]
+    parts.append(made_by(one.facts | {"seeds": None}, settings=one.facts.get("recipe", {})))
+    return [*parts, details("The recipe", tag("pre", one.recipe))] if one.recipe else parts
+
+
+def _unfinished(one: Run) -> Html:
+    done = f"{len(one.epochs)} epochs are done." if one.epochs else "no epoch is done yet."
+    return tag("p", tag("strong", "Not finished: "), done)
+
+
+def _scores(one: Run) -> Html:
+    rows = []
+    for which in ("last", "best"):
+        record = one.facts[which]
+        if record is None:
+            continue
+        test, train = record["test"], record["train"]
+        rows.append(
+            [
+                which,
+                str(record["epoch"]),
+                f"{100 * test['correct'] / test['total']:.2f} %",
+                f"{test['correct']:,} of {test['total']:,}",
+                f"{test['loss_sum'] / test['total']:.4f}",
+                f"{100 * train['correct'] / train['total']:.2f} %",
+                f"{train['loss_sum'] / train['total']:.4f}",
+            ]
+        )
+    header = ("which", "epoch", "test accuracy", "right", "test loss", "train accuracy", "train loss")
+    return table(header, rows, caption="The last epoch, and the best by the test images themselves")
+
+
+def pictures(found: Found) -> list[Html]:
+    """Runs that one picture is drawn from."""
+    shown = [picture(path, f"{path.stem}, drawn from the runs below") for path in found.pictures]
+    first: dict[str, Any] = next((run.facts for run in found.runs if run.facts), {})
+    return [*shown, *_of_runs(found.runs, found.path, folded=False), made_by(first, settings={})]
+
+
+def _of_runs(runs: Sequence[Run], within: Path, *, folded: bool) -> list[Html]:
+    """The curves and the scores of several runs."""
+    if not runs:
+        return []
+    drawn = tag("div", *curves_of(runs, within, split=False), class_="charts")
+    listed = runs_table(runs, within)
+    words = f"All {len(runs)} runs" if len(runs) > 1 else "Its run"
+    return [details(words, join([drawn, listed]))] if folded else [drawn, details(words, listed)]
+
+
+SECTIONS: Mapping[str, Section] = {"item": item, "compare": compare, "sweep": sweep, "run": run, "pictures": pictures}

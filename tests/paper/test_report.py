@@ -1,0 +1,212 @@
+"""A report is one page that needs nothing beside it, says what the files say, and runs nothing."""
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from equalbits.cli import main
+from equalbits.paper.claims import Claim
+from equalbits.paper.item import reproduce
+from equalbits.paper.report import report_page, write_report
+from equalbits.recipes import recipe_from_dict, run_recipe
+from equalbits.recipes.launch import sweep
+
+HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
+RECIPE = recipe_from_dict(
+    {
+        "name": "own",
+        "epochs": 3,
+        "model": {"name": "conv2", "options": {"width": 0.05}},
+        "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+    }
+)
+
+
+class Page(HTMLParser):
+    """Reads a page strictly: every element is closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        assert len(dict(attrs)) == len(attrs), f"an attribute twice in {tag}"
+        if tag not in ("img", "meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+    def named(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag == name]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A run, a sweep, a comparison and an item, nested."""
+    out = tmp_path_factory.mktemp("many")
+    run_recipe(RECIPE, out / "one", device="cpu")
+    sweep(RECIPE, out / "sweep", vary={"model.weight_quantizer": ["sign", "bihalf"]}, seeds=[0, 1], device="cpu")
+    (out / "own.toml").write_text(RECIPE.to_toml())
+    words = ["compare", str(out / "own.toml"), "--methods", "sign,bihalf", "--seeds", "0-1", "--device", "cpu"]
+    assert main([*words, "--out", str(out / "compare")]) == 0
+    reproduce("fig6", out / "all" / "fig6", quick=True, device="cpu")
+    return out
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Page:
+    return Page(report_page(folder))
+
+
+def test_it_is_whole_and_asks_nobody_for_anything(page: Page, folder: Path) -> None:
+    text = report_page(folder)
+    assert not re.search(r"https?://|//\w|url\(|@import", re.sub(r"base64,[\w+/=]+", "", text))
+    assert page.named("script") == page.named("link") == page.named("iframe") == []
+    assert all(image["src"].startswith("data:image/") and image["alt"] for image in page.named("img"))
+    assert all(link["href"].startswith("#s") for link in page.named("a"))
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "default-src 'none'" in text
+    assert report_page(folder) == text
+    assert "Could not be read" not in text
+
+
+def test_it_can_be_read_by_ear(page: Page) -> None:
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
+    charts = [svg for svg in page.named("svg") if svg.get("class") == "chart"]
+    assert charts and all(svg["role"] == "img" and "ends at" in svg["aria-label"] for svg in charts)
+    assert len(page.named("table")) == len(page.named("caption"))
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {link["href"][1:] for link in page.named("a")} <= set(ids)
+
+
+def test_a_runs_scores_and_what_made_it_are_those_of_its_files(folder: Path) -> None:
+    run, words = json.loads((folder / "one" / "run.json").read_text()), Page(report_page(folder / "one")).words()
+    for which in ("last", "best"):
+        test = run[which]["test"]
+        assert f"{100 * test['correct'] / test['total']:.2f} % {test['correct']} of {test['total']}" in words
+        assert f"{test['loss_sum'] / test['total']:.4f}" in words
+    for line in (folder / "one" / "history.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        assert f"test, epoch {record['epoch']}: {record['test']['loss_sum'] / record['test']['total']:.4f}" in words
+    assert run["versions"]["torch"] in words
+    assert run["device"] in words
+    assert 'name = "synthetic:1x8x8:4:24"' in words
+
+
+def test_a_sweeps_table_is_that_of_its_runs(folder: Path) -> None:
+    words = Page(report_page(folder / "sweep")).words()
+    for case in ("sign", "bihalf"):
+        tests = [json.loads(p.read_text())["last"]["test"] for p in (folder / "sweep" / case).glob("seed*/run.json")]
+        last = [100 * test["correct"] / test["total"] for test in tests]
+        assert f"{case} {statistics.fmean(last):.2f} ± {statistics.stdev(last):.2f} 2 " in words
+        assert f"{case}/seed1, train, epoch 3: " in words
+    assert "0, 1 (n = 2)" in words
+
+
+def test_an_items_rows_are_those_of_its_claims_and_a_comparisons_those_of_its_methods(folder: Path, page: Page) -> None:
+    words = page.words()
+    for row in json.loads((folder / "all" / "fig6" / "claims.json").read_text()):
+        assert " ".join(" ".join(Claim(**row).cells()).split()) in words
+    for note in json.loads((folder / "all" / "fig6" / "result.json").read_text())["notes"]:
+        assert note in words
+    assert "equalbits reproduce fig6 --quick --out fig6" in words
+    for method in json.loads((folder / "compare" / "compare.json").read_text())["methods"]:
+        assert f"{method['method']} {method['mean']:.2f} ± {method['std']:.2f} % 2 " in words
+        assert f"{method['packed_bytes']:,}" in words
+    assert "Holds 1 item, 1 comparison, 1 sweep and 1 run." in words
+
+
+def test_what_calls_itself_a_script_is_only_read(tmp_path: Path) -> None:
+    settings = {"model.weight_quantizer": ["sign"], "about": [HOSTILE.replace("/", "")]}
+    sweep(RECIPE.with_settings({"name": HOSTILE}), tmp_path / "<b>&", vary=settings, seeds=[0], device="cpu")
+    page = Page(report_page(tmp_path / "<b>&"))
+    assert page.named("script") == page.named("img") == page.named("b") == []
+    assert HOSTILE in page.words()
+
+
+def test_what_is_cut_off_or_broken_is_named_and_the_rest_is_shown(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    shutil.copytree(folder / "one", tmp_path / "one")
+    shutil.copytree(folder / "one", tmp_path / "two")
+    (tmp_path / "sweep" / "sweep.json").unlink()
+    (tmp_path / "sweep" / "sign" / "seed1" / "run.json").write_text("{")
+    (tmp_path / "one" / "run.json").unlink()
+    with (tmp_path / "one" / "history.jsonl").open("a") as file:
+        file.write('{"epoch": 4, "lr"')
+    (tmp_path / "two" / "run.json").write_text('{"recipe": 3}')
+    words = Page(report_page(tmp_path)).words()
+    assert "Not finished: 3 epochs are done." in words
+    assert "Not finished: the runs that ended are shown." in words
+    assert "seed1/run.json is not JSON" in words
+    assert "Could not be read: " in words
+    assert "bihalf/seed1" in words
+
+
+@pytest.mark.parametrize(("inside", "line"), [(None, "is not there"), ("file", "is a file"), ("dir", "holds nothing")])
+def test_a_folder_of_nothing_is_refused_in_one_line(inside: str | None, line: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "a"
+    if inside == "file":
+        path.write_text("x")
+    elif inside == "dir":
+        path.mkdir()
+    assert main(["report", str(path)]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"equalbits report: {path} {line}")
+
+
+def test_the_page_goes_where_it_is_told(folder: Path, tmp_path: Path, capsys) -> None:
+    assert main(["report", str(folder / "one"), "--out", str(tmp_path / "new" / "page.html")]) == 0
+    assert capsys.readouterr().out == f"page: {tmp_path / 'new' / 'page.html'}\n"
+    assert (tmp_path / "new" / "page.html").read_text() == report_page(folder / "one")
+    with pytest.raises(ValueError, match="is a folder: name a file for the page"):
+        write_report(folder / "one", tmp_path)
+    assert write_report(folder / "one") == folder / "one" / "report.html"
+    assert report_page(folder / "one") == (folder / "one" / "report.html").read_text()
+
+
+@pytest.mark.browser
+def test_a_browser_shows_it_light_and_dark_and_runs_none_of_it(tmp_path: Path) -> None:
+    from PIL import Image
+
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no browser is installed")
+    run_recipe(RECIPE.with_settings({"name": HOSTILE}), tmp_path / "run", device="cpu")
+    page = write_report(tmp_path / "run")
+    words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    shades = {}
+    for scheme, number in (("dark", 0), ("light", 1)):
+        shot = tmp_path / f"{scheme}.png"
+        look = [f"--blink-settings=preferredColorScheme={number}", f"--screenshot={shot}", "--window-size=500,900"]
+        subprocess.run([*words, *look, page.as_uri()], check=True, capture_output=True, timeout=60)
+        with Image.open(shot) as image:
+            shades[scheme] = image.convert("L").getpixel((2, 2))
+            assert len(image.convert("L").getcolors()) > 20  # something is drawn
+    assert shades["dark"] < 60 < 200 < shades["light"]
+    loaded = subprocess.run(
+        [*words, "--dump-dom", page.as_uri()], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert "<title>equalbits report: run</title>" in loaded.stdout
