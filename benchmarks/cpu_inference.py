@@ -1,113 +1,166 @@
 """A packed ResNet-18 (224², one image, one thread) against the same net with real weights in other engines.
 
-    python benchmarks/cpu_inference.py result.json [--rounds 40] [--instruction-set avx2]
+    python benchmarks/cpu_inference.py result.json [--rounds 40] [--models DIR] [--sets avx2 avx512] [--compiled]
 
-Torch, ONNX Runtime and OpenVINO take part where they are installed. The engines take turns within each round, so that
-a busy machine slows them alike; the claim is the ratio of CPU times (of all threads: an engine that spins pays for it).
+Torch, ONNX Runtime and OpenVINO take part where they are installed, each at its best with whatever instructions it
+finds. Their model files are made in DIR where ``onnx`` (and ``nncf``) are installed; elsewhere bring DIR along. To
+measure AVX2 against AVX2 on a machine that has more, hide the rest (``only_avx2.c``). The engines take turns within
+each round, so that a busy machine slows them alike; the claim is the ratio of CPU times within a round.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from cpu_engines import (
+    Engine,
+    file_engines,
+    larq_engine,
+    make_models,
+    packed_engines,
+    seen_sets,
+    timed,
+    torch_engines,
+    versions,
+)
 from packed_resnet import resnet18
-from real_resnet import OnnxMaker, quantize, torch_resnet18
 
-from equalbits.runtime.engine import NativeEngine
+from equalbits.runtime import Network, NetworkBuilder
 
-Engine = Callable[[], object]
-
-OURS = "equalbits, packed"
+#: At least so many times as fast as torch as it comes, ONNX Runtime in float32, and the best of the int8 engines.
+AIMS = {"torch, eager": 10, "ONNX Runtime, float32": 6, "int8": 3}
 
 
-def packed_engine(image: np.ndarray, instruction_set: str) -> Engine:
-    engine = NativeEngine(resnet18(), instruction_set)
-    return lambda: engine(image)
-
-
-def torch_engine(image: np.ndarray) -> Engine:
-    import torch
-
-    torch.set_num_threads(1)
-    model, tensor = torch_resnet18(), torch.from_numpy(image)
-
-    def run() -> object:
-        with torch.inference_mode():
-            return model(tensor)
-
-    return run
-
-
-def onnxruntime_engine(path: Path, image: np.ndarray) -> Engine:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"image": image})
-
-
-def openvino_engine(path: Path, image: np.ndarray) -> Engine:
-    import openvino
-
-    settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
-    request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
-    return lambda: request.infer({"image": image})
-
-
-def engines(folder: Path, instruction_set: str) -> dict[str, Engine]:
+def network_engines(chosen: argparse.Namespace, folder: Path) -> dict[str, Engine]:
     image = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
-    found = {OURS: packed_engine(image, instruction_set)}
+    found = packed_engines(resnet18(), image, chosen.sets or seen_sets())
+    for line in make_models(folder):
+        print(line, file=sys.stderr)
     if find_spec("torch"):
-        found["torch, eager"] = torch_engine(image)
-    if find_spec("onnx") and find_spec("onnxruntime"):
-        real, int8 = folder / "resnet18.onnx", folder / "resnet18-int8.onnx"
-        OnnxMaker().save(real)
-        quantize(real, int8)
-        for kind, path in (("float32", real), ("int8", int8)):
-            found[f"ONNX Runtime, {kind}"] = onnxruntime_engine(path, image)
-            if find_spec("openvino"):
-                found[f"OpenVINO, {kind}"] = openvino_engine(path, image)
+        found |= torch_engines(image, compiled=chosen.compiled)
+    found |= file_engines(folder, image)
+    if chosen.larq:
+        found["Larq Compute Engine"] = larq_engine(*chosen.larq)
+    return found
+
+
+def linear(width: int, *, binary_input: bool) -> Network:
+    """One linear layer of binary weights."""
+    build = NetworkBuilder((width, 1, 1))
+    x = build.add("flatten", build.image)
+    symbols = np.random.default_rng(0).choice([-1, 1], (width, width))
+    build.add_binary("linear", build.add("sign", x) if binary_input else x, symbols)
+    return build.finish()
+
+
+def linear_engines(chosen: argparse.Namespace, width: int = 4096) -> dict[str, Engine]:
+    """A linear layer of one row, where reading the weights is what takes time."""
+    row = np.random.default_rng(0).standard_normal((1, width, 1, 1)).astype(np.float32)
+    found = {}
+    for kind, binary_input in (("W1A32", False), ("W1A1", True)):
+        engines = packed_engines(linear(width, binary_input=binary_input), row, (chosen.sets or seen_sets())[:1])
+        found |= {f"{name}, {kind}": engine for name, engine in engines.items()}
+    if find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)
+        layer, given = torch.nn.Linear(width, width, bias=False), torch.from_numpy(row.reshape(1, width))
+        found["torch, eager"] = timed(torch.inference_mode()(lambda: layer(given)))
     return found
 
 
 def measure(found: dict[str, Engine], rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in found}
-    for _ in range(rounds + 2):
+    for number in range(rounds + 2):
         for name, run in found.items():
-            run()  # what the engine before left in the caches is not this one's fault
-            start = time.process_time()
-            run()
-            times[name].append((time.process_time() - start) * 1e3)
-    return {name: taken[2:] for name, taken in times.items()}
+            taken = run()
+            if number >= 2:
+                times[name].append(taken)
+    return times
+
+
+def spread(numbers: list[float]) -> dict[str, float]:
+    low, middle, high = statistics.quantiles(numbers, n=4) if len(numbers) > 1 else numbers * 3
+    return {"median": middle, "lower_quartile": low, "upper_quartile": high, "least": min(numbers)}
+
+
+def compare(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """For every engine its times, and how many times as long it takes as each of ours, round by round."""
+    rows = {}
+    for name, taken in times.items():
+        ratios = {
+            ours: spread([a / b for a, b in zip(taken, times[ours], strict=True)])
+            | {"least": min(taken) / min(times[ours])}
+            for ours in times
+            if ours.startswith("equalbits")
+        }
+        rows[name] = {"ms": spread(taken), "times_as_long_as": ratios}
+    return rows
+
+
+def report(rows: dict[str, dict[str, Any]]) -> None:
+    ours = [name for name in rows if name.startswith("equalbits") and "portable" not in name][:2]
+    head = "".join(f"{'× ' + name.removeprefix('equalbits, '):>26}" for name in ours)
+    print(f"{'CPU ms: median [quartiles] least':52}{head}")
+    for name, row in rows.items():
+        ms = row["ms"]
+        line = f"{ms['median']:9.2f} [{ms['lower_quartile']:.2f} {ms['upper_quartile']:.2f}] {ms['least']:.2f}"
+        line = f"{name:24}{line:28}"
+        for other in ours:
+            by = row["times_as_long_as"][other]
+            spans = f"{by['median']:.2f} [{by['lower_quartile']:.2f} {by['upper_quartile']:.2f}] {by['least']:.2f}"
+            line += f"{spans:>26}"
+        print(line)
+
+
+def aims(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Each aim for each of ours: how many times as fast, by the median round."""
+    found: dict[str, dict[str, Any]] = {}
+    for aim, wanted in AIMS.items():
+        peers = [name for name in rows if not name.startswith("equalbits") and aim in name]
+        for ours in (name for name in rows if name.startswith("equalbits") and "portable" not in name):
+            ratios = [rows[peer]["times_as_long_as"][ours]["median"] for peer in peers]
+            if ratios:
+                found.setdefault(ours, {})[aim] = {"wanted": wanted, "measured": min(ratios)}
+                print(f"{ours}: {min(ratios):.1f} times {aim if aim != 'int8' else 'the best int8'}, aim {wanted}")
+    return found
+
+
+def processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--instruction-set", default="", help="avx512, avx2, neon or portable; the best by default")
+    parser.add_argument("--models", type=Path, help="a folder of model files, to be kept; a temporary one by default")
+    parser.add_argument("--sets", nargs="+", help="instruction sets of ours to measure; all that are there by default")
+    parser.add_argument("--compiled", action="store_true", help="torch compiled too (takes a minute and a compiler)")
+    parser.add_argument("--larq", type=Path, nargs=2, metavar=("PROGRAM", "MODEL"), help="lce_benchmark_model, .tflite")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(engines(Path(folder), chosen.instruction_set), chosen.rounds)
-    rows = {}
-    print(f"{'engine':24}{'ms, median':>12}{'least':>9}{'× as long, median':>20}{'least':>9}")
-    for name, taken in times.items():
-        ratios = [theirs / ours for theirs, ours in zip(taken, times[OURS], strict=True)]
-        median, least = statistics.median(taken), min(taken)
-        rows[name] = {"ms": taken, "median": median, "least": least, "ratio": statistics.median(ratios)}
-        print(f"{name:24}{median:12.2f}{least:9.2f}{rows[name]['ratio']:20.2f}{least / min(times[OURS]):9.2f}")
-    made_with = {"processor": platform.processor() or "unknown", "rounds": chosen.rounds, "numpy": np.__version__}
-    made_with["instruction_set"] = chosen.instruction_set or "best"
+        network = compare(measure(network_engines(chosen, chosen.models or Path(folder)), chosen.rounds))
+    report(network)
+    reached = aims(network)
+    print("\nLinear 4096 × 4096, one row")
+    layer = compare(measure(linear_engines(chosen), chosen.rounds))
+    report(layer)
+    made_with = {"processor": processor(), "system": platform.platform(), "python": platform.python_version()}
+    made_with |= {"rounds": chosen.rounds, "threads": 1, "instruction_sets_seen": seen_sets(), "versions": versions()}
+    found = {"made_with": made_with, "resnet18": network, "aims": reached, "linear_4096": layer}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps({"made_with": made_with, "engines": rows}, indent=1) + "\n")
+    chosen.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """An ImageNet ResNet-18 with binary weights and activations, packed without torch: random weights, real structure.
 
-The network is the paper's (stem and downsampling real, a shortcut around every binary convolution); the average
-pooling of a downsampling stands before its 1×1 convolution, which gives the same numbers at a quarter of the work, and
-its batch norm is part of the weights here and of the shift of the batch norm it is added to.
+It has the operations, in the order, that ``equalbits pack`` makes of the paper's network ``imagenet_resnet18``: stem,
+downsampling and classifier real, a shortcut around every binary convolution, and the average of a downsampling before
+its 1×1 convolution, which gives the same numbers at a quarter of the work.
 """
 
 import numpy as np
@@ -77,12 +77,12 @@ class Maker:
     def block(self, x: int, inputs: int, width: int, stride: int, *, name: str) -> int:
         """Twice: sign, binary convolution, PReLU (one for both), batch norm, and the shortcut around it all."""
         shortcut = x
-        if stride > 1:
-            shortcut = self.build.add("avg_pool", x, kernel=stride, stride=stride)
-            shortcut = self.conv(shortcut, inputs, width, kernel=1, name=f"{name}.downsample")
         for number, (channels, step) in enumerate(((inputs, stride), (width, 1)), start=1):
             y = self.binary(x, channels, width, stride=step, name=f"{name}.conv{number}")
             y = self.prelu(y, width, name=f"{name}.prelu")
             y = self.batch_norm(y, width, name=f"{name}.bn{number}", spread=np.sqrt(9 * channels))
+            if step > 1:
+                shortcut = self.build.add("avg_pool", x, kernel=step, stride=step)
+                shortcut = self.conv(shortcut, inputs, width, kernel=1, name=f"{name}.downsample")
             x = shortcut = self.build.add("add", y, shortcut)
         return x

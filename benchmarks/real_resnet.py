@@ -1,5 +1,10 @@
-"""The same ResNet-18 with real weights, for the engines that a packed one is measured against: torch, ONNX, int8."""
+"""The same ResNet-18 with real weights, for the engines a packed one is measured against: torch, ONNX, int8.
 
+All of them get the same weights, so their answers can be compared. The weights are random but of few values: a model
+file then compresses to a few megabytes, and can be carried to a machine that lacks the packages to make it.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +22,35 @@ BLOCKS = (
 )
 
 
+def layers() -> Iterator[tuple[int, int, int, int]]:
+    """Inputs, filters, kernel and stride of every layer with weights, a block's shortcut last; then the classifier."""
+    yield 3, 64, 7, 2
+    for inputs, filters, stride in BLOCKS:
+        yield inputs, filters, 3, stride
+        yield filters, filters, 3, 1
+        if stride > 1:
+            yield inputs, filters, 1, stride
+    yield 512, 1000, 0, 0
+
+
+def weights() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Weight and bias of every layer: steps of a third of the spread that keeps a network's values alive."""
+    random = np.random.default_rng(0)
+    for inputs, filters, kernel, _ in layers():
+        shape = (filters, inputs, kernel, kernel) if kernel else (filters, inputs)
+        step = np.sqrt(1 / np.prod(shape[1:])) / 3
+        steps = np.clip(np.rint(random.standard_normal(shape, np.float32) * 3), -7, 7)
+        yield (steps * step).astype(np.float32), (random.integers(-4, 5, filters) / 64).astype(np.float32)
+
+
 def torch_resnet18() -> Any:
     """Torch's own way to write it, with batch norms, in eval mode."""
+    import torch
     from torch import Tensor, nn
 
     def conv(inputs: int, filters: int, kernel: int, stride: int) -> nn.Sequential:
         layer = nn.Conv2d(inputs, filters, kernel, stride, kernel // 2, bias=False)
-        return nn.Sequential(layer, nn.BatchNorm2d(filters))
+        return nn.Sequential(layer, nn.BatchNorm2d(filters, eps=0))
 
     class Block(nn.Module):
         """Two convolutions and the shortcut around them."""
@@ -39,16 +66,23 @@ def torch_resnet18() -> Any:
 
     stem = [conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
-    return nn.Sequential(*stem, *(Block(*shape) for shape in BLOCKS), *head).eval()
+    model = nn.Sequential(*stem, *(Block(*shape) for shape in BLOCKS), *head).eval()
+    with torch.no_grad():
+        weighted = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+        biased = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d | nn.Linear)]
+        for layer, shift, (weight, bias) in zip(weighted, biased, weights(), strict=True):
+            layer.weight.copy_(torch.from_numpy(weight))
+            shift.bias.copy_(torch.from_numpy(bias))
+    return model
 
 
 class OnnxMaker:
-    """Writes the network as ONNX with the batch norms folded in, as an optimizer would leave it."""
+    """Writes the network as ONNX with the batch norms folded in, as an optimizer would leave it. Needs ``onnx``."""
 
     def __init__(self) -> None:
-        self.random = np.random.default_rng(0)
+        self.layers = zip(layers(), weights(), strict=True)
         self.nodes: list[Any] = []
-        self.weights: list[Any] = []
+        self.tensors: list[Any] = []
 
     def add(self, kind: str, *inputs: str, **settings: Any) -> str:
         """An operation; returns the name of its value."""
@@ -57,62 +91,79 @@ class OnnxMaker:
         self.nodes.append(helper.make_node(kind, list(inputs), [f"value{len(self.nodes)}"], **settings))
         return f"value{len(self.nodes) - 1}"
 
-    def weight(self, *shape: int) -> str:
-        """Random weights of a sensible size; returns their name."""
+    def tensor(self, array: np.ndarray) -> str:
+        """A constant; returns its name."""
         from onnx import numpy_helper
 
-        array = self.random.standard_normal(shape) * np.sqrt(2 / max(1, np.prod(shape[1:])))
-        self.weights.append(numpy_helper.from_array(array.astype(np.float32), f"weight{len(self.weights)}"))
-        return f"weight{len(self.weights) - 1}"
+        self.tensors.append(numpy_helper.from_array(array, f"tensor{len(self.tensors)}"))
+        return f"tensor{len(self.tensors) - 1}"
 
-    def conv(self, x: str, inputs: int, filters: int, kernel: int, stride: int) -> str:
-        """A convolution with a bias."""
+    def conv(self, x: str) -> str:
+        """The next layer, a convolution with a bias."""
+        (_, _, kernel, stride), (weight, bias) = next(self.layers)
         window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
-        return self.add("Conv", x, self.weight(filters, inputs, kernel, kernel), self.weight(filters), **window)
+        return self.add("Conv", x, self.tensor(weight), self.tensor(bias), **window)
 
     def save(self, path: Path) -> None:
         """Write the whole network."""
         import onnx
         from onnx import TensorProto, helper
 
-        x = self.add("Relu", self.conv("image", 3, 64, 7, 2))
+        x = self.add("Relu", self.conv("image"))
         x = self.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-        for inputs, filters, stride in BLOCKS:
-            y = self.add("Relu", self.conv(x, inputs, filters, 3, stride))
-            y = self.conv(y, filters, filters, 3, 1)
-            x = self.add("Relu", self.add("Add", y, self.conv(x, inputs, filters, 1, stride) if stride > 1 else x))
+        for _, _, stride in BLOCKS:
+            y = self.conv(self.add("Relu", self.conv(x)))
+            x = self.add("Relu", self.add("Add", y, self.conv(x) if stride > 1 else x))
         x = self.add("Flatten", self.add("GlobalAveragePool", x))
-        x = self.add("Gemm", x, self.weight(1000, 512), self.weight(1000), transB=1)
+        _, (weight, bias) = next(self.layers)
+        x = self.add("Gemm", x, self.tensor(weight), self.tensor(bias), transB=1)
         ends = [("image", [1, 3, 224, 224]), (x, [1, 1000])]
         image, logits = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends)
-        graph = helper.make_graph(self.nodes, "resnet18", [image], [logits], self.weights)
+        graph = helper.make_graph(self.nodes, "resnet18", [image], [logits], self.tensors)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
         model.ir_version = 9
         onnx.save(model, str(path))
 
 
-def quantize(path: Path, to: Path) -> None:
-    """The ONNX network in int8, per channel, calibrated on a few random images."""
+def images(count: int = 16) -> Iterator[np.ndarray]:
+    """Pictures to calibrate on: smooth ones, as pictures are, of the spread that normalised pictures have."""
+    random = np.random.default_rng(1)
+    for _ in range(count):
+        coarse = random.standard_normal((1, 3, 28, 28)).repeat(8, axis=2).repeat(8, axis=3)
+        yield (coarse + 0.2 * random.standard_normal((1, 3, 224, 224))).astype(np.float32)
+
+
+def quantize_onnx(path: Path, to: Path) -> None:
+    """The ONNX network in int8 by ONNX Runtime's own tool: static, per channel, calibrated. Needs ``onnx``."""
     from onnxruntime import quantization
 
-    class Images(quantization.CalibrationDataReader):
-        """Four images."""
+    class Reader(quantization.CalibrationDataReader):
+        """The images, by the name of the input."""
 
         def __init__(self) -> None:
-            random = np.random.default_rng(1)
-            self.images = iter([random.standard_normal((1, 3, 224, 224)).astype(np.float32) for _ in range(4)])
+            self.images = images()
 
         def get_next(self) -> dict[str, np.ndarray] | None:
-            """The next image by the name of the input."""
+            """The next image."""
             image = next(self.images, None)
             return None if image is None else {"image": image}
 
     quantization.quantize_static(
         str(path),
         str(to),
-        Images(),
+        Reader(),
         quant_format=quantization.QuantFormat.QDQ,
         per_channel=True,
         activation_type=quantization.QuantType.QUInt8,
         weight_type=quantization.QuantType.QInt8,
     )
+
+
+def quantize_openvino(path: Path, to: Path) -> None:
+    """The ONNX network in int8 by OpenVINO's own tool, calibrated. Needs ``openvino`` and ``nncf``."""
+    import nncf
+    import openvino
+
+    data = nncf.Dataset(list(images()), lambda image: {"image": image})
+    model = nncf.quantize(openvino.Core().read_model(str(path)), data, subset_size=16)
+    openvino.save_model(model, str(to), compress_to_fp16=False)
