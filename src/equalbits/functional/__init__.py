@@ -21,6 +21,7 @@ from equalbits.functional.estimators import (
     weighted,
 )
 from equalbits.functional.latent_free import balanced_flips, bop_flips
+from equalbits.functional.normed_sum import normed_sum
 from equalbits.functional.optimal_transport import (
     as_filters,
     flip_by_rank,
@@ -68,6 +69,7 @@ __all__ = [
     "keep_largest",
     "keep_largest_of_all",
     "least_squares",
+    "normed_sum",
     "polynomial",
     "positive_count",
     "positive_share",

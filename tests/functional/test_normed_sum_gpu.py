@@ -1,0 +1,204 @@
+"""The GPU's normed sum is the plain one's twin within rounding: interpreted without a GPU, and compiled on one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as nnf
+
+import equalbits
+from equalbits.functional import normed_sum, sign_symbols, weighted
+from equalbits.functional.normed_sum import _gpu_for, _pack, as_rows, plain_backward, plain_forward
+
+#: A binary ResNet-18's at batch 128, as (batch, channel, height, width), and odd ones that fill no tile.
+REAL_SHAPES = ((128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4), (3, 70, 5, 7), (77, 10))
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def draw(shape: tuple[int, ...], slopes: int | None, residual: bool, dtype: torch.dtype, device: str) -> list:
+    """c, slope, weight, bias, residual, and gradients of y and of its signs."""
+    noise = torch.Generator().manual_seed(sum(shape))
+    c, added, g_y, g_s = (torch.randn(shape, generator=noise) for _ in range(4))
+    c = (c * torch.linspace(0.5, 3.0, shape[1]).view(-1, *[1] * (len(shape) - 2)) + 0.5).to(dtype)
+    slope = None if slopes is None else torch.linspace(-0.2, 0.6, slopes)
+    weight, bias = torch.linspace(0.7, 1.3, shape[1]), torch.linspace(-0.5, 0.5, shape[1])
+    values = [c, slope, weight, bias, added.to(dtype) if residual else None, g_y.to(dtype), g_s.to(dtype)]
+    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    values = [None if x is None else x.to(device) for x in values]
+    return [x.contiguous(memory_format=layout) if x is not None and x.dim() == 4 else x for x in values]
+
+
+def same(
+    shape: tuple[int, ...], slopes: int | None, dtype: torch.dtype, options: tuple[bool, ...], device: str
+) -> None:
+    from equalbits.functional import normed_sum_gpu
+
+    residual, use_y, use_s = options
+    c, slope, weight, bias, added, g_y, g_s = draw(shape, slopes, residual, dtype, device)
+    close = {"rtol": 3 * torch.finfo(dtype).eps, "atol": 3 * torch.finfo(dtype).eps}
+    if dtype == torch.float32:
+        close = {"rtol": 1e-4, "atol": 2e-5}
+    plain = plain_forward(c, slope, weight, bias, added, 1e-5, use_s)
+    answer = normed_sum_gpu.forward(c, slope, weight, bias, added, 1e-5, use_s)
+    same_form(answer, plain)
+    y, s, near, stats = answer
+    torch.testing.assert_close(y, plain[0], **close)
+    known = 3 if slope is None else 5
+    torch.testing.assert_close(stats[:known], plain[3][:known], rtol=1e-4, atol=1e-5)
+    if use_s:  # exactly those of the y beside them
+        assert torch.equal(s, sign_symbols(y)) and torch.equal(near, _pack(as_rows(y).abs() < 1))
+    given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[3])
+    plain, answer = plain_backward(*given), normed_sum_gpu.backward(*given)
+    same_form(answer, plain)
+    torch.testing.assert_close(answer[0], plain[0], **close)
+    torch.testing.assert_close(answer[1], plain[1], **close)
+    loose = 1e-4 if dtype == torch.float32 else 3e-3
+    for mine, theirs in zip(answer[2:], plain[2:], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=loose, atol=loose * c.numel() ** 0.5)
+
+
+def same_form(answers: tuple[Tensor, ...], plain: tuple[Tensor, ...]) -> None:
+    for mine, theirs in zip(answers, plain, strict=True):
+        assert (mine.shape, mine.stride(), mine.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
+
+
+def every_option(device: str) -> None:
+    for slopes, residual, (use_y, use_s) in product((None, 1, 10), (False, True), ((1, 0), (0, 1), (1, 1))):
+        same((7, 10), slopes, torch.float32, (residual, bool(use_y), bool(use_s)), device)
+
+
+def sizes_that_fill_no_tile(device: str) -> None:
+    for shape in ((2, 1), (300, 3), (2, 64, 9, 5), (3, 70, 4, 4), (33, 130)):
+        same(shape, shape[1], torch.float32, (True, True, True), device)
+
+
+def strips_of_several_tiles(device: str) -> None:
+    from equalbits.functional import normed_sum_gpu
+
+    usual, normed_sum_gpu._STRIPS = normed_sum_gpu._STRIPS, 3
+    for shape in ((2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
+        same(shape, shape[1], torch.float32, (True, True, True), device)
+    normed_sum_gpu._STRIPS = usual
+
+
+def halves(device: str) -> None:
+    # Interpreted, Triton rounds to bfloat16 by a rule of its own, and wrongly next to a power of two.
+    for dtype in (torch.float16, torch.bfloat16)[: 2 if device == "cuda" else 1]:
+        for options in ((True, True, True), (False, True, False), (True, False, True)):
+            same((2, 24, 9, 5), 24, dtype, options, device)
+
+
+def means_far_from_zero(device: str) -> None:
+    from equalbits.functional import normed_sum_gpu
+
+    c = torch.randn(400, 9, generator=torch.Generator().manual_seed(0)) + 1000
+    _, _, _, stats = normed_sum_gpu.forward(c.to(device), None, *torch.ones(2, 9, device=device), None, 1e-5, False)
+    variance, mean = torch.var_mean(c.double(), dim=0, correction=0)
+    torch.testing.assert_close(stats[:2].double().cpu(), torch.stack((mean, variance)), rtol=2e-4, atol=0)
+
+
+LAWS: dict[str, Callable[[str], None]] = {
+    law.__name__: law
+    for law in (every_option, sizes_that_fill_no_tile, strips_of_several_tiles, halves, means_far_from_zero)
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_interpreted_kernels_equal_the_plain_way(law: str) -> None:
+    pytest.importorskip("triton")
+    source = str(Path(equalbits.__file__).parent.parent)
+    settings = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([sys.executable, "-W", "error", __file__, law], env=settings, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout == f"{law} hold\n", run.stdout + run.stderr
+
+
+def test_numbers_the_kernels_do_not_take_go_the_plain_way() -> None:
+    pytest.importorskip("triton")
+    assert _gpu_for(torch.ones(1, dtype=torch.float64)) is None
+    assert all(_gpu_for(torch.ones(1, dtype=dtype)) is not None for dtype in DTYPES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("law", LAWS)
+def test_the_compiled_kernels_equal_the_plain_way(law: str) -> None:
+    LAWS[law]("cuda")
+
+
+def errors(shape: tuple[int, ...], dtype: torch.dtype, device: str, uses: tuple[bool, bool]) -> dict[str, float]:
+    """Of y and of every gradient, against the same in float64, relative to its norm."""
+    *inputs, g_y, g_s = draw(shape, shape[1], True, dtype, device)
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    y, s, _, _ = normed_sum(*inputs, signs=uses[1])
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    normed = nnf.batch_norm(nnf.prelu(wide[0], wide[1]), None, None, wide[2], wide[3], training=True, eps=1e-5)
+    expected = normed + wide[4]
+    passed = weighted(expected, sign_symbols(y).double(), y.detach().abs() < 1)
+    mine = [y if i == 0 else s for i in range(2) if uses[i]]
+    theirs = [(expected, passed)[i] for i in range(2) if uses[i]]
+    seeds = [(g_y, g_s)[i] for i in range(2) if uses[i]]
+    pairs = {"y": (y, expected)}
+    got = torch.autograd.grad(mine, inputs, seeds)
+    right = torch.autograd.grad(theirs, wide, [seed.double() for seed in seeds])
+    pairs |= dict(zip(("c", "slope", "weight", "bias", "residual"), zip(got, right, strict=True), strict=True))
+    return {name: float((x.double() - ref).detach().norm() / ref.detach().norm()) for name, (x, ref) in pairs.items()}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", REAL_SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_real_layers_gradients_are_right_to_the_rounding(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    allowed = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    for uses in ((True, True), (True, False), (False, True)):
+        wrong = {name: error for name, error in errors(shape, dtype, "cuda", uses).items() if not error < allowed}
+        assert not wrong, wrong
+
+
+@pytest.mark.gpu
+def test_two_runs_agree_to_the_bit() -> None:
+    c, slope, weight, bias, added, g_y, g_s = draw((128, 64, 32, 32), 64, True, torch.bfloat16, "cuda")
+    first, second = (torch.ops.equalbits.normed_sum(c, slope, weight, bias, added, 1e-5, True) for _ in range(2))
+    assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
+    first, second = (torch.ops.equalbits.normed_sum_backward(g_y, g_s, c, slope, weight, *first[2:]) for _ in range(2))
+    assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
+
+
+def two_layers(*inputs: Tensor) -> Tensor:
+    y, s, _, _ = normed_sum(*inputs, signs=True)
+    again, bits, _, _ = normed_sum(s * 0.5 + y, *inputs[1:4], y, signs=True)
+    return (again.float() * 0.1 + bits.float() * y.float()).sum()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
+def test_compiled_whole_on_a_gpu_the_gradients_stay_the_same() -> None:
+    inputs = [x.requires_grad_() for x in draw((16, 64, 8, 8), 64, True, torch.float32, "cuda")[:5]]
+    compiled = torch.compile(two_layers, fullgraph=True)
+    mine, theirs = (torch.autograd.grad(step(*inputs), inputs) for step in (compiled, two_layers))
+    for left, right in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_takes_what_the_input_holds_when_it_is_replayed() -> None:
+    inputs = [x.requires_grad_() for x in draw((16, 64, 8, 8), 64, True, torch.bfloat16, "cuda")[:5]]
+    torch.autograd.grad(two_layers(*inputs), inputs)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = torch.autograd.grad(two_layers(*inputs), inputs)
+    with torch.no_grad():
+        inputs[0].copy_(torch.randn_like(inputs[0]))
+    graph.replay()
+    for mine, theirs in zip(captured, torch.autograd.grad(two_layers(*inputs), inputs), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+if __name__ == "__main__":  # one law, in a process of its own: Triton must know that it interprets when it is loaded
+    LAWS[sys.argv[1]]("cpu")
+    print(f"{sys.argv[1]} hold")
