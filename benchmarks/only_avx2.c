@@ -45,6 +45,7 @@ static void answer(int number, siginfo_t *info, void *given) {
 
 __attribute__((constructor)) static void start(void) {
     struct sigaction action;
+    unsetenv("LD_PRELOAD"); /* programs that this one starts, such as a compiler, are left alone */
     memset(&action, 0, sizeof action);
     action.sa_sigaction = answer;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
