@@ -1,11 +1,14 @@
 """The deep networks' blocks, each against its formula written out."""
 
+import copy
+import functools
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.models import BinaryLayers, create_model
+from equalbits.models import BinaryLayers, blocks, create_model
 from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock
 from equalbits.models.shufflenet import ShuffleUnit
 from equalbits.nn import BiHalf, SignActivation
@@ -129,3 +132,22 @@ def test_inception_maps_have_the_sizes_of_the_architecture() -> None:
     assert [sizes[name] for name in ("a1", "a2", "a3")] == [(256, 30, 30), (288, 30, 30), (288, 30, 30)]
     assert [sizes[name] for name in ("b", "c1", "c4", "d")] == [(768, 14, 14)] * 3 + [(1280, 6, 6)]
     assert [sizes[name] for name in ("e1", "e2", "head")] == [(2048, 6, 6), (2048, 6, 6), (100,)]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
+    monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    torch.manual_seed(0)
+    make = functools.partial(PReLUBlock, ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
+    plain = blocks.PReLUBlocks(make(), make(), make()).double()
+    fused, images = copy.deepcopy(plain), torch.randn(4, 8, 5, 5, dtype=torch.float64)
+    weights = torch.arange(800, dtype=torch.float64).view(4, 8, 5, 5).sin()
+    (plain(images) * weights).sum().backward()
+    monkeypatch.setattr(blocks, "may_fuse", lambda *_: True)  # says so itself on a GPU only
+    (fused(images) * weights).sum().backward()
+    for (name, mine), theirs in zip(plain.named_parameters(), fused.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
+    for (name, mine), theirs in zip(plain.named_buffers(), fused.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs, msg=name)
+    torch.testing.assert_close(plain(images), fused(images))

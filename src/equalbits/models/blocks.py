@@ -4,12 +4,13 @@ A sign throws away all but one bit of what flows into a layer; the shortcut arou
 real value past it (Bi-Real Net, Liu et al. 2018). The sign itself is the convolution's input quantizer.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.models.layers import BinaryLayers
+from equalbits.nn.normed import clipped_sign, may_fuse, norm_and_add
 
 
 class MakeBlock(Protocol):
@@ -65,9 +66,47 @@ class PReLUBlock(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Two convolutions, a shortcut around each."""
+        if may_fuse(inputs, self.norm1, self.norm2):
+            return self.forward_fused(Signed(inputs, None), signs=False).reals
         middle = self.norm1(self.prelu[0](self.conv1(inputs))) + self.shortcut(inputs)
         outputs: Tensor = self.norm2(self.prelu[-1](self.conv2(middle))) + middle
         return outputs
+
+    def forward_fused(self, inputs: "Signed", *, signs: bool) -> "Signed":
+        """The same in fewer passes, with the inputs' signs where they are known, and with its own where wanted."""
+        slopes = [cast("Tensor", self.prelu[place].weight) for place in (0, -1)]
+        within = clipped_sign(self.conv2)
+        first, shortcut = _convolved(self.conv1, inputs), self.shortcut(inputs.reals)
+        middle = Signed(*norm_and_add(self.norm1, first, slope=slopes[0], residual=shortcut, signs=within))
+        second = _convolved(self.conv2, middle)
+        return Signed(*norm_and_add(self.norm2, second, slope=slopes[1], residual=middle.reals, signs=signs))
+
+
+class Signed(NamedTuple):
+    """What flows between blocks, with its signs where they were found on the way."""
+
+    reals: Tensor
+    signs: Tensor | None
+
+
+class PReLUBlocks(nn.Sequential):
+    """Blocks in a row. In a compiled step each finds the signs that the next begins with."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One after the other."""
+        blocks = cast("list[PReLUBlock]", list(self))
+        if not may_fuse(inputs, *(norm for block in blocks for norm in (block.norm1, block.norm2))):
+            outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
+            return outputs
+        flowing = Signed(inputs, None)
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            flowing = block.forward_fused(flowing, signs=following is not None and clipped_sign(following.conv1))
+        return flowing.reals
+
+
+def _convolved(conv: nn.Module, inputs: Signed) -> Tensor:
+    outputs: Tensor = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(inputs.signs)  # type: ignore[operator]
+    return outputs
 
 
 class HardtanhBlock(nn.Module):

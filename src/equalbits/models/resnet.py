@@ -10,7 +10,7 @@ from functools import partial
 
 from torch import nn
 
-from equalbits.models.blocks import HardtanhBlock, MakeBlock, PadShortcut, PReLUBlock, RealInputBlock
+from equalbits.models.blocks import HardtanhBlock, MakeBlock, PadShortcut, PReLUBlock, PReLUBlocks, RealInputBlock
 from equalbits.models.layers import BinaryLayers
 from equalbits.models.network import Images, ImageSize, Network, scaled
 from equalbits.models.registry import register_model
@@ -114,7 +114,8 @@ def _stages(block: MakeBlock, channels: Sequence[int], depths: Sequence[int]) ->
     for number, (outputs, depth) in enumerate(zip(channels, depths, strict=True), start=1):
         blocks = [block(inputs, outputs, 1 if number == 1 else 2)]
         blocks += [block(outputs, outputs, 1) for _ in range(depth - 1)]
-        stages[f"stage{number}"] = nn.Sequential(*blocks)
+        row = PReLUBlocks if all(isinstance(block, PReLUBlock) for block in blocks) else nn.Sequential
+        stages[f"stage{number}"] = row(*blocks)
         inputs = outputs
     return stages
 
