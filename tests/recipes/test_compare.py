@@ -13,6 +13,7 @@ from equalbits.recipes.compare import compare
 from equalbits.recipes.contest import run_file
 from equalbits.recipes.make import Images
 from equalbits.recipes.methods import list_methods, make_alike, parse_methods, recipe_for
+from equalbits.recipes.tuning import tuning_seed
 
 TINY = {"epochs": 1, "data.limit": 128, "data.batch_size": 64, "model.name": "conv2", "model.options.width": 0.05}
 RECIPE = get_recipe("fashion-compare").with_settings(TINY)
@@ -86,7 +87,7 @@ def test_numbers_that_leave_the_finite_fail_one_run_and_not_the_comparison(tmp_p
 def test_each_method_may_have_the_learning_rate_that_does_best_on_training_images_held_out(tmp_path) -> None:
     found, told = first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1))
     assert [line.partition(",")[0] for line in told[:2]] == ["bihalf at lr 1e-09", "bihalf at lr 0.1"]
-    trials = {rate: run_file(tmp_path / "tuning" / f"lr{rate:g}", "bihalf", 1) for rate in (1e-9, 0.1)}
+    trials = {rate: run_file(tmp_path / "tuning" / f"lr{rate:g}", "bihalf", tuning_seed([0])) for rate in (1e-9, 0.1)}
     runs = {rate: json.loads(path.read_text()) for rate, path in trials.items()}
     assert {run["last"]["test"]["total"] for run in runs.values()} == {25}  # every fifth of 128
     assert {run["last"]["train"]["total"] for run in runs.values()} == {103}

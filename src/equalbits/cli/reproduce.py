@@ -26,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"
     )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", default="",
+        help="spread runs over a Ray cluster, as for sweep; those that are watched as they train stay here",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, one object an item")
 
 
@@ -40,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     if options.item is None:
         print("\n".join(f"{name:<11} {get_item(name).title}" for name in list_items()))
         return 0
+    if options.ray and options.stack > 1:
+        raise ValueError("--ray gives each seed a place of its own: leave --stack away")
     names = list_items() if options.item == "all" else [get_item(options.item).name]
     with ProgressBar(title=options.item, quiet=options.json) as bar:
         asked = Options(
@@ -49,8 +55,10 @@ def run(options: argparse.Namespace) -> int:
             stack=options.stack,
             seeds=parse_seeds(options.seeds) if options.seeds else (),
             settings=parse_settings(options.settings),
+            ray=options.ray,
             tell=lambda line: print(line, file=sys.stderr),
             reporters=[bar],
+            reporters_for=bar.row,
         )
         try:
             return max(_one(name, _folder(options, name), asked, bar, options) for name in names)

@@ -14,7 +14,8 @@ from typing import Any
 
 from equalbits.nn.names import unknown
 from equalbits.paper.claims import Claim, write_claims
-from equalbits.recipes.folder import where_and_with
+from equalbits.recipes.folder import command_line, where_and_with
+from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
@@ -45,7 +46,8 @@ class Options:
 
     ``quick`` takes small nets on the embedded data in place of the paper's setting. ``settings`` are a recipe's, laid
     over the item's own; ``grid`` replaces the values an item goes through, by name; ``seeds`` its seeds. ``stack``
-    trains so many seeds at once (0: all that fit, on a GPU; one by one on a CPU).
+    trains so many seeds at once (0: all that fit, on a GPU; one by one on a CPU). ``ray`` is the address of a cluster
+    to spread runs over; those that are watched while they train stay here.
     """
 
     quick: bool = False
@@ -55,8 +57,10 @@ class Options:
     seeds: Sequence[int] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    ray: str = ""
     tell: Callable[[str], None] = lambda line: None
     reporters: Sequence[Reporter] = ()
+    reporters_for: Callable[[str], Sequence[Reporter]] | None = None
 
     def asked(self) -> dict[str, Any]:
         """What decides the numbers, as plain data."""
@@ -115,10 +119,11 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same item, with --out")
-    result = _known(item, out / "result.json", options) or _measured(item, out, options)
-    item.draw(result, out)
-    claims = item.claims(result)
-    write_claims(claims, result, out)
+    with in_use(out, command=command_line()):
+        result = _known(item, out / "result.json", options) or _measured(item, out, options)
+        item.draw(result, out)
+        claims = item.claims(result)
+        write_claims(claims, result, out)
     return claims
 
 
@@ -140,8 +145,7 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
 
 def _measured(item: Item, out: Path, options: Options) -> Result:
     began = time.perf_counter()
-    device = pick_device(options.device)
-    out.mkdir(parents=True, exist_ok=True)
+    device = "cpu" if options.ray else pick_device(options.device)
     measured = item.measure(out, options)
     result = {
         "item": item.name,
@@ -149,12 +153,20 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
         "quick": options.quick,
         "asked": options.asked(),
         **where_and_with(device),
+        **_on_the_cluster(out, options),
         "seconds": round(time.perf_counter() - began, 2),
         **measured,
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
     write_atomically(out / "result.json", f"{{\n{lines}\n}}\n".encode())
     return _plain(result)  # type: ignore[no-any-return]
+
+
+def _on_the_cluster(out: Path, options: Options) -> dict[str, Any]:
+    """The devices of the nodes that the runs ran on, where they did."""
+    runs = (json.loads(path.read_text()) for path in out.rglob("run.json")) if options.ray else ()
+    devices = {run["device"] for run in runs if "node" in run}
+    return {"device": ", ".join(sorted(devices))} if devices else {}
 
 
 def _plain(value: Any) -> Any:

@@ -13,9 +13,12 @@ from torch import nn
 
 from equalbits.paper.item import Options
 from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
+from equalbits.recipes.batch import run_folder
 from equalbits.recipes.folder import check_same
-from equalbits.recipes.launch import Case, cases_of, sweep
+from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, sweep
+from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
+from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
 from equalbits.training import EpochRecord, NonFiniteError, StepRecord
 from equalbits.training.checkpoint import BEST, LAST, write_atomically
 from equalbits.training.interruption import check_weights
@@ -59,8 +62,10 @@ def swept(
     recipe = recipe.with_settings(options.settings)
     vary = {name: list(options.grid.get(name, values)) for name, values in vary.items()}
     seeds = list(options.seeds or seeds)
-    found = []
-    for case in cases_of(recipe, vary):
+    found, cases = [], cases_of(recipe, vary)
+    if options.ray:
+        _train_on_ray(folder, options, cases, seeds)
+    for case in cases:
         _train(recipe, folder, options, case, [s for s in seeds if not _diverged(folder, case, s)], may_stack)
         found.append({"settings": dict(case.settings), "runs": [_read(folder, case, seed) for seed in seeds]})
     return found
@@ -68,7 +73,7 @@ def swept(
 
 def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: list[int], may_stack: bool) -> None:
     """Train a case's seeds together where that pays; if one of them diverges, each by itself, to learn which."""
-    stack = 1 if not may_stack else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
+    stack = 1 if not may_stack or options.ray else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
     shared: dict[str, Any] = {
         "vary": {name: [value] for name, value in case.settings.items()},
         "root": options.root,
@@ -86,23 +91,47 @@ def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: li
         try:
             sweep(recipe, folder, seeds=[seed], **shared)
         except NonFiniteError as error:
-            options.tell(f"{case.name}: seed {seed} diverged")
-            note = {"recipe": case.recipe.with_settings({"seed": seed}).as_dict(), "diverged": str(error)}
-            path = _path(folder, case, seed) / _DIVERGED
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(note).encode())
+            _note_divergence(folder, case.name, case.recipe.with_settings({"seed": seed}), error, options)
+
+
+def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: Sequence[int]) -> None:
+    """Train what is missing of all cases at once, a seed each; those that diverge are noted."""
+    import_ray()
+    with in_use(folder):
+        left = {case.name: [seed for seed in seeds if not _diverged(folder, case, seed)] for case in cases}
+        batches = [batch for case in cases for batch in missing_of(folder, case, left[case.name])]
+        try:
+            train_on_ray(
+                batches,
+                folder,
+                options.ray,
+                root=options.root,
+                device=options.device,
+                tell=options.tell,
+                reporters_for=options.reporters_for or no_reporters,
+            )
+        except RunsFailed as failed:
+            for batch, error in failed.failures:
+                if not isinstance(error, NonFiniteError):
+                    raise error from None
+                seeded = batch.recipe.with_settings({"seed": batch.seeds[0]})
+                _note_divergence(folder, batch.case, seeded, error, options)
+
+
+def _note_divergence(folder: Path, case: str, recipe: Recipe, error: Exception, options: Options) -> None:
+    seed = recipe.train.seed
+    options.tell(f"{case}: seed {seed} diverged")
+    path = run_folder(folder, case, seed) / _DIVERGED
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps({"recipe": recipe.as_dict(), "diverged": str(error)}).encode())
 
 
 def _on_gpu(options: Options) -> bool:
     return pick_device(options.device).startswith("cuda")
 
 
-def _path(folder: Path, case: Case, seed: int) -> Path:
-    return folder / case.name / f"seed{seed}"
-
-
 def _diverged(folder: Path, case: Case, seed: int) -> bool:
-    path = _path(folder, case, seed) / _DIVERGED
+    path = run_folder(folder, case.name, seed) / _DIVERGED
     if not path.exists():
         return False
     before = recipe_from_dict(json.loads(path.read_text())["recipe"])
@@ -111,7 +140,7 @@ def _diverged(folder: Path, case: Case, seed: int) -> bool:
 
 
 def _read(folder: Path, case: Case, seed: int) -> dict[str, Any]:
-    path = _path(folder, case, seed)
+    path = run_folder(folder, case.name, seed)
     if (path / _DIVERGED).exists():
         return {"seed": seed, "last": None, "diverged": json.loads((path / _DIVERGED).read_text())["diverged"]}
     run = json.loads((path / "run.json").read_text())

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.recipes.contest import Ground, is_done, run_file, run_method
+from equalbits.recipes.folder import command_line
+from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.tuning import Trials
+from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training.checkpoint import write_atomically
 
 #: What stands in compare.json about how the numbers were taken.
@@ -120,19 +122,20 @@ def compare(
         check_method(method)
     device = pick_device(device)
     stack = stack or (len(seeds) if device.startswith("cuda") else 1)
-    ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
-    for number, method in enumerate(methods, start=1):
-        mine = recipe
-        if tune:
-            trials = Trials(recipe, out, tuple(tune), seed=max(seeds) + 1)
-            mine = recipe.with_settings({"optimizer.lr": trials.best(method, ground, tell)})
-        missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
-        for start in range(0, len(missing), stack):
-            told = run_method(replace(ground(), recipe=mine), method, missing[start : start + stack])
-            tell(f"[{number}/{len(methods)}] {method}: {told}")
-    comparison = _read(recipe, out, methods, seeds, tune)
-    write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
-    return comparison
+    with in_use(out, command=command_line()):
+        ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
+        for number, method in enumerate(methods, start=1):
+            mine = recipe
+            if tune:
+                trials = Trials(recipe, out, tuple(tune), seed=tuning_seed(seeds))
+                mine = recipe.with_settings({"optimizer.lr": trials.best(method, ground, tell)})
+            missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
+            for start in range(0, len(missing), stack):
+                told = run_method(replace(ground(), recipe=mine), method, missing[start : start + stack])
+                tell(f"[{number}/{len(methods)}] {method}: {told}")
+        comparison = _read(recipe, out, methods, seeds, tune)
+        write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
+        return comparison
 
 
 def _read(recipe: Recipe, out: Path, methods: Sequence[str], seeds: Sequence[int], tune: Sequence[float]) -> Comparison:

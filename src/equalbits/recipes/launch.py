@@ -7,7 +7,7 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def sweep(
     if ray:
         import_ray()
     with in_use(out, command=command_line()):
-        missing = list(_missing(out, cases, seeds, stack))
+        missing = [batch for case in cases for batch in missing_of(out, case, seeds, stack=stack)]
         if ray and missing:
             train_on_ray(missing, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
         rows = []
@@ -127,15 +127,20 @@ def sweep(
                 tell(f"{batch.name} done in {time.perf_counter() - began:.1f} s")
             rows.append(_row(out, case, seeds))
             tell(f"{case.name}: {rows[-1]}")
-        write_atomically(out / "sweep.json", (json.dumps(collect(out), indent=1) + "\n").encode())
+        write_ledger(out)
     return rows
 
 
-def _missing(out: Path, cases: Sequence[Case], seeds: Sequence[int], stack: int) -> Iterator[Batch]:
-    for case in cases:
-        left = [seed for seed in seeds if not _is_done(out, case, seed)]
-        for start in range(0, len(left), stack):
-            yield Batch(case.recipe, case.name, tuple(left[start : start + stack]), stacked=stack > 1)
+def missing_of(out: Path, case: Case, seeds: Sequence[int], *, stack: int = 1) -> list[Batch]:
+    """The seeds of a case whose results are not there, ``stack`` at a time."""
+    left = [seed for seed in seeds if not _is_done(out, case, seed)]
+    starts = range(0, len(left), stack)
+    return [Batch(case.recipe, case.name, tuple(left[at : at + stack]), stacked=stack > 1) for at in starts]
+
+
+def write_ledger(out: Path) -> None:
+    """Leave the ledger of all runs below ``out`` there, as sweep.json."""
+    write_atomically(out / "sweep.json", (json.dumps(collect(out), indent=1) + "\n").encode())
 
 
 def _is_done(out: Path, case: Case, seed: int) -> bool:

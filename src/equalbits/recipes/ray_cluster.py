@@ -28,6 +28,15 @@ TRIES = 3
 _KINDS: Mapping[str, type[ValueError]] = {"NonFiniteError": NonFiniteError, "DataError": DataError}
 
 
+class RunsFailed(ValueError):  # noqa: N818 (it says what is the case)
+    """Some batches failed while the others went on to their end; ``failures`` holds each with its error."""
+
+    def __init__(self, failures: Sequence[tuple[Batch, Exception]]) -> None:
+        others = f" (and {len(failures) - 1} more failed)" if len(failures) > 1 else ""
+        super().__init__(f"{failures[0][1]}{others}")
+        self.failures = tuple(failures)
+
+
 class InterruptedSweep(InterruptedTraining):
     """The sweep was told to stop."""
 
@@ -57,7 +66,7 @@ class _Cluster:
     tell: Callable[[str], None]
     reporters_for: Callable[[str], Sequence[Reporter]]
     streams: dict[Any, _Attempt] = field(default_factory=dict)
-    failures: list[Exception] = field(default_factory=list)
+    failures: list[tuple[Batch, Exception]] = field(default_factory=list)
 
     def start(self, attempt: _Attempt) -> None:
         self.streams[self.send(attempt.batch)] = attempt
@@ -72,7 +81,7 @@ class _Cluster:
         except self.ray.exceptions.RayTaskError as error:  # our function did not even start
             self._forget(stream)
             why = str(error).strip().splitlines()[-1]
-            self.failures.append(ValueError(f"{attempt.batch.name}: a node could not begin ({why})"))
+            self._failed(attempt, ValueError(f"{attempt.batch.name}: a node could not begin ({why})"))
         except self.ray.exceptions.RayError as error:
             self._forget(stream)
             self._lost(attempt, type(error).__name__)
@@ -93,21 +102,22 @@ class _Cluster:
             return
         _keep(self.out, said["files"], node=said["node"])
         if "failed" in said:
-            self.failures.append(_failure(attempt.batch, said, self.out))
-            self.tell(f"{attempt.batch.name} failed on {said['node']}; the others go on")
+            self._failed(attempt, _failure(attempt.batch, said, self.out))
         else:
             self.tell(f"{attempt.batch.name} done in {said['seconds']:.1f} s on {said['node']}")
 
     def _lost(self, attempt: _Attempt, reason: str) -> None:
         name, number = attempt.batch.name, attempt.number + 1
         if number > TRIES:
-            self.failures.append(ValueError(
-                f"{name}: lost {TRIES} times, at last by {reason}: look at the nodes' memory and logs; "
-                "the same command does what is missing"
-            ))  # fmt: skip
+            why = f"lost {TRIES} times, at last by {reason}: look at the nodes' memory and logs"
+            self._failed(attempt, ValueError(f"{name}: {why}; the same command does what is missing"))
             return
         self.tell(f"{name} was lost with its node or worker ({reason}): it begins anew, try {number} of {TRIES}")
         self.start(_Attempt(attempt.batch, number))
+
+    def _failed(self, attempt: _Attempt, error: Exception) -> None:
+        self.failures.append((attempt.batch, error))
+        self.tell(f"{attempt.batch.name} failed{'; the others go on' if self.streams else ''}")
 
 
 def train_on_ray(
@@ -122,7 +132,7 @@ def train_on_ray(
 ) -> None:
     """Train every batch on the cluster at ``address`` ('auto', 'local' or 'host:port') into ``out``.
 
-    One that fails does not stop the others; the first failure is raised when all have ended.
+    One that fails does not stop the others; :class:`RunsFailed` is raised when all have ended.
     """
     ray = import_ray()
     mine = not ray.is_initialized()
@@ -134,8 +144,11 @@ def train_on_ray(
     finally:
         if mine:
             ray.shutdown()
+    for _, error in cluster.failures:
+        if isinstance(error, RuntimeError):  # a mistake of ours: its whole story
+            raise error
     if cluster.failures:
-        raise cluster.failures[0]
+        raise RunsFailed(cluster.failures)
 
 
 def _see_through(cluster: _Cluster, batches: Sequence[Batch]) -> None:
