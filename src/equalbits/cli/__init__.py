@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import os
 import signal
 import sys
@@ -25,6 +26,8 @@ COMMANDS = {
     "inspect": ("inspect", "look into a run or a packed file: layers, bits, bytes, and whether each ratio holds"),
     "pack": ("pack", "write a trained run as one file of bits, checked against the model"),
     "run": ("run_file", "name the likeliest classes of pictures by a packed file; needs no torch"),
+    "bench": ("bench", "measure how fast a packed file runs here: milliseconds an image, by layer, beside torch"),
+    "export": ("export", "write a packed file or a run for ONNX or OpenVINO runtimes, checked to answer the same"),
     "download": ("download", "fetch a data set from its publisher; what is there already is kept"),
 }
 
@@ -113,4 +116,19 @@ def _one_line(error: BaseException) -> str:
         return f"this needs the package {error.name}: pip install {error.name}"
     if _is_out_of_memory(error):
         return "there is not enough memory: lower data.batch_size, or set accumulate=2"
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        words = _ABOUT_FILES.get(errno.errorcode.get(error.errno, ""))
+        return f"{error.filename} {words}" if words else f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+_ABOUT_FILES = {
+    "ENOENT": "is not there, or the folder it is to be made in",
+    "EACCES": "may not be read or written by you",
+    "EPERM": "may not be changed by you",
+    "EISDIR": "is a folder: name a file",
+    "ENOTDIR": "lies below a file: name a folder",
+    "EEXIST": "is there already",
+    "ENOSPC": "does not fit: the disk is full",
+    "EROFS": "is on a disk that can only be read",
+}

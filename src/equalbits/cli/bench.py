@@ -1,0 +1,173 @@
+"""``equalbits bench``: how fast a packed file runs here. Needs numpy; torch only to be measured beside it."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from equalbits.runtime import Network
+
+Call = Callable[[], object]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``bench`` takes."""
+    parser.add_argument("file", metavar="FILE", help="a packed file, made by equalbits pack")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the engine (default: 1)")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="images at a time (default: 1)")
+    parser.add_argument(
+        "--engine", choices=("auto", "avx512", "avx2", "neon", "portable", "numpy"), default="auto",
+        help="what runs: the best there is (default), the kernels of one instruction set, or numpy",
+    )  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how long to measure (default: 2)")
+    parser.add_argument("--layers", action="store_true", help="show where the time goes, step by step")
+    parser.add_argument("--torch", action="store_true", help="measure the same network in torch, taking turns")
+    parser.add_argument("--json", action="store_true", help="print as one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print milliseconds an image, images a second, the file's bytes and the memory it took."""
+    import numpy as np
+
+    from equalbits.runtime import read_network
+
+    for name, least in (("threads", 1), ("batch", 1), ("seconds", 0)):
+        if not getattr(options, name) >= least:
+            raise ValueError(f"--{name} {getattr(options, name)}: give at least {least}")
+    path = Path(options.file)
+    network = read_network(path)
+    images = np.random.default_rng(0).standard_normal((options.batch, *network.input_shape)).astype(np.float32)
+    name, call = _engine(network, images, options)
+    call()
+    facts: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size, "engine": name}
+    facts |= {"threads": options.threads, "batch": options.batch, "peak_memory_bytes": _peak_memory()}
+    calls = {"ms_per_image": call}
+    if options.torch:
+        from equalbits.cli.bench_torch import torch_call
+
+        calls["torch_ms_per_image"] = torch_call(network, images, options.threads)
+    for what, taken in _take_turns(calls, options.seconds).items():
+        facts[what] = {"median": statistics.median(taken) / options.batch, "least": min(taken) / options.batch}
+    facts["images_per_second"] = 1e3 / facts["ms_per_image"]["median"]
+    facts["rounds"] = len(taken)
+    if options.layers:
+        facts["layers"] = _layers(network, images, options, name)
+    print(json.dumps(facts) if options.json else _as_text(facts))
+
+
+def _engine(network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace) -> tuple[str, Call]:
+    """The engine's name, and a call that answers the images once."""
+    from equalbits.runtime import PackedModel, native
+    from equalbits.runtime.engine import NativeEngine
+
+    if options.engine in ("auto", "numpy"):
+        model = PackedModel(network, threads=options.threads, engine=options.engine)
+        return model.engine, lambda: model(images)
+    known = [] if native.BUILT is None else native.BUILT.instruction_sets()
+    if options.engine not in known:
+        raise ValueError(f"--engine {options.engine}: this machine has {', '.join(['auto', *known, 'numpy'])}")
+    engine = NativeEngine(network, options.engine)
+    return f"native ({options.engine})", lambda: engine(images, options.threads)
+
+
+def _take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
+    """The milliseconds of every call, which take turns until the time is over; three rounds at least."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[next(iter(calls))]) < 3:
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[name].append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def _layers(
+    network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace, engine: str
+) -> list[dict[str, Any]]:
+    """The milliseconds of each step: of the network up to it, less those of the network up to the one before."""
+    import numpy as np
+
+    from equalbits.runtime import native
+    from equalbits.runtime.lower import lower
+
+    if not engine.startswith("native") or native.BUILT is None:
+        raise ValueError("--layers: the steps are those of the native engine, which does not run here")
+    recipe, _ = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
+    values, steps, tensors = recipe.tables()
+    names, real = _names(network, steps), native.BUILT.FIELDS["OUT"]
+    calls: dict[str, Call] = {}
+    for count in range(1, len(steps) + 1):
+        made = [int(row[real]) for row in steps[:count] if row[real] >= 0]
+        if not made:  # bits alone so far: their time is the next step's
+            continue
+        plan = native.BUILT.Plan(values, steps[:count], tensors, made[-1], engine[len("native (") : -1])
+        answer = np.empty(len(images) * int(np.prod(values[made[-1]][1:])), np.float32)
+        call = _bound(plan.run, images.reshape(-1), answer, options.threads)
+        call()
+        calls[str(count - 1)] = call
+    least = {int(place): min(taken) for place, taken in _take_turns(calls, options.seconds).items()}
+    rows, before = [], 0.0
+    for place, taken in least.items():
+        rows.append({"step": names[place], "ms_per_image": max(0.0, taken - before) / len(images)})
+        before = max(before, taken)
+    return rows
+
+
+def _bound(run: Callable[..., object], *arguments: object) -> Call:
+    return lambda: run(*arguments)
+
+
+def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
+    """What each step is: its layer's name where it has weights, else its kind."""
+    from equalbits.runtime import native
+    from equalbits.runtime.report import layer_name
+
+    assert native.BUILT is not None
+    kinds = {number: name for name, number in native.BUILT.KINDS.items()}
+    weighted = iter(i for i, operation in enumerate(network.operations) if operation.kind in ("conv", "linear"))
+    found = []
+    for row in steps:
+        kind = kinds[int(row[native.BUILT.FIELDS["KIND"]])]
+        label = f"{kind.removeprefix('CONV_').lower()} weights" if kind.startswith("CONV") else "-"
+        found.append(f"{layer_name(network, next(weighted))} ({label})" if kind.startswith("CONV") else kind.lower())
+    return found
+
+
+def _peak_memory() -> int | None:
+    """The most bytes this process has held at once; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _as_text(facts: dict[str, Any]) -> str:
+    ms = facts["ms_per_image"]
+    lines = [
+        f"{facts['file']}: {facts['bytes']:,} bytes, {facts['engine']}, threads {facts['threads']}, "
+        f"batch {facts['batch']}, {facts['rounds']} rounds",
+        f"{ms['median']:.3f} ms an image (median; least {ms['least']:.3f}), {facts['images_per_second']:,.0f} a second",
+    ]
+    if facts["peak_memory_bytes"]:
+        lines.append(f"{facts['peak_memory_bytes'] / 1e6:,.0f} MB of memory at most, Python and all")
+    if other := facts.get("torch_ms_per_image"):
+        ratio = other["median"] / ms["median"]
+        lines.append(f"torch, the same network in float32: {other['median']:.3f} ms, {ratio:.1f} times as long")
+    return "\n".join([*lines, *_table(facts.get("layers", []))])
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    width = max((len(row["step"]) for row in rows), default=0)
+    total = sum(row["ms_per_image"] for row in rows) or 1.0
+    return [f"{r['step']:{width}} {r['ms_per_image']:9.3f} ms {r['ms_per_image'] / total:6.1%}" for r in rows]

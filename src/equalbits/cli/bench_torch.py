@@ -1,0 +1,122 @@
+"""A packed network run operation by operation in torch, its bits as float32: what ``bench`` measures beside it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from equalbits.runtime import Network
+
+Run = Callable[..., Tensor]
+
+
+def torch_call(network: Network, images: NDArray[np.float32], threads: int) -> Callable[[], Tensor]:
+    """A call that answers the images once, on so many threads. What can be worked out beforehand is."""
+    torch.set_num_threads(threads)
+    parts = [_parts(network, place) for place in range(len(network.operations))]
+    given = torch.from_numpy(images)
+
+    @torch.inference_mode()
+    def call() -> Tensor:
+        values = [given]
+        for operation, tensors in zip(network.operations, parts, strict=True):
+            run = _RUN[operation.kind]
+            values.append(run(*(values[i] for i in operation.inputs), tensors=tensors, settings=operation.settings))
+        return values[-1]
+
+    return call
+
+
+def _parts(network: Network, place: int) -> dict[str, Tensor]:
+    """An operation's tensors as torch takes them: weights in their shape, scaled; vectors a number per channel."""
+    operation, shape = network.operations[place], network.shapes[place + 1]
+    arrays = {part: np.asarray(array) for part, array in network.arrays(operation).items()}
+    tail = (1,) * (len(shape) - 1)
+    if "weight" in arrays:
+        weight = arrays["weight"]
+        weight = network.symbols(place) if weight.dtype == np.uint8 else weight
+        scale = arrays.get("scale", np.ones(1)).reshape(-1, 1)
+        flat = weight.reshape(len(weight), -1).astype(np.float32) * scale.astype(np.float32)
+        inputs = network.shapes[operation.inputs[0]][0] // operation.settings.get("groups", 1)
+        full = (len(flat), inputs, *operation.settings["kernel"]) if operation.kind == "conv" else flat.shape
+        bias = {"bias": torch.tensor(arrays["bias"], dtype=torch.float32)} if "bias" in arrays else {}
+        return {"weight": torch.from_numpy(flat.reshape(full)), **bias}
+    return {
+        part: torch.tensor(array, dtype=torch.float32).reshape(*array.shape[:-1], -1, *tail)
+        for part, array in arrays.items()
+    }
+
+
+def _conv(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    x, padding = _padded(x, settings["padding"], 0.0)
+    rest = (settings["stride"], padding, settings["dilation"], settings["groups"])
+    return functional.conv2d(x, tensors["weight"], tensors.get("bias"), *rest)
+
+
+def _padded(x: Tensor, padding: tuple[int, int, int, int], value: float) -> tuple[Tensor, tuple[int, int]]:
+    """Torch pads both sides alike; what is not alike is padded beforehand."""
+    top, bottom, left, right = padding
+    if top == bottom and left == right:
+        return x, (top, left)
+    return functional.pad(x, (left, right, top, bottom), value=value), (0, 0)
+
+
+def _max_pool(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    x, padding = _padded(x, settings["padding"], -torch.inf)
+    return functional.max_pool2d(x, settings["kernel"], settings["stride"], padding)
+
+
+def _avg_pool(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    x, padding = _padded(x, settings["padding"], 0.0)
+    return functional.avg_pool2d(
+        x, settings["kernel"], settings["stride"], padding, count_include_pad=settings["count_padding"]
+    )
+
+
+def _prelu(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    return torch.where(x >= 0, x, x * tensors["slope"])
+
+
+def _slice(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    cuts = zip(settings["start"], settings["stop"], settings["step"], strict=True)
+    return x[(slice(None), *(slice(*cut) for cut in cuts))]
+
+
+def _pad(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    pairs = zip(reversed(settings["before"]), reversed(settings["after"]), strict=True)
+    return functional.pad(x, [side for pair in pairs for side in pair], value=settings["value"])
+
+
+def _shuffle(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    return functional.channel_shuffle(x, settings["groups"])
+
+
+def _plain(run: Callable[..., Tensor]) -> Run:
+    return lambda *inputs, tensors, settings: run(*inputs)
+
+
+_ONE = torch.ones(())
+_RUN: dict[str, Run] = {
+    "conv": _conv,
+    "linear": lambda x, tensors, settings: functional.linear(x, tensors["weight"], tensors.get("bias")),
+    "affine": lambda x, tensors, settings: x * tensors["gain_shift"][0] + tensors["gain_shift"][1],
+    "prelu": _prelu,
+    "relu": _plain(functional.relu),
+    "clamp": lambda x, tensors, settings: x.clamp(settings["min"], settings["max"]),
+    "sign": _plain(lambda x: torch.where(x >= 0, _ONE, -_ONE)),
+    "add": _plain(torch.add),
+    "concat": _plain(lambda *parts: torch.cat(parts, 1)),
+    "max_pool": _max_pool,
+    "avg_pool": _avg_pool,
+    "adaptive_avg_pool": lambda x, tensors, settings: functional.adaptive_avg_pool2d(x, settings["size"]),
+    "flatten": _plain(lambda x: x.flatten(1)),
+    "reshape": lambda x, tensors, settings: x.reshape(len(x), *settings["shape"]),
+    "permute": lambda x, tensors, settings: x.permute(0, *(axis + 1 for axis in settings["axes"])),
+    "channel_shuffle": _shuffle,
+    "slice": _slice,
+    "pad": _pad,
+}

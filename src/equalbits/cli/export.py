@@ -1,0 +1,109 @@
+"""``equalbits export``."""
+
+import argparse
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from equalbits.runtime import PackedModel
+
+#: How many random images both must answer alike, and how far a sign that rounding turned may move a logit.
+_IMAGES, _TURNED = 4, 0.05
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``export`` takes."""
+    parser.add_argument("source", metavar="FILE|DIR", help="a packed file, or the folder of a run")
+    parser.add_argument("--to", choices=("onnx", "openvino"), required=True, help="the runtime to write for")
+    parser.add_argument("--out", metavar="PATH", required=True, help="the file to write: net.onnx, or net.xml")
+    parser.add_argument(
+        "--which", choices=("last", "best"), default="last", help="of a run: the last epoch (default) or the best"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the network for another runtime, run it there, and hold its logits against the packed ones."""
+    source, path, suffix = Path(options.source), Path(options.out), {"onnx": ".onnx", "openvino": ".xml"}[options.to]
+    if path.suffix != suffix:
+        raise ValueError(f"--out {path}: a file for {options.to} is called {path.stem or 'net'}{suffix}")
+    if not source.exists():
+        raise ValueError(f"{source} is not there: give a packed file, or the folder of a run")
+    if find_spec(options.to) is None:
+        raise ModuleNotFoundError(name=options.to)
+    packed = _packed_run(source, options.which) if source.is_dir() else _packed_file(source)
+    answer = _write_onnx(packed, path) if options.to == "onnx" else _write_openvino(packed, path)
+    files = [file for file in (path, path.with_suffix(".bin")) if file.exists() and (file == path or suffix == ".xml")]
+    try:
+        verdict = _check(packed, answer)
+    except ValueError:
+        for file in files:
+            file.unlink()
+        raise
+    print(f"{path}: {sum(file.stat().st_size for file in files):,} bytes for {options.to}; {verdict}")
+
+
+def _packed_file(path: Path) -> "PackedModel":
+    from equalbits.runtime import load_packed
+
+    return load_packed(path)
+
+
+def _packed_run(folder: Path, which: str) -> "PackedModel":
+    # Imported here, so that --help need not wait for torch.
+    import torch
+
+    from equalbits.deploy import pack
+    from equalbits.recipes import Images, load_run
+
+    _, model = load_run(folder, which=which)
+    images = Images.read(folder / "model.json")
+    example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
+    return pack(model, example, class_names=images.classes, mean=images.mean, std=images.std)
+
+
+def _write_onnx(packed: "PackedModel", path: Path) -> Callable[[Any], Any]:
+    """Write the file; returns what answers by it: ONNX Runtime where it is installed, else ONNX's own evaluator."""
+    from equalbits.deploy.onnx import export_onnx
+
+    export_onnx(packed, path)
+    if find_spec("onnxruntime") is None:
+        from onnx.reference import ReferenceEvaluator
+
+        evaluator = ReferenceEvaluator(str(path))
+        return lambda image: evaluator.run(None, {"images": image})[0]
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda image: session.run(None, {"images": image})[0]
+
+
+def _write_openvino(packed: "PackedModel", path: Path) -> Callable[[Any], Any]:
+    from equalbits.deploy.openvino import export_openvino
+
+    export_openvino(packed, path)
+    import openvino
+
+    model = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda image: model({"images": image})["logits"]
+
+
+def _check(packed: "PackedModel", answer: Callable[["NDArray[np.float32]"], Any]) -> str:
+    """Say how near the logits are. Sums of reals are rounded in another order there, which may turn a sign near 0."""
+    import numpy as np
+
+    shape = (_IMAGES, 1, *packed.network.input_shape)
+    images = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    ours = np.concatenate([packed(image) for image in images])
+    theirs = np.concatenate([np.asarray(answer(image)) for image in images])
+    if ours.shape != theirs.shape:
+        raise ValueError(f"the written network answers in shape {theirs.shape}, the packed one in {ours.shape}")
+    apart = float(np.abs(ours - theirs).max() / np.abs(ours).max(initial=1e-6))
+    if apart > _TURNED:
+        raise ValueError(f"the written network's logits are up to {apart:.1%} from the packed ones: it was not kept")
+    near = "the same logits" if apart <= 1e-4 else f"logits within {apart:.2%}, where rounding turned a sign,"
+    return f"{near} as the packed network on {_IMAGES} images"

@@ -1,0 +1,106 @@
+"""A packed file's speed is measured, by layer and beside torch, and odd wishes are refused in one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equalbits.cli.bench_torch import torch_call
+from equalbits.runtime import NetworkBuilder, PackedModel, native, read_network
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RESIDUAL = GOLDEN / "residual.ebits"
+needs_native = pytest.mark.skipif(native.BUILT is None, reason="the native engine is not built")
+
+
+def test_a_file_is_measured_in_words_and_as_json(call):
+    code, printed, errors = call("bench", RESIDUAL, "--seconds", 0, "--batch", 3)
+    assert (code, errors) == (0, "")
+    assert f"{RESIDUAL}: {RESIDUAL.stat().st_size:,} bytes" in printed
+    assert "ms an image (median; least" in printed
+    facts = json.loads(call("bench", RESIDUAL, "--seconds", 0, "--batch", 3, "--json")[1])
+    assert facts["batch"] == 3
+    assert facts["rounds"] == 3
+    assert 0 < facts["ms_per_image"]["least"] <= facts["ms_per_image"]["median"]
+    assert facts["images_per_second"] == pytest.approx(1e3 / facts["ms_per_image"]["median"])
+
+
+def test_numpy_and_two_threads_can_be_asked_for(call):
+    assert json.loads(call("bench", RESIDUAL, "--engine", "numpy", "--seconds", 0, "--json")[1])["engine"] == "numpy"
+    facts = json.loads(call("bench", RESIDUAL, "--threads", 2, "--seconds", 0, "--json")[1])
+    assert facts["threads"] == 2
+
+
+@needs_native
+def test_each_instruction_set_that_is_there_can_be_asked_for_and_no_other(call):
+    assert native.BUILT is not None
+    there = native.BUILT.instruction_sets()
+    for name in ("avx512", "avx2", "neon", "portable"):
+        code, printed, errors = call("bench", RESIDUAL, "--engine", name, "--seconds", 0)
+        if name in there:
+            assert f"native ({name})" in printed
+        else:
+            assert (code, errors.count("\n")) == (1, 1)
+            assert "this machine has auto" in errors
+
+
+@needs_native
+def test_the_layers_are_named_in_order_and_none_takes_less_than_nothing(call):
+    layers = json.loads(call("bench", RESIDUAL, "--layers", "--seconds", 0, "--json")[1])["layers"]
+    named = [layer["step"].split(" (")[0] for layer in layers if "weights)" in layer["step"]]
+    network = read_network(RESIDUAL)
+    weights = [operation.tensors["weight"] for operation in network.operations if "weight" in operation.tensors]
+    assert named == [name.rpartition(".")[0] for name in weights]
+    assert all(layer["ms_per_image"] >= 0 for layer in layers)
+    assert layers[0]["step"] in call("bench", RESIDUAL, "--layers", "--seconds", 0)[1]
+
+
+def test_torch_takes_turns_with_the_packed_file(call):
+    facts = json.loads(call("bench", RESIDUAL, "--torch", "--seconds", 0, "--json")[1])
+    assert facts["torch_ms_per_image"]["median"] > 0
+    assert "torch, the same network in float32" in call("bench", RESIDUAL, "--torch", "--seconds", 0)[1]
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.ebits")), ids=lambda path: path.stem)
+def test_what_torch_is_measured_on_is_the_same_network(path):
+    network = read_network(path)
+    images = np.random.default_rng(0).integers(-8, 9, (2, *network.input_shape)).astype(np.float32) / 8
+    expected = PackedModel(network, engine="numpy")(images)
+    np.testing.assert_allclose(torch_call(network, images, 1)().numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_every_operation_that_moves_numbers_is_torchs_too():
+    build = NetworkBuilder((4, 6, 5))
+    x = build.add("pad", build.image, before=(0, 1, 0), after=(2, 0, 1), value=0.5)
+    x = build.add("slice", x, start=(0, 1, 0), stop=(6, 7, 6), step=(1, 2, 1))
+    x = build.add("channel_shuffle", x, groups=3)
+    x = build.add("concat", x, build.add("relu", x))
+    x = build.add("avg_pool", x, kernel=2, padding=(1, 0, 0, 1), count_padding=True)
+    x = build.add("max_pool", x, kernel=2, padding=(0, 1, 1, 0))
+    x = build.add("clamp", build.add("permute", x, axes=(0, 2, 1)), min=-0.5, max=None)
+    x = build.add("adaptive_avg_pool", x, size=(2, 2))
+    build.add("reshape", build.add("flatten", x), shape=(4, 12))
+    network = build.finish()
+    images = np.random.default_rng(0).standard_normal((2, 4, 6, 5)).astype(np.float32)
+    expected = PackedModel(network, engine="numpy")(images)
+    np.testing.assert_allclose(torch_call(network, images, 1)().numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("words", [("--threads", 0), ("--batch", 0), ("--seconds", -1), ("--seconds", "nan")])
+def test_nothing_is_measured_with_less_than_one(words, call):
+    code, _, errors = call("bench", RESIDUAL, *words)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "give at least" in errors
+
+
+def test_a_file_that_is_no_packed_model_is_refused_in_one_line(tmp_path, call):
+    (tmp_path / "x.ebits").write_bytes(b"nothing")
+    code, _, errors = call("bench", tmp_path / "x.ebits")
+    assert (code, errors.count("\n")) == (1, 1)
+
+
+def test_layers_of_numpy_are_refused(call):
+    code, _, errors = call("bench", RESIDUAL, "--engine", "numpy", "--layers", "--seconds", 0)
+    assert code == 1
+    assert "--layers" in errors
