@@ -34,7 +34,7 @@ def small(inputs=None):
     ).eval()
 
 
-@pytest.mark.parametrize("layer", ["0", "1", "2", "3", "6"])
+@pytest.mark.parametrize("layer", ["0", "2", "3", "6"])
 def test_a_layer_packed_wrongly_is_named(layer):
     frozen = freeze(small(), torch.randn(2, 3, 8, 8))
     steps = trace(frozen)
@@ -98,7 +98,7 @@ def test_the_rest_can_be_stored_in_fewer_bits(rest, width, tmp_path, caplog):
     stored = packed.network.tensors
     for name in ("0.weight", "6.weight"):
         assert stored[name].itemsize == width
-    assert stored["1.gain_shift"].dtype == np.float16
+    assert stored["0.bias"].dtype == stored["3.slope"].dtype == np.float16
     assert stored["2.weight"].dtype == np.uint8
     assert stored["2.scale"].dtype == np.float32
     answer = model(images).detach().numpy()
@@ -111,19 +111,20 @@ def test_the_rest_can_be_stored_in_fewer_bits(rest, width, tmp_path, caplog):
 def test_numbers_beyond_float16_are_refused():
     model = small()
     model[1].weight.data[0] = 1e6
-    with pytest.raises(PackError, match=r"layer '1' has a gain_shift of 999995, above float16's 65504"):
+    with pytest.raises(PackError, match=r"layer '0' has a weight of [0-9e+.]+, above float16's 65504"):
         pack(model, torch.randn(2, 3, 8, 8), rest="float16")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.floats(1e-30, 1e30))
 def test_whole_numbers_lie_within_half_a_step_of_each_weight(seed, size):
     weight = (np.random.default_rng(seed).normal(size=(3, 2, 3, 3)) * size).astype(np.float32)
     weight[1] = 0
     stored = whole_numbers(weight)
-    scale = stored["scale"].reshape(-1, 1, 1, 1)
+    scale = stored["scale"].astype(np.float32).reshape(-1, 1, 1, 1)
     assert (np.abs(stored["weight"] * scale - weight) <= scale * 0.5001).all()
     assert np.abs(stored["weight"].reshape(3, -1)).max(axis=1).tolist() == [127, 0, 127]
+    assert stored["scale"].dtype == (np.float16 if scale.min() > 6.2e-5 and scale.max() < 65000 else np.float32)
 
 
 def test_names_mean_and_std_go_into_the_file_and_are_checked():

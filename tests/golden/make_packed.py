@@ -62,13 +62,36 @@ def plain() -> Network:
     return build.finish()
 
 
+def moving() -> Network:
+    """Everything that moves numbers, groups, a channel's own filter, windows that differ by side; half numbers."""
+    build = NetworkBuilder((6, 7, 9))
+    x = build.add("pad", build.image, before=(0, 1, 0), after=(0, 0, 1), value=-0.5)
+    x = build.add_binary("conv", x, symbols(6, 1, 3, 3, step=5), groups=6, padding=(0, 1, 2, 0), name="own")
+    x = build.add("clamp", x, min=-4)
+    y = build.add("sign", x)
+    y = build.add_binary("conv", y, symbols(64, 3, 2, 3, step=3), groups=2, stride=(1, 2), dilation=(2, 1), name="pair")
+    y = build.add("affine", y, gain_shift=eighths(2, 64, step=3).astype(np.float16), name="norm")
+    y = build.add("channel_shuffle", build.add("prelu", y, slope=eighths(64, step=7), name="act"), groups=4)
+    y = build.add("slice", y, start=(1, 0, 0), stop=(64, 5, 4), step=(3, 1, 1))
+    x = build.add("avg_pool", x, kernel=(2, 4), stride=(1, 2), count_padding=False)
+    x = build.add("slice", x, start=(0, 0, 0), stop=(6, 5, 4), step=(1, 1, 1))
+    z = build.add("concat", y, x)
+    z = build.add("max_pool", z, kernel=2, stride=2, padding=(1, 0, 1, 0))
+    z = build.add("permute", z, axes=(1, 2, 0))
+    z = build.add("reshape", z, shape=(81, 2, 1))
+    z = build.add("flatten", build.add("adaptive_avg_pool", z))
+    weight = (np.arange(5 * 81) * 7 % 15 - 7).astype(np.int8).reshape(5, 81)
+    build.add("linear", z, weight=weight, scale=np.float16([0.5, 0.25, 1, 2, 0.5]), name="head")
+    return build.finish()
+
+
 def image(network: Network) -> np.ndarray:
     """The image whose logits are stored: multiples of ⅛."""
     return eighths(2, *network.input_shape, step=13)
 
 
 if __name__ == "__main__":
-    for make in (residual, plain):
+    for make in (residual, plain, moving):
         model = PackedModel(make(), engine="numpy")
         model.save(HERE / f"{make.__name__}.ebits")
         np.save(HERE / f"{make.__name__}.npy", model(image(model.network)))

@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from equalbits.runtime import native
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.engine import PackedModel, load_packed
-from equalbits.runtime.format import read_network, to_chunks, write_network
-from equalbits.runtime.network import Network
+from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
+from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.operations import VECTORS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE: dict[str, Any] = runpy.run_path(str(GOLDEN / "make_packed.py"))
+NAMES = ["residual", "plain", "moving"]
+ENGINES = ["numpy"] if native.BUILT is None else ["numpy", "native"]
 
 
 def network(name: str) -> Network:
@@ -24,18 +30,19 @@ def network(name: str) -> Network:
     return made
 
 
-@pytest.mark.parametrize("name", ["residual", "plain"])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_format_has_not_changed_by_a_byte(name: str) -> None:
     assert b"".join(to_chunks(network(name))) == (GOLDEN / f"{name}.ebits").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["residual", "plain"])
-def test_a_stored_file_still_gives_the_logits_it_gave(name: str) -> None:
-    model = load_packed(GOLDEN / f"{name}.ebits")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_stored_file_still_gives_the_logits_it_gave(name: str, engine: str) -> None:
+    model = load_packed(GOLDEN / f"{name}.ebits", engine=engine)
     np.testing.assert_array_equal(model(MAKE["image"](model.network)), np.load(GOLDEN / f"{name}.npy"))
 
 
-@pytest.mark.parametrize("name", ["residual", "plain"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_network_comes_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     written = network(name)
     write_network(written, tmp_path / "net.ebits")
@@ -49,12 +56,80 @@ def test_a_network_comes_back_as_it_was_written(name: str, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["net.ebits"]
 
 
-def test_the_safetensors_package_reads_the_tensors() -> None:
-    found = safetensors.numpy.load_file(GOLDEN / "residual.ebits")
-    expected = read_network(GOLDEN / "residual.ebits").tensors
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_network_comes_back_and_gives_the_same_bytes_again(
+    networks: st.SearchStrategy[tuple[Network, np.ndarray]], data: st.DataObject
+) -> None:
+    written, _ = data.draw(networks)
+    whole = b"".join(to_chunks(written))
+    found = from_bytes(whole)
+    assert found.operations == written.operations
+    assert b"".join(to_chunks(found)) == whole
+
+
+def test_tensors_shared_between_layers_are_named_in_full() -> None:
+    tensors = {"a.weight": np.ones((2, 2), np.float32), "a.bias": np.ones(2, np.float32)}
+    first = Operation.of("linear", (1,), {"weight": "a.weight", "bias": "a.bias"}, {})
+    second = Operation.of("linear", (2,), {"weight": "a.weight"}, {})  # without the bias that stands beside it
+    third = Operation.of("linear", (3,), {"weight": "a.weight", "bias": "a.bias"}, {})
+    other = Operation.of("linear", (4,), {"weight": "a.weight", "bias": "b.bias"}, {})
+    operations = (Operation.of("flatten", (0,), {}, {}), first, second, third, other)
+    network = Network((2, 1, 1), operations, tensors | {"b.bias": np.zeros(2, np.float32)})
+    found = from_bytes(whole := b"".join(to_chunks(network)))
+    lines = "linear a bias=2", "linear weight=a.weight", "linear a", "linear weight=a.weight bias=2:b.bias"
+    assert "\\n".join(lines).encode() in whole
+    assert found.operations == network.operations
+    np.testing.assert_array_equal(found.tensors["b.bias"], 0)
+
+
+def test_numbers_for_two_a_channel_may_be_weights_too() -> None:
+    shared = {"a.gain_shift": np.array([[1, 2], [3, 4]], np.float32)}
+    operations = (
+        Operation.of("flatten", (0,), {}, {}),
+        Operation.of("affine", (1,), {"gain_shift": "a.gain_shift"}, {}),
+        Operation.of("linear", (2,), {"weight": "a.gain_shift"}, {}),
+    )
+    found = from_bytes(b"".join(to_chunks(Network((2, 1, 1), operations, shared))))
+    assert found.operations == operations
+
+
+@pytest.mark.parametrize("name", ["two words", "a=b", "a\nb", "a:b"])
+def test_a_tensor_whose_name_no_line_can_hold_is_refused(name: str) -> None:
+    build = NetworkBuilder((2, 1, 1))
+    build.add("prelu", build.image, slope=np.ones(2, np.float32), name=name)
+    with pytest.raises(ValueError, match="call the layer otherwise"):
+        to_chunks(build.finish())
+
+
+@pytest.mark.parametrize("name", ["vectors", "halves"])
+def test_a_tensor_that_is_called_as_the_files_own_is_refused(name: str) -> None:
+    linear = Operation.of("linear", (1,), {"weight": name}, {})
+    network = Network((2, 1, 1), (Operation.of("flatten", (0,), {}, {}), linear), {name: np.ones((2, 2), np.float32)})
+    with pytest.raises(ValueError, match="as the file's own"):
+        to_chunks(network)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_safetensors_package_reads_the_tensors(name: str) -> None:
+    found = safetensors.numpy.load_file(GOLDEN / f"{name}.ebits")
+    expected = dict(read_network(GOLDEN / f"{name}.ebits").tensors)
+    vectors = [expected.pop(key) for key in list(expected) if key.rpartition(".")[2] in VECTORS]
+    for row, dtype in (("vectors", np.float32), ("halves", np.float16)):
+        numbers = [vector.ravel() for vector in vectors if vector.dtype == dtype]
+        if numbers:
+            np.testing.assert_array_equal(found.pop(row), np.concatenate(numbers))
     assert set(found) == set(expected)
-    for name, tensor in found.items():
-        np.testing.assert_array_equal(tensor, expected[name])
+    for key, tensor in found.items():
+        np.testing.assert_array_equal(tensor, expected[key])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_summary_foretells_the_size_of_the_file(name: str) -> None:
+    path = GOLDEN / f"{name}.ebits"
+    summary = load_packed(path).summary()
+    assert summary.file_bytes == path.stat().st_size
+    assert f"the file: {path.stat().st_size:,} bytes" in str(summary)
 
 
 def test_a_tensor_used_twice_is_stored_once() -> None:

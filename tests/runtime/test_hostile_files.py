@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from equalbits.runtime.format import _digest, from_bytes, read_network
 WHOLE = (Path(__file__).parents[1] / "golden" / "residual.ebits").read_bytes()
 TABLE = json.loads(WHOLE[8 : 8 + int.from_bytes(WHOLE[:8], "little")])
 HEADER = json.loads(TABLE["__metadata__"]["equalbits"])
+LINES = TABLE["__metadata__"]["operations"].split("\n")
 DATA = WHOLE[8 + int.from_bytes(WHOLE[:8], "little") :]
 DEEP = "[" * 100_000
 
@@ -50,14 +52,19 @@ def with_header(change: Change) -> bytes:
     return with_header_text(json.dumps(header))
 
 
-def with_header_text(text: str) -> bytes:
+def with_header_text(text: str, lines: str = "\n".join(LINES)) -> bytes:
     tensors = decode(memoryview(WHOLE)).tensors
-    head, data = encode(tensors, {"equalbits": text, "sha256": _digest(text, tensors, [DATA])})
+    texts = {"equalbits": text, "operations": lines}
+    head, data = encode(tensors, {**texts, "sha256": _digest(texts, tensors, [DATA])})
     return head + b"".join(data)
 
 
-def operation(place: int, **changes: Any) -> bytes:
-    return with_header(lambda header: header["operations"][place].update(changes))
+def with_lines(lines: list[str]) -> bytes:
+    return with_header_text(json.dumps(HEADER), "\n".join(lines))
+
+
+def operation(place: int, line: str) -> bytes:
+    return with_lines([*LINES[:place], line, *LINES[place + 1 :]])
 
 
 def test_a_lie_told_well_differs_from_the_truth_in_the_lie_alone() -> None:
@@ -107,6 +114,8 @@ FIRST = min((name for name in TABLE if name != "__metadata__"), key=lambda name:
         (lambda t: t.update({FIRST: 7}), "must say dtype"),
         (lambda t: t.pop("__metadata__"), "not a packed model"),
         (lambda t: t["__metadata__"].update(x=1), "names to texts"),
+        (lambda t: t["__metadata__"].update(x="y"), "more than a packed model says"),
+        (lambda t: t["__metadata__"].pop("operations"), "no 'operations'"),
         (lambda t: t.update(__metadata__=[]), "names to texts"),
         (lambda t: t["__metadata__"].pop("sha256"), "no 'sha256'"),
         (lambda t: t["__metadata__"].update(sha256="0" * 64), "sha256 does not match"),
@@ -160,28 +169,6 @@ def test_a_table_of_the_wrong_length_is_refused(length: int) -> None:
         (lambda h: h.update(classes=[1, 2, 3, 4]), "hold texts"),
         (lambda h: h.update(notes={"a": 1}), "hold texts"),
         (lambda h: h.update(notes=[]), "hold texts"),
-        (lambda h: h.update(operations=[]), "0 operations"),
-        (lambda h: h.update(operations={}), "lists no operations"),
-        (lambda h: h.update(operations=[{"op": "relu"}] * 20_000), "20000 operations"),
-        (lambda h: h["operations"].pop(), "belongs to no operation"),
-        (lambda h: h["operations"].append(7), "by 'op'"),
-        (lambda h: h["operations"].append({"op": 7}), "by 'op'"),
-        (lambda h: h["operations"].append({"op": "exec"}), "not known"),
-        (lambda h: h["operations"].append({"op": "relu", "in": [99]}), "reads value 99"),
-        (lambda h: h["operations"].append({"op": "relu", "in": [15]}), "reads value 15"),
-        (lambda h: h["operations"].append({"op": "relu", "in": [-1]}), "list values"),
-        (lambda h: h["operations"].append({"op": "relu", "in": 3}), "list values"),
-        (lambda h: h["operations"].append({"op": "relu", "in": [1, 2]}), "reads 2 values"),
-        (lambda h: h["operations"].append({"op": "relu", "speed": 9}), "a setting 'speed'"),
-        (lambda h: h["operations"].append({"op": "reshape", "shape": [2**20, 2**20]}), "as many numbers"),
-        (lambda h: h["operations"].append({"op": "reshape", "shape": [1] * 9}), "up to eight"),
-        (lambda h: h["operations"].append({"op": "pad", "before": [2**20], "after": [2**30]}), "whole number from 0"),
-        (lambda h: h["operations"].append({"op": "clamp", "min": 2, "max": 1}), "above max"),
-        (lambda h: h["operations"].append({"op": "clamp", "min": "low"}), "finite number"),
-        (lambda h: h["operations"].append({"op": "clamp", "min": 10**400}), "finite number"),
-        (lambda h: h["operations"].append({"op": "permute", "axes": [1]}), "named once"),
-        (lambda h: h["operations"].append({"op": "slice", "start": [4], "stop": [4], "step": [1]}), "something"),
-        (lambda h: h["operations"].append({"op": "max_pool", "kernel": 2}), "channels, rows and columns"),
     ],
 )
 def test_a_header_that_lies_is_refused(change: Change, words: str) -> None:
@@ -189,33 +176,92 @@ def test_a_header_that_lies_is_refused(change: Change, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "changes", "words"),
+    ("lines", "words"),
     [
-        (0, {"kernel": 5}, "its input and kernel make it"),
-        (0, {"kernel": 0}, "whole number from 1"),
-        (0, {"kernel": [3, 3, 3]}, "2 whole numbers"),
-        (0, {"padding": 2**20}, "numbers are allowed"),
-        (0, {"padding": 2**40}, "whole number from 0"),
-        (0, {"stride": 0}, "whole number from 1"),
-        (0, {"dilation": 2**20}, "does not fit"),
-        (0, {"groups": 2}, "shared out"),
-        (0, {"groups": 1.0}, "whole number"),
-        (0, {"kept": "block.conv2.kept"}, "only bits can be pruned"),
-        (0, {"weight": "no"}, "not there"),
-        (0, {"weight": ["stem.weight"]}, "must be a text"),
-        (0, {"weight": "block.bn1.gain_shift"}, "make it"),
-        (0, {"bias": "head.bias"}, "bias of float32"),
-        (3, {"kernel": 5}, "has a plane of uint8"),
-        (3, {"p_pos": 1.5}, "share"),
-        (3, {"scale": "block.conv1.weight"}, "must be real"),
-        (4, {"gain_shift": "stem.act.slope"}, "gain_shift of float32"),
-        (5, {"in": [4, 0]}, "must be the same"),
-        (8, {"padding": 2}, "less than the window"),
-        (8, {"count_padding": 1}, "true or false"),
+        ([], "is of kind ''"),
+        (["relu"] * 20_000, "20000 operations"),
+        (LINES[:-1], "'head.weight' belongs to no operation"),
+        (["flatten"], "belongs to no operation"),
+        ([*LINES[:-1], "linear head"], "4 numbers of 'vectors' belong to no operation"),
+        ([*LINES, ""], "is of kind ''"),
+        ([*LINES, "linear head bias=4"], "4 numbers as its bias: 0 of 'vectors' are left"),
     ],
 )
-def test_an_operation_that_lies_is_refused(place: int, changes: dict[str, Any], words: str) -> None:
-    message = refusal(operation(place, **changes))
+def test_a_list_of_operations_that_lies_is_refused(lines: list[str], words: str) -> None:
+    assert words in refusal(with_lines(lines))
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "words"),
+    [
+        (0, "conv stem kernel=5", "its input and kernel make it"),
+        (0, "conv stem", "does not say 'kernel'"),
+        (0, "conv stem kernel=0", "whole number from 1"),
+        (0, "conv stem kernel=3,3,3", "2 whole numbers"),
+        (0, "conv stem kernel=3,three", "whole number from 1"),
+        (0, "conv stem kernel=", "2 whole numbers"),
+        (0, "conv stem kernel=3 kernel=3", "says 'kernel' twice"),
+        (0, "conv stem stem kernel=3", "says '' twice"),
+        (0, "conv stem =stem kernel=3", "says '' twice"),
+        (0, f"conv stem kernel={'3,' * 10_000}3", "2 whole numbers"),
+        (0, f"conv stem kernel=3 padding={2**20}", "numbers are allowed"),
+        (0, f"conv stem kernel=3 padding={2**40}", "whole number from 0"),
+        (0, f"conv stem kernel=3 padding={'9' * 5000}", "4 whole numbers"),
+        (0, "conv stem kernel=3 padding=1e999", "whole number"),
+        (0, "conv stem kernel=3 stride=0", "whole number from 1"),
+        (0, f"conv stem kernel=3 dilation={2**20}", "does not fit"),
+        (0, "conv stem kernel=3 groups=2", "shared out"),
+        (0, "conv stem kernel=3 groups=1.0", "whole number"),
+        (0, "conv stem kernel=3 kept=block.conv2.kept", "only bits can be pruned"),
+        (0, "conv nowhere kernel=3", "no tensor 'weight'"),
+        (0, "conv kernel=3 bias=8", "no layer names them"),
+        (0, "conv stem kernel=3 bias=8h", "8 numbers as its bias: 0 of 'halves' are left"),
+        (0, "conv stem kernel=3 bias=999999999", "of 'vectors' are left"),
+        (0, "conv stem kernel=3 bias=9999999999", "not there"),
+        (0, "conv stem kernel=3 bias=8:stem.weight", "which is there already"),
+        (0, "conv weight=27 kernel=3", "not there"),
+        (0, "conv weight=nowhere kernel=3", "not there"),
+        (0, "conv weight=block.bn1.gain_shift kernel=3", "make it"),
+        (0, "conv stem bias=head.bias kernel=3", "bias of float32"),
+        (0, " conv stem kernel=3", "says '' twice"),
+        (0, "", "not known"),
+        (0, "conv  stem kernel=3", "says '' twice"),
+        (3, "conv block.conv1 scale=1 kernel=5", "has a plane of uint8"),
+        (3, "conv block.conv1 scale=1 kernel=3 p_pos=1.5", "share"),
+        (3, "conv block.conv1 scale=1 kernel=3 p_pos=half", "finite number"),
+        (3, "conv block.conv1 scale=block.conv1.weight kernel=3", "must be real"),
+        (4, "affine gain_shift=stem.act.slope", "gain_shift of float32"),
+        (4, "affine block.bn1 gain_shift=15", "two for each channel"),
+        (4, "affine block.bn1 gain_shift=14", "gain_shift of float32"),
+        (4, "affine block.bn1", "has no tensor 'gain_shift'"),
+        (5, "add in=4,0", "must be the same"),
+        (5, "add in=4", "reads 1 values"),
+        (5, "relu in=6", "reads value 6"),
+        (5, "relu in=99", "reads value 99"),
+        (5, "relu in=-1", "list values"),
+        (5, "relu in=1.0", "list values"),
+        (5, "relu in=five", "list values"),
+        (5, "relu in=", "list values"),
+        (5, "relu in=1,2", "reads 2 values"),
+        (5, "relu speed=9", "a setting 'speed'"),
+        (5, "exec", "not known"),
+        (8, "avg_pool in=6 kernel=2 stride=2 padding=2", "less than the window"),
+        (8, "avg_pool in=6 kernel=2 stride=2 count_padding=1", "true or false"),
+        (13, "reshape shape=1048576,1048576", "as many numbers"),
+        (13, "reshape shape=1,1,1,1,1,1,1,1,16", "up to eight"),
+        (13, "pad before=1048576 after=1048577", "whole number from 0"),
+        (13, "pad before=1,1 after=1,1", "one number per axis"),
+        (13, "clamp min=2 max=1", "above max"),
+        (13, "clamp min=low", "finite number"),
+        (13, "clamp min=1e400", "finite number"),
+        (13, "clamp min=true", "finite number"),
+        (13, "permute axes=1,0", "named once"),
+        (13, "slice start=4,0 stop=4,0 step=1,1", "one number per axis"),
+        (13, "max_pool kernel=2", "channels, rows and columns"),
+    ],
+)
+def test_an_operation_that_lies_is_refused(place: int, line: str, words: str) -> None:
+    message = refusal(operation(place, line))
     assert words in message
     assert f"operation {place} " in message
 
@@ -227,10 +273,10 @@ def test_a_header_that_is_no_header_is_refused(text: str) -> None:
 
 def test_a_real_number_that_is_not_finite_is_refused() -> None:
     tensors = dict(decode(memoryview(WHOLE)).tensors)
-    tensors["head.bias"] = tensors["head.bias"] * float("inf")
-    text = TABLE["__metadata__"]["equalbits"]
+    tensors["vectors"] = np.full_like(tensors["vectors"], np.inf)
+    texts = {name: TABLE["__metadata__"][name] for name in ("equalbits", "operations")}
     _, data = encode(tensors, {})
-    head, data = encode(tensors, {"equalbits": text, "sha256": _digest(text, tensors, data)})
+    head, data = encode(tensors, {**texts, "sha256": _digest(texts, tensors, data)})
     assert "not finite" in refusal(head + b"".join(data))
 
 

@@ -1,7 +1,7 @@
 """What each layer of a model holds: 1-bit symbols, real numbers, and the bytes of both in a packed file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,8 @@ def size_of(layer: nn.Module, seen: set[object]) -> Size:
     A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter, twice that where some are 0 (a plane of signs
     and a plane of what is kept) or where −1 and +1 weigh differently (a plane of ones for what lies between them), and
     4 for each real number: the scale, or the scales where a method has one for each filter, bias, and what quantizes
-    the input. A batch norm is packed as a gain and a shift for each channel. What only training needs (latents,
-    scores, how far training is) takes none.
+    the input. A batch norm is packed as a gain and a shift for each channel (see :func:`takes_in`). What only training
+    needs (latents, scores, how far training is) takes none.
     """
     if not isinstance(layer, BinaryLayer):
         real = _count_new(_held(layer), seen)
@@ -58,6 +58,17 @@ def size_of(layer: nn.Module, seen: set[object]) -> Size:
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
     entropy = float(filter_entropy(symbols).nanmean())
     return Size(new, bits, real + added, packed + 4 * (real + added), 4 * (new + real), entropy)
+
+
+def takes_in(layer: nn.Module, norm: nn.Module) -> bool:
+    """Whether packing lets ``layer`` take in a batch norm that stands right behind it: its weights must be real."""
+    real = isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear) and not isinstance(layer, BinaryLayer)
+    return real and isinstance(norm, _BatchNorm)
+
+
+def taken_in(norm: Size, layer: nn.Module) -> Size:
+    """The size of a batch norm that ``layer`` takes in: a bias for each channel, where there is none yet."""
+    return replace(norm, packed_bytes=norm.packed_bytes // 2 if layer.bias is None else 0)
 
 
 def _scales(layer: BinaryLayer, symbols: Tensor) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.analysis.observe import device_and_dtype, observing, output_shape
-from equalbits.analysis.sizes import Size, layers_with_weights, size_of
+from equalbits.analysis.sizes import Size, layers_with_weights, size_of, taken_in, takes_in
 from equalbits.analysis.table import as_table
 from equalbits.nn import BinaryLayer
 
@@ -81,8 +81,9 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
 
     * symbols and real: how many 1-bit weights, and how many real numbers (parameters, saved floating buffers).
     * bytes packed: ⌈D/8⌉ for the ``D`` symbols of a filter, twice that where some are 0; 4 for each real number, the
-      scales included; a gain and a shift for each channel of a batch norm. A packed file holds exactly these tensors,
-      behind a table that names them.
+      scales included; a gain and a shift for each channel of a batch norm, or a bias alone where it stands right
+      behind a real convolution or linear layer. A packed file holds exactly these numbers, behind a table that names
+      them.
     * MACs 1×1: binary weights on inputs of two values; 1×32: binary weights on real inputs; 32×32: real weights.
       Convolutions and linear layers count, products between activations (attention) do not.
     * entropy: the mean over filters, in bits.
@@ -104,8 +105,14 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     seen: set[object] = set()
     layers = dict(layers_with_weights(model))
     rows = {name: LayerSummary(name, type(layer).__name__, size_of(layer, seen)) for name, layer in layers.items()}
+    last: tuple[str, Any] = "", None
+    behind: dict[str, str] = {}
 
     def onlooker(name: str, layer: nn.Module, given: Tensor | None, output: Any) -> None:
+        nonlocal last
+        if given is not None and given is last[1] and takes_in(layers[last[0]], layer):
+            behind[name] = last[0]
+        last = name, output
         row, macs = rows[name], _macs(layer, given, output) // len(inputs)
         row.output, row.calls = output_shape(output), row.calls + 1
         if not isinstance(layer, BinaryLayer):
@@ -117,6 +124,9 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
 
     with observing(model, layers, onlooker):
         model(inputs)
+    for name, before in behind.items():
+        if rows[name].calls == rows[before].calls == 1:
+            rows[name].size = taken_in(rows[name].size, layers[before])
     return Summary(tuple(rows.values()), tuple(inputs.shape))
 
 

@@ -16,6 +16,9 @@ from equalbits.runtime import bits
 #: How the numbers that are no bits may be stored.
 RESTS = ("float32", "float16", "int8")
 
+#: The smallest half with all its digits.
+_LEAST_HALF = float(np.finfo(np.float16).smallest_normal)
+
 Rows = NDArray[np.float64]
 
 
@@ -150,10 +153,15 @@ def _narrow(step: Step, rest: str) -> Iterator[tuple[str, NDArray[Any]]]:
 def whole_numbers(weight: NDArray[np.float32]) -> Arrays:
     """A weight as int8 and its scales: the nearest of 255 values, the largest of each filter being ±127.
 
+    The scales are rounded to halves first, where they are large enough for that, and the weights by what they are then.
+
     >>> whole_numbers(np.array([[0.5, -1.0]], np.float32))["weight"]
     array([[  64, -127]], dtype=int8)
     """
     rows = weight.reshape(len(weight), -1)
     scale = np.abs(rows).max(axis=1) / np.float32(127)
     scale[scale == 0] = 1
-    return {"weight": np.rint(rows / scale[:, None]).astype(np.int8).reshape(weight.shape), "scale": scale}
+    if scale.min() >= _LEAST_HALF and scale.max() <= np.finfo(np.float16).max:
+        scale = scale.astype(np.float16)
+    whole = np.rint(rows / scale[:, None].astype(np.float32)).clip(-127, 127)
+    return {"weight": whole.astype(np.int8).reshape(weight.shape), "scale": scale}

@@ -12,6 +12,7 @@ from torch.fx import Node
 from equalbits.deploy.check import check, check_rounded
 from equalbits.deploy.fold import without_dead
 from equalbits.deploy.freeze import FROZEN, Frozen, freeze
+from equalbits.deploy.join import join
 from equalbits.deploy.packing import RESTS, store
 from equalbits.deploy.reference import answer_of, constants
 from equalbits.deploy.rules import RULES
@@ -100,6 +101,7 @@ def trace(frozen: Frozen) -> Steps:
                 f"layer {weights.name!r} is binary, but the model changes its weights before it multiplies by them, or "
                 f"reads its latents: have a convolution or linear layer take binary_weight() as it is"
             )
+    join(walk.steps, answer)
     return without_dead(walk.steps, answer)
 
 

@@ -37,7 +37,8 @@ class NetworkBuilder:
         known = KINDS[kind].tensors + KINDS[kind].optional if kind in KINDS else ()
         arrays = {part: value for part, value in parts.items() if part in known and value is not None}
         settings = {part: value for part, value in parts.items() if part not in known}
-        names = {part: self._store(f"{name}.{part}" if name else part, array) for part, array in arrays.items()}
+        layer = name or f"{kind}{len(self._operations)}"
+        names = {part: self._store(f"{layer}.{part}", array) for part, array in arrays.items()}
         operation = Operation.of(kind, inputs, names, settings)
         self._operations.append(operation)
         return len(self._operations)

@@ -1,8 +1,8 @@
 """The ``.ebits`` file: a network in a safetensors container, readable by anything that reads safetensors.
 
-``docs/format.md`` describes it byte by byte. Two texts stand in the container's metadata: ``equalbits``, a JSON object
-that says what the tensors mean, and ``sha256``, which covers that JSON, every tensor's name, type and shape, and their
-bytes.
+``docs/format.md`` describes it byte by byte. Three texts stand in the container's metadata: ``equalbits``, JSON that
+says how bits are kept and what the network expects; ``operations``, a line for each; and ``sha256``, which covers both,
+every tensor's name, type and shape, and their bytes.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ from typing import Any
 
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
-from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.operations import KINDS
+from equalbits.runtime.listing import Reader, Writer
+from equalbits.runtime.network import MAX_OPERATIONS, Network, Operation
 
 #: The version written, and the only one read.
 VERSION = 1
@@ -43,10 +43,18 @@ def write_network(network: Network, path: str | os.PathLike[str]) -> None:
 
 def to_chunks(network: Network) -> list[bytes]:
     """A file's bytes, in pieces."""
-    text = json.dumps(_describe(network), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    _, data = container.encode(network.tensors, {})
-    head, data = container.encode(network.tensors, {"equalbits": text, "sha256": _digest(text, network.tensors, data)})
+    writer = Writer(network.operations, network.tensors)
+    lines = "\n".join(writer.line(place, operation) for place, operation in enumerate(network.operations))
+    tensors = writer.tensors
+    texts = {"equalbits": to_json(_describe(network)), "operations": lines}
+    _, data = container.encode(tensors, {})
+    head, data = container.encode(tensors, {**texts, "sha256": _digest(texts, tensors, data)})
     return [head, *data]
+
+
+def to_json(header: Mapping[str, Any]) -> str:
+    """The header's text."""
+    return json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def read_network(path: str | os.PathLike[str]) -> Network:
@@ -60,16 +68,18 @@ def from_bytes(whole: bytes) -> Network:
 
 
 def _interpret(found: container.Container) -> Network:
-    for name in ("equalbits", "sha256"):
+    for name in ("equalbits", "operations", "sha256"):
         if name not in found.texts:
             raise FormatError(f"the metadata has no {name!r}: these are tensors, but not a packed model")
-    text = found.texts["equalbits"]
-    if found.texts["sha256"] != _digest(text, found.tensors, [found.data]):
+    texts = {name: text for name, text in found.texts.items() if name != "sha256"}
+    if len(texts) > 2:
+        raise FormatError(f"the metadata holds {sorted(found.texts)[:8]}, more than a packed model says")
+    if found.texts["sha256"] != _digest(texts, found.tensors, [found.data]):
         raise FormatError("the sha256 does not match what the file holds: it was damaged or changed; fetch it again")
-    header = parse_json(text.encode(errors="replace"), "the header")
+    header = parse_json(texts["equalbits"].encode(errors="replace"), "the header")
     if header.get("version") != VERSION:
         raise FormatError(f"the header says version {header.get('version')!r}: this reader knows {VERSION}; update it")
-    allowed = {*_HEADER, "input", "mean", "std", "classes", "notes", "operations"}
+    allowed = {*_HEADER, "input", "mean", "std", "classes", "notes"}
     for name in header:
         if name not in allowed:
             raise FormatError(f"the header says {name[:80]!r}, which version {VERSION} does not know")
@@ -85,39 +95,31 @@ def _interpret(found: container.Container) -> Network:
 
 
 def _network(header: Mapping[str, Any], found: container.Container) -> Network:
-    shape, listed = header.get("input"), header.get("operations")
+    shape, lines = header.get("input"), found.texts["operations"].split("\n")
     if not is_counts(shape):
         raise FormatError(f"the header says input={str(shape)[:80]!r}: it must be channels, rows and columns")
-    if not isinstance(listed, list):
-        raise FormatError("the header lists no operations: the file is damaged")
-    return Network(
+    if len(lines) > MAX_OPERATIONS:
+        raise FormatError(f"the file lists {len(lines)} operations: 1 to {MAX_OPERATIONS} are allowed")
+    reader = Reader(found.tensors)
+    operations = tuple(_operation(reader, place, line) for place, line in enumerate(lines))
+    network = Network(
         tuple(header["input"]),
-        tuple(_operation(place, entry) for place, entry in enumerate(listed)),
-        found.tensors,
+        operations,
+        reader.tensors,
         mean=_numbers(header, "mean"),
         std=_numbers(header, "std"),
         classes=tuple(_texts(header.get("classes", []), "classes")),
         notes=dict(zip(notes := header.get("notes", {}), _texts(_values(notes), "notes"), strict=True)),
     )
+    reader.finish()
+    return network
 
 
-def _operation(place: int, entry: Any) -> Operation:
-    where = f"operation {place}"
-    if not isinstance(entry, dict) or not isinstance(entry.get("op"), str):
-        raise FormatError(f"{where} does not say what it is by 'op': the file is damaged")
-    kind, inputs = entry["op"], entry.get("in", [place])
-    if not is_counts(inputs):
-        raise FormatError(f"{where} ({kind[:80]}) reads {str(inputs)[:80]}: it must list values, from 0")
-    names = KINDS[kind].tensors + KINDS[kind].optional if kind in KINDS else ()
-    tensors = {part: name for part, name in entry.items() if part in names}
-    for part, name in tensors.items():
-        if not isinstance(name, str):
-            raise FormatError(f"{where} ({kind}) names its {part} {str(name)[:80]}: it must be a text")
-    settings = {part: value for part, value in entry.items() if part not in (*names, "op", "in")}
+def _operation(reader: Reader, place: int, line: str) -> Operation:
     try:
-        return Operation.of(kind, tuple(inputs), tensors, settings)
+        return reader.operation(place, line)
     except ValueError as error:
-        raise FormatError(f"{where} {error}") from None
+        raise FormatError(f"operation {place} {error}") from None
 
 
 def _describe(network: Network) -> dict[str, Any]:
@@ -128,21 +130,7 @@ def _describe(network: Network) -> dict[str, Any]:
         header["classes"] = list(network.classes)
     if network.notes:
         header["notes"] = dict(network.notes)
-    header["operations"] = [_entry(place, operation) for place, operation in enumerate(network.operations)]
     return header
-
-
-def _entry(place: int, operation: Operation) -> dict[str, Any]:
-    """An operation as the file has it: what goes without saying is left out."""
-    entry: dict[str, Any] = {"op": operation.kind}
-    if operation.inputs != (place,):
-        entry["in"] = list(operation.inputs)
-    entry |= operation.tensors
-    for name, setting in KINDS[operation.kind].settings.items():
-        value = operation.settings[name]
-        if setting.required or value != setting.default:
-            entry[name] = setting.shorten(value)
-    return entry
 
 
 def _numbers(header: Mapping[str, Any], name: str) -> tuple[float, ...] | None:
@@ -164,12 +152,14 @@ def _texts(found: Any, name: str) -> Iterable[str]:
     return found
 
 
-def _digest(text: str, tensors: Mapping[str, container.Array], data: Iterable[bytes | memoryview]) -> str:
-    """What the file's ``sha256`` must be: of the JSON, a line for each tensor, and the tensors' bytes."""
-    digest = hashlib.sha256(text.encode(errors="replace"))
-    for name in container.in_file_order(tensors):
-        line = f"\n{name} {container.NAMES[tensors[name].dtype]} {list(tensors[name].shape)}"
-        digest.update(line.encode(errors="replace"))
+def _digest(
+    texts: Mapping[str, str], tensors: Mapping[str, container.Array], data: Iterable[bytes | memoryview]
+) -> str:
+    """What the file's ``sha256`` must be: of both texts, a line for each tensor, and the tensors' bytes."""
+    named = ((name, tensors[name]) for name in container.in_file_order(tensors))
+    rows = (f"{name} {container.NAMES[tensor.dtype]} {list(tensor.shape)}" for name, tensor in named)
+    lines = "\n".join([texts["equalbits"], texts["operations"], *rows])
+    digest = hashlib.sha256(lines.encode(errors="replace"))
     for chunk in data:
         digest.update(chunk)
     return digest.hexdigest()

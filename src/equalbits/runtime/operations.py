@@ -22,6 +22,8 @@ Settings = Mapping[str, Any]
 
 #: The most numbers one value may hold, per image.
 MAX_ELEMENTS = 1 << 28
+#: The tensors of a number or two for each channel; the others, weights, have a row for each filter.
+VECTORS = ("scale", "bias", "gain_shift", "slope")
 #: Sums of ±1 are exact in float32 up to here.
 MAX_CONNECTIONS = 1 << 24
 

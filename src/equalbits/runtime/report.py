@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
+from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
 from equalbits.runtime.operations import connections
 
@@ -73,10 +74,11 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A network by layer, and in all."""
+    """A network by layer, and in all; ``file_bytes`` is the size of its file, the table included."""
 
     input_shape: tuple[int, ...]
     layers: tuple[LayerSummary, ...]
+    file_bytes: int
 
     def total(self, what: str) -> int:
         """The sum of one column over all layers: ``total("binary_weights")``."""
@@ -91,7 +93,8 @@ class Summary:
             shape = "×".join(map(str, layer.shape))
             rows.append((layer.name, layer.kind, shape, *(_number(getattr(layer, name)) for name in columns)))
         rows.append(("in all", "", "", *(_number(self.total(name)) for name in columns)))
-        return _columns(rows)
+        table = self.file_bytes - self.total("stored_bytes")
+        return f"{_columns(rows)}\nthe file: {self.file_bytes:,} bytes, {table:,} of them the table of what is where"
 
 
 def audit(network: Network) -> Audit:
@@ -135,7 +138,7 @@ def summarize(network: Network) -> Summary:
                 0 if one_bit else macs,
             )
         )
-    return Summary(network.input_shape, tuple(layers))
+    return Summary(network.input_shape, tuple(layers), sum(map(len, to_chunks(network))))
 
 
 def signed_values(network: Network) -> set[int]:

@@ -64,8 +64,12 @@ def borders(value: Any) -> tuple[int, ...]:
 
 
 def counts(value: Any) -> tuple[int, ...]:
-    """Whole numbers from 0, as many as the value has axes."""
-    return _several(value, size=None, least=0)
+    """Whole numbers from 0, as many as the value has axes; a number by itself is one.
+
+    >>> counts([3, 0]), counts(3)
+    ((3, 0), (3,))
+    """
+    return _several([value] if type(value) is int else value, size=None, least=0)
 
 
 def flag(value: Any) -> bool:
