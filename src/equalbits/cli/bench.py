@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what runs: the best there is (default), the kernels of one instruction set, or numpy",
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how long to measure (default: 2)")
-    parser.add_argument("--layers", action="store_true", help="show where the time goes, step by step")
+    parser.add_argument("--layers", action="store_true", help="show where the time goes on one thread, step by step")
     parser.add_argument("--torch", action="store_true", help="measure the same network in torch, taking turns")
     parser.add_argument("--json", action="store_true", help="print as one JSON object")
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
     facts["images_per_second"] = 1e3 / facts["ms_per_image"]["median"]
     facts["rounds"] = len(taken)
     if options.layers:
-        facts["layers"] = _layers(network, images, options, name)
+        facts["layers"] = _layers(network, images[0], name, options.seconds)
     print(json.dumps(facts) if options.json else _as_text(facts))
 
 
@@ -90,40 +90,22 @@ def _take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]
     return times
 
 
-def _layers(
-    network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace, engine: str
-) -> list[dict[str, Any]]:
-    """The milliseconds of each step: of the network up to it, less those of the network up to the one before."""
-    import numpy as np
-
+def _layers(network: "Network", image: "NDArray[np.float32]", engine: str, seconds: float) -> list[dict[str, Any]]:
+    """The milliseconds of each step on one thread: the least of many rounds, since all that disturbs adds to them."""
     from equalbits.runtime import native
     from equalbits.runtime.lower import lower
 
     if not engine.startswith("native") or native.BUILT is None:
         raise ValueError("--layers: the steps are those of the native engine, which does not run here")
-    recipe, _ = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
+    recipe, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
     values, steps, tensors = recipe.tables()
-    names, real = _names(network, steps), native.BUILT.FIELDS["OUT"]
-    calls: dict[str, Call] = {}
-    for count in range(1, len(steps) + 1):
-        made = [int(row[real]) for row in steps[:count] if row[real] >= 0]
-        if not made:  # bits alone so far: their time is the next step's
-            continue
-        plan = native.BUILT.Plan(values, steps[:count], tensors, made[-1], engine[len("native (") : -1])
-        answer = np.empty(len(images) * int(np.prod(values[made[-1]][1:])), np.float32)
-        call = _bound(plan.run, images.reshape(-1), answer, options.threads)
-        call()
-        calls[str(count - 1)] = call
-    least = {int(place): min(taken) for place, taken in _take_turns(calls, options.seconds).items()}
-    rows, before = [], 0.0
-    for place, taken in least.items():
-        rows.append({"step": names[place], "ms_per_image": max(0.0, taken - before) / len(images)})
-        before = max(before, taken)
-    return rows
-
-
-def _bound(run: Callable[..., object], *arguments: object) -> Call:
-    return lambda: run(*arguments)
+    plan = native.BUILT.Plan(values, steps, tensors, answer, engine[len("native (") : -1])
+    rounds: list[list[float]] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(rounds) < 3:
+        rounds.append(plan.time(image.reshape(-1)))
+    least = [1e3 * min(taken) for taken in zip(*rounds, strict=True)]
+    return [{"step": name, "ms": ms} for name, ms in zip(_names(network, steps), least, strict=True)]
 
 
 def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
@@ -137,8 +119,11 @@ def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
     found = []
     for row in steps:
         kind = kinds[int(row[native.BUILT.FIELDS["KIND"]])]
-        label = f"{kind.removeprefix('CONV_').lower()} weights" if kind.startswith("CONV") else "-"
-        found.append(f"{layer_name(network, next(weighted))} ({label})" if kind.startswith("CONV") else kind.lower())
+        if kind.startswith("CONV"):
+            by = {"CONV_BITS": "bits by bits", "CONV_SIGNED": "bits by reals"}.get(kind, "real weights")
+            found.append(f"{layer_name(network, next(weighted))} ({by})")
+        else:
+            found.append(kind.lower())
     return found
 
 
@@ -169,5 +154,5 @@ def _as_text(facts: dict[str, Any]) -> str:
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
     width = max((len(row["step"]) for row in rows), default=0)
-    total = sum(row["ms_per_image"] for row in rows) or 1.0
-    return [f"{r['step']:{width}} {r['ms_per_image']:9.3f} ms {r['ms_per_image'] / total:6.1%}" for r in rows]
+    total = sum(row["ms"] for row in rows) or 1.0
+    return [f"{row['step']:{width}} {row['ms']:9.3f} ms {row['ms'] / total:6.1%}" for row in rows]

@@ -84,6 +84,9 @@ int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batc
 int eb_plan_run_bytes(eb_plan *plan, const uint8_t *images, const float *byte_table, float *answers, int64_t batch,
                       int threads);
 
+/* Run one image on one thread, and say how many seconds each step took. */
+int eb_plan_time(eb_plan *plan, const float *image, double *taken);
+
 #ifdef __cplusplus
 }
 #endif

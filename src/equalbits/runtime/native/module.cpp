@@ -20,7 +20,7 @@ using Answers = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 struct Plan {
     eb_plan *plan = nullptr;
-    size_t image_numbers = 0, answer_numbers = 0, channels = 0;
+    size_t image_numbers = 0, answer_numbers = 0, channels = 0, step_count = 0;
     std::mutex in_use;  // a plan has one set of buffers, so callers take turns
 
     Plan(Table values, Table steps, const std::vector<Bytes> &arrays, int64_t answer, const std::string &instruction_set) {
@@ -40,6 +40,7 @@ struct Plan {
         image_numbers = numbers(0);
         answer_numbers = numbers((size_t)answer);
         channels = (size_t)values.data()[EB_VALUE_CHANNELS];
+        step_count = steps.shape(0);
     }
     Plan(const Plan &) = delete;
     ~Plan() { eb_plan_free(plan); }
@@ -65,13 +66,23 @@ struct Plan {
         std::lock_guard<std::mutex> turn(in_use);
         if (eb_plan_run_bytes(plan, images.data(), table.data(), answers.data(), batch, threads)) throw std::bad_alloc();
     }
+
+    std::vector<double> time(Reals image) {
+        if (image.size() != image_numbers) throw std::invalid_argument("one image is timed at a time");
+        std::vector<double> taken(step_count);
+        nb::gil_scoped_release release;
+        std::lock_guard<std::mutex> turn(in_use);
+        if (eb_plan_time(plan, image.data(), taken.data())) throw std::bad_alloc();
+        return taken;
+    }
 };
 
 NB_MODULE(_native, module) {
     nb::class_<Plan>(module, "Plan")
         .def(nb::init<Table, Table, const std::vector<Bytes> &, int64_t, const std::string &>())
         .def("run", &Plan::run)
-        .def("run_bytes", &Plan::run_bytes);
+        .def("run_bytes", &Plan::run_bytes)
+        .def("time", &Plan::time);
     module.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const char *const *name = eb_instruction_sets(); *name; name++) names.push_back(*name);
