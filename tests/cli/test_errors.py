@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from equalbits.models import registry
+from equalbits.recipes.methods import parse_methods
 from equalbits.training import save_checkpoint
 
 
@@ -32,7 +33,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
     ("words", "line"),
     [
         (["cifar10-conv3"], "no recipe 'cifar10-conv3'; did you mean 'cifar10-conv"),
-        (["nothing.toml"], "No such file or directory: 'nothing.toml'"),
+        (["nothing.toml"], "equalbits train: nothing.toml is not there"),
         ([], "name a recipe, as in: equalbits train fashion-conv2 (equalbits list shows all)"),
         (["cifar10-conv2", "--data", "/nowhere"], "/nowhere"),
         (["imagenet-resnet18", "--data", "/nowhere"], "/nowhere"),
@@ -62,6 +63,34 @@ def test_a_folder_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -
     assert str(tmp_path / "file" / "inner") in line
     line = refused(call("train", recipe, "--out", "/proc/nowhere", "--device", "cpu"), "train")
     assert "/proc/nowhere" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "{}/no.ebits", "a.png"], "{}/no.ebits is not there"),
+        (["run", "{}", "a.png"], "{} is a folder: name a file"),
+        (["list", "--show", "{}/no/such.toml"], "the folder {}/no is not there: make it first, or name another"),
+        (["list", "--show", "{}/file/such.toml"], "{}/file/such.toml lies below a file: name a folder"),
+        (["sweep", "fashion-conv2", "--out", "{}/file"], "{}/file is a file: name a folder"),
+        (["compare", "--out", "{}/file"], "{}/file is a file: name a folder"),
+        (["reproduce", "fig6", "--out", "{}/file"], "{}/file is a file: name a folder"),
+        (["report", "{}/file"], "{}/file is a file: name the folder"),
+    ],
+)
+def test_a_path_that_is_no_good_is_named_in_plain_words(words: list[str], line: str, call, tmp_path) -> None:
+    (tmp_path / "file").write_text("x")
+    said = refused(call(*(word.format(tmp_path) for word in words)), words[0])
+    assert line.format(tmp_path) in said
+    assert "[Errno" not in said
+
+
+def test_a_pattern_that_fits_no_name_is_refused_and_a_comma_too_many_is_not(call) -> None:
+    line = refused(call("list", "--match", "nothing*"), "list")
+    assert line.endswith("--match nothing*: no name is like this; equalbits list shows all")
+    code, printed, _ = call("list", "--match", "irnet-stable")
+    assert (code, printed.split()) == (0, ["methods:", "irnet-stable"])
+    assert parse_methods("sign,") == ["sign"]
 
 
 def test_a_run_that_was_never_trained_is_named(call, tmp_path) -> None:

@@ -1,6 +1,5 @@
 """A run that is told to stop saves, says how to go on, and ends with the code that shells expect."""
 
-import json
 import os
 import shlex
 import signal
@@ -118,14 +117,14 @@ def test_torchrun_may_say_it_twice(monkeypatch) -> None:
     assert request.signal_number == signal.SIGINT
 
 
-def test_ctrl_c_outside_of_training_ends_with_130(call, monkeypatch) -> None:
-    import equalbits.recipes
-
-    def interrupted(word: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(equalbits.recipes, "find_recipe", interrupted)
-    assert call("train", "fashion-conv2")[0] == 130
+def test_ctrl_c_outside_of_training_ends_with_130(tmp_path: Path) -> None:
+    waits = tmp_path / "own.toml"
+    os.mkfifo(waits)
+    process = start("list", "--show", waits)
+    with waits.open("w"):  # opens when the command does, which then waits for something to read
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, printed, errors) == (130, "", "")
 
 
 def test_a_reader_that_has_heard_enough_is_no_error() -> None:
@@ -134,25 +133,23 @@ def test_a_reader_that_has_heard_enough_is_no_error() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
 
 
-def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(
-    call, recipe: str, tmp_path: Path, monkeypatch
-) -> None:
-    from equalbits.training import InterruptedTraining, loop
-
-    words = ["sweep", recipe, "--out", tmp_path / "s", "--device", "cpu", "--set", "epochs=2"]
-    told = []
-
-    def stop_once(path: Path) -> None:
-        if not told:
-            told.append(path)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    real = loop.as_batches
-    monkeypatch.setattr(loop, "as_batches", lambda batches: stop_once(tmp_path) or real(batches))
-    code, _, errors = call(*words)
-    assert code == 143
-    assert "the same command goes on from there" in errors
-    assert InterruptedTraining.__name__ not in errors
-    code, printed, _ = call(*words, "--json")
+def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(call, recipe: str, tmp_path: Path) -> None:
+    words = ["sweep", recipe, "--out", tmp_path / "s", "--seeds", "0-1", *LONG]
+    process = start(*words)
+    last = tmp_path / "s" / "own" / "seed0" / "last.safetensors"
+    while not last.exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGTERM)
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (143, "")
+    assert errors.splitlines()[-2:] == [
+        f"equalbits sweep: stopped by SIGTERM; everything up to this step is in {last}",
+        "the same command goes on from there",
+    ]
+    done = load_checkpoint(last)[1]["epoch"]
+    assert done < 30
+    code, printed, said = call(*words)
     assert code == 0
-    assert json.loads(printed)[0]["seeds"] == [0]
+    assert f"epoch {done + 1:>3}  " in said and f"epoch {done:>3}  " not in said.partition("seed 0 done")[0]
+    assert printed.endswith("n=2)\n")

@@ -129,3 +129,49 @@ def test_a_sweep_over_two_nodes_one_of_which_is_killed_finds_what_runs_here_find
             load_checkpoint(tmp_path / way / path.relative_to(tmp_path / "here"))[0] for way in ("ray", "here")
         )
         assert all((mine[name] == tensor).all() for name, tensor in theirs.items())
+
+
+SWEPT = """
+import json, sys
+from pathlib import Path
+from equalbits.paper.item import Options
+from equalbits.paper.runs import swept
+from equalbits.recipes import read_recipe
+
+out, vary = Path(sys.argv[2]), {"optimizer.lr": [0.1, 1e30]}
+options = Options(device="cpu", ray=sys.argv[3], tell=lambda line: print(line, file=sys.stderr))
+found = swept(read_recipe(Path(sys.argv[1])), out, options, vary=vary, seeds=[0, 1])
+for case in found:
+    for run in case["runs"]:
+        for name in ("seconds", "last", "best"):
+            run[name] = (run.get(name) or {}).get("test") if name != "seconds" else None
+        run["diverged"] = "diverged" in run
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_on_the_cluster_is_told_and_stops_no_other(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("ray")
+    recipe = tmp_path / "own.toml"
+    recipe.write_text(RECIPE.format(epochs=3, images=200))
+    for name, value in {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "default"}.items():
+        monkeypatch.setenv(name, value)
+    words = command("sweep", recipe, "--vary", "optimizer.lr=0.1,1e30", "--ray", "local", "--device", "cpu")
+    done = subprocess.run([*words, "--out", tmp_path / "a"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "equalbits sweep: 1e+30: seed 0 on " in done.stderr.splitlines()[-1]
+    assert "left the finite" in done.stderr.splitlines()[-1]
+    assert (tmp_path / "a" / "0.1" / "seed0" / "run.json").exists()
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", SWEPT, recipe, tmp_path / f"runs{way}", way],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for way in ("local", "")
+    ]
+    there, here = (json.loads(each.stdout.splitlines()[-1]) for each in found)
+    assert there == here
+    assert [run["diverged"] for case in there for run in case["runs"]] == [False, False, True, True]

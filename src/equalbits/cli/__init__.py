@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 # name: (module that holds add_arguments and run, one line of help). No module is called `list`: it would hide Python's.
@@ -117,18 +118,22 @@ def _one_line(error: BaseException) -> str:
     if _is_out_of_memory(error):
         return "there is not enough memory: lower data.batch_size, or set accumulate=2"
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        words = _ABOUT_FILES.get(errno.errorcode.get(error.errno, ""))
-        return f"{error.filename} {words}" if words else f"{error.filename}: {error.strerror}"
+        return _about_file(Path(os.fsdecode(error.filename2 or error.filename)), error)
     return " ".join(str(error).split()) or type(error).__name__
 
 
-_ABOUT_FILES = {
-    "ENOENT": "is not there, or the folder it is to be made in",
-    "EACCES": "may not be read or written by you",
-    "EPERM": "may not be changed by you",
-    "EISDIR": "is a folder: name a file",
-    "ENOTDIR": "lies below a file: name a folder",
-    "EEXIST": "is there already",
-    "ENOSPC": "does not fit: the disk is full",
-    "EROFS": "is on a disk that can only be read",
-}
+def _about_file(path: Path, error: OSError) -> str:
+    """What the system says of a file, in plain words."""
+    if error.errno == errno.ENOENT and not path.parent.is_dir():
+        return f"the folder {path.parent} is not there: make it first, or name another"
+    words = {
+        errno.ENOENT: "is not there",
+        errno.EACCES: "may not be read or written by you",
+        errno.EPERM: "may not be changed by you",
+        errno.EISDIR: "is a folder: name a file",
+        errno.ENOTDIR: "lies below a file: name a folder",
+        errno.EEXIST: "is there already, and is no folder",
+        errno.ENOSPC: "does not fit: the disk is full",
+        errno.EROFS: "is on a disk that can only be read",
+    }.get(error.errno or 0)
+    return f"{path} {words}" if words else f"{path}: {error.strerror}"

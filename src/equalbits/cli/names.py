@@ -31,10 +31,14 @@ def run(options: argparse.Namespace) -> None:
     known = names()
     kinds = [options.kind] if options.kind else _KINDS
     found = {kind: {n: about for n, about in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
+    if not any(found.values()):
+        raise ValueError(f"--match {options.match}: no name is like this; equalbits list shows all")
     if options.json:
         print(json.dumps({kind: list(rows) for kind, rows in found.items()}))
         return
     for kind, rows in found.items():
+        if not rows:
+            continue
         print(f"{kind}:")
         for name, about in rows.items():
             print(f"  {name:<26}  {about}".rstrip())
