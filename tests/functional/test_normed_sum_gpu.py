@@ -73,8 +73,8 @@ def every_option(device: str) -> None:
         same((7, 10), slopes, torch.float32, (residual, bool(use_y), bool(use_s)), device)
 
 
-def sizes_that_fill_no_tile(device: str) -> None:
-    for shape in ((2, 1), (300, 3), (2, 64, 9, 5), (3, 70, 4, 4), (33, 130)):
+def sizes_that_fill_tiles_and_sizes_that_do_not(device: str) -> None:
+    for shape in ((128, 16), (2, 1), (300, 3), (2, 64, 9, 5), (3, 70, 4, 4), (33, 130)):
         same(shape, shape[1], torch.float32, (True, True, True), device)
 
 
@@ -82,7 +82,7 @@ def strips_of_several_tiles(device: str) -> None:
     from equalbits.functional import normed_sum_gpu
 
     usual, normed_sum_gpu._STRIPS = normed_sum_gpu._STRIPS, 3
-    for shape in ((2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
+    for shape in ((2, 64, 8, 8), (2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
         same(shape, shape[1], torch.float32, (True, True, True), device)
     normed_sum_gpu._STRIPS = usual
 
@@ -105,7 +105,13 @@ def means_far_from_zero(device: str) -> None:
 
 LAWS: dict[str, Callable[[str], None]] = {
     law.__name__: law
-    for law in (every_option, sizes_that_fill_no_tile, strips_of_several_tiles, halves, means_far_from_zero)
+    for law in (
+        every_option,
+        sizes_that_fill_tiles_and_sizes_that_do_not,
+        strips_of_several_tiles,
+        halves,
+        means_far_from_zero,
+    )
 }
 
 
