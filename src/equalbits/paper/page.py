@@ -115,7 +115,9 @@ th { color: var(--soft); font-weight: 600; }
 th:first-child, td:first-child { padding-left: 0; }
 .yes { color: var(--yes); font-weight: 600; } .no { color: var(--no); font-weight: 600; }
 figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .85rem; }
-figure > img { display: block; width: 100%; max-width: 62rem; background: #fff; border-radius: 6px; padding: .4rem; }
+figure.picture { overflow-x: auto; }
+figure > img { display: block; width: 100%; min-width: min(36rem, 180vw); max-width: 62rem;
+  background: #fff; border-radius: 6px; padding: .4rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: .5rem 2rem; }
 .charts figure { margin: .5rem 0; min-width: 0; max-width: 38rem; }
 svg.chart { display: block; width: 100%; height: auto; font: 14px system-ui, sans-serif; }

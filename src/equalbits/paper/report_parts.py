@@ -17,7 +17,8 @@ _KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 def picture(path: Path, alt: str) -> Html:
     """A picture inside the page. As an image, an SVG can neither run nor fetch anything."""
     inside = base64.b64encode(path.read_bytes()).decode()
-    return tag("figure", tag("img", alt=alt, src=f"data:{_KINDS[path.suffix]};base64,{inside}"))
+    image = tag("img", alt=alt, src=f"data:{_KINDS[path.suffix]};base64,{inside}")
+    return tag("figure", image, class_="picture", tabindex="0")  # it can be scrolled to its side, also by the keyboard
 
 
 def group_of(run: Run, within: Path) -> str:

@@ -18,6 +18,7 @@ from equalbits.paper.report_parts import curves_of, group_of, made_by, picture, 
 from equalbits.recipes.compare import Comparison
 
 Section = Callable[[Found], list[Html]]
+_NAMED = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "pictures": "Runs of"}
 
 
 def title_of(found: Found, folder: Path) -> str:
@@ -31,7 +32,8 @@ def title_of(found: Found, folder: Path) -> str:
     if found.kind == "run" and found.facts:
         return f"{found.facts['recipe']['name']}, seed {found.facts['seed']}"
     where = found.path.relative_to(folder).as_posix()
-    return found.path.resolve().name if where == "." else where
+    name = found.path.resolve().name if where == "." else where
+    return f"{_NAMED[found.kind]} {name}"
 
 
 def item(found: Found) -> list[Html]:
