@@ -2,8 +2,10 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from equalbits.recipes import recipe_from_dict
 from equalbits.recipes.batch import Batch
 from equalbits.recipes.launch import sweep
-from equalbits.recipes.ray_node import train_here
+from equalbits.recipes.ray_node import remove_leftovers, train_here
 from equalbits.training import load_checkpoint
 
 RECIPE = """
@@ -76,9 +78,27 @@ def test_a_node_says_why_a_run_failed_and_whose_fault_it_was() -> None:
     *_, end = train_here(job(batch(**{"optimizer.lr": 1e30, "epochs": 5})))
     assert end["failed"] == "NonFiniteError"
     assert end["refused"]
-    assert "/tmp" not in end["why"]
+    assert tempfile.gettempdir() not in end["why"]
     *_, end = train_here(job(batch(), version="0.0.0"))
     assert "the sweep is of 0.0.0: install the same" in end["why"]
+
+
+def test_a_node_clears_away_what_killed_workers_left_and_nothing_else(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    dead, alive, other = (
+        tmp_path / name
+        for name in (
+            f"equalbits-{platform.node()}-{ended.pid}-a",
+            f"equalbits-{platform.node()}-{os.getpid()}-b",
+            "equalbits-x",
+        )
+    )
+    for folder in (dead, alive, other):
+        folder.mkdir()
+    remove_leftovers(tmp_path)
+    assert not dead.exists()
+    assert alive.exists() and other.exists()
 
 
 @pytest.mark.slow

@@ -23,10 +23,10 @@ class Curve:
 
 
 def chart(title: str, curves: Sequence[Curve], *, unit: str, x: str = "epoch", digits: int = 2) -> Html:
-    """The curves in one frame, with a legend; empty where there is nothing finite to draw."""
+    """The curves in one frame, with a legend; empty where none has two points to join."""
     curves = [Curve(c.group, c.name, [p for p in c.points if all(map(math.isfinite, p))]) for c in curves]
     curves = [curve for curve in curves if curve.points]
-    if not curves:
+    if all(len(curve.points) < 2 for curve in curves):
         return Html("")
     groups = list(dict.fromkeys(curve.group for curve in curves))
     frame = _Frame.around([point for curve in curves for point in curve.points])

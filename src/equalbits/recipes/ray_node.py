@@ -1,7 +1,10 @@
 """What a node of a Ray cluster does with a batch: train it in a folder of its own, and tell. Knows nothing of Ray."""
 
+import glob
 import json
+import os
 import platform
+import shutil
 import tempfile
 import threading
 import time
@@ -16,16 +19,37 @@ import equalbits
 from equalbits.recipes.batch import Batch
 from equalbits.training import EpochRecord, StepRecord
 
+_PREFIX = f"equalbits-{platform.node()}-"
+
 
 def train_here(job: str) -> Iterator[dict[str, Any]]:
     """Train a batch given as JSON: yields its records as plain data, at last its files as bytes, or why it failed."""
     told = json.loads(job)
     said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-    with tempfile.TemporaryDirectory(prefix="equalbits-", ignore_cleanup_errors=True) as folder:
+    remove_leftovers(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         # In a thread of its own, so that records can be told while it trains, and signals stay the cluster's affair.
         threading.Thread(target=_train, args=(told, Path(folder), said.put), daemon=True).start()
         while (one := said.get()) is not None:
             yield one
+
+
+def remove_leftovers(within: Path) -> None:
+    """Remove the folders of this machine's workers that were killed, and so could not do it themselves."""
+    for folder in within.glob(f"{glob.escape(_PREFIX)}*"):
+        worker = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if worker.isdigit() and not _is_alive(int(worker)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another's, so alive
+        return True
+    return True
 
 
 def _train(told: Mapping[str, Any], folder: Path, say: Callable[[dict[str, Any] | None], None]) -> None:
