@@ -27,8 +27,8 @@ typedef __m256 vec;
 
 /* The bits of a word from `first` on, each at the top of its own lane. */
 static inline __m256i v_top(uint32_t bits, int first) {
-    const __m256i places = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
-    return _mm256_sllv_epi32(_mm256_set1_epi32((int)(bits >> first)), places);
+    const __m256i places = _mm256_sub_epi32(_mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24), _mm256_set1_epi32(first));
+    return _mm256_sllv_epi32(_mm256_set1_epi32((int)bits), places); /* one word for all, spread once */
 }
 #define v_flip(v, bits, first)                                                                                        \
     _mm256_xor_ps(v, _mm256_and_ps(_mm256_castsi256_ps(v_top(bits, first)), _mm256_set1_ps(-0.0f)))
