@@ -161,12 +161,8 @@ def _(
     rows, channels = c.numel() // c.shape[1], c.shape[1]
     y, s = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
     near = c.new_empty((rows, (channels + 7) // 8) if signs else 0, dtype=torch.uint8)
-    return (
-        y,
-        s if signs else c.new_empty(0),
-        near,
-        c.new_empty(5, channels, dtype=torch.promote_types(c.dtype, torch.float32)),
-    )
+    stats = c.new_empty(5, channels, dtype=torch.promote_types(c.dtype, torch.float32))
+    return y, s if signs else c.new_empty(0), near, stats
 
 
 @_backward_op.register_fake

@@ -14,9 +14,13 @@ import triton.language as tl
 
 
 @triton.jit
-def _tile(place, inside, EVEN: tl.constexpr):
+def _tile(place, inside, EVEN: tl.constexpr, EVICTION: tl.constexpr = ""):
     """A tile of a matrix; only where tiles do not fill it is there anything to mask."""
-    return tl.load(place) if EVEN else tl.load(place, mask=inside, other=0)
+    if EVEN:
+        values = tl.load(place, eviction_policy=EVICTION)
+    else:
+        values = tl.load(place, mask=inside, other=0, eviction_policy=EVICTION)
+    return values
 
 
 @triton.jit
@@ -102,17 +106,18 @@ def join_forward(
     inside = (strip < strips)[:, None] & (column < C)[None, :]
     place = partial + strip[:, None] * C + column[None, :]
     seen = tl.maximum(tl.minimum(count - strip * tiles * ROWS, tiles * ROWS), 0).to(tl.float32)[:, None]
-    means = tl.load(place, mask=inside, other=0)
+    means = tl.load(place, mask=inside, other=0)  # all loads before the first sum: a sum waits for its threads
+    spread = tl.load(place + strips * C, mask=inside, other=0)
+    if SLOPES > 0:
+        low_sum = tl.load(place + 2 * strips * C, mask=inside, other=0)
+        low_squares = tl.load(place + 3 * strips * C, mask=inside, other=0)
     mean = tl.sum(means * seen, axis=0) / count
     off = means - mean[None, :]
-    spread = tl.load(place + strips * C, mask=inside, other=0) + seen * off * off
-    variance = tl.sum(spread, axis=0) / count
+    variance = tl.sum(spread + seen * off * off, axis=0) / count
     tl.store(stats + column, mean, mask=column < C)
     tl.store(stats + C + column, variance, mask=column < C)
     tl.store(stats + 2 * C + column, 1.0 / tl.sqrt(variance + eps), mask=column < C)
     if SLOPES > 0:
-        low_sum = tl.load(place + 2 * strips * C, mask=inside, other=0)
-        low_squares = tl.load(place + 3 * strips * C, mask=inside, other=0)
         tl.store(stats + 3 * C + column, tl.sum(low_sum, axis=0), mask=column < C)
         tl.store(stats + 4 * C + column, tl.sum(low_squares, axis=0), mask=column < C)
 
@@ -127,11 +132,12 @@ def write_forward(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < count)[:, None] & (column < C)[None, :]
     place = row[:, None] * C + column[None, :]
-    z = _prelu(_tile(c + place, inside, EVEN).to(tl.float32), _slope_row(slope, column, C, SLOPES, COLUMNS), SLOPES)
+    x = _tile(c + place, inside, EVEN, "evict_first").to(tl.float32)  # not read again before the backward
+    z = _prelu(x, _slope_row(slope, column, C, SLOPES, COLUMNS), SLOPES)
     gain = _row(stats + 2 * C, column, C, COLUMNS) * _row(weight, column, C, COLUMNS)
     wide = (z - _row(stats, column, C, COLUMNS)) * gain + _row(bias, column, C, COLUMNS)
     if residual is not None:
-        wide += _tile(residual + place, inside, EVEN).to(tl.float32)
+        wide += _tile(residual + place, inside, EVEN, "evict_first").to(tl.float32)
     rounded = wide.to(y.dtype.element_ty)
     tl.store(y + place, rounded, mask=inside)
     if s is not None:
@@ -150,6 +156,7 @@ def sum_backward(
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """For a strip: the gradient G of the sum, and ΣG, ΣG·x̂ and ΣG·c over c ≤ 0, where x̂ is the normed input."""
+    read_once: tl.constexpr = "" if g_s is None else "evict_first"  # the cache is for what the next pass reads
     row = tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     byte = tl.program_id(1) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
@@ -172,14 +179,15 @@ def sum_backward(
     for tile in range(tiles):
         here = (tile * ROWS + row < left)[:, None]
         inside = here & (column < C)[None, :]
-        x = _tile(c + place, inside, EVEN).to(tl.float32)
-        if g_y is not None:
-            g = _tile(g_y + place, inside, EVEN).to(tl.float32)
         if g_s is not None:
-            packed = _tile(near + byte_place, here & (byte * 8 < C)[None, :], EVEN).to(tl.int32)
-            bits = (packed[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
-            passed = _tile(g_s + place, inside, EVEN).to(tl.float32)
-            passed = tl.where(tl.reshape(bits, [ROWS, COLUMNS]) != 0, passed, 0.0)
+            packed = _tile(near + byte_place, here & (byte * 8 < C)[None, :], EVEN, read_once)
+            passed = _tile(g_s + place, inside, EVEN, read_once)
+        if g_y is not None:
+            g = _tile(g_y + place, inside, EVEN, read_once).to(tl.float32)
+        x = _tile(c + place, inside, EVEN).to(tl.float32)
+        if g_s is not None:
+            bits = (packed.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
+            passed = tl.where(tl.reshape(bits, [ROWS, COLUMNS]) != 0, passed.to(tl.float32), 0.0)
             if g_y is not None:
                 passed += g
             rounded = passed.to(total.dtype.element_ty)
@@ -210,10 +218,18 @@ def join_backward(
     inside = (strip < strips)[:, None] & (column < C)[None, :]
     place = partial + strip[:, None] * C + column[None, :]
     here = column < C
+    sums_g = tl.load(place, mask=inside, other=0)
+    sums_gz = tl.load(place + strips * C, mask=inside, other=0)
     inverse = tl.load(stats + 2 * C + column, mask=here, other=0)
-    sum_g = tl.sum(tl.load(place, mask=inside, other=0), axis=0)
-    sum_gx = tl.sum(tl.load(place + strips * C, mask=inside, other=0), axis=0) * inverse
     gain = tl.load(weight + column, mask=here, other=0).to(tl.float32) * inverse
+    if SLOPES > 0:
+        sums_gc = tl.load(place + 2 * strips * C, mask=inside, other=0)
+        mean = tl.load(stats + column, mask=here, other=0)
+        low_sum = tl.load(stats + 3 * C + column, mask=here, other=0)
+        low_squares = tl.load(stats + 4 * C + column, mask=here, other=0)
+        a = tl.reshape(_slope_row(slope, column, C, SLOPES, COLUMNS), [COLUMNS])
+    sum_g = tl.sum(sums_g, axis=0)
+    sum_gx = tl.sum(sums_gz, axis=0) * inverse
     base = sum_g / count
     tilt = sum_gx / count * inverse
     tl.store(g_affine + column, sum_gx, mask=here)
@@ -222,12 +238,7 @@ def join_backward(
     tl.store(factors + C + column, base, mask=here)
     tl.store(factors + 2 * C + column, tilt, mask=here)
     if SLOPES > 0:
-        sum_gc = tl.sum(tl.load(place + 2 * strips * C, mask=inside, other=0), axis=0)
-        mean = tl.load(stats + column, mask=here, other=0)
-        low_sum = tl.load(stats + 3 * C + column, mask=here, other=0)
-        low_squares = tl.load(stats + 4 * C + column, mask=here, other=0)
-        a = tl.reshape(_slope_row(slope, column, C, SLOPES, COLUMNS), [COLUMNS])
-        g_a = gain * (sum_gc - base * low_sum - tilt * (a * low_squares - mean * low_sum))
+        g_a = gain * (tl.sum(sums_gc, axis=0) - base * low_sum - tilt * (a * low_squares - mean * low_sum))
         tl.store(g_slope + column, g_a, mask=here)
 
 
@@ -243,7 +254,7 @@ def write_backward(
     inside = (row < count)[:, None] & (column < C)[None, :]
     place = row[:, None] * C + column[None, :]
     slopes = _slope_row(slope, column, C, SLOPES, COLUMNS)
-    x = _tile(c + place, inside, EVEN).to(tl.float32)
+    x = _tile(c + place, inside, EVEN, "evict_first").to(tl.float32)
     g = _tile(total + place, inside, EVEN).to(tl.float32)
     g -= _row(factors + C, column, C, COLUMNS)
     g -= (_prelu(x, slopes, SLOPES) - _row(stats, column, C, COLUMNS)) * _row(factors + 2 * C, column, C, COLUMNS)
