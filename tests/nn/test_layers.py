@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits import functional as F
+from equalbits.functional import transport_ops
 from equalbits.nn import (
     BiHalf,
     BinaryConv1d,
@@ -275,15 +276,18 @@ def test_a_layer_made_without_memory_takes_a_real_checkpoint_over(binary, real, 
     assert torch.equal(layer(inputs), expected(inputs))
 
 
-def test_symbols_found_ahead_serve_in_training_as_those_found_by_the_layer() -> None:
+def test_symbols_found_ahead_serve_in_training_as_those_found_by_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = BinaryConv2d(4, 6, 3, bias=False)
     images = torch.randn(2, 4, 5, 5)
     expected = layer(images)
     (gradient,) = torch.autograd.grad(expected.sum(), layer.weight)
-    layer.ahead = (layer.symbols() * layer.scale).detach()
+    found = (layer.symbols() * layer.scale).detach()
+    monkeypatch.setattr(transport_ops, "AHEAD", [lambda number: {3: found}[number]])
+    layer.ahead = 3, torch.float32
     layer.weight_quantizer = Sign()  # it is not asked
-    torch.testing.assert_close(layer(images), expected)
-    torch.testing.assert_close(torch.autograd.grad(layer(images).sum(), layer.weight)[0], gradient)
+    for forward in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
+        torch.testing.assert_close(forward(images), expected)
+        torch.testing.assert_close(torch.autograd.grad(forward(images).sum(), layer.weight)[0], gradient)
     assert copy.deepcopy(layer).ahead is None
     layer.eval()
     torch.testing.assert_close(layer.binary_weight(), layer.scale * torch.where(layer.weight >= 0, 1.0, -1.0))

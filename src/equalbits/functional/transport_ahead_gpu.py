@@ -40,20 +40,26 @@ class Ranking:
         self.layers = tuple(layers)  # held, so that the addresses stay theirs
         rows: dict[tuple[int, int, torch.dtype], list[list[int]]] = {}
         for layer in layers:
-            connections = layer.latents[0].numel()
-            size, warps = next(found for found in _SIZES if connections <= found[0])
-            rows.setdefault((size, warps, layer.out.dtype), []).extend(_records(layer))
+            rows.setdefault(_kind(layer), []).extend(_records(layer))
         device = layers[0].latents.device
-        self.tables = {key: torch.tensor(records, device=device) for key, records in sorted(rows.items(), reverse=True)}
+        self.tables = [(*key, torch.tensor(records, device=device)) for key, records in rows.items()]
+        self.launch_of = [list(rows).index(_kind(layer)) for layer in layers]  # for each layer which launch ranks it
 
     def __len__(self) -> int:
         return len(self.tables)
 
     def launch(self, number: int) -> None:
-        """Rank all rows of one size, on the current stream."""
-        (size, warps, dtype), table = list(self.tables.items())[number]
+        """Rank all rows of one size, on the current stream. Those that the first layers need come first."""
+        size, warps, dtype, table = self.tables[number]
         with torch.cuda.device_of(table):
             _ahead[(len(table),)](table, BLOCK=size, TYPE=_TYPES[dtype], num_warps=warps, enable_fp_fusion=False)
+
+
+def _kind(layer: Layer) -> tuple[int, int, torch.dtype]:
+    """Size of program, warps and dtype: layers that agree in them share a launch."""
+    connections = layer.latents[0].numel()
+    size, warps = next(found for found in _SIZES if connections <= found[0])
+    return size, warps, layer.out.dtype
 
 
 def _records(layer: Layer) -> list[list[int]]:
@@ -96,16 +102,14 @@ def _ahead(table, BLOCK: tl.constexpr, TYPE: tl.constexpr):
     inside = column < connections
     values = tl.load(rows + column, mask=inside, other=0.0)
     keys = _key(values)
-    least = tl.min(keys, axis=0)  # padding reads as 0, which only widens the search
-    most = tl.max(keys, axis=0)
+    most = tl.max(tl.abs(keys), axis=0)
     mean = tl.sum(values, axis=0) / connections
     spread = tl.sqrt(tl.maximum(tl.sum(values * values, axis=0) / connections - mean * mean, 0.0))
     keys = tl.where(inside, keys, 0x7FFFFFFF)  # above every finite key
-    edge = _edge(keys, wanted, least - 1, most, connections, mean + guess * spread, spread)
-    at_most = tl.sum((keys <= edge).to(tl.int32), axis=0)
+    edge, upto = _edge(keys, wanted, -most - 1, most, connections, mean + guess * spread, spread)
     last = connections - 1
     place = column
-    if at_most > wanted:  # tied: of the weights at the edge those at lower places, in the layer's own order, get −1
+    if upto > wanted:  # tied: of the weights at the edge those at lower places, in the layer's own order, get −1
         place = (column % inner) * (connections // inner) + column // inner
         order = tl.where(keys == edge, place, tl.where(keys < edge, -1, BLOCK))
         low = -1
@@ -115,14 +119,13 @@ def _ahead(table, BLOCK: tl.constexpr, TYPE: tl.constexpr):
             last = tl.where(enough, middle, last)
             low = tl.where(enough, low, middle)
     negative = ((keys < edge) | ((keys == edge) & (place <= last))) & (wanted > 0)
-    finite = (most < 0x7F800000) & (least > -0x7F800000)
-    symbols = tl.where(finite, tl.where(negative, -scale, scale), float("nan"))
+    symbols = tl.where(most < 0x7F800000, tl.where(negative, -scale, scale), float("nan"))
     tl.store(out + column, symbols.to(TYPE), mask=inside)
 
 
 @triton.jit
 def _edge(keys, wanted, low, high, connections, guess, spread):
-    """The key with ``wanted`` keys at or below it, or if ties forbid that, the least with more."""
+    """The key with ``wanted`` keys at or below it, or if ties forbid that, the least with more; and how many."""
     under = 0  # keys at or below ``low``: fewer than wanted
     upto = connections  # keys at or below ``high``: enough
     width = 1.25 * spread / tl.sqrt(connections.to(tl.float32))
@@ -157,7 +160,7 @@ def _edge(keys, wanted, low, high, connections, guess, spread):
         low = tl.where((below < wanted) & (beneath >= wanted), first, low)
         under = tl.where((below < wanted) & (beneath >= wanted), below, under)
         turn += 1
-    return high
+    return high, upto
 
 
 @triton.jit

@@ -104,6 +104,22 @@ class PReLUBlocks(nn.Sequential):
         return flowing.reals
 
 
+class NormedConv(nn.Sequential):
+    """A convolution ``conv``, perhaps a ``prelu``, a ``norm``: in a compiled step the last two are one operation."""
+
+    conv: nn.Module
+    norm: nn.BatchNorm2d
+    prelu: nn.PReLU
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One after the other."""
+        if not may_fuse(inputs, self.norm):
+            outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
+            return outputs
+        slope = self.prelu.weight if hasattr(self, "prelu") else None
+        return norm_and_add(self.norm, self.conv(inputs), slope=slope, residual=None)[0]
+
+
 def _convolved(conv: nn.Module, inputs: Signed) -> Tensor:
     outputs: Tensor = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(inputs.signs)  # type: ignore[operator]
     return outputs

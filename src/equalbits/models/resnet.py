@@ -10,7 +10,15 @@ from functools import partial
 
 from torch import nn
 
-from equalbits.models.blocks import HardtanhBlock, MakeBlock, PadShortcut, PReLUBlock, PReLUBlocks, RealInputBlock
+from equalbits.models.blocks import (
+    HardtanhBlock,
+    MakeBlock,
+    NormedConv,
+    PadShortcut,
+    PReLUBlock,
+    PReLUBlocks,
+    RealInputBlock,
+)
 from equalbits.models.layers import BinaryLayers
 from equalbits.models.network import Images, ImageSize, Network, scaled
 from equalbits.models.registry import register_model
@@ -142,7 +150,7 @@ def _block_maker(
 
 def _strided_shortcut(layers: BinaryLayers, inputs: int, outputs: int) -> nn.Module:
     conv = layers.real_conv2d(inputs, outputs, 1, stride=2, bias=False)
-    return _row({"conv": conv, "norm": nn.BatchNorm2d(outputs)})
+    return NormedConv(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs)))
 
 
 def _averaging_shortcut(layers: BinaryLayers, inputs: int, outputs: int) -> nn.Module:
@@ -151,7 +159,8 @@ def _averaging_shortcut(layers: BinaryLayers, inputs: int, outputs: int) -> nn.M
 
 
 def _row(parts: Mapping[str, nn.Module]) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(parts))
+    kind = NormedConv if list(parts) == ["conv", "prelu", "norm"] else nn.Sequential
+    return kind(OrderedDict(parts))
 
 
 for _depth in _DEPTHS:

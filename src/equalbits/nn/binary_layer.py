@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
+from equalbits.functional.transport_ops import symbols_ahead
 from equalbits.nn.quantizers import BiHalf, WeightQuantizer
 
 
@@ -24,7 +25,7 @@ class BinaryLayer(nn.Module):
     init: str
     weight_quantizer: WeightQuantizer
     input_quantizer: nn.Module | None
-    ahead: Tensor | None  # what it multiplies with in training, where something finds that before the layer is asked
+    ahead: tuple[int, torch.dtype] | None  # what to ask for in training, where something finds symbols ahead
 
     def make_binary_(
         self, weight_quantizer: WeightQuantizer | None, input_quantizer: nn.Module | None, init: str = "torch"
@@ -62,7 +63,7 @@ class BinaryLayer(nn.Module):
         It lies in memory as the latents do, so a model in ``channels_last`` has nothing to convert at each step.
         """
         if self.training and self.ahead is not None:
-            return F.straight_through(self.weight, self.ahead, self.scale)
+            return F.straight_through(self.weight, symbols_ahead(self.weight.detach(), *self.ahead), self.scale)
         known = self._kept() if self._may_keep() else None
         if known is not None and not torch.is_grad_enabled():
             values = known.values

@@ -13,7 +13,7 @@ def may_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
 
     The norms must be torch's own with their usual settings.
     """
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting() and inputs.device.type == "cuda"
+    compiled = torch.compiler.is_compiling() and inputs.device.type == "cuda"
     return compiled and all(_is_usual(norm) for norm in norms)
 
 
@@ -24,7 +24,7 @@ def clipped_sign(conv: nn.Module) -> bool:
 
 
 def norm_and_add(
-    norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool
+    norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """``norm(prelu(inputs)) + residual``, and its signs if wanted (:func:`equalbits.functional.normed_sum`)."""
     summed, found, mean, variance = normed_sum(
@@ -42,8 +42,8 @@ def _is_usual(norm: nn.Module) -> bool:
 def _note(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
     """Move the running statistics as torch's batch norm does."""
     assert norm.momentum is not None and norm.running_mean is not None and norm.running_var is not None
-    assert norm.num_batches_tracked is not None
     with torch.no_grad():
         norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
         norm.running_var.lerp_((variance * (count / (count - 1))).to(norm.running_var.dtype), norm.momentum)
-        norm.num_batches_tracked.add_(1)
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.functional.optimal_transport import positive_count
+from equalbits.functional.transport_ops import AHEAD
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear
 from equalbits.nn.quantizers import BiHalf
@@ -18,8 +19,8 @@ from equalbits.nn.quantizers import BiHalf
 class RankedAhead:
     """The scaled symbols of a net's bi-half layers, in a dtype of choice, found when told to.
 
-    Tell it to :meth:`rank` as soon as the latents have changed, and to :meth:`wait` before the net is asked. Inside
-    ``with`` the layers multiply with what was found, in training; outside they find their symbols themselves.
+    Tell it to :meth:`rank` as soon as the latents have changed. Inside ``with`` the layers multiply with what is
+    found, in training, and each waits for its own; outside they find their symbols themselves.
     """
 
     def __init__(self, layers: Sequence[BinaryLayer], dtype: torch.dtype) -> None:
@@ -36,14 +37,6 @@ class RankedAhead:
         self.streams = [torch.cuda.Stream(layers[0].weight.device) for _ in range(len(self.ranking))]  # type: ignore[no-untyped-call]
         self.begun = False
 
-    def __enter__(self) -> None:
-        for layer, found in zip(self.layers, self.found, strict=True):
-            layer.ahead = found
-
-    def __exit__(self, *_: object) -> None:
-        for layer in self.layers:
-            layer.ahead = None
-
     def rank(self) -> None:
         """Begin, once all that the current stream was told so far is done."""
         for number, stream in enumerate(self.streams):
@@ -52,13 +45,24 @@ class RankedAhead:
                 self.ranking.launch(number)
         self.begun = True
 
-    def wait(self) -> None:
-        """Let the current stream go on when all is found; begin now if nothing has."""
+    def __enter__(self) -> None:
         if not self.begun:
             self.rank()
-        for stream in self.streams:
+        AHEAD.append(self._symbols)
+        for number, (layer, found) in enumerate(zip(self.layers, self.found, strict=True)):
+            layer.ahead = number, found.dtype
+
+    def __exit__(self, *_: object) -> None:
+        for layer in self.layers:
+            layer.ahead = None
+        AHEAD.remove(self._symbols)
+        for stream in self.streams:  # whether or not every layer was asked
             torch.cuda.current_stream().wait_stream(stream)
         self.begun = False
+
+    def _symbols(self, number: int) -> Tensor:
+        torch.cuda.current_stream().wait_stream(self.streams[self.ranking.launch_of[number]])
+        return self.found[number]
 
 
 def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:

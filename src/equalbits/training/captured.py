@@ -50,8 +50,8 @@ class CapturedSteps:
         width = self.held[0][0].shape[1]
         self.full = sum(size == width for size in loaders[0].sizes)  # the row of a smaller batch ends in repeats
         self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
-        self.side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.streams: list[torch.cuda.Stream] = [torch.cuda.Stream(device) for _ in steps[1:]]  # type: ignore[no-untyped-call]
+        # Of higher priority than the streams on which symbols are found ahead.
+        self.side, *self.streams = (torch.cuda.Stream(device, priority=-1) for _ in steps)  # type: ignore[no-untyped-call]
         compiled = steps[0].compiled is not None
         self.pick = torch.compile(_batch, dynamic=False) if compiled else _batch
         self.graph = torch.cuda.CUDAGraph()
