@@ -55,7 +55,7 @@ class ProgressBar:
         if self.quiet:
             return
         if isinstance(record, StepRecord):
-            self.bar.update(self.task, **_standing(record))
+            self.bar.update(self.task, visible=True, **_standing(record))
             return
         self.bar.console.print(f"{self.title}  {_ended(record)}", soft_wrap=True)
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def _one(name: str, out: Path, asked: Any, bar: Any, options: argparse.Namespace
 
     bar.begin(name)
     try:
-        claims = reproduce(name, out, options=asked)
+        with redirect_stdout(sys.stderr):  # so that what libraries print does not mix with the rows
+            claims = reproduce(name, out, options=asked)
     except DataError as error:
         if options.item != "all":
             raise
