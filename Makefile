@@ -1,5 +1,6 @@
 # make demo   trains, compares and draws in about two minutes on two cores
 # make test   every check that must pass before a change lands
+# make fuzz, make sanitize   hostile files, and the native engine under the sanitizers
 # Each sets up all it needs in .venv, and is quick the second time.
 
 PYTHON ?= python3
@@ -10,13 +11,31 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint fuzz sanitize clean
 
 demo: $(READY)
 	$(BIN)/python -m equalbits demo --out $(OUT)
 
 test: $(READY) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu and not slow and not browser"
+
+# Twenty thousand mutated files, read and run.
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -W error tests/runtime/fuzz.py 0 20000
+
+# The native engine under the address and undefined-behaviour sanitizers: its tests, and a share of the mutated files.
+SANITIZED := build/sanitized
+sanitize: $(READY)
+	command -v cmake ninja >/dev/null || $(BIN)/python -m pip install --quiet cmake ninja
+	$(BIN)/python -c "import nanobind" || $(BIN)/python -m pip install --quiet nanobind
+	PATH=$(CURDIR)/$(BIN):$$PATH cmake -G Ninja -S src/equalbits/runtime/native -B $(SANITIZED) -DEQUALBITS_SANITIZE=ON \
+		-DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+	PATH=$(CURDIR)/$(BIN):$$PATH cmake --build $(SANITIZED)
+	export LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" OMP_NUM_THREADS=1 \
+		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+		PYTHONPATH=tests/runtime EQUALBITS_SANITIZED=$$(ls $(CURDIR)/$(SANITIZED)/_native*.so) && \
+	$(BIN)/python -m pytest -p sanitized tests/runtime/test_native.py tests/runtime/test_format.py && \
+	$(BIN)/python -c "import sanitized, fuzz; fuzz.main(0, 4000)"
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

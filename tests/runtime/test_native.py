@@ -71,6 +71,17 @@ def test_large_binary_convolutions_are_exact(
 
 
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_kind_of_border_is_exact(pruned: bool, name: str) -> None:
+    """A window wider than the image, with so much padding that some windows see nothing but border."""
+    build = NetworkBuilder((5, 6, 4))
+    symbols = signs_of(33, 5, 9, 7, zeros=pruned)
+    build.add_binary("conv", build.add("sign", build.image), symbols, padding=(11, 9, 8, 12), name="wide")
+    network, images = build.finish(), reals(2, 5, 6, 4)
+    np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
+
+
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(
     ("size", "filters", "kernel", "window"),
     [

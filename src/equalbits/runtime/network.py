@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
-from equalbits.runtime.operations import KINDS, MAX_ELEMENTS, Shape, connections
+from equalbits.runtime.operations import KINDS, MAX_ELEMENTS, Shape, connections, work
 
 #: The most operations a network may have.
 MAX_OPERATIONS = 1 << 14
+#: The most products an image may take, over all operations: a file cannot ask for days.
+MAX_WORK = 1 << 38
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,15 @@ class Network:
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shape of every value, the image's first. Found, and so checked, when the network is made."""
-        shapes = [self.input_shape]
+        shapes, total = [self.input_shape], 0
         for place, operation in enumerate(self.operations):
             shapes.append(self._shape(place, operation, shapes))
+            inputs = tuple(shapes[value] for value in operation.inputs)
+            total += work(shapes[-1], operation.settings, inputs, self.arrays(operation))
+            if total > MAX_WORK:
+                raise ValueError(
+                    f"operation {place} takes the network over {MAX_WORK} products an image, the most allowed"
+                )
         return tuple(shapes)
 
     def arrays(self, operation: Operation) -> dict[str, NDArray[Any]]:

@@ -22,6 +22,8 @@ Settings = Mapping[str, Any]
 
 #: The most numbers one value may hold, per image.
 MAX_ELEMENTS = 1 << 28
+#: The most numbers of a pooling's window, and the most windows of an adaptive one.
+MAX_WINDOW = 1 << 20
 #: The tensors of a number or two for each channel; the others, weights, have a row for each filter.
 VECTORS = ("scale", "bias", "gain_shift", "slope")
 #: Sums of ±1 are exact in float32 up to here.
@@ -43,6 +45,13 @@ def connections(settings: Settings, inputs: tuple[Shape, ...]) -> int:
     """D, the connections of each filter of a convolution or linear layer whose input has this shape."""
     groups: int = settings.get("groups", 1)
     return inputs[0][0] // groups * math.prod(settings.get("kernel", ()))
+
+
+def work(shape: Shape, settings: Settings, inputs: tuple[Shape, ...], tensors: Tensors) -> int:
+    """How many products, or looks at a number, an operation takes for one image."""
+    if "weight" in tensors:
+        return math.prod(shape) * connections(settings, inputs)
+    return math.prod(shape) * math.prod(settings.get("kernel", (1,))) + math.prod(inputs[0])
 
 
 def out_size(size: int, kernel: int, stride: int, pad: int, dilation: int = 1) -> int:
@@ -115,6 +124,8 @@ def _pool(inputs: tuple[Shape, ...], settings: Settings, tensors: Tensors) -> Sh
     (height, width), (top, bottom, left, right) = settings["kernel"], settings["padding"]
     if max(top, bottom) >= height or max(left, right) >= width:
         raise ValueError(f"pads {settings['padding']} around a window of {settings['kernel']}: less than the window")
+    if height * width > MAX_WINDOW:
+        raise ValueError(f"pools windows of {settings['kernel']}: {MAX_WINDOW} numbers are the most")
     return (inputs[0][0], *_windows(inputs[0], settings))
 
 
@@ -122,11 +133,15 @@ def _windows(image: Shape, settings: Settings) -> Shape:
     kernel, stride, padding = (settings[name] for name in ("kernel", "stride", "padding"))
     dilation = settings.get("dilation", (1, 1))
     pads = (padding[0] + padding[1], padding[2] + padding[3])
+    if image[0] * (image[1] + pads[0]) * (image[2] + pads[1]) > MAX_ELEMENTS:
+        raise ValueError(f"pads {image} by {padding}: {MAX_ELEMENTS} numbers are allowed, the border included")
     return tuple(out_size(image[1 + i], kernel[i], stride[i], pads[i], dilation[i]) for i in (0, 1))
 
 
 def _adaptive(inputs: tuple[Shape, ...], settings: Settings, tensors: Tensors) -> Shape:
     channels, *_ = _image(inputs[0])
+    if math.prod(settings["size"]) > MAX_WINDOW:
+        raise ValueError(f"pools to {settings['size']}: {MAX_WINDOW} windows are the most")
     return (channels, *settings["size"])
 
 

@@ -19,6 +19,9 @@ Reals = NDArray[np.float32]
 Tensors = Mapping[str, NDArray[Any]]
 Settings = Mapping[str, Any]
 
+#: How many numbers of windows a convolution lines up at a time.
+_MOST_AT_ONCE = 1 << 25
+
 
 def weights(tensors: Tensors, connections: int) -> Reals:
     """A layer's weights without their scale, shape (filter, connection): stored reals, or the symbols of its bits."""
@@ -34,11 +37,16 @@ def conv(value: Reals, *, tensors: Tensors, settings: Settings) -> Reals:
     batch, channels, rows, columns, *kernel = windows.shape
     groups, part = settings["groups"], channels // settings["groups"]
     width = part * kernel[0] * kernel[1]
-    grouped = windows.reshape(batch, groups, part, rows, columns, *kernel).transpose(0, 1, 3, 4, 2, 5, 6)
     matrix = weights(tensors, width).reshape(groups, -1, width)  # (group, filter, connection)
-    sums = grouped.reshape(batch, groups, rows * columns, width) @ matrix.swapaxes(1, 2)
-    result = np.ascontiguousarray(sums.swapaxes(2, 3)).reshape(batch, -1, rows, columns)
-    return _scaled(result, tensors)
+    result = np.empty((batch, groups, matrix.shape[1], rows, columns), np.float32)
+    step = max(1, _MOST_AT_ONCE // (batch * channels * columns * kernel[0] * kernel[1]))
+    for row in range(0, rows, step):
+        some = windows[:, :, row : row + step].reshape(batch, groups, part, -1, columns, *kernel)
+        count = some.shape[3]
+        lined_up = some.transpose(0, 1, 3, 4, 2, 5, 6).reshape(batch, groups, count * columns, width)
+        sums = (lined_up @ matrix.swapaxes(1, 2)).swapaxes(2, 3)
+        result[:, :, :, row : row + step] = sums.reshape(batch, groups, -1, count, columns)
+    return _scaled(result.reshape(batch, -1, rows, columns), tensors)
 
 
 def linear(value: Reals, *, tensors: Tensors, settings: Settings) -> Reals:

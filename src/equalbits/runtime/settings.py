@@ -4,13 +4,14 @@ A setting is kept whole in memory (``(1, 1)``) and short in the file (``1``). Ea
 anything else in one line.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 #: The largest whole number a setting may be: far above any network, far below any overflow.
 LIMIT = 1 << 20
+#: The largest real number a setting may be: float32's.
+LARGEST = 2.0**128 - 2.0**104
 
 Value = int | float | bool | None | tuple[int, ...]
 
@@ -80,9 +81,9 @@ def flag(value: Any) -> bool:
 
 
 def number(value: Any) -> float:
-    """A real number."""
-    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
-        raise ValueError(f"is {_short(value)}: it must be a finite number")
+    """A real number that float32 can hold."""
+    if type(value) not in (int, float) or not abs(value) <= LARGEST:
+        raise ValueError(f"is {_short(value)}: it must be a finite number, as float32 counts")
     return float(value)
 
 

@@ -53,26 +53,40 @@ typedef struct {
     int64_t *first_row, *end_row, *first_column, *end_column, row_classes;
 } borders;
 
-/* The brackets of the formula above for one filter, in every class. */
-static void write_constants(eb_step *step, const borders *border, const uint32_t *sign, const uint32_t *kept,
-                            int64_t slot, int64_t slots) {
-    int64_t wide = step->field[EB_KERNEL_W], tall = step->field[EB_KERNEL_H];
-    for (int64_t i = 0; i < border->row_classes; i++) {
-        for (int64_t j = 0; j < step->column_classes; j++) {
-            int64_t constant = 0;
-            for (int64_t row = 0; row < tall; row++) {
-                for (int64_t column = 0; column < wide; column++) {
-                    int64_t tap = (row * wide + column) * step->words;
-                    int inside = row >= border->first_row[i] && row < border->end_row[i] &&
-                                 column >= border->first_column[j] && column < border->end_column[j];
-                    constant += !inside  ? 2 * ones_in(sign + tap, step->words)
-                                : kept ? ones_in(kept + tap, step->words)
-                                       : step->group_in;
-                }
-            }
-            step->constants[(i * step->column_classes + j) * slots + slot] = (int32_t)constant;
+/* sums[row][column] = how many bits are 1 in the taps above and left of it: one row and column more than the window. */
+static void sum_taps(const eb_step *step, const uint32_t *words, int64_t *sums) {
+    const int64_t wide = step->field[EB_KERNEL_W], tall = step->field[EB_KERNEL_H];
+    for (int64_t column = 0; column <= wide; column++) sums[column] = 0;
+    for (int64_t row = 0; row < tall; row++) {
+        int64_t *line = sums + (row + 1) * (wide + 1), so_far = 0;
+        line[0] = 0;
+        for (int64_t column = 0; column < wide; column++) {
+            so_far += words ? ones_in(words + (row * wide + column) * step->words, step->words) : step->group_in;
+            line[column + 1] = line[column - wide] + so_far;
         }
     }
+}
+
+static int64_t ones_within(const eb_step *step, const int64_t *sums, const borders *border, int64_t i, int64_t j) {
+    const int64_t line = step->field[EB_KERNEL_W] + 1, top = border->first_row[i] * line, end = border->end_row[i] * line;
+    const int64_t left = border->first_column[j], right = border->end_column[j];
+    if (border->first_row[i] >= border->end_row[i] || left >= right) return 0;
+    return sums[end + right] - sums[top + right] - sums[end + left] + sums[top + left];
+}
+
+/* The brackets of the formula above for one filter, in every class. `sums` has room for two tables of sum_taps. */
+static void write_constants(eb_step *step, const borders *border, const uint32_t *sign, const uint32_t *kept,
+                            int64_t slot, int64_t slots, int64_t *sums) {
+    const int64_t size = (step->field[EB_KERNEL_W] + 1) * (step->field[EB_KERNEL_H] + 1);
+    int64_t *there = sums + size;
+    sum_taps(step, sign, sums);
+    sum_taps(step, kept, there);
+    for (int64_t i = 0; i < border->row_classes; i++)
+        for (int64_t j = 0; j < step->column_classes; j++) {
+            int64_t outside = sums[size - 1] - ones_within(step, sums, border, i, j);
+            int64_t constant = ones_within(step, there, border, i, j) + 2 * outside;
+            step->constants[(i * step->column_classes + j) * slots + slot] = (int32_t)constant;
+        }
 }
 
 static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *sign, const uint8_t *kept,
@@ -80,7 +94,12 @@ static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *si
     int64_t per_filter = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W] * step->words;
     int64_t slots = step->field[EB_GROUPS] * step->blocks * EB_BLOCK;
     uint32_t *words = calloc((size_t)(2 * EB_BLOCK * per_filter), 4);
-    if (!words) return 0;
+    int64_t *sums = calloc((size_t)(2 * (step->field[EB_KERNEL_H] + 1) * (step->field[EB_KERNEL_W] + 1)), sizeof *sums);
+    if (!words || !sums) {
+        free(words);
+        free(sums);
+        return 0;
+    }
     uint32_t *kept_words = words + EB_BLOCK * per_filter;
     for (int64_t slot = 0; slot < slots; slot += EB_BLOCK) {
         int64_t group = slot / (step->blocks * EB_BLOCK), start = slot % (step->blocks * EB_BLOCK);
@@ -90,12 +109,13 @@ static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *si
             words_of(step, sign, filter, words + i * per_filter);
             if (kept) words_of(step, kept, filter, kept_words + i * per_filter);
             write_constants(step, border, words + i * per_filter, kept ? kept_words + i * per_filter : NULL, slot + i,
-                            slots);
+                            slots, sums);
         }
         kernels->bits_pack(step, words, kept ? kept_words : NULL,
                            (char *)step->weights + slot / EB_BLOCK * step->block_bytes);
     }
     free(words);
+    free(sums);
     return 1;
 }
 
@@ -131,6 +151,10 @@ static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, ch
         step->column_classes = classes_of(step->conv_columns, step->in.columns, field[EB_STRIDE_W], field[EB_PAD_LEFT],
                                           field[EB_KERNEL_W], field[EB_DILATION_W], step->column_class,
                                           border.first_column, border.end_column);
+        if (border.row_classes * step->column_classes * slots > 1 << 28) {
+            free(space);
+            return eb_fail(error, "a binary convolution has too many kinds of border");
+        }
         step->constants = calloc((size_t)(border.row_classes * step->column_classes * slots), 4);
         step->weights = eb_aligned((size_t)(slots / EB_BLOCK * step->block_bytes));
         good = step->constants && step->weights &&

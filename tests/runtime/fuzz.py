@@ -1,0 +1,98 @@
+"""Read and run mutated files, and count what becomes of them: ``python tests/runtime/fuzz.py FIRST COUNT``.
+
+Prints one JSON object. Ends with an error, and names the seed, where a file is neither refused in one line nor answered
+alike by numpy and the native engine. Memory is limited; a file that hangs is stopped by whoever waits for this program.
+"""
+
+import json
+import os
+import resource
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from mutations import mutated
+
+from equalbits.runtime import FormatError, Network, PackedModel, native
+from equalbits.runtime.format import from_bytes
+from equalbits.runtime.operations import work
+
+#: What a file may claim, and what is run here at all: products, and numbers of values.
+MEMORY, MOST_WORK, MOST_NUMBERS = 3 << 30, 20_000_000, 2_000_000
+
+
+def outcome(seed: int) -> str:
+    """What becomes of one file; raises where that is not allowed."""
+    try:
+        network = from_bytes(mutated(seed))
+    except FormatError as error:
+        message = str(error)
+        if "\n" in message or not 0 < len(message) < 500:
+            raise AssertionError(f"seed {seed}: not a line: {message!r}") from None
+        return "refused by the reader"
+    try:
+        engine = PackedModel(network, engine="native" if native.BUILT else "numpy")
+    except ValueError:
+        return "refused by the native engine"
+    except MemoryError:
+        return "too large for the memory"
+    if not _is_small(network):
+        return "read, and too large to run here"
+    return _run(seed, network, engine)
+
+
+def _run(seed: int, network: Network, engine: PackedModel) -> str:
+    images = np.random.default_rng(seed).integers(-8, 9, (2, *network.input_shape)).astype(np.float32) / 8
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        truth, found = PackedModel(network, engine="numpy")(images), engine(images)
+    if not np.isfinite(truth).all():
+        return "answered, with numbers beyond float32"
+    if np.array_equal(truth, found):
+        return "answered alike to the last bit"
+    if np.abs(truth - found).max() <= 1e-4 * np.abs(truth).max() + 1e-6:
+        return "answered alike but for rounding"
+    if _rounds_before_a_sign(network):
+        return "answered alike but for signs that rounding decides"
+    raise AssertionError(f"seed {seed}: numpy and native differ by {np.abs(truth - found).max()}")
+
+
+def _rounds_before_a_sign(network: Network) -> bool:
+    """Whether a sum of real products, which engines may take in any order, is read by a sign, however far behind it."""
+    rounded: set[int] = set()
+    for place, operation in enumerate(network.operations):
+        if rounded.intersection(operation.inputs) and operation.kind == "sign":
+            return True
+        if operation.kind in ("conv", "linear") or rounded.intersection(operation.inputs):
+            rounded.add(place + 1)
+    return False
+
+
+def _is_small(network: Network) -> bool:
+    total = 0
+    for place, operation in enumerate(network.operations):
+        inputs = tuple(network.shapes[i] for i in operation.inputs)
+        total += work(network.shapes[place + 1], operation.settings, inputs, network.arrays(operation))
+    return total <= MOST_WORK and sum(int(np.prod(shape)) for shape in network.shapes) <= MOST_NUMBERS
+
+
+def main(first: int, count: int, mark: str = "") -> None:
+    """Count the outcomes of ``count`` files; the seed at hand is written to the file ``mark``."""
+    if "asan" not in os.environ.get("LD_PRELOAD", ""):  # the sanitizer claims more than any limit
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    marked = os.open(mark, os.O_WRONLY | os.O_CREAT) if mark else None
+    outcomes: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        if marked is not None:
+            os.pwrite(marked, f"{seed:12d}".encode(), 0)
+        outcomes[outcome(seed)] += 1
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(json.dumps({"files": count, "peak_mib": peak, **dict(outcomes.most_common())}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:4])
