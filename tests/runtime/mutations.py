@@ -150,7 +150,7 @@ def _numbers(r: random.Random, parts: Parts) -> None:
     """Other bits in a tensor: large, tiny, not finite, or spare bits set."""
     tensor = parts[2][r.choice(sorted(parts[2]))]
     flat = tensor.reshape(-1).view(np.uint8)
-    for _ in range(r.choice([1, 1, 4])):
+    for _ in range(r.choice([1, 1, 4]) if len(flat) else 0):
         flat[r.randrange(len(flat))] ^= 1 << r.randrange(8)
 
 

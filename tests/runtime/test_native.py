@@ -70,6 +70,29 @@ def test_large_binary_convolutions_are_exact(
     np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
 
 
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_binary_convolution_of_any_shape_is_exact(data: st.DataObject) -> None:
+    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    groups = data.draw(st.sampled_from([1, 1, 2, 3]))
+    channels, filters = groups * draw(1, 150), groups * draw(1, 80)
+    kernel, stride, dilation = [(draw(1, most), draw(1, most)) for most in (5, 3, 2)]
+    padding = tuple(draw(0, 3) for _ in range(4))
+    reach = [dilation[i] * (kernel[i] - 1) + 1 - padding[2 * i] - padding[2 * i + 1] for i in (0, 1)]
+    size = [max(1, least) + draw(0, 9) for least in reach]
+    build = NetworkBuilder((channels, *size))
+    symbols = signs_of(filters, channels // groups, *kernel, zeros=data.draw(st.booleans()))
+    window = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
+    x = build.add_binary("conv", build.add("sign", build.image), symbols, name="first", **window)
+    if data.draw(st.booleans()):  # then it ends in bits, and another reads them
+        x = build.add("affine", x, gain_shift=reals(2, filters), name="norm")
+        build.add_binary("conv", build.add("sign", x), signs_of(7, filters, 1, 1), name="second")
+    network, images = build.finish(), reals(draw(1, 3), channels, *size)
+    truth = run_numpy(network, images)
+    for name in SETS:
+        np.testing.assert_array_equal(NativeEngine(network, name)(images), truth, err_msg=name)
+
+
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("pruned", [False, True])
 def test_every_kind_of_border_is_exact(pruned: bool, name: str) -> None:
