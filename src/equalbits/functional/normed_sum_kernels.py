@@ -14,12 +14,22 @@ import triton.language as tl
 
 
 @triton.jit
-def _tile(place, inside, EVEN: tl.constexpr, EVICTION: tl.constexpr = ""):
+def _tile(place, inside, EVEN: tl.constexpr):
     """A tile of a matrix; only where tiles do not fill it is there anything to mask."""
     if EVEN:
-        values = tl.load(place, eviction_policy=EVICTION)
+        values = tl.load(place)
     else:
-        values = tl.load(place, mask=inside, other=0, eviction_policy=EVICTION)
+        values = tl.load(place, mask=inside, other=0)
+    return values
+
+
+@triton.jit
+def _tile_once(place, inside, EVEN: tl.constexpr):
+    """A tile that will not be read again soon, so that the cache may let go of it first."""
+    if EVEN:
+        values = tl.load(place, eviction_policy="evict_first")
+    else:
+        values = tl.load(place, mask=inside, other=0, eviction_policy="evict_first")
     return values
 
 
@@ -132,12 +142,12 @@ def write_forward(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < count)[:, None] & (column < C)[None, :]
     place = row[:, None] * C + column[None, :]
-    x = _tile(c + place, inside, EVEN, "evict_first").to(tl.float32)  # not read again before the backward
+    x = _tile_once(c + place, inside, EVEN).to(tl.float32)  # not read again before the backward
     z = _prelu(x, _slope_row(slope, column, C, SLOPES, COLUMNS), SLOPES)
     gain = _row(stats + 2 * C, column, C, COLUMNS) * _row(weight, column, C, COLUMNS)
     wide = (z - _row(stats, column, C, COLUMNS)) * gain + _row(bias, column, C, COLUMNS)
     if residual is not None:
-        wide += _tile(residual + place, inside, EVEN, "evict_first").to(tl.float32)
+        wide += _tile_once(residual + place, inside, EVEN).to(tl.float32)
     rounded = wide.to(y.dtype.element_ty)
     tl.store(y + place, rounded, mask=inside)
     if s is not None:
@@ -156,7 +166,6 @@ def sum_backward(
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """For a strip: the gradient G of the sum, and ΣG, ΣG·x̂ and ΣG·c over c ≤ 0, where x̂ is the normed input."""
-    read_once: tl.constexpr = "" if g_s is None else "evict_first"  # the cache is for what the next pass reads
     row = tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     byte = tl.program_id(1) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
@@ -180,10 +189,12 @@ def sum_backward(
         here = (tile * ROWS + row < left)[:, None]
         inside = here & (column < C)[None, :]
         if g_s is not None:
-            packed = _tile(near + byte_place, here & (byte * 8 < C)[None, :], EVEN, read_once)
-            passed = _tile(g_s + place, inside, EVEN, read_once)
-        if g_y is not None:
-            g = _tile(g_y + place, inside, EVEN, read_once).to(tl.float32)
+            packed = _tile_once(near + byte_place, here & (byte * 8 < C)[None, :], EVEN)
+            passed = _tile_once(g_s + place, inside, EVEN)
+            if g_y is not None:
+                g = _tile_once(g_y + place, inside, EVEN).to(tl.float32)
+        else:  # the next pass reads it again
+            g = _tile(g_y + place, inside, EVEN).to(tl.float32)
         x = _tile(c + place, inside, EVEN).to(tl.float32)
         if g_s is not None:
             bits = (packed.to(tl.int32)[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
@@ -254,7 +265,7 @@ def write_backward(
     inside = (row < count)[:, None] & (column < C)[None, :]
     place = row[:, None] * C + column[None, :]
     slopes = _slope_row(slope, column, C, SLOPES, COLUMNS)
-    x = _tile(c + place, inside, EVEN, "evict_first").to(tl.float32)
+    x = _tile_once(c + place, inside, EVEN).to(tl.float32)
     g = _tile(total + place, inside, EVEN).to(tl.float32)
     g -= _row(factors + C, column, C, COLUMNS)
     g -= (_prelu(x, slopes, SLOPES) - _row(stats, column, C, COLUMNS)) * _row(factors + 2 * C, column, C, COLUMNS)
