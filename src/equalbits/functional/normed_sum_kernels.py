@@ -16,11 +16,7 @@ import triton.language as tl
 @triton.jit
 def _tile(place, inside, EVEN: tl.constexpr):
     """A tile of a matrix; only where tiles do not fill it is there anything to mask."""
-    if EVEN:
-        values = tl.load(place)
-    else:
-        values = tl.load(place, mask=inside, other=0)
-    return values
+    return tl.load(place) if EVEN else tl.load(place, mask=inside, other=0)
 
 
 @triton.jit
