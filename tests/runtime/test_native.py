@@ -94,6 +94,30 @@ def test_a_binary_convolution_of_any_shape_is_exact(data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("size", [7, 8, 9, 12])
+def test_a_convolution_may_be_pooled_by_windows_of_any_size(size: int, name: str) -> None:
+    build = NetworkBuilder((3, 12, 12))
+    x = build.add_binary("conv", build.add("sign", build.image), signs_of(40, 3, 3, 3), padding=1, name="conv")
+    build.add("max_pool", x, kernel=size, stride=2, padding=2)
+    network, images = build.finish(), reals(2, 3, 12, 12)
+    np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
+
+
+def test_numpy_runs_what_the_native_engine_cannot() -> None:
+    build = NetworkBuilder((4, 2, 4))
+    x = build.add("reshape", build.image, shape=(2, 2, 2, 1, 2, 2, 1, 1))
+    build.add("permute", x, axes=(7, 6, 5, 4, 3, 2, 1, 0))
+    network, images = build.finish(), reals(2, 4, 2, 4)
+    model = PackedModel(network)
+    assert model.engine == "numpy"
+    np.testing.assert_array_equal(
+        model(images).ravel(), images.reshape(2, 2, 2, 2, 2, 2).transpose(0, 5, 4, 3, 2, 1).ravel()
+    )
+    with pytest.raises(ValueError, match=r"engine='native' cannot be had: .* more axes than the native engine moves"):
+        PackedModel(network, engine="native")
+
+
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("pruned", [False, True])
 def test_every_kind_of_border_is_exact(pruned: bool, name: str) -> None:
     """A window wider than the image, with so much padding that some windows see nothing but border."""

@@ -20,8 +20,8 @@ _CHUNK = 16
 def load_packed(path: str | os.PathLike[str], *, threads: int = 1, engine: str = "auto") -> "PackedModel":
     """The model in a packed file, checked whole and ready to run.
 
-    ``threads`` is how many the native engine may use; ``engine`` is ``"auto"`` (native where it is built, else numpy),
-    ``"native"`` or ``"numpy"``.
+    ``threads`` is how many the native engine may use; ``engine`` is ``"auto"`` (native where it is built and
+    can run the file, else numpy), ``"native"`` or ``"numpy"``.
     """
     return PackedModel(read_network(path), threads=threads, engine=engine)
 
@@ -49,11 +49,14 @@ class PackedModel:
         if engine not in ("auto", "native", "numpy"):
             raise ValueError(f"engine={engine!r} is not known: choose 'auto', 'native' or 'numpy'")
         self.network, self.threads = network, threads
-        self._native = NativeEngine(network) if engine != "numpy" and native.BUILT else None
-        if engine == "native" and self._native is None:
-            raise ValueError(f"engine='native' cannot be had: {native.REASON}")
-        if engine == "auto" and self._native is None:
-            logging.getLogger("equalbits").debug(native.REASON)
+        self._native: NativeEngine | None = None
+        if engine != "numpy":
+            try:
+                self._native = NativeEngine(network)
+            except ValueError as error:
+                if engine == "native":
+                    raise ValueError(f"engine='native' cannot be had: {error}") from None
+                logging.getLogger("equalbits").debug("%s", error)
 
     @property
     def engine(self) -> str:

@@ -18,6 +18,8 @@ from equalbits.runtime.recipe import BITS, IMAGE, REAL, Recipe, as_image, in_ord
 #: The chain's slots in order; an operation takes the first of its kind behind the last one taken.
 _SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
 _BY_NUMBER = {"affine", "prelu", "relu", "clamp", "add"}
+#: The most rows of a window that a convolution pools by itself: EB_POOL of ``native/core.h``.
+_MOST_POOLED = 8
 #: Fewer filters a group than this are quicker as reals.
 _FEWEST_FILTERS = 16
 
@@ -153,7 +155,7 @@ class Lowering:
             return value
         place = self.readers[value][0]
         operation = self.network.operations[place]
-        if operation.kind != "max_pool":
+        if operation.kind != "max_pool" or operation.settings["kernel"][0] > _MOST_POOLED:
             return value
         (numbers["POOL_H"], numbers["POOL_W"]), stride = operation.settings["kernel"], operation.settings["stride"]
         numbers["POOL_STRIDE_H"], numbers["POOL_STRIDE_W"] = stride

@@ -51,7 +51,7 @@ class Recipe:
         """A step that moves numbers: along each axis, how many, and how far apart they stand in source and target."""
         axes = sorted(range(len(sizes)), key=lambda axis: (-strides[0][axis], -strides[1][axis]))
         if len(axes) > 6:
-            raise NotImplementedError(f"a value of shape {sizes} has more axes than the native engine moves")
+            raise ValueError(f"a value of shape {sizes} has more axes than the native engine moves")
         numbers = {"IN": source, "OUT": target, "FROM_OFFSET": offsets[0], "TO_OFFSET": offsets[1]}
         for place, axis in enumerate([-1] * (6 - len(axes)) + axes):
             parts = (1, 0, 0) if axis < 0 else (sizes[axis], strides[0][axis], strides[1][axis])
