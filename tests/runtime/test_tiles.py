@@ -1,0 +1,76 @@
+"""Binary convolutions counted tile by tile are exact wherever a tile ends: in a row, behind it, pooled, by threads."""
+
+import numpy as np
+import pytest
+
+from equalbits.runtime import Network, NetworkBuilder, native
+from equalbits.runtime.engine import NativeEngine, run_numpy
+
+if native.BUILT is None:
+    pytest.skip(native.REASON, allow_module_level=True)
+
+SETS = native.BUILT.instruction_sets()
+SHAPES = [
+    (64, (12, 56), 64, 3, {"padding": 1}),  # tiles end inside rows
+    (32, (3, 128), 32, 1, {}),  # and with them
+    (36, (3, 130), 33, 3, {"padding": 1}),  # rows longer than a tile
+    (64, (15, 15), 70, 3, {"padding": 1, "stride": 2}),
+    (40, (9, 33), 96, 3, {"stride": (1, 2), "dilation": 2}),
+    (8, (21, 20), 40, 3, {"stride": (3, 4), "padding": (2, 0, 1, 3)}),
+    (96, (8, 8), 96, 3, {"groups": 3, "padding": 1}),
+    (512, (7, 7), 40, 3, {"padding": 1}),  # more entries than a byte can count
+    (16, (4, 4), 32, 1, {}),  # the fewest pixels that make a tile
+    (16, (3, 5), 32, 1, {}),  # and fewer
+]
+
+
+def network_of(shape: tuple, *, pruned: bool, pool: dict[str, int] | None) -> tuple[Network, np.ndarray]:
+    random = np.random.default_rng(0)
+    channels, size, filters, kernel, window = shape
+    build = NetworkBuilder((channels, *size))
+    connections = (filters, channels // window.get("groups", 1), kernel, kernel)
+    symbols = random.choice([-1, 0, 1] if pruned else [-1, 1], connections)
+    x = build.add_binary("conv", build.add("sign", build.image), symbols, **window)
+    x = build.add("max_pool", x, **pool) if pool else x
+    build.add("affine", x, gain_shift=np.stack([np.full(filters, 0.5), np.arange(filters)]).astype(np.float32))
+    return build.finish(), random.standard_normal((2, channels, *size)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1][0]}x{shape[1][1]}")
+@pytest.mark.parametrize("pruned", [False, True])
+def test_every_shape_is_exact_by_one_thread_and_by_several(shape: tuple, pruned: bool, name: str) -> None:
+    network, images = network_of(shape, pruned=pruned, pool=None)
+    truth = run_numpy(network, images)
+    engine = NativeEngine(network, name)
+    for threads in (1, 2, 5):
+        np.testing.assert_array_equal(engine(images[:1], threads), truth[:1])
+    np.testing.assert_array_equal(engine(images, 2), truth)
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("shape", SHAPES[:6], ids=lambda shape: f"{shape[0]}x{shape[1][0]}x{shape[1][1]}")
+@pytest.mark.parametrize(
+    "pool", [{"kernel": 2, "stride": 2}, {"kernel": 3, "stride": 2, "padding": 1}, {"kernel": 1, "stride": 1}]
+)
+def test_a_pooled_convolution_is_exact(shape: tuple, pool: dict[str, int], name: str) -> None:
+    network, images = network_of(shape, pruned=False, pool=pool)
+    truth = run_numpy(network, images)
+    for threads in (1, 3):
+        np.testing.assert_array_equal(NativeEngine(network, name)(images[:1], threads), truth[:1])
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_wide_linear_layer_of_one_row_adds_up(signs: bool, pruned: bool, name: str) -> None:
+    random = np.random.default_rng(0)
+    build = NetworkBuilder((1000, 1, 1))
+    x = build.add("flatten", build.image)
+    symbols = random.choice([-1, 0, 1] if pruned else [-1, 1], (333, 1000))
+    build.add_binary("linear", build.add("sign", x) if signs else x, symbols, name="fc")
+    network = build.finish()
+    rows = random.integers(-64, 65, (3, 1000, 1, 1)).astype(np.float32) / 64  # sums that are exact in any order
+    engine = NativeEngine(network, name)
+    for batch in (rows[:1], rows):
+        np.testing.assert_array_equal(engine(batch, 2), run_numpy(network, batch))
