@@ -61,6 +61,7 @@ def test_commands_that_need_no_torch_run(tmp_path: Path) -> None:
         ["list"],
         ["inspect", GOLDEN / "residual.ebits"],
         ["run", GOLDEN / "residual.ebits", tmp_path / "image.npy"],
+        ["bench", GOLDEN / "residual.ebits", "--seconds", "0.1"],
     ):
         done = command(*words)
         assert done.returncode == 0 and done.stdout, (words, done.stderr)
