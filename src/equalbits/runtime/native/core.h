@@ -72,6 +72,11 @@ typedef struct {
     int64_t column_classes;
 } eb_step;
 
+/* A window along one axis: what it covers, how far it moves, and how much padding it starts in. */
+typedef struct {
+    int64_t kernel, stride, before;
+} eb_window;
+
 /* What an instruction set provides. Counts are of the connections where weight and input differ. */
 typedef struct {
     const char *name;
@@ -93,10 +98,12 @@ typedef struct {
     void (*split)(const float *from, int64_t count, float *even, float *odd);
     void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to, int64_t apart);
     void (*winograd_out)(const float *products, int64_t apart, int64_t quads, float *sums);
-    /* The largest (divisor 0), or the sum divided, of a window: EB_BLOCK numbers; and the largest over rows anywhere. */
+    /* The largest (divisor 0), or the sum divided, of a window: EB_BLOCK numbers; and the largest along a line, and of
+     * rows that lie anywhere. */
     void (*pool)(const float *from, int64_t row_apart, int64_t rows, int64_t apart, int64_t columns, float divisor,
                  float *to);
-    void (*pool_rows)(const float *const *rows, int64_t count, int64_t columns, float *to);
+    void (*pool_line)(const float *line, int64_t pixels, const eb_window *window, int64_t count, float *to);
+    void (*pool_rows)(const float *const *rows, int64_t count, int64_t numbers, float *to);
     void (*chain_counts)(const eb_chain *chain, const eb_row *row, const int32_t *counts);
     void (*chain_reals)(const eb_chain *chain, const eb_row *row, const float *sums);
 } eb_kernels;

@@ -237,6 +237,7 @@ const eb_kernels eb_kernels_avx512 = {
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,
     .pool = pool,
+    .pool_line = pool_line,
     .pool_rows = pool_rows,
     .chain_counts = chain_counts,
     .chain_reals = chain_reals,

@@ -107,6 +107,7 @@ const eb_kernels eb_kernels_portable = {
     .winograd_in = winograd_in,
     .winograd_out = winograd_out,
     .pool = pool,
+    .pool_line = pool_line,
     .pool_rows = pool_rows,
     .chain_counts = chain_counts,
     .chain_reals = chain_reals,

@@ -150,14 +150,30 @@ static void pool(const float *from, int64_t row_apart, int64_t rows, int64_t apa
     EACH v_store(to + i * LANES, v[i]);
 }
 
-/* The largest of a window over rows that lie anywhere, EB_BLOCK numbers a pixel. */
-static void pool_rows(const float *const *rows, int64_t count, int64_t columns, float *to) {
-    vec v[VECS];
-    EACH v[i] = v_load(rows[0] + i * LANES);
-    for (int64_t row = 0; row < count; row++)
-        for (int64_t column = 0; column < columns; column++)
-            EACH v[i] = v_max(v_load(rows[row] + column * EB_BLOCK + i * LANES), v[i]);
-    EACH v_store(to + i * LANES, v[i]);
+/* The largest of each window along a line, EB_BLOCK numbers a pixel; windows are cut down to what lies inside. */
+static void pool_line(const float *line, int64_t pixels, const eb_window *window, int64_t count, float *to) {
+    for (int64_t place = 0; place < count; place++, to += EB_BLOCK) {
+        const int64_t start = place * window->stride - window->before, end = start + window->kernel;
+        const int64_t left = start < 0 ? 0 : start, right = end > pixels ? pixels : end;
+        const float *at = line + left * EB_BLOCK;
+        vec v[VECS];
+        EACH v[i] = v_load(at + i * LANES);
+        for (int64_t x = left + 1; x < right; x++) {
+            at += EB_BLOCK;
+            EACH v[i] = v_max(v_load(at + i * LANES), v[i]);
+        }
+        EACH v_store(to + i * LANES, v[i]);
+    }
+}
+
+/* The largest of several rows, number by number: a multiple of EB_BLOCK. */
+static void pool_rows(const float *const *rows, int64_t count, int64_t numbers, float *to) {
+    for (int64_t at = 0; at < numbers; at += EB_BLOCK) {
+        vec v[VECS];
+        EACH v[i] = v_load(rows[0] + at + i * LANES);
+        for (int64_t row = 1; row < count; row++) EACH v[i] = v_max(v_load(rows[row] + at + i * LANES), v[i]);
+        EACH v_store(to + at + i * LANES, v[i]);
+    }
 }
 
 /* Every second number to `even`, the others to `odd`: `count` each, a multiple of LANES. */

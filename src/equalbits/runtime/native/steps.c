@@ -157,17 +157,12 @@ static void point_at_values(const eb_context *context, const eb_step *step, int6
 /* Blocks [from, to) of a row of a pooled convolution, whose rows [top, bottom) lie in the ring. */
 static void pool_ring(const eb_context *context, const eb_step *step, const float *ring, int64_t top, int64_t bottom,
                       int64_t row, int64_t block) {
-    const int64_t *field = step->field, wide = step->conv_columns * EB_BLOCK;
-    const float *window[EB_POOL];
-    float *sums = (float *)context->own;
+    const int64_t wide = step->out.columns * EB_BLOCK;
+    const float *rows[EB_POOL];
     eb_chain after = step->chain;
     after.parts &= EB_HAS_OUT | EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5;
-    for (int64_t column = 0; column < step->out.columns; column++, sums += EB_BLOCK) {
-        int64_t left, right;
-        inside(column * field[EB_POOL_STRIDE_W] - field[EB_POOL_LEFT], field[EB_POOL_W], step->conv_columns, &left, &right);
-        for (int64_t i = top; i < bottom; i++) window[i - top] = ring + i % field[EB_POOL_H] * wide + left * EB_BLOCK;
-        context->plan->kernels->pool_rows(window, bottom - top, right - left, sums);
-    }
+    for (int64_t i = top; i < bottom; i++) rows[i - top] = ring + i % step->field[EB_POOL_H] * wide;
+    context->plan->kernels->pool_rows(rows, bottom - top, wide, (float *)context->own);
     eb_row target = block_row(step, block, step->out.columns);
     point_at_values(context, step, row, &target);
     context->plan->kernels->chain_reals(&after, &target, (float *)context->own);
@@ -180,11 +175,12 @@ static void call_in_row(const eb_context *context, const eb_step *step, int64_t 
     for (int64_t at = row * bytes; out && at < (row + 1) * bytes; at += 64) __builtin_prefetch(out + at, 1);
 }
 
-/* Rows of a pooled convolution. Each row of the convolution is made once, and kept while a window needs it. */
+/* Rows of a pooled convolution. Each row of the convolution is made and pooled along once, and kept while needed. */
 static void run_pooled(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                        int64_t to) {
-    const int64_t *field = step->field, per_block = field[EB_POOL_H] * step->conv_columns * EB_BLOCK;
-    float *rings = (float *)(context->own + step->row_bytes);
+    const int64_t *field = step->field, wide = step->out.columns * EB_BLOCK, per_block = field[EB_POOL_H] * wide;
+    const eb_window window = {field[EB_POOL_W], field[EB_POOL_STRIDE_W], field[EB_POOL_LEFT]};
+    float *rings = (float *)(context->own + step->row_bytes), *line = rings + blocks * per_block;
     eb_step before = *step; /* the same step, but for where its chain ends */
     before.chain.parts = (before.chain.parts | EB_HAS_OUT) & ~(EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5);
     int64_t made = 0, lines = 0;
@@ -196,9 +192,11 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
             if (step->quads) eb_winograd_lines(context, step, made, &lines);
             for (int64_t i = 0; i < blocks; i++) {
                 eb_row target = block_row(step, block + i, step->conv_columns);
-                target.out = rings + i * per_block + made % field[EB_POOL_H] * step->conv_columns * EB_BLOCK;
+                target.out = line;
                 target.apart = target.lanes = EB_BLOCK;
                 run_row(context, &before, block + i, made, &target);
+                context->plan->kernels->pool_line(line, step->conv_columns, &window, step->out.columns,
+                                                  rings + i * per_block + made % field[EB_POOL_H] * wide);
             }
         }
         for (int64_t i = 0; i < blocks; i++)
