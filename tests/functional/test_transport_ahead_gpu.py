@@ -67,7 +67,7 @@ def mixed_layers(device: str) -> None:
 
 
 def long_rows(device: str) -> None:
-    for length in (2000, 4608, 16384, 32768) if device == "cuda" else (4608,):
+    for length in (1152, 2000, 4608, 5000, 16384, 24_600, 32768) if device == "cuda" else (1152, 4608):
         rank_together([draw(kind, (2, length), length) for kind in KINDS], [0.5] * len(KINDS), device, torch.float32)
 
 

@@ -127,9 +127,11 @@ def _unpack(packed: Tensor, channels: int) -> Tensor:
     return ((packed[:, :, None] >> places) & 1).flatten(1)[:, :channels]
 
 
-_forward_op = torch.library.custom_op("equalbits::normed_sum", plain_forward, mutates_args=(), schema=_FORWARD)
+# A compiler may hand over what lies channels last as it is, and need not copy it to what it traced.
+_ANY_LAYOUT: dict[str, Any] = {"mutates_args": (), "tags": (torch.Tag.flexible_layout,)}
+_forward_op = torch.library.custom_op("equalbits::normed_sum", plain_forward, schema=_FORWARD, **_ANY_LAYOUT)
 _backward_op = torch.library.custom_op(
-    "equalbits::normed_sum_backward", plain_backward, mutates_args=(), schema=_BACKWARD
+    "equalbits::normed_sum_backward", plain_backward, schema=_BACKWARD, **_ANY_LAYOUT
 )
 
 

@@ -20,7 +20,9 @@ import triton.language as tl
 from torch import Tensor
 
 LONGEST = 32768  # connections whose keys one program holds
-_SIZES = ((128, 1), (1024, 4), (2048, 4), (4096, 8), (8192, 16), (16384, 32), (LONGEST, 32))  # longest row, warps
+_SHORT = 1024  # rows up to here share a launch, or two: what a program wastes on a shorter row is little
+_REGISTERS = 65536  # of a processor
+
 _TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
@@ -33,16 +35,25 @@ class Layer(NamedTuple):
     negatives: int  # of each filter
 
 
+class Kind(NamedTuple):
+    """What a launch is compiled for."""
+
+    block: int
+    tail: int
+    warps: int
+    dtype: torch.dtype
+
+
 class Ranking:
     """Ranks the rows of many layers; where they lie is noted once, so they must stay there."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = tuple(layers)  # held, so that the addresses stay theirs
-        rows: dict[tuple[int, int, torch.dtype], list[list[int]]] = {}
+        rows: dict[Kind, list[list[int]]] = {}
         for layer in layers:
             rows.setdefault(_kind(layer), []).extend(_records(layer))
         device = layers[0].latents.device
-        self.tables = [(*key, torch.tensor(records, device=device)) for key, records in rows.items()]
+        self.tables = [(kind, torch.tensor(records, device=device)) for kind, records in rows.items()]
         self.launch_of = [list(rows).index(_kind(layer)) for layer in layers]  # for each layer which launch ranks it
 
     def __len__(self) -> int:
@@ -50,16 +61,26 @@ class Ranking:
 
     def launch(self, number: int) -> None:
         """Rank all rows of one size, on the current stream. Those that the first layers need come first."""
-        size, warps, dtype, table = self.tables[number]
+        kind, table = self.tables[number]
+        settings = {"BLOCK": kind.block, "TAIL": kind.tail, "TYPE": _TYPES[kind.dtype], "num_warps": kind.warps}
+        if not torch.version.hip and kind.warps >= 4:  # so that several rows run side by side on one processor
+            settings["maxnreg"] = 64
         with torch.cuda.device_of(table):
-            _ahead[(len(table),)](table, BLOCK=size, TYPE=_TYPES[dtype], num_warps=warps, enable_fp_fusion=False)
+            _ahead[(len(table),)](table, **settings, enable_fp_fusion=False)
 
 
-def _kind(layer: Layer) -> tuple[int, int, torch.dtype]:
-    """Size of program, warps and dtype: layers that agree in them share a launch."""
+def _kind(layer: Layer) -> Kind:
+    """How a program holds the rows of a layer: layers that agree in it share a launch.
+
+    A row is held as a block and a tail, both powers of two: 4608 connections, as a 3×3 filter of 512 channels has, as
+    4096 + 512 and not in 8192 places.
+    """
     connections = layer.latents[0].numel()
-    size, warps = next(found for found in _SIZES if connections <= found[0])
-    return size, warps, layer.out.dtype
+    block = max(128 if connections <= 128 else _SHORT, triton.next_power_of_2(connections))
+    tail = 0
+    if connections > _SHORT and connections - block // 2 <= block // 4:
+        block, tail = block // 2, max(32, triton.next_power_of_2(connections - block // 2))
+    return Kind(block, tail, warps=min(32, max(1, block // 256)), dtype=layer.out.dtype)
 
 
 def _records(layer: Layer) -> list[list[int]]:
@@ -89,7 +110,7 @@ def can_rank(latents: Tensor) -> bool:
 
 
 @triton.jit
-def _ahead(table, BLOCK: tl.constexpr, TYPE: tl.constexpr):
+def _ahead(table, BLOCK: tl.constexpr, TAIL: tl.constexpr, TYPE: tl.constexpr):
     record = table + tl.program_id(0) * 7
     rows = tl.load(record).to(tl.pointer_type(tl.float32))
     out = tl.load(record + 1).to(tl.pointer_type(TYPE))
@@ -99,32 +120,64 @@ def _ahead(table, BLOCK: tl.constexpr, TYPE: tl.constexpr):
     wanted = tl.load(record + 5).to(tl.int32)
     guess = tl.load(record + 6).to(tl.float32) / 65536
     column = tl.arange(0, BLOCK)
-    inside = column < connections
-    values = tl.load(rows + column, mask=inside, other=0.0)
-    keys = _key(values)
-    most = tl.max(tl.abs(keys), axis=0)
-    mean = tl.sum(values, axis=0) / connections
-    spread = tl.sqrt(tl.maximum(tl.sum(values * values, axis=0) / connections - mean * mean, 0.0))
-    keys = tl.where(inside, keys, 0x7FFFFFFF)  # above every finite key
-    edge, upto = _edge(keys, wanted, -most - 1, most, connections, mean + guess * spread, spread)
+    values = tl.load(rows + column, mask=column < connections, other=0.0)
+    most = tl.max(tl.abs(_key(values)), axis=0)
+    total = tl.sum(values, axis=0)
+    squares = tl.sum(values * values, axis=0)
+    keys = tl.where(column < connections, _key(values), 0x7FFFFFFF)  # above every finite key
+    rest = keys
+    if TAIL > 0:
+        behind = BLOCK + tl.arange(0, TAIL)
+        more = tl.load(rows + behind, mask=behind < connections, other=0.0)
+        most = tl.maximum(most, tl.max(tl.abs(_key(more)), axis=0))
+        total += tl.sum(more, axis=0)
+        squares += tl.sum(more * more, axis=0)
+        rest = tl.where(behind < connections, _key(more), 0x7FFFFFFF)
+    mean = total / connections
+    spread = tl.sqrt(tl.maximum(squares / connections - mean * mean, 0.0))
+    edge, upto = _edge(keys, rest, wanted, -most - 1, most, connections, mean + guess * spread, spread, TAIL)
     last = connections - 1
-    place = column
     if upto > wanted:  # tied: of the weights at the edge those at lower places, in the layer's own order, get −1
-        place = (column % inner) * (connections // inner) + column // inner
-        order = tl.where(keys == edge, place, tl.where(keys < edge, -1, BLOCK))
         low = -1
         while low + 1 < last:
             middle = (low + last) // 2
-            enough = tl.sum((order <= middle).to(tl.int32), axis=0) >= wanted
-            last = tl.where(enough, middle, last)
-            low = tl.where(enough, low, middle)
-    negative = ((keys < edge) | ((keys == edge) & (place <= last))) & (wanted > 0)
-    symbols = tl.where(most < 0x7F800000, tl.where(negative, -scale, scale), float("nan"))
-    tl.store(out + column, symbols.to(TYPE), mask=inside)
+            found = _negatives(keys, 0, edge, middle, connections, inner)
+            if TAIL > 0:
+                found += _negatives(rest, BLOCK, edge, middle, connections, inner)
+            last = tl.where(found >= wanted, middle, last)
+            low = tl.where(found >= wanted, low, middle)
+    _write(out, column, keys, edge, last, upto > wanted, wanted, most, scale, connections, inner, TYPE)
+    if TAIL > 0:
+        behind = BLOCK + tl.arange(0, TAIL)
+        _write(out, behind, rest, edge, last, upto > wanted, wanted, most, scale, connections, inner, TYPE)
 
 
 @triton.jit
-def _edge(keys, wanted, low, high, connections, guess, spread):
+def _write(out, column, keys, edge, last, tied, wanted, most, scale, connections, inner, TYPE: tl.constexpr):
+    """Negative below the edge, and at it up to the last place."""
+    negative = keys <= edge
+    if tied:
+        negative = (keys < edge) | ((keys == edge) & (_place(column, connections, inner) <= last))
+    symbols = tl.where(negative & (wanted > 0), -scale, scale)
+    symbols = tl.where(most < 0x7F800000, symbols, float("nan"))
+    tl.store(out + column, symbols.to(TYPE), mask=column < connections)
+
+
+@triton.jit
+def _place(column, connections, inner):
+    """Where a connection stands in the layer's own order, which ties go by."""
+    return (column % inner) * (connections // inner) + column // inner
+
+
+@triton.jit
+def _negatives(keys, FIRST: tl.constexpr, edge, last, connections, inner):
+    """How many keys lie below the edge, or at it at a place up to the last."""
+    place = _place(FIRST + tl.arange(0, keys.shape[0]), connections, inner)
+    return tl.sum(((keys < edge) | ((keys == edge) & (place <= last))).to(tl.int32), axis=0)
+
+
+@triton.jit
+def _edge(keys, rest, wanted, low, high, connections, guess, spread, TAIL: tl.constexpr):
     """The key with ``wanted`` keys at or below it, or if ties forbid that, the least with more; and how many."""
     under = 0  # keys at or below ``low``: fewer than wanted
     upto = connections  # keys at or below ``high``: enough
@@ -137,17 +190,17 @@ def _edge(keys, wanted, low, high, connections, guess, spread):
             between = (upto - under).to(tl.float32)
             share = ((wanted - under).to(tl.float32) - 0.5) / between
             guess = bottom + share * span
-            width = span * (1.5 * tl.sqrt(between * share * (1 - share)) + 0.25) / between
+            width = span * (tl.sqrt(between * share * (1 - share)) + 0.25) / between
             width = tl.where(between < 16, 0.5 * span / between, width)
-        first = _key(guess - width)
-        second = _key(guess + width)
         third = (high >> 2) - (low >> 2)
         sound = (turn % 4 < 3) & (guess == guess) & (width == width)
-        first = tl.where(sound, first, low + third)
-        second = tl.where(sound, second, high - third)
+        first = tl.where(sound, _key(guess - width), low + third)
+        second = tl.where(sound, _key(guess + width), high - third)
         first = tl.minimum(tl.maximum(first, low + 1), high - 1)
         second = tl.minimum(tl.maximum(second, first), high - 1)
         both = tl.sum((keys <= first).to(tl.int32) + ((keys <= second).to(tl.int32) << 16), axis=0)
+        if TAIL > 0:
+            both += tl.sum((rest <= first).to(tl.int32) + ((rest <= second).to(tl.int32) << 16), axis=0)
         below = both & 0xFFFF
         beneath = both >> 16
         # From the outside in: the second probe first, then the first.
