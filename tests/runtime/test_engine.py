@@ -1,12 +1,13 @@
 """A packed model takes images as people have them, says what it holds, and refuses what it cannot take."""
 
 import runpy
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from equalbits.runtime import NetworkBuilder, PackedModel, load_packed
+from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
 from equalbits.runtime.report import layer_name
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -16,6 +17,12 @@ MAKE = runpy.run_path(str(GOLDEN / "make_packed.py"))
 @pytest.fixture
 def model() -> PackedModel:
     return load_packed(GOLDEN / "residual.ebits")
+
+
+@pytest.mark.skipif(not (shutil.which("cc") and shutil.which("c++")), reason="there is no C compiler here")
+def test_the_native_engine_is_built_where_there_is_a_compiler() -> None:
+    """Otherwise a mistake in its sources would leave it out unnoticed: its own tests are skipped where it is not there."""
+    assert native.BUILT is not None, native.REASON
 
 
 def test_bytes_are_normalised_as_in_training(model: PackedModel) -> None:
