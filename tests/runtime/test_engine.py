@@ -21,7 +21,7 @@ def model() -> PackedModel:
 
 @pytest.mark.skipif(not (shutil.which("cc") and shutil.which("c++")), reason="there is no C compiler here")
 def test_the_native_engine_is_built_where_there_is_a_compiler() -> None:
-    """Otherwise a mistake in its sources would leave it out unnoticed: its own tests are skipped where it is not there."""
+    """Its own tests are skipped where it is not there: a mistake in its sources would pass unnoticed."""
     assert native.BUILT is not None, native.REASON
 
 
