@@ -100,7 +100,7 @@ static void tiles_prepare(const eb_step *step, const uint32_t *planes, uint8_t *
 }
 
 #define EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)
-#define PLACES(entry, vector) (((const __m256i *)(input + (entry) * EB_TILE))[vector])
+#define PLACES(entry, vector) (((const __m256i_u *)(input + (entry) * EB_TILE))[vector])
 
 /* Three entries into the sums of one vector of pixels. The order leaves the compiler no registers to shuffle. */
 #define ADD_THREE(whole, high, v)                                                                                     \
