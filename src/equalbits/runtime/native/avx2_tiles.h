@@ -2,8 +2,8 @@
  *
  * It is the look-up of kernels_avx2.c the other way round: the four bits of a pixel are the place, four bits of two
  * filters choose the table. A table is fetched once for all pixels of a tile. The places of a tile, 128 pixels in a row
- * that goes on over the ends of rows, are gathered once for all filters, (tile, entry, pixel), so that they are read in
- * order and as operands: a look-up takes half the instructions, and nearly no lane is idle. */
+ * that goes on over the ends of rows, are gathered once for all filters, (entry, pixel), so that they are read in order
+ * and as operands: a look-up takes half the instructions, and nearly no lane is idle. */
 enum { VECTORS = EB_TILE / EB_BLOCK, MOST_BYTES = 1 << 27 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -15,14 +15,17 @@ static int64_t plane_bytes(const eb_step *step) { return step->padded_rows * ste
 static void tiles_layout(eb_step *step) {
     const int64_t *field = step->field, quads = (step->group_in + 3) / 4, wide = field[EB_KERNEL_W];
     const int64_t pixels = step->conv_columns * (field[EB_POOL_H] ? 1 : step->conv_rows), entries = entries_of(step);
-    const int64_t tiles = (pixels + EB_TILE - 1) / EB_TILE, strips = field[EB_POOL_H] ? step->conv_rows : 1;
-    if (pixels < EB_BLOCK / 2 || step->singles * 4 > UINT16_MAX ||
-        (double)strips * (double)tiles * (double)tile_bytes(step) + (double)quads * (double)plane_bytes(step) > MOST_BYTES)
+    const int64_t tiles = (pixels + EB_TILE - 1) / EB_TILE, rings = field[EB_GROUPS] * step->blocks;
+    if (pixels < EB_BLOCK / 2 || step->singles * 4 > UINT16_MAX || (double)quads * (double)plane_bytes(step) > MOST_BYTES ||
+        (double)tiles * (double)tile_bytes(step) > MOST_BYTES || (double)rings * (double)step->ring_bytes > MOST_BYTES)
         return;
+    const int64_t at_once = field[EB_POOL_H] ? tiles : 1;
     step->tiles = tiles;
     step->strip = pixels;
-    step->row_bytes = tiles * EB_TILE * EB_BLOCK * 4;
-    step->prepared_bytes = strips * tiles * tile_bytes(step) + quads * plane_bytes(step) + 2 * EB_BLOCK;
+    step->tile_bytes = tile_bytes(step);
+    step->row_bytes = at_once * (EB_TILE * EB_BLOCK * 4 + tile_bytes(step));
+    step->ring_bytes *= rings; /* all filters of a pooled row are counted before the next */
+    step->prepared_bytes = quads * plane_bytes(step) + 4 * EB_BLOCK;
     step->block_bytes = 4 * EB_BLOCK + (step->singles * EB_BLOCK / 2 + 63) / 64 * 64;
     for (int64_t i = 0; i < entries; i++)
         step->offsets[i] = (int32_t)(i % quads * plane_bytes(step) + i / quads % wide * field[EB_DILATION_W] +
@@ -57,45 +60,55 @@ INLINE void take_apart(const uint32_t *words, uint8_t *to, int64_t apart) {
     }
 }
 
-/* An entry's pixels, a window's stride apart, to their tiles; pooled rows start a tile of their own. A piece may be
- * written past its end: what stands there is written later, or never read. */
-INLINE void gather(const int64_t apart, const eb_step *step, const uint8_t *from, uint8_t *to) {
-    const int64_t columns = step->conv_columns, next = tile_bytes(step), pooled = step->field[EB_POOL_H];
-    const int64_t row_apart = step->field[EB_STRIDE_H] * step->padded_columns;
-    int64_t at = 0;
-    for (int64_t row = 0; row < step->conv_rows; row++, from += row_apart) {
-        for (int64_t x = 0; x < columns;) {
-            const int64_t count = least(columns - x, EB_TILE - at);
-            for (int64_t i = 0; i < count && apart == 1; i += EB_BLOCK)
-                _mm256_storeu_si256((__m256i *)(to + at + i), _mm256_loadu_si256((const __m256i *)(from + x + i)));
-            for (int64_t i = 0; i < count && apart != 1; i++) to[at + i] = from[(x + i) * apart];
-            x += count;
-            at += count;
-            if (at == EB_TILE || (pooled && x == columns)) {
-                to += next;
-                at = 0;
-            }
-        }
-    }
-}
-
+/* The four bits of every pixel and quad of channels, a byte each, in planes. */
 static void tiles_prepare(const eb_step *step, const uint32_t *planes, uint8_t *to) {
-    const int64_t columns = step->padded_columns, quads = (step->group_in + 3) / 4, wide = step->field[EB_STRIDE_W];
-    uint8_t *apart = to + step->prepared_bytes - quads * plane_bytes(step) - 2 * EB_BLOCK, eight[8][EB_BLOCK];
+    const int64_t columns = step->padded_columns, quads = (step->group_in + 3) / 4;
+    uint8_t eight[8][EB_BLOCK];
     for (int64_t row = 0; row < step->padded_rows; row++)
         for (int64_t word = 0; word < step->words; word++, planes += columns)
             for (int64_t x = 0; x < columns; x += EB_BLOCK) {
-                uint8_t *at = apart + 8 * word * plane_bytes(step) + row * columns + x;
+                uint8_t *at = to + 8 * word * plane_bytes(step) + row * columns + x;
                 if (8 * word + 8 <= quads) take_apart(planes + x, at, plane_bytes(step));
                 else take_apart(planes + x, eight[0], EB_BLOCK);
                 for (int64_t i = 0; 8 * word + 8 > quads && 8 * word + i < quads; i++)
                     memcpy(at + i * plane_bytes(step), eight[i], EB_BLOCK);
             }
-    for (int64_t entry = 0; entry < entries_of(step); entry++, to += EB_TILE) {
-        const uint8_t *from = apart + step->offsets[entry];
-        if (wide == 1) gather(1, step, from, to);
-        else if (wide == 2) gather(2, step, from, to);
-        else gather(wide, step, from, to);
+}
+
+/* Up to 32 pixels, a window's stride apart. */
+INLINE void copy_chunk(const int64_t apart, const uint8_t *from, uint8_t *to, int64_t count) {
+    const __m256i *at = (const __m256i *)from, even = _mm256_set1_epi16(255);
+    if (apart == 1) _mm256_storeu_si256((__m256i *)to, _mm256_loadu_si256(at));
+    else if (apart == 2) {
+        const __m256i a = _mm256_and_si256(_mm256_loadu_si256(at), even), b = _mm256_and_si256(_mm256_loadu_si256(at + 1), even);
+        _mm256_storeu_si256((__m256i *)to, _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xd8));
+    } else
+        for (int64_t i = 0; i < count; i++) to[i] = from[i * apart];
+}
+
+/* The places of a tile for all entries. Chunks of rows may be written past their end: what stands there is written later,
+ * or never read. */
+static void gather_tile(const eb_step *step, const void *prepared, int64_t tile, void *gathered) {
+    const int64_t apart = step->field[EB_STRIDE_W], columns = step->conv_columns, entries = entries_of(step);
+    const int64_t row_apart = step->field[EB_STRIDE_H] * step->padded_columns;
+    const int64_t start = tile / step->tiles * step->strip + tile % step->tiles * EB_TILE; /* pooled rows are strips */
+    const int64_t pixels = least(step->strip - tile % step->tiles * EB_TILE, EB_TILE);
+    int64_t offset[EB_TILE], place[EB_TILE], length[EB_TILE], chunks = 0;
+    for (int64_t done = 0; done < pixels; done += length[chunks++]) {
+        const int64_t row = (start + done) / columns, x = (start + done) % columns;
+        offset[chunks] = row * row_apart + x * apart;
+        place[chunks] = done;
+        length[chunks] = least(least(columns - x, pixels - done), EB_BLOCK);
+    }
+    uint8_t *to = gathered;
+    for (int64_t entry = 0; entry < entries; entry++, to += EB_TILE) {
+        const uint8_t *from = (const uint8_t *)prepared + step->offsets[entry];
+        if (apart == 1)
+            for (int64_t i = 0; i < chunks; i++) copy_chunk(1, from + offset[i], to + place[i], length[i]);
+        else if (apart == 2)
+            for (int64_t i = 0; i < chunks; i++) copy_chunk(2, from + offset[i], to + place[i], length[i]);
+        else
+            for (int64_t i = 0; i < chunks; i++) copy_chunk(apart, from + offset[i], to + place[i], length[i]);
     }
 }
 
@@ -197,10 +210,10 @@ INLINE void turn(const uint16_t sums[8][EB_TILE], int32_t *counts) {
 }
 
 /* Counts of a tile, for the last one of a strip as far as it goes. */
-static void bits_tile(const eb_step *step, const void *prepared, int64_t tile, const void *packed, int32_t *counts) {
+static void bits_tile(const eb_step *step, const void *gathered, int64_t tile, const void *packed, int32_t *counts) {
     uint16_t sums[EB_BLOCK][EB_TILE] __attribute__((aligned(64)));
     const int64_t vectors = least((step->strip - tile % step->tiles * EB_TILE + EB_BLOCK - 1) / EB_BLOCK, VECTORS);
-    const uint8_t *input = (const uint8_t *)prepared + tile * tile_bytes(step), *weight = (const uint8_t *)packed + 4 * EB_BLOCK;
+    const uint8_t *input = gathered, *weight = (const uint8_t *)packed + 4 * EB_BLOCK;
     switch (vectors) {
     case 4: count_all(4, step, input, weight, sums); break;
     case 3: count_all(3, step, input, weight, sums); break;

@@ -63,7 +63,7 @@ typedef struct {
     void *weights;                            /* packed: group, block, then as the kernel likes */
     int32_t *offsets;                         /* where each packed entry of the weights looks, from the window's first */
     int64_t pairs, singles;                   /* entries of binary weights */
-    int64_t tiles, strip;                     /* counted by tiles: of a strip, and its pixels: a pooled row, or all rows */
+    int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: a pooled row, or all rows */
     int64_t sums, half_sums, quads;           /* of real ones; with Winograd, of the point ½, and fours of columns */
     int signs;                                /* whether these real weights are bits: 1, or 2 words an entry if pruned */
     float *transform;                         /* with Winograd: the input's side, (phase, point, column) */
@@ -87,7 +87,8 @@ typedef struct {
     void (*bits_pack)(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed);
     void (*bits_prepare)(const eb_step *step, const uint32_t *planes, void *prepared);
     void (*bits_row)(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts);
-    void (*bits_tile)(const eb_step *step, const void *prepared, int64_t tile, const void *packed, int32_t *counts);
+    void (*gather_tile)(const eb_step *step, const void *prepared, int64_t tile, void *gathered);
+    void (*bits_tile)(const eb_step *step, const void *gathered, int64_t tile, const void *packed, int32_t *counts);
     /* Real: EB_BLOCK sums for each pixel, of entries at `offsets` from the pixel's own; pixels stand `apart`. */
     void (*real_row)(const int32_t *offsets, int64_t count, const float *input, int64_t apart, const float *packed,
                      int64_t pixels, float *sums);

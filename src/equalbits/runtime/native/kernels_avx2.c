@@ -238,6 +238,7 @@ const eb_kernels eb_kernels_avx2 = {
     .bits_pack = bits_pack,
     .bits_prepare = bits_prepare,
     .bits_row = bits_row,
+    .gather_tile = gather_tile,
     .bits_tile = bits_tile,
     .real_row = real_row,
     .signed_row = signed_row,

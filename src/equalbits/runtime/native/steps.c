@@ -15,6 +15,7 @@ int64_t eb_step_units(const eb_step *step) {
     if (kind == EB_COPY || kind == EB_FILL) return 1;
     if (step->quads) return step->out.rows; /* a row of the image is made ready once for all blocks */
     if (by_tiles(step)) return step->field[EB_GROUPS] * step->blocks * step->tiles;
+    if (step->tiles) return step->out.rows;
     return (by_filters(step) ? step->field[EB_GROUPS] * step->blocks : blocks) * step->out.rows;
 }
 
@@ -105,6 +106,17 @@ static void winograd_row(const eb_context *context, const eb_step *step, int64_t
     }
 }
 
+/* Tiles of a row that will be pooled. They are gathered for the first block of a group, and stay for the others. */
+static void count_pooled_row(const eb_context *context, const eb_step *step, int64_t block, int64_t row, int32_t *counts) {
+    const eb_kernels *kernels = context->plan->kernels;
+    char *gathered = (char *)(counts + step->tiles * EB_TILE * EB_BLOCK);
+    for (int64_t i = 0; i < step->tiles; i++, gathered += step->tile_bytes, counts += EB_TILE * EB_BLOCK) {
+        const int64_t tile = row * step->tiles + i;
+        if (block % step->blocks == 0) kernels->gather_tile(step, prepared_of(context, step, block), tile, gathered);
+        kernels->bits_tile(step, gathered, tile, packed_of(step, block), counts);
+    }
+}
+
 /* Make a row of numbers and send it through the chain. */
 static void run_row(const eb_context *context, const eb_step *step, int64_t block, int64_t row, eb_row *target) {
     const eb_kernels *kernels = context->plan->kernels;
@@ -112,10 +124,8 @@ static void run_row(const eb_context *context, const eb_step *step, int64_t bloc
     int32_t *counts = (int32_t *)context->own;
     switch (step->field[EB_KIND]) {
     case EB_CONV_BITS:
-        if (!step->tiles) kernels->bits_row(step, prepared_of(context, step, block), row, packed_of(step, block), counts);
-        for (int64_t tile = 0; tile < step->tiles; tile++)
-            kernels->bits_tile(step, prepared_of(context, step, block), row * step->tiles + tile, packed_of(step, block),
-                               counts + tile * EB_TILE * EB_BLOCK);
+        if (step->tiles) count_pooled_row(context, step, block, row, counts);
+        else kernels->bits_row(step, prepared_of(context, step, block), row, packed_of(step, block), counts);
         chain_counts(context, step, row, 0, block, target, counts);
         return;
     case EB_CONV_REAL:
@@ -217,7 +227,8 @@ static void call_in_weights(const eb_step *step, int64_t block, int64_t row) {
 static void run_tile(const eb_context *context, const eb_step *step, int64_t tile, int64_t block) {
     const int64_t columns = step->out.columns, left = step->strip - tile * EB_TILE, pixels = left < EB_TILE ? left : EB_TILE;
     int32_t *counts = (int32_t *)context->own;
-    context->plan->kernels->bits_tile(step, prepared_of(context, step, block), tile, packed_of(step, block), counts);
+    const void *gathered = counts + EB_TILE * EB_BLOCK;
+    context->plan->kernels->bits_tile(step, gathered, tile, packed_of(step, block), counts);
     for (int64_t done = 0, count; done < pixels; done += count) {
         const int64_t row = (tile * EB_TILE + done) / columns, x = (tile * EB_TILE + done) % columns;
         count = columns - x < pixels - done ? columns - x : pixels - done;
@@ -227,6 +238,17 @@ static void run_tile(const eb_context *context, const eb_step *step, int64_t til
         if (target.out) target.out += x * target.apart;
         if (target.bits) target.bits += x;
         chain_counts(context, step, row, x, block, &target, counts + done * EB_BLOCK);
+    }
+}
+
+/* Units [from, to): for each tile, all blocks. A tile is gathered once for the blocks of a group. */
+static void run_tiles(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    const int64_t blocks = step->field[EB_GROUPS] * step->blocks;
+    void *gathered = (int32_t *)context->own + EB_TILE * EB_BLOCK;
+    for (int64_t i = from; i < to; i++) {
+        if (i == from || i % step->blocks == 0)
+            context->plan->kernels->gather_tile(step, prepared_of(context, step, i % blocks), i / blocks, gathered);
+        run_tile(context, step, i / blocks, i % blocks);
     }
 }
 
@@ -270,10 +292,8 @@ void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, i
         copy_axis(field, (const float *)eb_value_at(context, field[EB_IN]) + field[EB_FROM_OFFSET],
                   (float *)eb_value_at(context, field[EB_OUT]) + field[EB_TO_OFFSET], 0);
     else if (step->quads) run_rows(context, step, 0, step->blocks, from, to);
-    else if (by_tiles(step)) {
-        const int64_t blocks = field[EB_GROUPS] * step->blocks;
-        for (; from < to; from++) run_tile(context, step, from / blocks, from % blocks);
-    }
+    else if (by_tiles(step)) run_tiles(context, step, from, to);
+    else if (step->tiles) run_rows(context, step, 0, field[EB_GROUPS] * step->blocks, from, to);
     else
         while (from < to) { /* the rest of a block, as far as it goes */
             int64_t block = from / rows, end = (block + 1) * rows < to ? (block + 1) * rows : to;
