@@ -13,7 +13,7 @@ from torch.nn import functional as nnf
 
 import equalbits
 from equalbits.functional import clipped, normed_sum, sign_symbols
-from equalbits.functional.normed_sum import _backward_op, _forward_op, plain_forward
+from equalbits.functional.normed_sum import _backward_op, _forward_op, move_statistics, plain_forward
 
 SHAPES = ((7, 3), (4, 10, 3, 2), (3, 16, 2, 2))
 
@@ -176,3 +176,12 @@ assert _gpu_for(torch.ones(1)) is None
         [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_running_statistics_move_as_those_of_torchs_batch_norm() -> None:
+    norm, c = nn.BatchNorm2d(3, momentum=0.3), torch.randn(4, 3, 5, 5)
+    mean, variance = norm.running_mean.clone(), norm.running_var.clone()
+    norm(c)
+    _, _, batch_mean, batch_variance = normed_sum(c, None, norm.weight, norm.bias)
+    move_statistics(mean, variance, batch_mean, batch_variance, 0.3, 100 / 99)
+    torch.testing.assert_close((mean, variance), (norm.running_mean, norm.running_var))

@@ -14,7 +14,7 @@ from torch.nn import functional as nnf
 
 import equalbits
 from equalbits.functional import normed_sum, sign_symbols, weighted
-from equalbits.functional.normed_sum import _gpu_for, _pack, as_rows, plain_backward, plain_forward
+from equalbits.functional.normed_sum import _gpu_for, _pack, as_rows, move_statistics, plain_backward, plain_forward
 
 #: A binary ResNet-18's at batch 128, as (batch, channel, height, width), and odd ones that fill no tile.
 REAL_SHAPES = ((128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4), (3, 70, 5, 7), (77, 10))
@@ -81,10 +81,21 @@ def sizes_that_fill_tiles_and_sizes_that_do_not(device: str) -> None:
 def strips_of_several_tiles(device: str) -> None:
     from equalbits.functional import normed_sum_gpu
 
-    usual, normed_sum_gpu._STRIPS = normed_sum_gpu._STRIPS, 3
+    usual = normed_sum_gpu._SUM_FORWARD, normed_sum_gpu._SUM_BACKWARD
+    normed_sum_gpu._SUM_FORWARD, normed_sum_gpu._SUM_BACKWARD = (1024, 3), (512, 3)
     for shape in ((2, 64, 8, 8), (2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
         same(shape, shape[1], torch.float32, (True, True, True), device)
-    normed_sum_gpu._STRIPS = usual
+    normed_sum_gpu._SUM_FORWARD, normed_sum_gpu._SUM_BACKWARD = usual
+
+
+def running_statistics(device: str) -> None:
+    from equalbits.functional import normed_sum_gpu
+
+    moved = [torch.randn(300, generator=torch.Generator().manual_seed(seed)).to(device) for seed in range(4)]
+    expected = [tensor.clone() for tensor in moved]
+    normed_sum_gpu.move_statistics(*moved, 0.1, 1.5)
+    move_statistics._init_fn(*expected, 0.1, 1.5)
+    torch.testing.assert_close(moved, expected)
 
 
 def halves(device: str) -> None:
@@ -111,6 +122,7 @@ LAWS: dict[str, Callable[[str], None]] = {
         strips_of_several_tiles,
         halves,
         means_far_from_zero,
+        running_statistics,
     )
 }
 

@@ -12,7 +12,7 @@ from torch.nn import functional as nnf
 from equalbits.models import BinaryLayers, blocks, create_model
 from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock
 from equalbits.models.shufflenet import ShuffleUnit
-from equalbits.nn import BiHalf, SignActivation, normed
+from equalbits.nn import BiHalf, SignActivation
 
 ONE_BIT = BinaryLayers(BiHalf(), SignActivation())
 REAL_INPUTS = BinaryLayers(BiHalf())
@@ -157,18 +157,3 @@ def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
     for (name, mine), theirs in zip(plain.named_buffers(), fused.buffers(), strict=True):
         torch.testing.assert_close(mine, theirs, msg=name)
     torch.testing.assert_close(plain(images), fused(images))
-
-
-def test_running_statistics_that_wait_move_as_those_that_do_not() -> None:
-    norms = [nn.BatchNorm2d(2), nn.BatchNorm2d(3, momentum=0.3)]
-    waiting = copy.deepcopy(norms)
-    images = [torch.randn(4, 2, 3, 3), torch.randn(5, 3, 2, 2)]
-    for norm, some in zip(norms, images, strict=True):
-        norm(some)
-    normed.gather_statistics()
-    for norm, some in zip(waiting, images, strict=True):
-        normed.norm_and_add(norm, some, slope=None, residual=None)
-        assert (norm.running_mean == 0).all()
-    normed.move_statistics()
-    for norm, other in zip(norms, waiting, strict=True):
-        torch.testing.assert_close(norm.state_dict(), other.state_dict())

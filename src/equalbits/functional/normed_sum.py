@@ -197,3 +197,25 @@ def _differentiate(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -
 
 
 _forward_op.register_autograd(_differentiate, setup_context=_remember)
+
+
+@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running_mean", "running_var"))
+def move_statistics(
+    running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, momentum: float, unbiasing: float
+) -> None:
+    """Move running statistics towards a batch's as torch's batch norm does, both in one launch on a GPU."""
+    running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    running_var.lerp_((variance * unbiasing).to(running_var.dtype), momentum)
+
+
+@move_statistics.register_kernel("cuda")
+def _(running_mean: Tensor, running_var: Tensor, *others: Any) -> None:
+    gpu = _gpu_for(running_mean)
+    (gpu.move_statistics if gpu else move_statistics._init_fn)(running_mean, running_var, *others)
+
+
+@move_statistics.register_fake
+def _(
+    running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, momentum: float, unbiasing: float
+) -> None:
+    return None

@@ -15,12 +15,13 @@ from equalbits.functional.normed_sum import as_rows, from_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-_TILE = 2048  # entries a program holds at once: one load of 16 bytes for each thread of 8 warps, and one byte of bits
+_TILE = 2048  # entries a program holds at once: two loads of 16 bytes for each thread of 4 warps, and two bytes of bits
 _COLUMNS = 64  # channels in a tile: a line of 128 bytes in 16-bit input
-_STRIPS = 512  # programs in a pass that sums: nearly four to each processor of a large GPU
+_SUM_FORWARD = (4096, 264)  # entries of a tile and programs where it sums: two to each processor of a large GPU
+_SUM_BACKWARD = (2048, 528)  # it holds more for each entry
 _JOINED = 8  # channels to a program that joins the strips: 32 bytes of each strip, the least a GPU reads
 
-_WARPS = {"num_warps": 8, "enable_fp_fusion": True}
+_WARPS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 def forward(
@@ -30,8 +31,8 @@ def forward(
     rows = as_rows(c)
     count, channels = rows.shape
     added = None if residual is None else as_rows(residual)
-    strips, tiles, tile = _strips(count, channels)
-    sums, join, write = _settings(4, count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
+    strips, tiles, tile = _strips(count, channels, *_SUM_FORWARD)
+    sums, join, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((4, strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
     y = torch.empty_like(rows)
@@ -41,7 +42,7 @@ def forward(
     with torch.cuda.device_of(c):
         kernels.sum_forward[(strips, blocks)](rows, slope, partial, count, tiles, **sums)
         kernels.join_forward[(triton.cdiv(channels, _JOINED),)](partial, stats, count, tiles, strips, eps, **join)
-        kernels.write_forward[(triton.cdiv(count, tile["ROWS"]), blocks)](
+        kernels.write_forward[(triton.cdiv(count, write["ROWS"]), blocks)](
             rows, slope, weight, bias, added, stats, y, s, near, count, **write
         )
     return from_rows(y, c), rows.new_empty(0) if s is None else from_rows(s, c), near, stats
@@ -54,8 +55,8 @@ def backward(
     rows = as_rows(c)
     count, channels = rows.shape
     of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))
-    strips, tiles, tile = _strips(count, channels)
-    sums, join, write = _settings(8, count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
+    strips, tiles, tile = _strips(count, channels, *_SUM_BACKWARD)
+    sums, join, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((3, strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
     g_affine = torch.empty((2, channels), dtype=torch.float32, device=c.device)
@@ -70,29 +71,36 @@ def backward(
         kernels.join_backward[(triton.cdiv(channels, _JOINED),)](
             partial, stats, slope, weight, factors, g_affine, g_slope, count, strips, **join
         )
-        kernels.write_backward[(triton.cdiv(count, tile["ROWS"]), blocks)](
+        kernels.write_backward[(triton.cdiv(count, write["ROWS"]), blocks)](
             of_y if total is None else total, rows, slope, stats, factors, g_c, count, **write
         )
     return rows.new_empty(0) if total is None else from_rows(total, c), from_rows(g_c, c), g_affine, g_slope
 
 
-def _strips(count: int, channels: int) -> tuple[int, int, dict[str, int]]:
+def move_statistics(
+    running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, momentum: float, unbiasing: float
+) -> None:
+    """As the operator of that name."""
+    block = 256
+    with torch.cuda.device_of(running_mean):
+        kernels.move_statistics[(triton.cdiv(len(mean), block),)](
+            running_mean, running_var, mean, variance, momentum, unbiasing, len(mean), BLOCK=block, num_warps=4
+        )
+
+
+def _strips(count: int, channels: int, entries: int, programs: int) -> tuple[int, int, dict[str, int]]:
     """How many strips of rows there are, of how many tiles each, and the shape of a tile."""
     columns = min(_COLUMNS, max(8, triton.next_power_of_2(channels)))
-    rows = _TILE // columns
-    wanted = max(1, _STRIPS // triton.cdiv(channels, columns))
+    rows = entries // columns
+    wanted = max(1, programs // triton.cdiv(channels, columns))
     tiles = triton.cdiv(triton.cdiv(count, rows), wanted)
     return triton.cdiv(count, rows * tiles), tiles, {"C": channels, "ROWS": rows, "COLUMNS": columns}
 
 
-def _settings(warps: int, count: int, strips: int, tiles: int, tile: dict[str, int]) -> tuple[dict[str, int], ...]:
-    """What the kernels that sum, that join and that write are compiled for.
-
-    Four programs that sum share a processor's registers, so that all strips run at once.
-    """
+def _settings(count: int, strips: int, tiles: int, tile: dict[str, int]) -> tuple[dict[str, int], ...]:
+    """What the kernels that sum, that join and that write are compiled for."""
     whole = tile["C"] % tile["COLUMNS"] == 0
-    sums = tile | _WARPS | {"num_warps": warps, "EVEN": whole and count % (tile["ROWS"] * tiles) == 0}
-    if not torch.version.hip:
-        sums["maxnreg"] = 512 // warps
-    join = tile | _WARPS | {"STRIPS": triton.next_power_of_2(strips), "COLUMNS": _JOINED}
-    return sums, join, tile | _WARPS | {"EVEN": whole and count % tile["ROWS"] == 0}
+    sums = tile | _WARPS | {"EVEN": whole and count % (tile["ROWS"] * tiles) == 0}
+    join = tile | {"STRIPS": triton.next_power_of_2(strips), "COLUMNS": _JOINED, "num_warps": 8}
+    rows = _TILE // tile["COLUMNS"]
+    return sums, join, tile | _WARPS | {"ROWS": rows, "EVEN": whole and count % rows == 0}

@@ -21,7 +21,6 @@ from torch import Tensor
 
 LONGEST = 32768  # connections whose keys one program holds
 _SHORT = 1024  # rows up to here share a launch, or two: what a program wastes on a shorter row is little
-_REGISTERS = 65536  # of a processor
 
 _TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
@@ -80,7 +79,8 @@ def _kind(layer: Layer) -> Kind:
     tail = 0
     if connections > _SHORT and connections - block // 2 <= block // 4:
         block, tail = block // 2, max(32, triton.next_power_of_2(connections - block // 2))
-    return Kind(block, tail, warps=min(32, max(1, block // 256)), dtype=layer.out.dtype)
+    warps = 1 if block == 128 else max(4, min(16, block // 512))
+    return Kind(block, tail, warps, layer.out.dtype)
 
 
 def _records(layer: Layer) -> list[list[int]]:

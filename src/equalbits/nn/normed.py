@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from equalbits.functional.normed_sum import normed_sum
+from equalbits.functional.normed_sum import move_statistics, normed_sum
 from equalbits.nn.layers import BinaryConv2d
 from equalbits.nn.quantizers import SignActivation
 
@@ -39,36 +39,11 @@ def _is_usual(norm: nn.Module) -> bool:
     return usual and norm.momentum is not None
 
 
-class _Notes:
-    """Running statistics that wait to be moved all at once."""
-
-    waiting: list[tuple[Tensor, Tensor, float]] | None = None
-
-
-def gather_statistics() -> None:
-    """Have the norms' running statistics wait until :func:`move_statistics`: a launch for all instead of two each."""
-    _Notes.waiting = []
-
-
-def move_statistics() -> None:
-    """Move what has waited since :func:`gather_statistics`, as torch's batch norm does."""
-    waiting, _Notes.waiting = _Notes.waiting, None
-    for momentum in dict.fromkeys(momentum for _, _, momentum in waiting or ()):
-        running = [mine for mine, _, its in waiting or () if its == momentum]
-        latest = [theirs for _, theirs, its in waiting or () if its == momentum]
-        torch._foreach_mul_(running, 1 - momentum)
-        torch._foreach_add_(running, latest, alpha=momentum)
-
-
 def _note(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
-    """Move the running statistics as torch's batch norm does, now or later."""
+    """Move the running statistics as torch's batch norm does."""
     assert norm.momentum is not None and norm.running_mean is not None and norm.running_var is not None
-    unbiased = variance.detach() * (count / (count - 1))
     with torch.no_grad():
-        for running, latest in ((norm.running_mean, mean.detach()), (norm.running_var, unbiased)):
-            if _Notes.waiting is None:
-                running.lerp_(latest.to(running.dtype), norm.momentum)
-            else:
-                _Notes.waiting.append((running, latest, norm.momentum))
+        running = norm.running_mean, norm.running_var
+        move_statistics(*running, mean.detach(), variance.detach(), norm.momentum, count / (count - 1))
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)

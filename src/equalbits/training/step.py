@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 
 from equalbits.nn import Bits, acting_layers, after_step_, bop_parameters
 from equalbits.nn.moments import penalty
-from equalbits.nn.normed import gather_statistics, move_statistics
 from equalbits.nn.ranked_ahead import rank_ahead
 from equalbits.optim import BalancedBop, Bop, Together
 from equalbits.training import distributed
@@ -139,10 +138,7 @@ class Step:
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of some images, and what :func:`count_guesses` counts of them."""
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
-            gather_statistics()
             logits = self.model(images)
-        with torch.no_grad():
-            move_statistics()
         logits = logits.float()
         loss = self.loss(logits, labels, images)
         counts = count_guesses(logits, labels, loss * len(labels))
