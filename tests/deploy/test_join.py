@@ -1,5 +1,7 @@
 """Steps that packing joins or moves give the model's answers, and leave alone what others read."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 from equalbits.analysis import summarize
 from equalbits.deploy import pack
+from equalbits.runtime import load_packed
 
 
 def kinds(model: nn.Module, *shape: int) -> list[str]:
@@ -72,3 +75,14 @@ def test_a_value_that_others_read_stays_as_it_is() -> None:
     images = torch.randn(2, 3, 4, 4)
     packed = pack(ReadTwice().eval(), images)
     assert [operation.kind for operation in packed.network.operations][:2] == ["conv", "affine"]
+
+
+def test_layers_whose_names_a_file_cannot_hold_get_others(tmp_path: Path) -> None:
+    layers = {"a b": nn.Conv2d(3, 4, 3), "c=d": nn.PReLU(4), "c:d": nn.PReLU(4), "7": nn.Conv2d(4, 2, 1)}
+    layers["c:d"].weight.data.fill_(0.5)
+    model, images = nn.Sequential(*layers.values(), nn.Flatten()), torch.randn(2, 3, 5, 5)
+    model._modules = {**layers, "flat": nn.Flatten()}
+    packed = pack(model, images)
+    packed.save(tmp_path / "net.ebits")
+    assert {"a_b.weight", "c_d.slope", "c_d~2.slope", "7.bias"} <= set(packed.network.tensors)
+    np.testing.assert_array_equal(load_packed(tmp_path / "net.ebits")(images.numpy()), packed(images.numpy()))

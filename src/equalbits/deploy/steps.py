@@ -1,6 +1,7 @@
 """What tracing makes of a model before it is written: steps in a row, each an operation of the packed file."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,9 @@ from equalbits.runtime import Network, Operation
 from equalbits.runtime.operations import KINDS, Shape
 
 Arrays = dict[str, NDArray[Any]]
+
+#: What a name in a packed file cannot hold, and a torch module's can.
+_UNNAMEABLE = re.compile(r"[\s=:]")
 
 
 class PackError(ValueError):
@@ -102,7 +106,8 @@ def to_network(steps: Steps, **header: Any) -> Network:
     tensors: Arrays = {}
     operations = []
     for step in steps.rows:
-        names = {part: _stored(tensors, f"{step.layer}.{part}", array) for part, array in step.arrays.items()}
+        layer = _UNNAMEABLE.sub("_", step.layer)
+        names = {part: _stored(tensors, f"{layer}.{part}", array) for part, array in step.arrays.items()}
         operations.append(Operation.of(step.kind, step.inputs, names, step.settings))
     return Network(steps.input_shape, tuple(operations), tensors, **header)
 
