@@ -48,7 +48,7 @@ static inline vec v_from_counts(const void *constant, const void *count) {
 
 #include "simd.h"
 
-enum { PAIRS = 4, LOOKUPS = 63, SUM_TILE = 3 };
+enum { PAIRS = 4, LOOKUPS = 63, SUM_TILE = 3, AHEAD = 1024 };
 
 /* Unrolled, so that the sums stay in registers. */
 #define EACH_PAIR _Pragma("GCC unroll 4") for (int p = 0; p < pairs; p++)
@@ -214,6 +214,10 @@ INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, 
     EACH_PIXEL EACH s[p][i] = _mm256_setzero_ps();
     for (int64_t k = 0; k < count; k++, weight += EB_BLOCK) {
         __m256 a[SUM_TILE];
+        if (pixels == 1) { /* every weight is read once, from afar */
+            _mm_prefetch((const char *)(weight + AHEAD), _MM_HINT_T0);
+            _mm_prefetch((const char *)(weight + AHEAD + 16), _MM_HINT_T0);
+        }
         EACH_PIXEL a[p] = _mm256_broadcast_ss(input + offsets[k] + p * apart);
         EACH {
             const __m256 w = _mm256_loadu_ps(weight + i * LANES);

@@ -46,7 +46,7 @@ static inline vec v_from_counts(const void *constant, const void *count) {
 
 #include "simd.h"
 
-enum { TILE = 7, SUM_TILE = 14 }; /* pixels that are counted or summed together: they fill the registers */
+enum { TILE = 7, SUM_TILE = 14, AHEAD = 1024 }; /* pixels that are counted or summed together: they fill the registers */
 
 /* Unrolled, so that the sums stay in registers. */
 #define EACH_PIXEL _Pragma("GCC unroll 14") for (int p = 0; p < pixels; p++)
@@ -189,6 +189,10 @@ INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, 
     EACH_PIXEL s[p][0] = s[p][1] = _mm512_setzero_ps();
     for (int64_t k = 0; k < count; k++, weight += EB_BLOCK) {
         const float *from = input + offsets[k];
+        if (pixels == 1) { /* every weight is read once, from afar */
+            _mm_prefetch((const char *)(weight + AHEAD), _MM_HINT_T0);
+            _mm_prefetch((const char *)(weight + AHEAD + 16), _MM_HINT_T0);
+        }
         const __m512 w0 = _mm512_load_ps(weight), w1 = _mm512_load_ps(weight + 16);
         EACH_PIXEL {
             const __m512 a = _mm512_set1_ps(from[p * apart]);

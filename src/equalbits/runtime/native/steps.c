@@ -92,6 +92,12 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
                           sums);
 }
 
+static void move_along(eb_row *target, int64_t pixels) {
+    if (target->residual) target->residual += pixels * target->apart;
+    if (target->out) target->out += pixels * target->apart;
+    if (target->bits) target->bits += pixels;
+}
+
 /* A row by Winograd's way, a few quads at a time: what a piece needs stays close. */
 static void winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target) {
     const int64_t pixels = target.pixels;
@@ -100,9 +106,7 @@ static void winograd_row(const eb_context *context, const eb_step *step, int64_t
         target.pixels = pixels - x < PIECE ? pixels - x : PIECE;
         eb_winograd_sums(context, step, x / 4, (target.pixels + 3) / 4);
         context->plan->kernels->chain_reals(&step->chain, &target, (const float *)context->own);
-        if (target.residual) target.residual += PIECE * target.apart;
-        if (target.out) target.out += PIECE * target.apart;
-        if (target.bits) target.bits += PIECE;
+        move_along(&target, PIECE);
     }
 }
 
@@ -234,9 +238,7 @@ static void run_tile(const eb_context *context, const eb_step *step, int64_t til
         count = columns - x < pixels - done ? columns - x : pixels - done;
         eb_row target = block_row(step, block, count);
         point_at_values(context, step, row, &target);
-        if (target.residual) target.residual += x * target.apart;
-        if (target.out) target.out += x * target.apart;
-        if (target.bits) target.bits += x;
+        move_along(&target, x);
         chain_counts(context, step, row, x, block, &target, counts + done * EB_BLOCK);
     }
 }
