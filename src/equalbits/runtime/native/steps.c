@@ -182,13 +182,6 @@ static void pool_ring(const eb_context *context, const eb_step *step, const floa
     context->plan->kernels->chain_reals(&after, &target, (float *)context->own);
 }
 
-/* Call in the places a row of the answer will be written to. */
-static void call_in_row(const eb_context *context, const eb_step *step, int64_t row) {
-    const char *out = eb_value_at(context, step->field[EB_OUT]);
-    const int64_t bytes = step->out.columns * step->out.channels * 4;
-    for (int64_t at = row * bytes; out && at < (row + 1) * bytes; at += 64) __builtin_prefetch(out + at, 1);
-}
-
 /* Rows of a pooled convolution. Each row of the convolution is made and pooled along once, and kept while needed. */
 static void run_pooled(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                        int64_t to) {
@@ -201,7 +194,6 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
     for (int64_t row = from; row < to; row++) {
         int64_t top, bottom;
         inside(row * field[EB_POOL_STRIDE_H] - field[EB_POOL_TOP], field[EB_POOL_H], step->conv_rows, &top, &bottom);
-        call_in_row(context, step, row);
         for (made = row == from || made < top ? top : made; made < bottom; made++) {
             if (step->quads) eb_winograd_lines(context, step, made, &lines);
             for (int64_t i = 0; i < blocks; i++) {
