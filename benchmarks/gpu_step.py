@@ -50,18 +50,16 @@ class ReleasedBiHalf(WeightQuantizer):
         return symbols.view(latents.shape)
 
 
-def ways(net: str, binary_inputs: bool, loader: Loader) -> dict[str, Callable[[], None]]:
+def ways(net: str, binary_inputs: bool, loader: Loader, wanted: list[str]) -> dict[str, Callable[[], None]]:
     """What runs STEPS steps of each way."""
-    found: dict[str, Callable[[], None]] = {}
     inputs = "sign" if binary_inputs else None
-    found["released"] = eager(net, ReleasedBiHalf(), inputs, loader)
-    for name, weights, activations in (
-        ("real", None, nn.Identity() if binary_inputs else None),
-        ("sign", "sign", inputs),
-        ("bihalf", "bihalf", inputs),
-    ):
-        found[name] = captured(net, weights, activations, loader)
-    return found
+    makers = {
+        "released": lambda: eager(net, ReleasedBiHalf(), inputs, loader),
+        "real": lambda: captured(net, None, nn.Identity() if binary_inputs else None, loader),
+        "sign": lambda: captured(net, "sign", inputs, loader),
+        "bihalf": lambda: captured(net, "bihalf", inputs, loader),
+    }
+    return {way: makers[way]() for way in wanted}
 
 
 def make_step(net: str, weights: object, inputs: object, config: TrainConfig) -> Step:
@@ -112,33 +110,41 @@ def main() -> None:
     parser.add_argument("result", nargs="?", help="where to write the JSON")
     parser.add_argument("--nets", default=",".join(NETS), help=f"of {', '.join(NETS)}")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--ways", default="released,real,sign,bihalf", help="which of them; bihalf must be there")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_step: there is no CUDA device to measure")
     data = load_dataset(f"synthetic:3x32x32:10:{128 * (STEPS + 1)}", split="train", device="cuda")
     loader = Loader(data, batch_size=128, shuffle=True, augment=True)
-    rows = {}
-    print(f"{'ms a step':<16}{'released':>10}{'real':>9}{'sign':>9}{'bihalf':>9}  released/ours  ours/real")
+    made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
+    facts = {"what": "ms per optimizer step, batch 128", **made, "steps": STEPS, "rounds": options.rounds}
+    wanted, rows = options.ways.split(","), {}
+    print(f"{'ms a step':<16}" + "".join(f"{way:>10}" for way in wanted) + "   released/ours  ours/real")
     for name in options.nets.split(","):
-        runs = ways(*NETS[name], loader)
-        for run in runs.values():
-            run()
-        times: dict[str, list[float]] = {way: [] for way in runs}
-        for _ in range(options.rounds):
-            for way, run in runs.items():
-                times[way].append(milliseconds(run))
-        middle = {way: statistics.median(found) for way, found in times.items()}
-        gain, cost = middle["released"] / middle["bihalf"], middle["bihalf"] / middle["real"]
-        numbers = f"{middle['released']:>10.2f}" + "".join(f"{middle[w]:>9.3f}" for w in ("real", "sign", "bihalf"))
-        print(f"{name:<16}{numbers}{gain:>13.1f}×{cost:>10.3f}", flush=True)
-        rows[name] = {"median_ms": middle, "all_ms": times}
-        del runs
-        gc.collect()
-        torch.cuda.empty_cache()
-    if options.result:
-        made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
-        facts = {"what": "ms per optimizer step, batch 128", **made, "steps": STEPS, "rounds": options.rounds}
-        Path(options.result).write_text(json.dumps({**facts, "nets": rows}, indent=1) + "\n")
+        rows[name] = measured(ways(*NETS[name], loader, wanted), options.rounds)
+        middle = rows[name]["median_ms"]
+        ratios = [f"{middle[a] / middle[b]:.3f}" if {a, b} <= set(wanted) else "" for a, b in RATIOS]
+        print(f"{name:<16}" + "".join(f"{middle[way]:>10.3f}" for way in wanted) + "".join(f"{r:>14}" for r in ratios))
+        sys.stdout.flush()
+        if options.result:  # after each net: they take minutes
+            Path(options.result).write_text(json.dumps({**facts, "nets": rows}, indent=1) + "\n")
+
+
+RATIOS = (("released", "bihalf"), ("bihalf", "real"))
+
+
+def measured(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, object]]:
+    """Median and all times of each way, taken in turns."""
+    for run in runs.values():
+        run()
+    times: dict[str, list[float]] = {way: [] for way in runs}
+    for _ in range(rounds):
+        for way, run in runs.items():
+            times[way].append(milliseconds(run))
+    runs.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {"median_ms": {way: statistics.median(found) for way, found in times.items()}, "all_ms": dict(times)}
 
 
 if __name__ == "__main__":

@@ -142,11 +142,13 @@ def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
     torch.manual_seed(0)
     make = functools.partial(PReLUBlock, ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
     stem = {"conv": nn.Conv2d(8, 8, 1), "prelu": nn.PReLU(8), "norm": nn.BatchNorm2d(8)}
-    plain = nn.Sequential(
-        blocks.NormedConv(OrderedDict(stem)),
-        blocks.PReLUBlocks(make(), make(), make()),
-        blocks.NormedConv(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
-    ).double()
+    rows = {
+        "stem": blocks.NormedConv(OrderedDict(stem)),
+        "stage": blocks.PReLUBlocks(make(), make(), make()),
+        "relu": nn.ReLU(),
+        "last": blocks.NormedConv(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
+    }
+    plain = blocks.ResidualNetwork(rows).double()
     fused, images = copy.deepcopy(plain), torch.randn(4, 8, 5, 5, dtype=torch.float64)
     weights = torch.arange(800, dtype=torch.float64).view(4, 8, 5, 5).sin()
     (plain(images) * weights).sum().backward()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
+from equalbits.models import create_model
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet
 from equalbits.training import InterruptedTraining, NonFiniteError, OptimizerConfig, load_checkpoint, train, train_stack
 
@@ -233,3 +234,18 @@ print([record.train.total for record in history.epochs])
 def test_auto_goes_on_without_capture_where_the_net_does_not_allow_it() -> None:
     done = subprocess.run([sys.executable, "-c", AWKWARD], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[84, 84]", done.stderr
+
+
+@pytest.mark.parametrize("speed", ["compiled", "captured"])
+def test_a_binary_resnet_in_fused_passes_trains_as_a_plain_one(speed: str, make_config) -> None:
+    """Its signs make two runs part in the end, so only the first steps are held against each other."""
+    histories = []
+    for way in ("plain", speed):
+        torch.manual_seed(0)
+        net = create_model("resnet18", num_classes=4, in_channels=1, image_size=8, width=0.25, input_quantizer="sign")
+        history = train(net.cuda(), make_loader(32), make_config(epochs=3, speed=way, precision="fp32"))
+        histories.append((net, [epoch.train.loss for epoch in history.epochs]))
+    (plain, losses), (fused, others) = histories
+    torch.testing.assert_close(losses, others, rtol=0.03, atol=0.03)
+    for (name, mine), theirs in zip(plain.named_buffers(), fused.buffers(), strict=True):
+        torch.testing.assert_close(mine.float(), theirs.float(), rtol=0.2, atol=0.2, msg=name)

@@ -199,23 +199,13 @@ def _differentiate(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -
 _forward_op.register_autograd(_differentiate, setup_context=_remember)
 
 
-@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running_mean", "running_var"))
-def move_statistics(
-    running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, momentum: float, unbiasing: float
-) -> None:
-    """Move running statistics towards a batch's as torch's batch norm does, both in one launch on a GPU."""
-    running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-    running_var.lerp_((variance * unbiasing).to(running_var.dtype), momentum)
-
-
-@move_statistics.register_kernel("cuda")
-def _(running_mean: Tensor, running_var: Tensor, *others: Any) -> None:
-    gpu = _gpu_for(running_mean)
-    (gpu.move_statistics if gpu else move_statistics._init_fn)(running_mean, running_var, *others)
+@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running",))
+def move_statistics(running: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float) -> None:
+    """Move running statistics towards a batch's times their factors, of a whole net in a few launches."""
+    wide = [tensor.to(mine.dtype) for tensor, mine in zip(latest, running, strict=True)]
+    torch._foreach_lerp_(running, torch._foreach_mul(wide, factors), momentum)
 
 
 @move_statistics.register_fake
-def _(
-    running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, momentum: float, unbiasing: float
-) -> None:
+def _(running: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float) -> None:
     return None

@@ -15,7 +15,7 @@ from equalbits.functional.normed_sum import as_rows, from_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-_TILE = 2048  # entries a program holds at once: two loads of 16 bytes for each thread of 4 warps, and two bytes of bits
+_TILE = 2048  # entries a program holds at once: two loads of 16 bytes for each thread of 4 warps
 _COLUMNS = 64  # channels in a tile: a line of 128 bytes in 16-bit input
 _SUM_FORWARD = (4096, 264)  # entries of a tile and programs where it sums: two to each processor of a large GPU
 _SUM_BACKWARD = (2048, 528)  # it holds more for each entry
@@ -75,17 +75,6 @@ def backward(
             of_y if total is None else total, rows, slope, stats, factors, g_c, count, **write
         )
     return rows.new_empty(0) if total is None else from_rows(total, c), from_rows(g_c, c), g_affine, g_slope
-
-
-def move_statistics(
-    running_mean: Tensor, running_var: Tensor, mean: Tensor, variance: Tensor, momentum: float, unbiasing: float
-) -> None:
-    """As the operator of that name."""
-    block = 256
-    with torch.cuda.device_of(running_mean):
-        kernels.move_statistics[(triton.cdiv(len(mean), block),)](
-            running_mean, running_var, mean, variance, momentum, unbiasing, len(mean), BLOCK=block, num_warps=4
-        )
 
 
 def _strips(count: int, channels: int, entries: int, programs: int) -> tuple[int, int, dict[str, int]]:

@@ -269,15 +269,3 @@ def write_backward(
     if SLOPES > 0:
         g = tl.where(x > 0, g, g * slopes)
     tl.store(g_c + place, g.to(g_c.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def move_statistics(running_mean, running_var, mean, variance, momentum, unbiasing, count, BLOCK: tl.constexpr):
-    """Running statistics a step nearer to a batch's."""
-    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = channel < count
-    was = tl.load(running_mean + channel, mask=here)
-    tl.store(running_mean + channel, was + momentum * (tl.load(mean + channel, mask=here) - was), mask=here)
-    was = tl.load(running_var + channel, mask=here)
-    now = tl.load(variance + channel, mask=here) * unbiasing
-    tl.store(running_var + channel, was + momentum * (now - was), mask=here)

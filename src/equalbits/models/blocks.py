@@ -4,13 +4,15 @@ A sign throws away all but one bit of what flows into a layer; the shortcut arou
 real value past it (Bi-Real Net, Liu et al. 2018). The sign itself is the convolution's input quantizer.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.models.layers import BinaryLayers
-from equalbits.nn.normed import clipped_sign, may_fuse, norm_and_add
+from equalbits.models.network import Network
+from equalbits.nn.normed import Note, clipped_sign, keep_notes, may_fuse, norm_and_add
 
 
 class MakeBlock(Protocol):
@@ -66,61 +68,124 @@ class PReLUBlock(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Two convolutions, a shortcut around each."""
-        if may_fuse(inputs, self.norm1, self.norm2):
-            return self.forward_fused(Signed(inputs, None), signs=False).reals
         middle = self.norm1(self.prelu[0](self.conv1(inputs))) + self.shortcut(inputs)
         outputs: Tensor = self.norm2(self.prelu[-1](self.conv2(middle))) + middle
         return outputs
 
-    def forward_fused(self, inputs: "Signed", *, signs: bool) -> "Signed":
+    def forward_fused(self, inputs: "Flow", *, signs: bool) -> "Flow":
         """The same in fewer passes, with the inputs' signs where they are known, and with its own where wanted."""
         slopes = [cast("Tensor", self.prelu[place].weight) for place in (0, -1)]
         within = clipped_sign(self.conv2)
         first, shortcut = _convolved(self.conv1, inputs), self.shortcut(inputs.reals)
-        middle = Signed(*norm_and_add(self.norm1, first, slope=slopes[0], residual=shortcut, signs=within))
+        reals, bits, note = norm_and_add(self.norm1, first, slope=slopes[0], residual=shortcut, signs=within)
+        middle = Flow(reals, bits, (*inputs.notes, note))
         second = _convolved(self.conv2, middle)
-        return Signed(*norm_and_add(self.norm2, second, slope=slopes[1], residual=middle.reals, signs=signs))
+        reals, bits, note = norm_and_add(self.norm2, second, slope=slopes[1], residual=reals, signs=signs)
+        return Flow(reals, bits, (*middle.notes, note))
 
 
-class Signed(NamedTuple):
-    """What flows between blocks, with its signs where they were found on the way."""
+class Flow(NamedTuple):
+    """What flows between fused parts: values, their signs where they were found on the way, and the norms' notes."""
 
     reals: Tensor
-    signs: Tensor | None
+    signs: Tensor | None = None
+    notes: tuple[Note, ...] = ()
 
 
-class PReLUBlocks(nn.Sequential):
-    """Blocks in a row. In a compiled step each finds the signs that the next begins with."""
+class FusedRow(nn.Sequential):
+    """Parts in a row that a compiled step runs in fewer passes (:func:`run_fused`)."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One after the other."""
-        blocks = cast("list[PReLUBlock]", list(self))
-        if not may_fuse(inputs, *(norm for block in blocks for norm in (block.norm1, block.norm2))):
-            outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
-            return outputs
-        flowing = Signed(inputs, None)
+        if may_fuse(inputs, *self.norms()):
+            return run_fused([self], inputs)
+        outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
+        return outputs
+
+    def norms(self) -> list[nn.Module]:
+        """The norms that are fused with what stands around them."""
+        raise NotImplementedError
+
+    def first_conv(self) -> nn.Module:
+        """What takes the row's input."""
+        raise NotImplementedError
+
+    def forward_fused(self, inputs: Flow, *, signs: bool) -> Flow:
+        """The row in few passes, with its outputs' signs if wanted."""
+        raise NotImplementedError
+
+
+def run_fused(parts: Sequence[nn.Module], inputs: Tensor) -> Tensor:
+    """Parts one after the other. A fused row finds the signs that the next begins with, and notes are kept at once."""
+    flow = Flow(inputs)
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        if isinstance(part, FusedRow) and may_fuse(flow.reals, *part.norms()):
+            wanted = isinstance(following, FusedRow) and clipped_sign(following.first_conv())
+            flow = part.forward_fused(flow, signs=wanted)
+        else:
+            flow = Flow(part(flow.reals), None, flow.notes)
+    keep_notes(flow.notes)
+    return flow.reals
+
+
+class PReLUBlocks(FusedRow):
+    """A row of :class:`PReLUBlock`."""
+
+    def norms(self) -> list[nn.Module]:
+        """Two of each block."""
+        return [norm for block in self._blocks() for norm in (block.norm1, block.norm2)]
+
+    def first_conv(self) -> nn.Module:
+        """That of the first block."""
+        return self._blocks()[0].conv1
+
+    def forward_fused(self, inputs: Flow, *, signs: bool) -> Flow:
+        """Block by block."""
+        blocks = self._blocks()
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            flowing = block.forward_fused(flowing, signs=following is not None and clipped_sign(following.conv1))
-        return flowing.reals
+            wanted = signs if following is None else clipped_sign(following.conv1)
+            inputs = block.forward_fused(inputs, signs=wanted)
+        return inputs
+
+    def _blocks(self) -> "list[PReLUBlock]":
+        return cast("list[PReLUBlock]", list(self))
 
 
-class NormedConv(nn.Sequential):
+class NormedConv(FusedRow):
     """A convolution ``conv``, perhaps a ``prelu``, a ``norm``: in a compiled step the last two are one operation."""
 
     conv: nn.Module
     norm: nn.BatchNorm2d
     prelu: nn.PReLU
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """One after the other."""
-        if not may_fuse(inputs, self.norm):
-            outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
-            return outputs
+    def norms(self) -> list[nn.Module]:
+        """The one."""
+        return [self.norm]
+
+    def first_conv(self) -> nn.Module:
+        """The one."""
+        return self.conv
+
+    def forward_fused(self, inputs: Flow, *, signs: bool) -> Flow:
+        """The convolution, and the rest at once."""
         slope = self.prelu.weight if hasattr(self, "prelu") else None
-        return norm_and_add(self.norm, self.conv(inputs), slope=slope, residual=None)[0]
+        outputs = _convolved(self.conv, inputs)
+        reals, bits, note = norm_and_add(self.norm, outputs, slope=slope, residual=None, signs=signs)
+        return Flow(reals, bits, (*inputs.notes, note))
 
 
-def _convolved(conv: nn.Module, inputs: Signed) -> Tensor:
+class ResidualNetwork(Network):
+    """A network whose fused rows know of each other."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores, before any softmax."""
+        if not may_fuse(images):
+            return super().forward(images)
+        self.check(images)
+        return run_fused(list(self), images)
+
+
+def _convolved(conv: nn.Module, inputs: Flow) -> Tensor:
     outputs: Tensor = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(inputs.signs)  # type: ignore[operator]
     return outputs
 

@@ -69,10 +69,14 @@ class Network(nn.Sequential):
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores, before any softmax."""
-        if self.images is not None:
-            self.images.check(images)
+        self.check(images)
         scores: Tensor = super().forward(images)  # type: ignore[no-untyped-call]
         return scores
+
+    def check(self, images: Tensor) -> None:
+        """Refuse images that do not fit."""
+        if self.images is not None:
+            self.images.check(images)
 
 
 def scaled(channels: int, width: float) -> int:

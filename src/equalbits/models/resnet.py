@@ -18,6 +18,7 @@ from equalbits.models.blocks import (
     PReLUBlock,
     PReLUBlocks,
     RealInputBlock,
+    ResidualNetwork,
 )
 from equalbits.models.layers import BinaryLayers
 from equalbits.models.network import Images, ImageSize, Network, scaled
@@ -112,7 +113,7 @@ def _network(
     stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: Images
 ) -> Network:
     average = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-    return Network({"stem": _row(stem), **stages, **average, **head}, images)
+    return ResidualNetwork({"stem": _row(stem), **stages, **average, **head}, images)
 
 
 def _stages(block: MakeBlock, channels: Sequence[int], depths: Sequence[int]) -> dict[str, nn.Module]:

@@ -1,5 +1,8 @@
 """What stands between two binary convolutions, by the modules that hold its parameters: one operation on a GPU."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
@@ -23,27 +26,42 @@ def clipped_sign(conv: nn.Module) -> bool:
     return type(quantizer) is SignActivation and quantizer.estimator == "clipped"
 
 
+class Note(NamedTuple):
+    """What a norm saw of a batch, for its running statistics."""
+
+    norm: nn.BatchNorm2d
+    mean: Tensor
+    variance: Tensor
+    values: int  # that each channel had
+
+
 def norm_and_add(
     norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """``norm(prelu(inputs)) + residual``, and its signs if wanted (:func:`equalbits.functional.normed_sum`)."""
+) -> tuple[Tensor, Tensor | None, Note]:
+    """``norm(prelu(inputs)) + residual``, its signs if wanted (:func:`equalbits.functional.normed_sum`), and a note.
+
+    The running statistics stay as they are until :func:`keep_notes` gets the notes of all norms, in one go.
+    """
     summed, found, mean, variance = normed_sum(
         inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
     )
-    _note(norm, mean, variance, inputs.numel() // inputs.shape[1])
-    return summed, found
+    return summed, found, Note(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
+
+
+def keep_notes(notes: Sequence[Note]) -> None:
+    """Move the running statistics as torch's batch norm does."""
+    with torch.no_grad():
+        for momentum in dict.fromkeys(note.norm.momentum for note in notes):
+            mine = [note for note in notes if note.norm.momentum == momentum]
+            running = [tensor for note in mine for tensor in (note.norm.running_mean, note.norm.running_var)]
+            latest = [tensor for note in mine for tensor in (note.mean, note.variance)]
+            factors = [factor for note in mine for factor in (1.0, note.values / (note.values - 1))]
+            move_statistics(running, latest, factors, momentum)
+        for note in notes:
+            if note.norm.num_batches_tracked is not None:
+                note.norm.num_batches_tracked.add_(1)
 
 
 def _is_usual(norm: nn.Module) -> bool:
     usual = type(norm) is nn.BatchNorm2d and norm.training and norm.affine and norm.track_running_stats
     return usual and norm.momentum is not None
-
-
-def _note(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
-    """Move the running statistics as torch's batch norm does."""
-    assert norm.momentum is not None and norm.running_mean is not None and norm.running_var is not None
-    with torch.no_grad():
-        running = norm.running_mean, norm.running_var
-        move_statistics(*running, mean.detach(), variance.detach(), norm.momentum, count / (count - 1))
-        if norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.add_(1)
