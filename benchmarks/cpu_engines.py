@@ -20,7 +20,7 @@ Engine = Callable[[], float]
 
 
 def timed(run: Callable[[], object]) -> Engine:
-    """The engine that makes this call four times and counts the last: what others left in the caches is not its fault."""
+    """The engine that makes this call four times and counts the last: what others left behind is not its fault."""
 
     def clocked() -> float:
         for _ in range(3):
