@@ -156,7 +156,11 @@ def main() -> None:
     print("\nLinear 4096 × 4096, one row")
     layer = compare(measure(linear_engines(chosen), chosen.rounds))
     report(layer)
-    made_with = {"processor": processor(), "system": platform.platform(), "python": platform.python_version()}
+    made_with = {
+        "processor": processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
     made_with |= {"rounds": chosen.rounds, "threads": 1, "instruction_sets_seen": seen_sets(), "versions": versions()}
     found = {"made_with": made_with, "resnet18": network, "aims": reached, "linear_4096": layer}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
