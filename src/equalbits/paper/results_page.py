@@ -29,6 +29,21 @@ weights *and* activations takes more than the real one: a sign in front of each 
 mask of its gradient besides, and its blocks add a PReLU. Binary weights alone cost nothing.
 """
 
+_STEP = """
+## Speed of training
+
+Milliseconds for one optimizer step, batch 128, 32×32 images, median of interleaved rounds (`benchmarks/gpu_step.py`).
+*Real* is the same net in full precision, made to run the same way. What the released way takes hangs on the host's
+processor too.
+"""
+
+_INFERENCE = """
+## Speed of inference on a CPU
+
+An ImageNet ResNet-18, one image of 224×224, one thread, CPU time, engines in turns (`benchmarks/cpu_inference.py`). The
+first column is the median with its quartiles; the others say how many times as long an engine takes as ours.
+"""
+
 _TABLE_2 = """
 ## Conv nets on CIFAR-10 (the paper's table 2)
 
@@ -41,7 +56,9 @@ both methods: its latents are 2.4 times as large, so each step crosses fewer ran
 
 def results_page(folder: Path) -> str:
     """The page, from the ledgers of sweeps in ``folder``."""
-    return _HEAD + _TABLE_2 + "".join(_section(ledger) for ledger in _ledgers(folder)) + _memory(folder)
+    return (
+        _HEAD + _TABLE_2 + "".join(_section(ledger) for ledger in _ledgers(folder)) + _speed(folder) + _memory(folder)
+    )
 
 
 def comparison_page(folder: Path) -> str:
@@ -88,6 +105,44 @@ def _memory(folder: Path) -> str:
         lines.append(f"| {net} | {' | '.join(f'{peaks[way] / 2**20:,.0f}' for way in ways)} |")
     made = f"{measured['device']}; torch {measured['torch']}; batch {measured['batch']}, {measured['steps']} steps."
     return _MEMORY + "\n" + "\n".join(lines) + f"\n\n{made}\n"
+
+
+def _speed(folder: Path) -> str:
+    """Training on a GPU and inference on a CPU."""
+    return _STEP + _steps(json.loads((folder / "gpu-step.json").read_text())) + _INFERENCE + _inference(folder)
+
+
+def _steps(measured: Mapping[str, Any]) -> str:
+    lines = [
+        "| | released way | real | bi-half | released / bi-half | bi-half / real |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for net, found in measured["nets"].items():
+        released, real, ours = (found["median_ms"][way] for way in ("released", "real", "bihalf"))
+        times = f"{released:.2f} | {real:.3f} | {ours:.3f}"
+        lines.append(f"| {net} | {times} | {released / ours:.1f} | {ours / real:.3f} |")
+    made = f"{measured['device']}; torch {measured['torch']}; n = {measured['rounds']} rounds of {measured['steps']}."
+    ways = f"Released: {measured['released']}. The others: {measured['ours']}."
+    return "\n" + "\n".join(lines) + f"\n\n{made} {ways}\n"
+
+
+def _inference(folder: Path) -> str:
+    return "".join(_engines(json.loads(path.read_text())) for path in sorted(folder.glob("cpu-inference-*.json")))
+
+
+def _engines(measured: Mapping[str, Any]) -> str:
+    """A table of engines, quickest first."""
+    made, engines = measured["made_with"], measured["resnet18"]
+    ours = [name for name in engines if name.startswith("equalbits") and "portable" not in name]
+    lines = [f"| | ms | {' | '.join(f'÷ {name}' for name in ours)} |", f"|---|---:|{'---:|' * len(ours)}"]
+    for name, found in sorted(engines.items(), key=lambda item: item[1]["ms"]["median"]):
+        time, ratios = found["ms"], [found["times_as_long_as"][mine]["median"] for mine in ours]
+        spread = f"{time['median']:.1f} ({time['lower_quartile']:.1f}–{time['upper_quartile']:.1f})"
+        lines.append(f"| {name} | {spread} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    seen = f"hidden from all: {made['hidden']}" if "hidden" in made else "every engine uses what the processor has"
+    where = f"{made['processor']}, {made['machine']}; {seen}; n = {made['rounds']}; {versions}."
+    return "\n" + "\n".join(lines) + f"\n\n{where}\n"
 
 
 def _section(ledger: Mapping[str, Any]) -> str:
