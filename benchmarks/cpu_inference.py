@@ -147,6 +147,8 @@ def main() -> None:
     parser.add_argument("--models", type=Path, help="a folder of model files, to be kept; a temporary one by default")
     parser.add_argument("--sets", nargs="+", help="instruction sets of ours to measure; all that are there by default")
     parser.add_argument("--compiled", action="store_true", help="torch compiled too (takes a minute and a compiler)")
+    parser.add_argument("--machine", default="", help="a word on the machine, for the result")
+    parser.add_argument("--hidden", default="", help="a word on what is hidden from all engines, for the result")
     parser.add_argument("--larq", type=Path, nargs=2, metavar=("PROGRAM", "MODEL"), help="lce_benchmark_model, .tflite")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -162,6 +164,7 @@ def main() -> None:
         "python": platform.python_version(),
     }
     made_with |= {"rounds": chosen.rounds, "threads": 1, "instruction_sets_seen": seen_sets(), "versions": versions()}
+    made_with |= {name: said for name in ("machine", "hidden") if (said := getattr(chosen, name))}
     found = {"made_with": made_with, "resnet18": network, "aims": reached, "linear_4096": layer}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps(found, indent=1) + "\n")

@@ -141,7 +141,8 @@ def _engines(measured: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {spread} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     seen = f"hidden from all: {made['hidden']}" if "hidden" in made else "every engine uses what the processor has"
-    where = f"{made['processor']}, {made['machine']}; {seen}; n = {made['rounds']}; {versions}."
+    machine = f", {made['machine']}" if "machine" in made else ""
+    where = f"{made['processor']}{machine}; {seen}; n = {made['rounds']}; {versions}."
     return "\n" + "\n".join(lines) + f"\n\n{where}\n"
 
 
