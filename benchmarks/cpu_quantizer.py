@@ -1,4 +1,5 @@
-"""How much quicker the CPU selects than it sorts, over all 16 binary layers of a CIFAR ResNet-18.
+"""How much quicker the CPU selects than it sorts, over all 16 binary layers of a CIFAR ResNet-18; and what that leaves
+of a training step: bi-half's beside the sign method's.
 
     python benchmarks/cpu_quantizer.py result.json [--rounds 15] [--threads 2]
 
@@ -16,12 +17,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from equalbits.data import Loader, load_dataset
 from equalbits.functional import transport_by_sorting, transport_symbols
+from equalbits.models import create_model
+from equalbits.training import TrainConfig
+from equalbits.training.distill import label_loss
+from equalbits.training.score import Meter
+from equalbits.training.step import Step, make_optimizer
 
 RESNET18 = (
     [(64, 576)] * 4 + [(128, 576)] + [(128, 1152)] * 3 + [(256, 1152)] + [(256, 2304)] * 3 + [(512, 2304)]
     + [(512, 4608)] * 3
 )  # fmt: skip
+
+STEPS = {"conv2": 128, "conv4": 128, "resnet18": 32}  # net and batch
 
 WAYS: dict[str, Callable[[Tensor], object]] = {
     "stable sort": lambda weights: weights.sort(dim=1, stable=True),
@@ -48,6 +57,26 @@ def measure(rounds: int) -> dict[str, list[float]]:
     return times
 
 
+def take_steps(net: str, batch: int, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of whole training steps, plain float32, by sign and by bi-half in turns."""
+    loader = Loader(load_dataset(f"synthetic:3x32x32:10:{batch}", split="train"), batch_size=batch)
+    images = next(loader.epoch(0))
+    steps = {}
+    for method in ("sign", "bihalf"):
+        config = TrainConfig(epochs=1, speed="plain", precision="fp32")
+        model = create_model(net, num_classes=10, weight_quantizer=method).train()
+        optimizer = make_optimizer(model, config.optimizer)
+        steps[method] = Step(model, optimizer, label_loss(config), config, Meter(torch.device("cpu")))
+        steps[method](*images)
+    times: dict[str, list[float]] = {method: [] for method in steps}
+    for _ in range(rounds):
+        for method, step in steps.items():
+            start = time.perf_counter()
+            step(*images)
+            times[method].append((time.perf_counter() - start) * 1e3)
+    return times
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
@@ -64,9 +93,19 @@ def main() -> None:
         rows[name] = {"milliseconds": taken, "ratio": {"median": middle, "least": low, "most": high}}
         spread = f"{middle:.2f} ({low:.2f} to {high:.2f})"
         print(f"{name:18}{statistics.median(taken):12.1f}{min(taken):9.1f}{max(taken):9.1f}{spread:>32}")
+    steps = {}
+    for net, batch in STEPS.items():
+        taken = take_steps(net, batch, chosen.rounds)
+        ratios = [own / sign for sign, own in zip(taken["sign"], taken["bihalf"], strict=True)]
+        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+        steps[net] = {"batch": batch, "milliseconds": taken, "ratio": {"median": middle, "least": low, "most": high}}
+        medians = " and ".join(f"{method} {statistics.median(found):.0f} ms" for method, found in taken.items())
+        print(f"a step of {net}, batch {batch}: {medians}, {middle:.3f} ({low:.3f} to {high:.3f}) times the sign's")
     made_with = {"torch": torch.__version__, "threads": chosen.threads, "processor": platform.processor() or "unknown"}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps({"made_with": made_with, "layers": RESNET18, "ways": rows}, indent=1) + "\n")
+    chosen.out.write_text(
+        json.dumps({"made_with": made_with, "layers": RESNET18, "ways": rows, "steps": steps}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":
