@@ -39,8 +39,8 @@ processor too.
 
 _RANKING = """
 On a CPU (`benchmarks/cpu_quantizer.py`, {threads} threads, torch {torch}, n = {rounds}) the ranking of a ResNet-18's
-weights takes {selected:.0f} ms where a full sort takes {sorted:.0f}, a ratio of {ratio:.1f} ({least:.1f} to {most:.1f}).
-A whole training step by bi-half takes {steps} as long as by sign.
+weights takes {selected:.0f} ms where a full sort takes {sorted:.0f}, a ratio of {ratio:.1f} ({least:.1f} to
+{most:.1f}). A whole training step by bi-half takes {steps} times as long as by sign.
 """
 
 _INFERENCE = """
