@@ -138,7 +138,9 @@ def test_the_bias_and_the_scale_have_no_say_in_the_symbols(layer):
     assert not torch.equal(layer(INPUTS), before)
 
 
-@pytest.mark.parametrize("quantizer", [BiHalf(0.3), Sign(), IRNet(), IRNet("fixed"), IRNet("through")])
+@pytest.mark.parametrize(
+    "quantizer", [BiHalf(0.3), Sign(), IRNet(), IRNet("fixed"), IRNet("identity"), IRNet("through")]
+)
 def test_both_modes_give_one_answer_and_one_gradient(quantizer):
     torch.manual_seed(1)
     layer = BinaryConv2d(3, 4, 3, weight_quantizer=quantizer)

@@ -40,6 +40,7 @@ def tables_restored() -> Iterator[None]:
         ("irnet", IRNet("learned")),
         ("irnet-stable", IRNet("fixed")),
         ("irnet-through", IRNet("through")),
+        ("irnet-identity", IRNet("identity")),
         ("irnet: t_min = 0.001, t_max = 5", IRNet(t_min=0.001, t_max=5)),
     ],
 )

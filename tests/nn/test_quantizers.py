@@ -148,3 +148,12 @@ def test_a_method_of_ones_own_answers_one_question_and_serves_in_any_layer():
 def test_a_quantizer_without_a_rule_says_so():
     with pytest.raises(NotImplementedError):
         BinaryLinear(6, 3, weight_quantizer=WeightQuantizer())(torch.ones(1, 6))
+
+
+def test_irnet_without_its_estimator_passes_the_gradient_unchanged() -> None:
+    latents = torch.tensor([[1.0, 2.0, 6.0], [-1.0, 0.0, 4.0]], requires_grad=True)
+    upstream = torch.tensor([[5.0, 7.0, -1.0], [0.5, 2.0, 3.0]])
+    symbols = IRNet("identity")(latents)
+    assert symbols.tolist() == [[-1, -1, 1], [-1, -1, 1]]
+    assert torch.autograd.grad(symbols, latents, upstream)[0].equal(upstream)
+    assert IRNet("identity").initial_scale(8) == 0.5

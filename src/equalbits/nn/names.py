@@ -144,6 +144,7 @@ _WEIGHT_QUANTIZERS: _Table[WeightQuantizer] = _Table(
         "irnet": partial(IRNet, "learned"),
         "irnet-stable": partial(IRNet, "fixed"),
         "irnet-through": partial(IRNet, "through"),
+        "irnet-identity": partial(IRNet, "identity"),
     },
 )
 _INPUT_QUANTIZERS: _Table[nn.Module] = _Table(

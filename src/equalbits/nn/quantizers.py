@@ -100,6 +100,8 @@ class IRNet(WeightQuantizer):
     * ``"learned"``: it flows through them and the scale is ``2^s``, as published. Needs a batch norm behind.
     * ``"fixed"``: they are constants and the scale is ``√(2/D)``: the stable variant for nets without batch norm.
     * ``"through"``: it flows through them with scale ``√(2/D)``; strong at a tenth of the usual learning rate.
+    * ``"identity"``: they are constants, and the gradient passes unchanged, as for sign and bi-half: what is left of
+      IR-Net is the balance of its signs (the paper's Table 1b), without its estimator.
 
     Tell it how far training is with :func:`set_progress`.
     """
@@ -108,7 +110,7 @@ class IRNet(WeightQuantizer):
 
     def __init__(self, statistics: str = "learned", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
         super().__init__()
-        _check_choice("statistics", statistics, ("learned", "fixed", "through"))
+        _check_choice("statistics", statistics, ("learned", "fixed", "through", "identity"))
         _check_sharpness(t_min, t_max)
         self.statistics, self.t_min, self.t_max = statistics, t_min, t_max
         self.register_buffer("progress", torch.zeros(()))
@@ -123,6 +125,8 @@ class IRNet(WeightQuantizer):
 
     def forward(self, latents: Tensor, symbols: Tensor | None = None) -> Tensor:
         """Quantize. The signs come out of the normalisation, so nothing is found twice."""
+        if self.statistics == "identity":
+            return F.straight_through(latents, centred_symbols(latents) if symbols is None else symbols)
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max)
         if self.statistics == "learned":
             return F.irnet(latents, sharpness)
