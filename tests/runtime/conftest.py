@@ -139,6 +139,15 @@ class Growing:
         else:
             self.add(kind, x, weight=self.dyadic(*shape), **parts, **facts)
 
+    def rounded(self, x: Known) -> None:
+        """A linear layer that rounds its input to 8 bits: the same whole numbers in every engine."""
+        if len(x.shape) != 1:
+            return
+        symbols = self.random.choice([-1, 0, 1] if self.flag() else [-1, 1], (self.draw(1, 70), x.shape[0]))
+        parts = {"scale": self.dyadic(1), "bias": self.dyadic(len(symbols))} if self.flag() else {}
+        value = self.build.add_binary("linear", x.value, symbols, name=self.name(), input_bits=8, **parts)
+        self.known.append(Known(value, (len(symbols),), None, 2 * x.bound * x.shape[0] + 1))
+
     def window(self, image: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, object]]:
         channels = image[0]
         groups = self.data.draw(st.sampled_from([n for n in range(1, channels + 1) if channels % n == 0]))
@@ -158,7 +167,10 @@ class Growing:
             return
         self.data.draw(
             st.sampled_from(
-                [self.elementwise, self.elementwise, self.weighted, self.weighted, self.pooling, self.moving]
+                [
+                    *(self.elementwise, self.elementwise, self.weighted, self.weighted),
+                    *(self.pooling, self.moving, self.rounded),
+                ]
             )
         )(x)
 

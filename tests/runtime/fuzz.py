@@ -62,10 +62,14 @@ def _run(seed: int, network: Network, engine: PackedModel) -> str:
 
 
 def _rounds_before_a_sign(network: Network) -> bool:
-    """Whether a sum of real products, which engines may take in any order, is read by a sign, however far behind it."""
+    """Whether a sum of real products, which engines may take in any order, is read by a sign, however far behind it.
+
+    An input rounded to 8 bits has edges as a sign has one.
+    """
     rounded: set[int] = set()
     for place, operation in enumerate(network.operations):
-        if rounded.intersection(operation.inputs) and operation.kind == "sign":
+        edges = operation.kind == "sign" or operation.settings.get("input_bits") == 8
+        if rounded.intersection(operation.inputs) and edges:
             return True
         if operation.kind in ("conv", "linear") or rounded.intersection(operation.inputs):
             rounded.add(place + 1)

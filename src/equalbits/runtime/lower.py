@@ -83,6 +83,9 @@ class Lowering:
         if self._by_bits(place):
             self._finish("CONV_BITS", place + 1, numbers | {"IN": self.bits[value]}, -1)
             return
+        if operation.settings.get("input_bits") == 8:
+            self._finish("LINEAR_BYTES", place + 1, numbers | {"IN": self._as_real(value)}, -1)
+            return
         read = self.image if value == 0 and numbers.get("GROUPS", 1) == 1 else self._as_real(value)
         if "WEIGHT" in numbers:
             self._finish("CONV_SIGNED", place + 1, numbers | {"IN": read}, -1)
@@ -94,6 +97,8 @@ class Lowering:
         """Whether an operation multiplies bits by bits."""
         operation = self.network.operations[place]
         if operation.kind not in ("conv", "linear") or not self._is_sign(operation.inputs[0]):
+            return False
+        if operation.settings.get("input_bits") == 8:
             return False
         groups = operation.settings.get("groups", 1)
         enough = groups == 1 or self.network.shapes[place + 1][0] // groups >= _FEWEST_FILTERS

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
-from equalbits.runtime.settings import Setting, borders, bound, count, counts, flag, number, pair, share
+from equalbits.runtime.settings import Setting, borders, bound, count, counts, flag, input_bits, number, pair, share
 
 Shape = tuple[int, ...]
 Tensors = Mapping[str, NDArray[Any]]
@@ -80,6 +80,8 @@ def _linear(inputs: tuple[Shape, ...], settings: Settings, tensors: Tensors) -> 
         raise ValueError(f"reads a value of shape {inputs[0]}: it must be flat; put a flatten before it")
     filters = _filters(tensors)
     _check_weight(tensors, (filters, inputs[0][0]))
+    if settings["input_bits"] != 32 and tensors["weight"].dtype != np.uint8:
+        raise ValueError(f"has input_bits={settings['input_bits']} and weights that are not bits: it takes both, or 32")
     return (filters,)
 
 
@@ -242,7 +244,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             settings={**_WINDOW, "dilation": _ONE, "groups": Setting(count, 1), "p_pos": Setting(share)},
         ),
         "linear": Kind(
-            _linear, tensors=("weight",), optional=("kept", "scale", "bias"), settings={"p_pos": Setting(share)}
+            _linear,
+            tensors=("weight",),
+            optional=("kept", "scale", "bias"),
+            settings={"p_pos": Setting(share), "input_bits": Setting(input_bits, 32)},
         ),
         "affine": Kind(_affine, tensors=("gain_shift",)),
         "prelu": Kind(_prelu, tensors=("slope",)),

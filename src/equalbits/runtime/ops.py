@@ -50,8 +50,33 @@ def conv(value: Reals, *, tensors: Tensors, settings: Settings) -> Reals:
 
 
 def linear(value: Reals, *, tensors: Tensors, settings: Settings) -> Reals:
-    """Every feature to every output."""
+    """Every feature to every output; with ``input_bits=8`` each row is rounded to whole numbers first."""
+    if settings.get("input_bits", 32) == 8:
+        return _scaled(_sums_of_bytes(value, weights(tensors, value.shape[1])), tensors)
     return _scaled(value @ weights(tensors, value.shape[1]).T, tensors)
+
+
+def round_to_bytes(value: Reals) -> tuple[Reals, Reals]:
+    """Each row as whole numbers from −127 to 127, its largest being one of these, and what 1 then stands for.
+
+    A row with a number that is not finite becomes zeros, and 1 stands for NaN.
+
+    >>> round_to_bytes(np.array([[0.5, -2.0, 0.0]], np.float32))[0]
+    array([[  32., -127.,    0.]], dtype=float32)
+    """
+    largest = np.abs(value).max(axis=1, keepdims=True)
+    finite = np.isfinite(largest)
+    divisor = np.where(finite & (largest > 0), largest, np.float32(1))
+    whole = np.rint(np.where(finite, value, np.float32(0)) / divisor * np.float32(127))
+    return whole, np.where(finite, largest / np.float32(127), np.float32(np.nan))
+
+
+def _sums_of_bytes(value: Reals, symbols: Reals) -> Reals:
+    """Sums of ±q, exact and rounded once to float32, times what 1 stands for."""
+    whole, step = round_to_bytes(value)
+    exact = np.float32 if 127 * symbols.shape[1] < 1 << 24 else np.float64
+    sums: Reals = (whole.astype(exact) @ symbols.T.astype(exact)).astype(np.float32)
+    return sums * step
 
 
 def affine(value: Reals, *, tensors: Tensors, settings: Settings) -> Reals:

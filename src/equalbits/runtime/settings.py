@@ -99,6 +99,17 @@ def share(value: Any) -> float | None:
     return bound(value)
 
 
+def input_bits(value: Any) -> int:
+    """How many bits an input keeps: 32, all of them, or 8.
+
+    >>> input_bits(8)
+    8
+    """
+    if type(value) is not int or value not in (8, 32):
+        raise ValueError(f"is {_short(value)}: it must be 32, or 8 for an input that is rounded")
+    return value
+
+
 def _several(value: Any, *, size: int | None, least: int) -> tuple[int, ...]:
     if type(value) is int and size is not None:
         value = [value] * size

@@ -9,7 +9,9 @@ enum {
     EB_POINTS = 7, /* of Winograd's way */
     EB_QUADS = 16, /* fours of columns come in multiples of it: whole vectors of any instruction set */
     EB_TILE = 128, /* pixels that are counted together, where a kernel can */
-    EB_POOL = 8    /* the most rows of a window that a convolution pools by itself */
+    EB_POOL = 8,   /* the most rows of a window that a convolution pools by itself */
+    EB_BYTES_HEAD = 64, /* of an input rounded to 8 bits: bytes of its head, and of its tables for each 16 numbers */
+    EB_BYTES_STEP = 128
 };
 
 typedef struct {
@@ -72,6 +74,12 @@ typedef struct {
     int64_t column_classes;
 } eb_step;
 
+/* The head of an input rounded to 8 bits, in front of its tables: what a whole number stands for, and Σ |q|. */
+typedef struct {
+    float step;
+    uint32_t total;
+} eb_bytes;
+
 /* A window along one axis: what it covers, how far it moves, and how much padding it starts in. */
 typedef struct {
     int64_t kernel, stride, before;
@@ -95,6 +103,9 @@ typedef struct {
     /* The same where a weight is a bit: words of EB_BLOCK filters, 1 where -1; then, if pruned, 1 where kept. */
     void (*signed_row)(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
                        float *sums);
+    /* The same where the input is rounded to 8 bits: made ready; then EB_BLOCK sums Σ t, see byte_tables.h. */
+    void (*bytes_prepare)(const float *from, int64_t count, int64_t steps, eb_bytes *head);
+    void (*bytes_row)(const uint8_t *tables, const uint8_t *packed, int64_t steps, uint32_t *totals);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
     void (*split)(const float *from, int64_t count, float *even, float *odd);
     void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to, int64_t apart);
@@ -168,6 +179,11 @@ int eb_check_copy(const eb_step *step, int64_t number, char *error);
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
 int eb_is_winograd(const eb_step *step);
 int eb_layout_winograd(eb_step *step, const float *given);
+
+/* bytes.c */
+int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error);
+void eb_bytes_prepare(const eb_context *context, const eb_step *step);
+void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block, float *sums);
 
 /* memory.c */
 void *eb_aligned(size_t bytes); /* zeroed, at a multiple of 64 */

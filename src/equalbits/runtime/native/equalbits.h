@@ -27,6 +27,7 @@ enum {
     EB_CONV_BITS, /* bits by binary weights */
     EB_CONV_REAL, /* reals by real weights */
     EB_CONV_SIGNED, /* reals by binary weights */
+    EB_LINEAR_BYTES, /* reals, rounded to 8 bits, by binary weights: one row */
     EB_MAX_POOL,
     EB_AVG_POOL,
     EB_ADAPTIVE,  /* adaptive average pooling */

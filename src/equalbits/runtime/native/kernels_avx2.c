@@ -48,6 +48,22 @@ static inline vec v_from_counts(const void *constant, const void *count) {
 
 #include "simd.h"
 
+enum { BYTES = 32 };
+typedef __m256i bytes;
+#define b_load(p) _mm256_loadu_si256((const __m256i *)(p))
+#define b_store(p, v) _mm256_storeu_si256((__m256i *)(p), v)
+#define b_set _mm256_set1_epi8
+#define b_and _mm256_and_si256
+#define b_look_up _mm256_shuffle_epi8
+#define b_add _mm256_add_epi8
+#define b_add_16 _mm256_add_epi16
+#define b_sub_16 _mm256_sub_epi16
+#define b_right _mm256_srli_epi16
+#define b_left _mm256_slli_epi16
+#include "byte_rows.h"
+#define HAS_BYTES_ROW
+#include "byte_tables.h"
+
 enum { PAIRS = 4, LOOKUPS = 63, SUM_TILE = 3, AHEAD = 1024 };
 
 /* Unrolled, so that the sums stay in registers. */
@@ -246,6 +262,8 @@ const eb_kernels eb_kernels_avx2 = {
     .bits_tile = bits_tile,
     .real_row = real_row,
     .signed_row = signed_row,
+    .bytes_prepare = bytes_prepare,
+    .bytes_row = bytes_row,
     .depthwise_row = depthwise_row,
     .split = split,
     .winograd_in = winograd_in,

@@ -46,6 +46,22 @@ static inline vec v_from_counts(const void *constant, const void *count) {
 
 #include "simd.h"
 
+enum { BYTES = 64 };
+typedef __m512i bytes;
+#define b_load _mm512_loadu_si512
+#define b_store _mm512_storeu_si512
+#define b_set _mm512_set1_epi8
+#define b_and _mm512_and_si512
+#define b_look_up _mm512_shuffle_epi8
+#define b_add _mm512_add_epi8
+#define b_add_16 _mm512_add_epi16
+#define b_sub_16 _mm512_sub_epi16
+#define b_right _mm512_srli_epi16
+#define b_left _mm512_slli_epi16
+#include "byte_rows.h"
+#define HAS_BYTES_ROW
+#include "byte_tables.h"
+
 enum { TILE = 7, SUM_TILE = 14, AHEAD = 1024 }; /* pixels that are counted or summed together: they fill the registers */
 
 /* Unrolled, so that the sums stay in registers. */
@@ -236,6 +252,8 @@ const eb_kernels eb_kernels_avx512 = {
     .bits_row = bits_row,
     .real_row = real_row,
     .signed_row = signed_row,
+    .bytes_prepare = bytes_prepare,
+    .bytes_row = bytes_row,
     .depthwise_row = depthwise_row,
     .split = split,
     .winograd_in = winograd_in,

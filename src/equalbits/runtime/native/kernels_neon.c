@@ -38,6 +38,7 @@ static inline vec v_from_counts(const int32_t *constant, const int32_t *count) {
 
 #include "plain_bits.h"
 #include "simd.h"
+#include "byte_tables.h"
 
 enum { SUM_TILE = 3, WORDS = 31 /* that a byte can count the bits of */ };
 
@@ -103,6 +104,8 @@ const eb_kernels eb_kernels_neon = {
     .bits_row = bits_row,
     .real_row = real_row,
     .signed_row = signed_row,
+    .bytes_prepare = bytes_prepare,
+    .bytes_row = bytes_row,
     .depthwise_row = depthwise_row,
     .split = split,
     .winograd_in = winograd_in,

@@ -178,6 +178,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     case EB_CONV_REAL:
     case EB_CONV_SIGNED:
         return eb_check_conv(step, number, error) && eb_layout_conv(plan, step, recipe, error);
+    case EB_LINEAR_BYTES: return eb_layout_bytes(step, recipe, error);
     default: return eb_check_pool(step, number, error);
     }
 }

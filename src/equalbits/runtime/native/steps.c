@@ -139,6 +139,7 @@ static void run_row(const eb_context *context, const eb_step *step, int64_t bloc
         }
         real_row(context, step, row, block, sums);
         break;
+    case EB_LINEAR_BYTES: eb_bytes_sums(context, step, block, sums); break;
     case EB_LOAD:
     case EB_CHAIN: plain_row(context, step, row, target, sums); break;
     default: pool_row(context, step, row, target->channel, sums);

@@ -1,0 +1,62 @@
+/* Looking binary weights up in the tables of byte_tables.h, 16 bytes of a vector each in a table of its own.
+ *
+ * The file that includes this defines a vector of BYTES bytes: bytes, b_load, b_store, b_set (one byte everywhere),
+ * b_and, b_look_up (in each 16 bytes apart), b_add (bytes), b_add_16, b_sub_16, b_right and b_left (words, by bits).
+ * A step's 64 bytes of weights hold 16 filters in their low halves and 16 in their high halves. Bytes that have added up
+ * are added to words twice, whole and as their upper bytes: at the end the lower bytes' sum is the first less 256 times
+ * the second, whether or not the first has wrapped around. */
+enum { PARTS = 64 / BYTES, LOW_STEPS = 4 / PARTS, HIGH_STEPS = 32 / PARTS, WORD_STEPS = 1024 / PARTS, AHEAD_BYTES = 4096 };
+
+typedef struct {
+    bytes all, upper;
+} words_sum;
+
+INLINE void add_to_words(words_sum *sum, bytes some) {
+    sum->all = b_add_16(sum->all, some);
+    sum->upper = b_add_16(sum->upper, b_right(some, 8));
+}
+
+/* Add words to wider sums, first those of the even filters, then of the odd: low + 64 · high. */
+INLINE void flush_words(const words_sum *low, const words_sum *high, uint32_t sums[2][8]) {
+    uint16_t words[4][BYTES / 2];
+    b_store(words[0], b_sub_16(low->all, b_left(low->upper, 8)));
+    b_store(words[1], low->upper);
+    b_store(words[2], b_sub_16(high->all, b_left(high->upper, 8)));
+    b_store(words[3], high->upper);
+    for (int odd = 0; odd < 2; odd++)
+        for (int at = 0; at < BYTES / 2; at += 8)
+            for (int i = 0; i < 8; i++) sums[odd][i] += words[odd][at + i] + 64u * words[2 + odd][at + i];
+}
+
+static void bytes_row(const uint8_t *tables, const uint8_t *packed, int64_t steps, uint32_t *totals) {
+    const bytes mask = b_set(15), zero = b_set(0);
+    uint32_t sums[2][2][8] = {0};
+    for (int64_t step = 0; step < steps;) {
+        const int64_t flush = step + WORD_STEPS < steps ? step + WORD_STEPS : steps;
+        words_sum low[2] = {{zero, zero}, {zero, zero}}, high[2] = {{zero, zero}, {zero, zero}};
+        while (step < flush) {
+            const int64_t full = step + HIGH_STEPS < flush ? step + HIGH_STEPS : flush;
+            bytes h0 = zero, h1 = zero;
+            for (; step < full; step += LOW_STEPS) {
+                bytes l0 = zero, l1 = zero;
+                _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++, packed += BYTES) {
+                    const uint8_t *table = tables + (step + i / PARTS) * EB_BYTES_STEP + i % PARTS * BYTES;
+                    const bytes lows = b_load(table), highs = b_load(table + 64), both = b_load(packed);
+                    const bytes w0 = b_and(both, mask), w1 = b_and(b_right(both, 4), mask);
+                    __builtin_prefetch(packed + AHEAD_BYTES); /* every weight is read once, from afar */
+                    l0 = b_add(l0, b_look_up(lows, w0));
+                    l1 = b_add(l1, b_look_up(lows, w1));
+                    h0 = b_add(h0, b_look_up(highs, w0));
+                    h1 = b_add(h1, b_look_up(highs, w1));
+                }
+                add_to_words(low, l0);
+                add_to_words(low + 1, l1);
+            }
+            add_to_words(high, h0);
+            add_to_words(high + 1, h1);
+        }
+        flush_words(low, high, sums[0]);
+        flush_words(low + 1, high + 1, sums[1]);
+    }
+    for (int lane = 0; lane < EB_BLOCK; lane++) totals[lane] = sums[lane / 16][lane % 2][lane % 16 / 2];
+}
