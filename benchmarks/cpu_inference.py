@@ -51,12 +51,15 @@ def network_engines(chosen: argparse.Namespace, folder: Path) -> dict[str, Engin
     return found
 
 
-def linear(width: int, *, binary_input: bool) -> Network:
-    """One linear layer of binary weights."""
+def linear(width: int, *, input_bits: int) -> Network:
+    """One linear layer of binary weights, on reals, on reals rounded to 8 bits, or on signs."""
     build = NetworkBuilder((width, 1, 1))
     x = build.add("flatten", build.image)
     symbols = np.random.default_rng(0).choice([-1, 1], (width, width))
-    build.add_binary("linear", build.add("sign", x) if binary_input else x, symbols)
+    if input_bits == 1:
+        build.add_binary("linear", build.add("sign", x), symbols)
+    else:
+        build.add_binary("linear", x, symbols, input_bits=input_bits)
     return build.finish()
 
 
@@ -64,9 +67,9 @@ def linear_engines(chosen: argparse.Namespace, width: int = 4096) -> dict[str, E
     """A linear layer of one row, where reading the weights is what takes time."""
     row = np.random.default_rng(0).standard_normal((1, width, 1, 1)).astype(np.float32)
     found = {}
-    for kind, binary_input in (("W1A32", False), ("W1A1", True)):
-        engines = packed_engines(linear(width, binary_input=binary_input), row, (chosen.sets or seen_sets())[:1])
-        found |= {f"{name}, {kind}": engine for name, engine in engines.items()}
+    for bits in (32, 8, 1):
+        engines = packed_engines(linear(width, input_bits=bits), row, (chosen.sets or seen_sets())[:1])
+        found |= {f"{name}, W1A{bits}": engine for name, engine in engines.items()}
     if find_spec("torch"):
         import torch
 

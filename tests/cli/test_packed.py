@@ -110,3 +110,11 @@ def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line
         assert code == 1, words
         assert rule in errors
         assert errors.count("\n") == 1
+
+
+def test_linear_layers_can_be_packed_to_round_their_inputs(trained, tmp_path, call):
+    code, printed, errors = call("pack", trained, tmp_path / "a.ebits", "--linear-inputs", "int8")
+    assert code == 0, errors
+    assert "linear_inputs='int8': all 8 answers keep their class; logits move by up to" in errors
+    assert b"input_bits=8" in (tmp_path / "a.ebits").read_bytes()
+    assert "checked against the model on 8 images" in printed

@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the numbers that are no bits are stored (default: float32; the others round)",
     )  # fmt: skip
     parser.add_argument(
+        "--linear-inputs", choices=("float32", "int8"), default="float32",
+        help="how binary linear layers take inputs that are no signs (default: float32; int8 rounds, and is faster)",
+    )  # fmt: skip
+    parser.add_argument(
         "--which", choices=("last", "best"), default="last", help="the last epoch (default) or the best"
     )
 
@@ -41,7 +45,15 @@ def run(options: argparse.Namespace) -> None:
     images = Images.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     with _notices_on_stderr():
-        packed = pack(model, example, rest=options.rest, class_names=images.classes, mean=images.mean, std=images.std)
+        packed = pack(
+            model,
+            example,
+            rest=options.rest,
+            linear_inputs=options.linear_inputs,
+            class_names=images.classes,
+            mean=images.mean,
+            std=images.std,
+        )
     written = _write(packed, path)
     real = 4 * sum(parameter.numel() for parameter in model.parameters())
     audit = packed.audit()

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equalbits.deploy.check_native import agree, check_native, near
+from equalbits.deploy.check_native import TOLERANCE, agree, check_native, near
 from equalbits.deploy.freeze import Frozen
 from equalbits.deploy.reference import answer_of, run
 from equalbits.deploy.steps import PackError, Steps, as_array
@@ -17,6 +17,9 @@ from equalbits.runtime import Network, ops
 from equalbits.runtime.engine import run_numpy
 
 Reals = NDArray[np.float32]
+
+#: How far rounded inputs may move logits, as a share of the largest.
+MOST_MOVED = 0.05
 
 
 def check(network: Network, steps: Steps, frozen: Frozen) -> None:
@@ -57,11 +60,30 @@ def _explain(network: Network, steps: Steps, frozen: Frozen, packed: Reals) -> N
 
 def check_rounded(exact: Network, rounded: Network, steps: Steps, images: Tensor) -> str:
     """How far storing the rest in fewer bits moves the answers to ``images``; both engines must move alike."""
-    before, after = (_run_packed(network, as_array(images)) for network in (exact, rounded))
-    check_native(rounded, steps, as_array(images), (after,))
-    kept = int((before.argmax(axis=1) == after.argmax(axis=1)).sum())
-    change = float(np.abs(after - before).max() / max(float(np.abs(before).max()), 1e-30))
-    return f"{kept} of {len(before)} answers keep their class; logits move by up to {change:.2%} of the largest"
+    kept, change = _moved(exact, rounded, steps, as_array(images))
+    return f"{kept} of {len(images)} answers keep their class; logits move by up to {change:.2%} of the largest"
+
+
+def check_inputs(exact: Network, rounded: Network, steps: Steps, images: Tensor) -> str:
+    """How far rounding the inputs of linear layers moves the answers to ``images``; refuses what moves too far."""
+    kept, change = _moved(exact, rounded, steps, as_array(images))
+    if kept < len(images) or change > MOST_MOVED:
+        raise PackError(
+            f"linear_inputs='int8' gives {len(images) - kept} of {len(images)} answers another class, and moves logits "
+            f"by up to {change:.2%} of the largest: none and {MOST_MOVED:.0%} are the most; pack with "
+            f"linear_inputs='float32'"
+        )
+    return f"all {kept} answers keep their class; logits move by up to {change:.2%} of the largest"
+
+
+def _moved(exact: Network, rounded: Network, steps: Steps, images: Reals) -> tuple[int, float]:
+    """How many answers keep their class (of equal logits, either is it), and how far logits move: a share."""
+    before, after = (_run_packed(network, images).reshape(len(images), -1) for network in (exact, rounded))
+    check_native(rounded, steps, images, (after.reshape(-1, *rounded.shapes[-1]),))
+    largest = float(np.abs(before).max())
+    gap = before.max(axis=1) - before[np.arange(len(before)), after.argmax(axis=1)]
+    kept = int((gap <= TOLERANCE * largest).sum())
+    return kept, float(np.abs(after - before).max() / max(largest, 1e-30))
 
 
 def _run_packed(network: Network, images: Reals) -> Reals:

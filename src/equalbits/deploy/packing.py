@@ -8,13 +8,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equalbits.deploy.steps import Arrays, PackError, Step
+from equalbits.deploy.steps import Arrays, PackError, Step, Steps
 from equalbits.functional.scaled import abcnet_bases
 from equalbits.nn import ABCNet, BinaryLayer
 from equalbits.runtime import bits
 
 #: How the numbers that are no bits may be stored.
 RESTS = ("float32", "float16", "int8")
+
+#: How the inputs of binary linear layers may be taken, where they are not signs.
+LINEAR_INPUTS = ("float32", "int8")
+
+#: What hands numbers on as they are.
+_MOVES = ("flatten", "reshape", "permute", "slice", "channel_shuffle")
 
 #: The smallest half with all its digits.
 _LEAST_HALF = float(np.finfo(np.float16).smallest_normal)
@@ -148,6 +154,26 @@ def _narrow(step: Step, rest: str) -> Iterator[tuple[str, NDArray[Any]]]:
                     f"layer {step.layer!r} has a {part} of {largest:g}, above float16's 65504: pack with rest='float32'"
                 )
             yield part, narrow
+
+
+def round_inputs(steps: Steps) -> None:
+    """Have every binary linear layer round its input to 8 bits, unless that is signs, which are exact as they are."""
+    found = [step for step in steps.rows if step.kind == "linear" and step.arrays["weight"].dtype == np.uint8]
+    found = [step for step in found if not _reads_signs(steps, step)]
+    if not found:
+        raise PackError(
+            "linear_inputs='int8' rounds what binary linear layers read where it is not signs, and the model has no "
+            "such layer: leave it at 'float32'"
+        )
+    for step in found:
+        step.settings = {**step.settings, "input_bits": 8}
+
+
+def _reads_signs(steps: Steps, step: Step) -> bool:
+    number = step.inputs[0]
+    while number and steps.rows[number - 1].kind in _MOVES:
+        number = steps.rows[number - 1].inputs[0]
+    return number > 0 and steps.rows[number - 1].kind == "sign"
 
 
 def whole_numbers(weight: NDArray[np.float32]) -> Arrays:
