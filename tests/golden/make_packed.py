@@ -85,13 +85,25 @@ def moving() -> Network:
     return build.finish()
 
 
+def rounded() -> Network:
+    """Linear layers that round their input to 8 bits: one on reals, one pruned, one behind signs."""
+    build = NetworkBuilder((2, 5, 7))
+    x = build.add("flatten", build.image)
+    x = build.add_binary("linear", x, symbols(40, 70, step=3), input_bits=8, scale=np.float32([0.5]), name="fc1")
+    x = build.add("prelu", x, slope=np.array([0.25], np.float32), name="act")
+    pruned = symbols(33, 40, step=7, zeros=3)
+    x = build.add_binary("linear", x, pruned, input_bits=8, bias=eighths(33, step=5), name="fc2")
+    build.add_binary("linear", build.add("sign", x), symbols(3, 33, step=5), input_bits=8, name="fc3")
+    return build.finish()
+
+
 def image(network: Network) -> np.ndarray:
     """The image whose logits are stored: multiples of ⅛."""
     return eighths(2, *network.input_shape, step=13)
 
 
 if __name__ == "__main__":
-    for make in (residual, plain, moving):
+    for make in (residual, plain, moving, rounded):
         model = PackedModel(make(), engine="numpy")
         model.save(HERE / f"{make.__name__}.ebits")
         np.save(HERE / f"{make.__name__}.npy", model(image(model.network)))

@@ -21,7 +21,7 @@ from equalbits.runtime.operations import VECTORS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE: dict[str, Any] = runpy.run_path(str(GOLDEN / "make_packed.py"))
-NAMES = ["residual", "plain", "moving"]
+NAMES = ["residual", "plain", "moving", "rounded"]
 ENGINES = ["numpy"] if native.BUILT is None else ["numpy", "native"]
 
 
