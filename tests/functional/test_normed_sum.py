@@ -183,5 +183,6 @@ def test_running_statistics_move_as_those_of_torchs_batch_norm() -> None:
     mean, variance = norm.running_mean.clone(), norm.running_var.clone()
     norm(c)
     _, _, batch_mean, batch_variance = normed_sum(c, None, norm.weight, norm.bias)
-    move_statistics([mean, variance], [batch_mean, batch_variance], [1.0, 100 / 99], 0.3)
-    torch.testing.assert_close((mean, variance), (norm.running_mean, norm.running_var))
+    count = torch.tensor(0)
+    move_statistics([mean, variance], [count], [batch_mean, batch_variance], [1.0, 100 / 99], 0.3)
+    torch.testing.assert_close((mean, variance, count), (norm.running_mean, norm.running_var, norm.num_batches_tracked))

@@ -71,13 +71,23 @@ def long_rows(device: str) -> None:
         rank_together([draw(kind, (2, length), length) for kind in KINDS], [0.5] * len(KINDS), device, torch.float32)
 
 
+def a_weight_far_from_the_rest(device: str) -> None:
+    """It misleads the first guess, so that all weights may lie on one side of both probes."""
+    lengths = (4608, 32767, 32768) if device == "cuda" else (4608, 32768)
+    for length in lengths:
+        rows = draw("normal", (2, length), length)
+        rows[0, 7], rows[1, 9] = -1e4, 1e4
+        few = 2 / length
+        rank_together([rows, -rows.abs(), rows.abs()], [0.5, few, 1 - few], device, torch.float32)
+
+
 def rows_without_ranks(device: str) -> None:
     rows = draw("normal", (5, 8, 3, 3), 0).contiguous(memory_format=torch.channels_last)
     rows[0, 3, 1, 1], rows[1, 7, 2, 2], rows[2, 0, 0, 0] = math.nan, math.inf, -math.inf
     rank_together([rows], [0.5], device, torch.float32)
 
 
-LAWS = {law.__name__: law for law in (mixed_layers, long_rows, rows_without_ranks)}
+LAWS = {law.__name__: law for law in (mixed_layers, long_rows, a_weight_far_from_the_rest, rows_without_ranks)}
 
 
 @pytest.mark.parametrize("law", LAWS)

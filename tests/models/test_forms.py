@@ -12,7 +12,7 @@ from torch.nn import functional as nnf
 from equalbits.models import BinaryLayers, blocks, create_model
 from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock
 from equalbits.models.shufflenet import ShuffleUnit
-from equalbits.nn import BiHalf, SignActivation
+from equalbits.nn import BiHalf, BinaryConv2d, SignActivation, normed
 
 ONE_BIT = BinaryLayers(BiHalf(), SignActivation())
 REAL_INPUTS = BinaryLayers(BiHalf())
@@ -159,3 +159,34 @@ def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
     for (name, mine), theirs in zip(plain.named_buffers(), fused.buffers(), strict=True):
         torch.testing.assert_close(mine, theirs, msg=name)
     torch.testing.assert_close(plain(images), fused(images))
+
+
+def test_a_block_whose_parts_were_changed_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Louder(BinaryConv2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return 3 * super().forward(input)
+
+    torch.manual_seed(0)
+    net = create_model("resnet18", width=0.1, num_classes=3, input_quantizer="sign").double()
+    net.stage1[0].conv2 = Louder(6, 6, 3, padding=1, bias=False, input_quantizer=SignActivation()).double()
+    net.stage2[1].prelu[0] = nn.ReLU()
+    twin, images = copy.deepcopy(net), torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    expected = net(images)
+    monkeypatch.setattr(blocks, "may_fuse", lambda *_: True)  # says so itself on a GPU only
+    torch.testing.assert_close(twin(images), expected)
+    torch.testing.assert_close(dict(twin.named_buffers()), dict(net.named_buffers()))
+
+
+def test_a_norm_that_is_asked_twice_counts_twice() -> None:
+    norm, twin = nn.BatchNorm2d(2), nn.BatchNorm2d(2)
+    other = nn.BatchNorm2d(2, momentum=0.3)
+    batches = [torch.randn(4, 2, 3, 3) for _ in range(2)]
+    notes = []
+    for images in batches:
+        norm(images)
+        notes.append(normed.norm_and_add(twin, images, slope=None, residual=None)[2])
+    notes.append(normed.norm_and_add(other, images, slope=None, residual=None)[2])
+    normed.keep_notes(notes)
+    torch.testing.assert_close(twin.state_dict(), norm.state_dict())
+    assert other.num_batches_tracked == 1
+    torch.testing.assert_close(other.running_mean, 0.3 * images.mean(dim=(0, 2, 3)))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits import functional as F
-from equalbits.functional import transport_ops
 from equalbits.nn import (
     BiHalf,
     BinaryConv1d,
@@ -24,6 +23,7 @@ from equalbits.nn import (
     Sign,
     SignActivation,
 )
+from equalbits.nn.ahead import FINDERS
 
 PAIRS = [
     (BinaryLinear, nn.Linear),
@@ -282,7 +282,7 @@ def test_symbols_found_ahead_serve_in_training_as_those_found_by_the_layer(monke
     expected = layer(images)
     (gradient,) = torch.autograd.grad(expected.sum(), layer.weight)
     found = (layer.symbols() * layer.scale).detach()
-    monkeypatch.setattr(transport_ops, "AHEAD", [lambda number: {3: found}[number]])
+    monkeypatch.setattr(FINDERS, "stack", [lambda number: {3: found}[number]])
     layer.ahead = 3, torch.float32
     layer.weight_quantizer = Sign()  # it is not asked
     for forward in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):

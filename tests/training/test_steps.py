@@ -11,7 +11,6 @@ from torch.nn import functional as nnf
 
 from equalbits.nn import BinaryLinear
 from equalbits.training import OptimizerConfig, TrainConfig, train
-from equalbits.training.step import BatchCounts
 
 OPTIMIZERS = {
     "sgd": (OptimizerConfig(lr=0.1, momentum=0.8, weight_decay=0.01), torch.optim.SGD, {"momentum": 0.8}),
@@ -120,15 +119,3 @@ def test_a_captured_step_is_refused_where_there_is_no_gpu(make_net, make_loader,
     listed = list(make_loader().epoch(0))
     with pytest.raises(ValueError, match="speed='captured' needs one process, data on a GPU and no teacher"):
         train(make_net(), listed, make_config(speed="captured"))
-
-
-def test_batch_norms_count_their_batches_all_at_once_and_only_in_training() -> None:
-    net = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm1d(2, momentum=None), nn.BatchNorm2d(2).eval())
-    counts = BatchCounts(net)
-    with counts:
-        net[0](torch.randn(4, 2, 3, 3))
-        assert net[0].num_batches_tracked is None and net[1].num_batches_tracked == 0
-    with pytest.raises(RuntimeError), counts:
-        raise RuntimeError("a step that failed")
-    assert [norm.num_batches_tracked.item() for norm in net] == [1, 0, 0]
-    assert list(net.state_dict()) == list(copy.deepcopy(net).state_dict())

@@ -199,13 +199,16 @@ def _differentiate(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -
 _forward_op.register_autograd(_differentiate, setup_context=_remember)
 
 
-@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running",))
-def move_statistics(running: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float) -> None:
-    """Move running statistics towards a batch's times their factors, of a whole net in a few launches."""
+@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running", "counts"))
+def move_statistics(
+    running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float
+) -> None:
+    """Move running statistics towards a batch's times their factors, and count the batch, in a few launches for all."""
     wide = [tensor.to(mine.dtype) for tensor, mine in zip(latest, running, strict=True)]
     torch._foreach_lerp_(running, torch._foreach_mul(wide, factors), momentum)
+    torch._foreach_add_(counts, 1)
 
 
 @move_statistics.register_fake
-def _(running: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float) -> None:
+def _(running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float) -> None:
     return None

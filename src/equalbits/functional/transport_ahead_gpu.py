@@ -208,7 +208,7 @@ def _edge(keys, rest, wanted, low, high, connections, guess, spread, TAIL: tl.co
         if TAIL > 0:
             both += tl.sum((rest <= first).to(tl.int32) + ((rest <= second).to(tl.int32) << 16), axis=0)
         below = both & 0xFFFF
-        beneath = both >> 16
+        beneath = (both >> 16) & 0xFFFF  # 32768 of them look negative
         # From the outside in: the second probe first, then the first.
         high = tl.where(beneath >= wanted, second, high)
         upto = tl.where(beneath >= wanted, beneath, upto)

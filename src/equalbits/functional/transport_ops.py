@@ -7,7 +7,6 @@ cannot refuse without making the host wait, so there such a row comes back as Na
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -143,22 +142,3 @@ def _select(keys: NDArray[Any], negatives: int, symbols: NDArray[Any]) -> None:
         symbols[crowded] -= tied & (tied.cumsum(axis=1) <= surplus)
     symbols *= 2
     symbols -= 1
-
-
-#: What finds symbols ahead of the layers that need them, and hands them out by number; the innermost is asked.
-AHEAD: list[Callable[[int], Tensor]] = []
-
-
-@torch.library.custom_op("equalbits::symbols_ahead", mutates_args=())
-def symbols_ahead(latents: Tensor, number: int, dtype: torch.dtype) -> Tensor:
-    """The scaled symbols of these latents, found ahead; the current stream goes on once they are.
-
-    An operator, so that a compiler leaves alone who waits for what. It may use the memory again that it gets, as with
-    any result: what finds symbols ahead finds them anew for each step.
-    """
-    return AHEAD[-1](number)
-
-
-@symbols_ahead.register_fake
-def _(latents: Tensor, number: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty_like(latents, dtype=dtype)

@@ -97,10 +97,14 @@ class FusedRow(nn.Sequential):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One after the other."""
-        if may_fuse(inputs, *self.norms()):
+        if self.is_usual() and may_fuse(inputs, *self.norms()):
             return run_fused([self], inputs)
         outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
         return outputs
+
+    def is_usual(self) -> bool:
+        """Whether its parts are those it was made of: who puts others in their place may mean something else."""
+        raise NotImplementedError
 
     def norms(self) -> list[nn.Module]:
         """The norms that are fused with what stands around them."""
@@ -119,7 +123,7 @@ def run_fused(parts: Sequence[nn.Module], inputs: Tensor) -> Tensor:
     """Parts one after the other. A fused row finds the signs that the next begins with, and notes are kept at once."""
     flow = Flow(inputs)
     for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, FusedRow) and may_fuse(flow.reals, *part.norms()):
+        if isinstance(part, FusedRow) and part.is_usual() and may_fuse(flow.reals, *part.norms()):
             wanted = isinstance(following, FusedRow) and clipped_sign(following.first_conv())
             flow = part.forward_fused(flow, signs=wanted)
         else:
@@ -130,6 +134,11 @@ def run_fused(parts: Sequence[nn.Module], inputs: Tensor) -> Tensor:
 
 class PReLUBlocks(FusedRow):
     """A row of :class:`PReLUBlock`."""
+
+    def is_usual(self) -> bool:
+        """Nothing but such blocks, with torch's PReLU."""
+        blocks = self._blocks()
+        return all(type(block) is PReLUBlock and all(type(p) is nn.PReLU for p in block.prelu) for block in blocks)
 
     def norms(self) -> list[nn.Module]:
         """Two of each block."""
@@ -157,6 +166,12 @@ class NormedConv(FusedRow):
     conv: nn.Module
     norm: nn.BatchNorm2d
     prelu: nn.PReLU
+
+    def is_usual(self) -> bool:
+        """A convolution, perhaps torch's PReLU, a norm, and nothing else."""
+        return list(self._modules) == ["conv", "norm"] or (
+            list(self._modules) == ["conv", "prelu", "norm"] and type(self.prelu) is nn.PReLU
+        )
 
     def norms(self) -> list[nn.Module]:
         """The one."""

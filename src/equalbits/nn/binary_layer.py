@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.functional.transport_ops import symbols_ahead
+from equalbits.nn.ahead import symbols_ahead
 from equalbits.nn.quantizers import BiHalf, WeightQuantizer
 
 

@@ -12,17 +12,17 @@ from equalbits.nn.quantizers import SignActivation
 
 
 def may_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
-    """Whether :func:`norm_and_add` may stand for modules: in a compiled training step on a GPU, where no hook looks.
+    """Whether :func:`norm_and_add` may stand for modules: in a compiled training step on a GPU.
 
-    The norms must be torch's own with their usual settings.
+    The norms must be torch's own with their usual settings. Hooks on the modules are passed by.
     """
     compiled = torch.compiler.is_compiling() and inputs.device.type == "cuda"
     return compiled and all(_is_usual(norm) for norm in norms)
 
 
 def clipped_sign(conv: nn.Module) -> bool:
-    """Whether a convolution begins with the clipped sign, which :func:`norm_and_add` can find for it."""
-    quantizer = conv.input_quantizer if isinstance(conv, BinaryConv2d) else None
+    """Whether a convolution is ours and begins with the clipped sign, which :func:`norm_and_add` can find for it."""
+    quantizer = conv.input_quantizer if type(conv) is BinaryConv2d else None
     return type(quantizer) is SignActivation and quantizer.estimator == "clipped"
 
 
@@ -49,19 +49,28 @@ def norm_and_add(
 
 
 def keep_notes(notes: Sequence[Note]) -> None:
-    """Move the running statistics as torch's batch norm does."""
+    """Move the running statistics and count the batch, as torch's batch norm does."""
+    left = list(notes)
     with torch.no_grad():
-        for momentum in dict.fromkeys(note.norm.momentum for note in notes):
-            mine = [note for note in notes if note.norm.momentum == momentum]
-            running = [tensor for note in mine for tensor in (note.norm.running_mean, note.norm.running_var)]
-            latest = [tensor for note in mine for tensor in (note.mean, note.variance)]
-            factors = [factor for note in mine for factor in (1.0, note.values / (note.values - 1))]
-            move_statistics(running, latest, factors, momentum)
-        for note in notes:
-            if note.norm.num_batches_tracked is not None:
-                note.norm.num_batches_tracked.add_(1)
+        while left:  # once, unless a norm was asked more than once or momenta differ
+            now: list[Note] = []
+            later: list[Note] = []
+            for note in left:
+                (now if _goes_with(note, now) else later).append(note)
+            left = later
+            running = [tensor for note in now for tensor in (note.norm.running_mean, note.norm.running_var)]
+            latest = [tensor for note in now for tensor in (note.mean, note.variance)]
+            factors = [factor for note in now for factor in (1.0, note.values / (note.values - 1))]
+            counts = [note.norm.num_batches_tracked for note in now]
+            move_statistics(running, counts, latest, factors, now[0].norm.momentum)
+
+
+def _goes_with(note: Note, before: Sequence[Note]) -> bool:
+    """Whether its norm is another than theirs, of their momentum."""
+    alone = all(note.norm is not other.norm for other in before)
+    return alone and (not before or note.norm.momentum == before[0].norm.momentum)
 
 
 def _is_usual(norm: nn.Module) -> bool:
     usual = type(norm) is nn.BatchNorm2d and norm.training and norm.affine and norm.track_running_stats
-    return usual and norm.momentum is not None
+    return usual and norm.momentum is not None and norm.num_batches_tracked is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.functional.optimal_transport import positive_count
-from equalbits.functional.transport_ops import AHEAD
+from equalbits.nn.ahead import FINDERS
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear
 from equalbits.nn.quantizers import BiHalf
@@ -20,7 +20,8 @@ class RankedAhead:
     """The scaled symbols of a net's bi-half layers, in a dtype of choice, found when told to.
 
     Tell it to :meth:`rank` as soon as the latents have changed. Inside ``with`` the layers multiply with what is
-    found, in training, and each waits for its own; outside they find their symbols themselves.
+    found, in training, and each waits for its own; outside they find their symbols themselves. The latents must stay
+    where they are in memory, and the quantizers' ``p_pos`` as it is.
     """
 
     def __init__(self, layers: Sequence[BinaryLayer], dtype: torch.dtype) -> None:
@@ -34,34 +35,40 @@ class RankedAhead:
                 for layer, found in zip(layers, self.found, strict=True)
             ]
         )
-        self.streams = [torch.cuda.Stream(layers[0].weight.device) for _ in range(len(self.ranking))]  # type: ignore[no-untyped-call]
+        self.device = layers[0].weight.device
+        self.streams = [torch.cuda.Stream(self.device) for _ in range(len(self.ranking))]  # type: ignore[no-untyped-call]
         self.begun = False
 
     def rank(self) -> None:
         """Begin, once all that the current stream was told so far is done."""
         for number, stream in enumerate(self.streams):
-            stream.wait_stream(torch.cuda.current_stream())
+            stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(stream):
                 self.ranking.launch(number)
         self.begun = True
 
+    def forget(self) -> None:
+        """Have the next ``with`` rank anew, whatever was begun before."""
+        self.begun = False
+
     def __enter__(self) -> None:
         if not self.begun:
             self.rank()
-        AHEAD.append(self._symbols)
+        FINDERS.stack.append(self._symbols)
         for number, (layer, found) in enumerate(zip(self.layers, self.found, strict=True)):
             layer.ahead = number, found.dtype
 
     def __exit__(self, *_: object) -> None:
+        self.forget()
         for layer in self.layers:
             layer.ahead = None
-        AHEAD.remove(self._symbols)
+        FINDERS.stack.remove(self._symbols)
         for stream in self.streams:  # whether or not every layer was asked
-            torch.cuda.current_stream().wait_stream(stream)
-        self.begun = False
+            torch.cuda.current_stream(self.device).wait_stream(stream)
 
     def _symbols(self, number: int) -> Tensor:
-        torch.cuda.current_stream().wait_stream(self.streams[self.ranking.launch_of[number]])
+        stream = self.streams[self.ranking.launch_of[number]]
+        torch.cuda.current_stream(self.device).wait_stream(stream)
         return self.found[number]
 
 
@@ -71,7 +78,7 @@ def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:
     That needs a GPU, Triton, and layers whose latents are float32. Others find their symbols as ever.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer) and _is_served(layer)]
-    if not layers or layers[0].weight.device.type != "cuda":
+    if len({layer.weight.device for layer in layers}) != 1 or layers[0].weight.device.type != "cuda":
         return None
     try:
         from equalbits.functional.transport_ahead_gpu import can_rank

@@ -119,6 +119,9 @@ class CapturedSteps:
             with torch.cuda.graph(self.graph, stream=self.side):
                 self._all()
         finally:
+            for step in self.steps:
+                if step.ahead is not None:
+                    step.ahead.forget()  # what the warm-up had begun: the latents are about to change back
             with torch.no_grad():
                 for step, tensors in zip(self.steps, kept, strict=True):
                     for name, tensor in _tensors(step).items():

@@ -133,7 +133,6 @@ class Step:
             self.compiled = torch.compile(self.forward, dynamic=False)
         dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
         self.ahead = rank_ahead(model, dtype) if config.in_graph else None
-        self.counting = BatchCounts(model) if config.in_graph else None
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of some images, and what :func:`count_guesses` counts of them."""
@@ -155,7 +154,7 @@ class Step:
         compiled = self.compiled if len(labels) == self.full_size else None
         for number, (some, theirs) in enumerate(parts):
             with self._gradients_kept_here(number < len(parts) - 1):
-                with self.ahead or nullcontext(), self.counting or nullcontext():
+                with self.ahead or nullcontext():
                     loss, counts = (compiled or self.forward)(some, theirs)
                 self.meter.sums += counts
                 if loss.device.type == "cpu" and not math.isfinite(loss.item()):
@@ -176,27 +175,6 @@ class Step:
         if more_to_come and isinstance(self.model, DistributedDataParallel):
             return cast("AbstractContextManager[None]", self.model.no_sync())
         return nullcontext()
-
-
-class BatchCounts:
-    """Has a net's batch norms count their batches all at once: on a GPU each alone is a launch of its own."""
-
-    def __init__(self, model: nn.Module) -> None:
-        kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-        norms = [module for module in model.modules() if type(module) in kinds]
-        usual = [norm for norm in norms if norm.momentum is not None and norm.num_batches_tracked is not None]
-        self.norms = [(norm, cast("Tensor", norm.num_batches_tracked)) for norm in usual]
-
-    def __enter__(self) -> None:
-        for norm, _ in self.norms:
-            norm._buffers["num_batches_tracked"] = None
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        for norm, count in self.norms:
-            norm._buffers["num_batches_tracked"] = count
-        counts = [count for norm, count in self.norms if norm.training]
-        if counts and kind is None:
-            torch._foreach_add_(counts, 1)
 
 
 def plain_steps(step: Step, batches: Batches, epoch: int, start: int) -> Iterator[None]:
