@@ -8,13 +8,13 @@ The ways take turns within each round, so that a busy machine slows them alike; 
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from cpu_inference import processor
 from torch import Tensor
 
 from equalbits.data import Loader, load_dataset
@@ -101,7 +101,7 @@ def main() -> None:
         steps[net] = {"batch": batch, "milliseconds": taken, "ratio": {"median": middle, "least": low, "most": high}}
         medians = " and ".join(f"{method} {statistics.median(found):.0f} ms" for method, found in taken.items())
         print(f"a step of {net}, batch {batch}: {medians}, {middle:.3f} ({low:.3f} to {high:.3f}) times the sign's")
-    made_with = {"torch": torch.__version__, "threads": chosen.threads, "processor": platform.processor() or "unknown"}
+    made_with = {"torch": torch.__version__, "threads": chosen.threads, "processor": processor()}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(
         json.dumps({"made_with": made_with, "layers": RESNET18, "ways": rows, "steps": steps}, indent=1) + "\n"

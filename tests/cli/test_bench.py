@@ -8,6 +8,7 @@ import pytest
 
 from equalbits.cli.bench_torch import torch_call
 from equalbits.runtime import NetworkBuilder, PackedModel, native, read_network
+from equalbits.runtime.report import layer_name
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 #: Rounds its inputs, which torch leaves as they are.
@@ -100,6 +101,15 @@ def test_a_file_that_is_no_packed_model_is_refused_in_one_line(tmp_path, call):
     (tmp_path / "x.ebits").write_bytes(b"nothing")
     code, _, errors = call("bench", tmp_path / "x.ebits")
     assert (code, errors.count("\n")) == (1, 1)
+
+
+@needs_native
+def test_layers_that_round_their_input_are_named_too(call):
+    layers = json.loads(call("bench", ROUNDED, "--layers", "--seconds", 0, "--json")[1])["layers"]
+    network = read_network(ROUNDED)
+    weighted = [layer_name(network, i) for i, op in enumerate(network.operations) if op.kind in ("conv", "linear")]
+    named = [layer["step"].split(" (")[0] for layer in layers if " (" in layer["step"]]
+    assert named == weighted and any(layer["step"].endswith("(bits by bytes)") for layer in layers)
 
 
 def test_layers_of_numpy_are_refused(call):

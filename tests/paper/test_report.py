@@ -165,6 +165,16 @@ def test_what_is_cut_off_or_broken_is_named_and_the_rest_is_shown(folder: Path, 
     assert "bihalf/seed1" in words
 
 
+def test_a_picture_that_is_gone_does_not_take_the_page_down(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "all")
+    drawn = [path for path in (tmp_path / "all").rglob("*") if path.suffix in (".png", ".svg")]
+    assert drawn
+    for picture in drawn:
+        picture.unlink()
+        picture.symlink_to(tmp_path / "gone.png")
+    assert "Could not be read: " in Page(report_page(tmp_path)).words()
+
+
 @pytest.mark.parametrize(("inside", "line"), [(None, "is not there"), ("file", "is a file"), ("dir", "holds nothing")])
 def test_a_folder_of_nothing_is_refused_in_one_line(inside: str | None, line: str, tmp_path: Path, capsys) -> None:
     path = tmp_path / "a"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -84,21 +83,22 @@ def test_a_node_says_why_a_run_failed_and_whose_fault_it_was() -> None:
 
 
 def test_a_node_clears_away_what_killed_workers_left_and_nothing_else(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    dead, alive, other = (
-        tmp_path / name
-        for name in (
-            f"equalbits-{platform.node()}-{ended.pid}-a",
-            f"equalbits-{platform.node()}-{os.getpid()}-b",
-            "equalbits-x",
-        )
-    )
-    for folder in (dead, alive, other):
+    dead, alive, just_made, other = (tmp_path / f"equalbits-{name}" for name in ("node-a", "node-b", "node-c", "x"))
+    for folder in (dead, alive, just_made, other):
         folder.mkdir()
+    for folder in (dead, alive, other):
+        (folder / ".alive").touch()
+    program = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+    words = [sys.executable, "-c", program, str(alive / ".alive")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        remove_leftovers(tmp_path)
+        assert not dead.exists()
+        assert alive.exists() and just_made.exists() and other.exists()
+        worker.kill()
     remove_leftovers(tmp_path)
-    assert not dead.exists()
-    assert alive.exists() and other.exists()
+    assert not alive.exists()
 
 
 @pytest.mark.slow

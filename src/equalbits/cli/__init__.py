@@ -39,6 +39,10 @@ _EXTRAS = {
     "PIL": "images",
     "matplotlib": "plot",
     "tensorboard": "tensorboard",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
+    "ray": "ray",
 }
 
 

@@ -79,7 +79,9 @@ def _engine(network: "Network", images: "NDArray[np.float32]", options: argparse
 
 
 def _take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
-    """The milliseconds of every call, which take turns until the time is over; three rounds at least."""
+    """The milliseconds of every call, in turns until the time is over; three rounds at least, after one to warm up."""
+    for call in calls.values():
+        call()
     times: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[next(iter(calls))]) < 3:
@@ -108,6 +110,10 @@ def _layers(network: "Network", image: "NDArray[np.float32]", engine: str, secon
     return [{"step": name, "ms": ms} for name, ms in zip(_names(network, steps), least, strict=True)]
 
 
+#: What a step multiplies, where its weights are bits.
+_WEIGHTS = {"CONV_BITS": "bits by bits", "CONV_SIGNED": "bits by reals", "LINEAR_BYTES": "bits by bytes"}
+
+
 def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
     """What each step is: its layer's name where it has weights, else its kind."""
     from equalbits.runtime import native
@@ -119,8 +125,8 @@ def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
     found = []
     for row in steps:
         kind = kinds[int(row[native.BUILT.FIELDS["KIND"]])]
-        if kind.startswith("CONV"):
-            by = {"CONV_BITS": "bits by bits", "CONV_SIGNED": "bits by reals"}.get(kind, "real weights")
+        if kind.startswith("CONV") or kind == "LINEAR_BYTES":
+            by = _WEIGHTS.get(kind, "real weights")
             found.append(f"{layer_name(network, next(weighted))} ({by})")
         else:
             found.append(kind.lower())

@@ -51,7 +51,7 @@ def pack(
     answers: how far is logged.
 
     ``linear_inputs="int8"`` has binary linear layers round what they read, where it is not signs, to 255 values for
-    each image: two to six times as fast, and not exact. How far answers move is logged; where one changes its class,
+    each image: several times as fast, and not exact. How far answers move is logged; where one changes its class,
     or logits move by more than 5 % of the largest, the model is refused.
 
     ``class_names`` go into the file, and so do ``mean`` and ``std``, one for each channel,

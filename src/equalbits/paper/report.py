@@ -68,7 +68,7 @@ def _section(found: Found, folder: Path, number: int) -> tuple[str, Html]:
     try:
         heading = title_of(found, folder)
         inside = tag("div", *SECTIONS[found.kind](found)) if not found.trouble else _trouble(found.trouble)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ZeroDivisionError, OSError) as error:
         heading, why = found.path.name, " ".join(str(error).split())
         inside = _trouble(f"{found.path} is no proper {_WORDS[found.kind]} ({type(error).__name__}: {why})")
     where = found.path.relative_to(folder).as_posix()

@@ -33,13 +33,13 @@ _STEP = """
 ## Speed of training
 
 Milliseconds for one optimizer step, batch 128, 32×32 images, median of interleaved rounds (`benchmarks/gpu_step.py`).
-*Real* is the same net in full precision, made to run the same way. What the released way takes hangs on the host's
-processor too.
+*Real* is the same net in full precision, made to run the same way. The *released way* is re-created in our own words
+from what the authors' code does; what it takes hangs on the host's processor too.
 """
 
 _RANKING = """
-On a CPU (`benchmarks/cpu_quantizer.py`, {threads} threads, torch {torch}, n = {rounds}) the ranking of a ResNet-18's
-weights takes {selected:.0f} ms where a full sort takes {sorted:.0f}, a ratio of {ratio:.1f} ({least:.1f} to
+On a CPU (`benchmarks/cpu_quantizer.py`; {processor}, {threads} threads, torch {torch}, n = {rounds}) the ranking of a
+ResNet-18's weights takes {selected:.0f} ms where a full sort takes {sorted:.0f}, a ratio of {ratio:.1f} ({least:.1f} to
 {most:.1f}). A whole training step by bi-half takes {steps} times as long as by sign.
 """
 
@@ -125,6 +125,7 @@ def _ranking(measured: Mapping[str, Any]) -> str:
     taken = {way: found["milliseconds"] for way, found in ways.items()}
     return _RANKING.format(
         threads=made["threads"],
+        processor=made["processor"],
         torch=made["torch"],
         rounds=len(taken["selection"]),
         selected=statistics.median(taken["selection"]),

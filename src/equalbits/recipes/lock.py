@@ -78,8 +78,12 @@ def _locked(folder: Path, command: str | None) -> int | None:
             return None
         if _is_still(path, descriptor):
             note = {"process": os.getpid(), "host": platform.node(), "command": command}
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps(note).encode())
+            try:
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, json.dumps(note).encode())
+            except OSError:
+                os.close(descriptor)
+                raise
             return descriptor
         os.close(descriptor)  # its holder has just taken it away: the name now belongs to another file, or none
 

@@ -1,15 +1,15 @@
 """What a node of a Ray cluster does with a batch: train it in a folder of its own, and tell. Knows nothing of Ray."""
 
-import glob
 import json
-import os
 import platform
 import shutil
+import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,7 +19,7 @@ import equalbits
 from equalbits.recipes.batch import Batch
 from equalbits.training import EpochRecord, StepRecord
 
-_PREFIX = f"equalbits-{platform.node()}-"
+_PREFIX = "equalbits-node-"
 
 
 def train_here(job: str) -> Iterator[dict[str, Any]]:
@@ -27,28 +27,42 @@ def train_here(job: str) -> Iterator[dict[str, Any]]:
     told = json.loads(job)
     said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     remove_leftovers(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder, _held(Path(folder)):
         # In a thread of its own, so that records can be told while it trains, and signals stay the cluster's affair.
         threading.Thread(target=_train, args=(told, Path(folder), said.put), daemon=True).start()
         while (one := said.get()) is not None:
             yield one
 
 
+_ALIVE = ".alive"  # a file whose lock ends with the worker that holds it
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder, so that no other worker takes it for a leftover."""
+    with (folder / _ALIVE).open("wb") as held:
+        _lock(held.fileno())
+        yield
+
+
 def remove_leftovers(within: Path) -> None:
-    """Remove the folders of this machine's workers that were killed, and so could not do it themselves."""
-    for folder in within.glob(f"{glob.escape(_PREFIX)}*"):
-        worker = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if worker.isdigit() and not _is_alive(int(worker)):
-            shutil.rmtree(folder, ignore_errors=True)
+    """Remove the folders of workers that were killed, and so could not do it themselves: those that nobody holds."""
+    for folder in within.glob(f"{_PREFIX}*"):
+        with suppress(OSError), (folder / _ALIVE).open("rb") as held:
+            if _lock(held.fileno()):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+def _lock(descriptor: int) -> bool:
+    """Whether the lock could be had; never where there are none."""
+    if sys.platform == "win32":
         return False
-    except OSError:  # another's, so alive
-        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
     return True
 
 
