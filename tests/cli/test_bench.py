@@ -116,3 +116,15 @@ def test_layers_of_numpy_are_refused(call):
     code, _, errors = call("bench", RESIDUAL, "--engine", "numpy", "--layers", "--seconds", 0)
     assert code == 1
     assert "--layers" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("--threads", 1025), "--threads 1025 must be 1 to 1024"),
+        (("--batch", 10**15), f"--batch {10**15} does not fit into memory: lower --batch"),
+    ],
+)
+def test_more_than_there_can_be_is_refused_in_one_line(words, rule, call):
+    code, printed, errors = call("bench", RESIDUAL, *words)
+    assert (code, printed, errors) == (1, "", f"equalbits bench: {rule}\n")

@@ -114,3 +114,9 @@ def test_the_summary_counts_weights_bytes_and_products(model: PackedModel) -> No
 def test_a_model_saved_again_is_the_same_file(model: PackedModel, tmp_path: Path) -> None:
     model.save(tmp_path / "again.ebits")
     assert (tmp_path / "again.ebits").read_bytes() == (GOLDEN / "residual.ebits").read_bytes()
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 1.0, True])
+def test_threads_that_cannot_be_are_refused(threads: int) -> None:
+    with pytest.raises(ValueError, match=f"threads={threads} must be a whole number, 1 to 1024"):
+        load_packed(GOLDEN / "residual.ebits", threads=threads)

@@ -35,13 +35,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print milliseconds an image, images a second, the file's bytes and the memory it took."""
-    import numpy as np
-
-    from equalbits.runtime import read_network
+    from equalbits.runtime.engine import MAX_THREADS
 
     for name, least in (("threads", 1), ("batch", 1), ("seconds", 0)):
         if not getattr(options, name) >= least:
             raise ValueError(f"--{name} {getattr(options, name)}: give at least {least}")
+    if options.threads > MAX_THREADS:
+        raise ValueError(f"--threads {options.threads} must be 1 to {MAX_THREADS}")
+    try:
+        _measure(options)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):  # torch's is a RuntimeError
+            raise
+        raise ValueError(f"--batch {options.batch} does not fit into memory: lower --batch") from None
+
+
+def _measure(options: argparse.Namespace) -> None:
+    import numpy as np
+
+    from equalbits.runtime import read_network
+
     path = Path(options.file)
     network = read_network(path)
     images = np.random.default_rng(0).standard_normal((options.batch, *network.input_shape)).astype(np.float32)

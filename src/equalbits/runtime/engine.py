@@ -15,6 +15,8 @@ from equalbits.runtime.network import Network
 Images = NDArray[Any]
 
 _CHUNK = 16
+#: The most threads a model may run on.
+MAX_THREADS = 1024
 
 
 def load_packed(path: str | os.PathLike[str], *, threads: int = 1, engine: str = "auto") -> "PackedModel":
@@ -44,8 +46,8 @@ class PackedModel:
     """
 
     def __init__(self, network: Network, *, threads: int = 1, engine: str = "auto") -> None:
-        if type(threads) is not int or threads < 1:
-            raise ValueError(f"threads={threads!r} is not a number of threads: it must be a whole number from 1")
+        if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"threads={threads!r} must be a whole number, 1 to {MAX_THREADS}")
         if engine not in ("auto", "native", "numpy"):
             raise ValueError(f"engine={engine!r} is not known: choose 'auto', 'native' or 'numpy'")
         self.network, self.threads = network, threads
@@ -64,7 +66,11 @@ class PackedModel:
         return "numpy" if self._native is None else f"native ({self._native.instruction_set})"
 
     def __call__(self, images: Images) -> NDArray[np.float32]:
-        """The logits of each image."""
+        """The logits of each image.
+
+        Bytes (uint8) are normalised first, ``(byte / 255 − mean) / std`` by the file's mean and std. Floats are taken
+        as they are: give them already normalised, as the model was trained on them.
+        """
         batch = self._as_batch(images)
         logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
