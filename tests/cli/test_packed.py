@@ -49,7 +49,7 @@ def test_pack_says_how_large_the_file_is_and_how_far_rounding_moves_answers(trai
 def test_a_run_is_packed_for_other_runtimes_where_their_package_is(name, package, trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / name)
     if find_spec(package) is None:
-        assert (code, errors) == (1, f"equalbits pack: this needs the package {package}: pip install {package}\n")
+        assert (code, errors) == (1, f"equalbits pack: this needs {package}: pip install 'equalbits[{package}]'\n")
     else:
         written = sum(path.stat().st_size for path in tmp_path.iterdir())
         assert f"{tmp_path / name}: {written:,} bytes" in printed
@@ -118,3 +118,44 @@ def test_linear_layers_can_be_packed_to_round_their_inputs(trained, tmp_path, ca
     assert "linear_inputs='int8': all 8 answers keep their class; logits move by up to" in errors
     assert b"input_bits=8" in (tmp_path / "a.ebits").read_bytes()
     assert "checked against the model on 8 images" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("x.tflite", "give .ebits, .onnx or .xml"), ("net.onx", ".onx"), ("net", "call it net.ebits")],
+)
+def test_a_file_of_no_known_kind_is_not_written(name, rule, trained, tmp_path, call):
+    code, _, errors = call("pack", trained, tmp_path / name)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert str(tmp_path / name) in errors and rule in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_images_that_cannot_be_read_or_answered_are_refused_by_name(packed, tmp_path, call):
+    image = np.zeros((1, 8, 8), np.float32)
+    for name, number in (("nan", np.nan), ("inf", -np.inf), ("large", 1e300)):
+        np.save(tmp_path / f"{name}.npy", image.astype(np.float64) + number)
+    np.save(tmp_path / "int.npy", image.astype(np.int64))
+    np.save(tmp_path / "obj.npy", np.array([{}], object), allow_pickle=True)
+    np.savez(tmp_path / "many", a=image)
+    (tmp_path / "many.npz").rename(tmp_path / "many.npy")
+    np.save(tmp_path / "cut.npy", image)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "cut.npy").read_bytes()[:-9])
+    (tmp_path / "text.npy").write_text("no array")
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), np.uint8)).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:900])
+    for name, rule in (
+        ("nan.npy", "not finite"),
+        ("inf.npy", "not finite"),
+        ("large.npy", "not finite"),
+        ("int.npy", "give float32, or uint8"),
+        ("obj.npy", "is not an array of numbers that numpy can read"),
+        ("text.npy", "is not an array of numbers that numpy can read"),
+        ("many.npy", "holds several arrays"),
+        ("cut.npy", "is cut off or damaged"),
+        ("cut.png", "is cut off or damaged"),
+        ("no.png", "is not there"),
+    ):
+        code, printed, errors = call("run", packed, tmp_path / name)
+        assert (code, printed, errors.count("\n")) == (1, "", 1), name
+        assert errors.startswith(f"equalbits run: {tmp_path / name}") and rule in errors

@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> None:
     from equalbits.recipes import Images, load_run
 
     out, path = Path(options.run), Path(options.file)
+    _check_name(path)
     _, model = load_run(out, which=options.which)
     images = Images.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
@@ -62,6 +63,14 @@ def run(options: argparse.Namespace) -> None:
         f"checked against the model on {len(example)} images; {len(audit.layers)} binary layers, "
         f"{'every promised share of +1 exact' if audit.holds else 'SHARES OF +1 NOT AS PROMISED'}"
     )
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that does not say which kind of file is wanted: none is written under another's name."""
+    if not path.suffix:
+        raise ValueError(f"{path} has no ending that says what to write: call it {path.name or 'net'}.ebits")
+    if path.suffix not in (".ebits", ".onnx", ".xml"):
+        raise ValueError(f"{path}: no file ending in {path.suffix} can be written: give .ebits, .onnx or .xml")
 
 
 def _write(packed: "PackedModel", path: Path) -> int:

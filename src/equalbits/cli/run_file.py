@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a packed file, made by equalbits pack")
     parser.add_argument(
         "images", metavar="IMAGE", nargs="+",
-        help="a picture (scaled to cover the model's size, its middle taken), or a .npy of one image or of a batch",
+        help="a picture (scaled to cover the model's size, its middle taken), or a .npy of one image or of a batch: "
+        "uint8 is normalised by the file's mean and std, floats are taken as they are, already normalised",
     )  # fmt: skip
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name (default: 5)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the native engine (default: 1)")
@@ -35,7 +36,10 @@ def run(options: argparse.Namespace) -> None:
     answers = {}
     for path in map(Path, options.images):
         images = read_images(path, model.network.input_shape)
-        logits = model(images).reshape(len(images), -1)
+        try:
+            logits = model(images).reshape(len(images), -1)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         for number, row in enumerate(logits):
             name = str(path) if len(logits) == 1 else f"{path}[{number}]"
             answers[name] = _likeliest(row, model.network.classes, options.top)
@@ -53,7 +57,7 @@ def read_images(path: Path, shape: tuple[int, ...]) -> "NDArray[Any]":
     import numpy as np
 
     if path.suffix == ".npy":
-        images: NDArray[Any] = np.load(path, allow_pickle=False)
+        images = _read_array(path)
         return images[None] if images.ndim == len(shape) else images
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -65,8 +69,30 @@ def read_images(path: Path, shape: tuple[int, ...]) -> "NDArray[Any]":
             turned = ImageOps.exif_transpose(picture).convert("L" if channels == 1 else "RGB")
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow can read, and no .npy") from None
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow's words for bytes that end too early or make no sense
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's: it is not there, or may not be read
+        raise ValueError(f"{path} is cut off or damaged: {error}") from None
     fitted = ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR)
     return np.asarray(fitted).reshape(height, width, channels).transpose(2, 0, 1)[None]
+
+
+def _read_array(path: Path) -> "NDArray[Any]":
+    """The numbers of a .npy, every one of them finite as float32."""
+    import numpy as np
+
+    try:
+        images: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        if "allow_pickle" in str(error):  # objects, or no array at all: numpy would have to run what the file says
+            raise ValueError(f"{path} is not an array of numbers that numpy can read: save one by numpy.save") from None
+        raise ValueError(f"{path} is cut off or damaged: save the array anew by numpy.save") from None
+    if not isinstance(images, np.ndarray):
+        raise ValueError(f"{path} holds several arrays: save one by numpy.save")
+    with np.errstate(over="ignore"):
+        if images.dtype.kind == "f" and not np.isfinite(images.astype(np.float32)).all():
+            raise ValueError(f"{path} holds numbers that are not finite: nan or infinity is no image")
+    return images
 
 
 def _likeliest(logits: "NDArray[np.float32]", classes: tuple[str, ...], top: int) -> list[dict[str, Any]]:
