@@ -7,6 +7,7 @@ from pathlib import Path
 from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
 from equalbits.paper.demo_report import draw, write_report
 from equalbits.recipes import Recipe
+from equalbits.recipes.kinds import check_kind
 from equalbits.training import Reporter
 
 
@@ -23,6 +24,7 @@ def run_demo(
     """
     if find_spec("matplotlib") is None:  # said before the training, not after
         raise ValueError("the demo's picture needs matplotlib: pip install 'equalbits[plot]'")
+    check_kind(out, "demo")
     recipe = recipe or demo_recipe()
     measured = []
     for method, title in METHODS.items():

@@ -15,6 +15,7 @@ from typing import Any
 from equalbits.nn.names import unknown
 from equalbits.paper.claims import Claim, write_claims
 from equalbits.recipes.folder import command_line, where_and_with
+from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.training import Reporter
@@ -119,6 +120,7 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same item, with --out")
+    check_kind(out, "item")
     with in_use(out, command=command_line()):
         result = _known(item, out / "result.json", options) or _measured(item, out, options)
         item.draw(result, out)

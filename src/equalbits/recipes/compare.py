@@ -13,6 +13,7 @@ from typing import Any
 
 from equalbits.recipes.contest import Ground, is_done, run_file, run_method
 from equalbits.recipes.folder import command_line
+from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
@@ -120,6 +121,7 @@ def compare(
         raise ValueError("there is nothing to compare: give at least one method and one seed")
     for method in methods:
         check_method(method)
+    check_kind(out, "compare")
     device = pick_device(device)
     stack = stack or (len(seeds) if device.startswith("cuda") else 1)
     with in_use(out, command=command_line()):

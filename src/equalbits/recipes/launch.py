@@ -14,6 +14,7 @@ from typing import Any
 
 from equalbits.recipes.batch import Batch, run_folder
 from equalbits.recipes.folder import check_same, command_line
+from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.ledger import collect
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
@@ -110,6 +111,7 @@ def sweep(
     out, seeds = Path(out), list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("there is no seed to train with: give at least one, as in seeds=[0]")
+    check_kind(out, "sweep")
     cases = cases_of(recipe, vary)
     for case in cases:  # before the first hour of training, not after it
         check_names(case.recipe)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from equalbits.recipes.folder import begin, command_line, facts_of, finish, load_run, writers
+from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import Images, make_loader, make_model, pick_device
 from equalbits.recipes.recipe import Recipe
@@ -57,6 +58,7 @@ def run_recipe(
     """
     device = pick_device(device)
     out = Path(out)
+    check_kind(out, "run")
     with process_group(device) as place, ExitStack() as at_the_end:
         if device == "cuda" and place.world_size > 1:
             device = f"cuda:{place.local_rank}"

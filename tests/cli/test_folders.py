@@ -1,0 +1,55 @@
+"""A folder keeps one kind of job: another kind is refused in one line, and what lies there stays as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from equalbits.cli import main
+
+
+@pytest.fixture(scope="module")
+def held(recipe: str, tmp_path_factory) -> Path:
+    """A run, a sweep, a comparison and an item, side by side."""
+    out = tmp_path_factory.mktemp("held")
+    quick = ["--device", "cpu", "--json"]
+    assert main(["train", recipe, "--out", str(out / "run"), *quick]) == 0
+    assert main(["sweep", recipe, "--out", str(out / "sweep"), *quick]) == 0
+    assert main(["compare", recipe, "--methods", "sign", "--seeds", "0", "--out", str(out / "compare"), *quick]) == 0
+    assert main(["reproduce", "fig6", "--quick", "--out", str(out / "item"), *quick]) == 0
+    return out
+
+
+HELD = {"run": "a run of own", "sweep": "a sweep of own", "compare": "a comparison on own", "item": "the item fig6"}
+
+
+def words_of(kind: str, recipe: str) -> list[str]:
+    return {
+        "run": ["train", recipe],
+        "sweep": ["sweep", recipe],
+        "compare": ["compare", recipe, "--methods", "sign", "--seeds", "0"],
+        "item": ["reproduce", "fig6", "--quick"],
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("wanted", HELD)
+def test_another_kind_of_job_is_refused_and_the_same_goes_on(wanted: str, kind: str, held, recipe: str, call) -> None:
+    folder = held / kind
+    before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    command = words_of(wanted, recipe)
+    code, _, errors = call(*command, "--out", folder, "--device", "cpu")
+    if wanted == kind:
+        assert code == 0, errors
+        return
+    assert code == 1
+    assert errors == f"equalbits {command[0]}: {folder} holds {HELD[kind]}: give --out another folder\n"
+    assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
+
+
+def test_a_folder_of_folders_and_a_recipe_of_ones_own_in_it_stay_free(recipe: str, call, tmp_path: Path) -> None:
+    own = tmp_path / "recipe.toml"
+    own.write_text(Path(recipe).read_text())
+    assert call("train", own, "--out", tmp_path / "a", "--device", "cpu")[0] == 0
+    assert call("sweep", own, "--out", tmp_path, "--device", "cpu")[0] == 0
+    code, _, errors = call("demo", "--out", tmp_path / "a")
+    assert (code, errors.count("holds a run of recipe: give --out another folder")) == (1, 1)
