@@ -188,13 +188,42 @@ def test_a_folder_of_nothing_is_refused_in_one_line(inside: str | None, line: st
 
 
 def test_the_page_goes_where_it_is_told(folder: Path, tmp_path: Path, capsys) -> None:
-    assert main(["report", str(folder / "one"), "--out", str(tmp_path / "new" / "page.html")]) == 0
+    words = ["report", str(folder / "one"), "--out", str(tmp_path / "new" / "page.html")]
+    assert main(words) == 1
+    assert capsys.readouterr().err.endswith(
+        f"the folder {tmp_path / 'new'} is not there: make it first, or name another\n"
+    )
+    (tmp_path / "new").mkdir()
+    assert main(words) == 0
     assert capsys.readouterr().out == f"page: {tmp_path / 'new' / 'page.html'}\n"
     assert (tmp_path / "new" / "page.html").read_text() == report_page(folder / "one")
     with pytest.raises(ValueError, match="is a folder: name a file for the page"):
         write_report(folder / "one", tmp_path)
     assert write_report(folder / "one") == folder / "one" / "report.html"
     assert report_page(folder / "one") == (folder / "one" / "report.html").read_text()
+
+
+def test_a_page_of_something_else_is_kept_unless_it_is_named(folder: Path, tmp_path: Path, capsys) -> None:
+    shutil.copytree(folder / "one", tmp_path / "one")
+    page = tmp_path / "one" / "report.html"
+    page.write_text("<title>equalbits demo</title>")
+    assert main(["report", str(tmp_path / "one")]) == 1
+    assert f"{page} is a page that report did not write: name another with --out" in capsys.readouterr().err
+    assert page.read_text() == "<title>equalbits demo</title>"
+    assert main(["report", str(tmp_path / "one"), "--out", str(page)]) == 0
+    assert main(["report", str(tmp_path / "one")]) == 0  # its own it may replace
+    assert capsys.readouterr().err == ""
+
+
+def test_how_much_could_not_be_read_is_said(folder: Path, tmp_path: Path, capsys) -> None:
+    shutil.copytree(folder / "sweep", tmp_path / "sweep")
+    shutil.copytree(folder / "one", tmp_path / "one")
+    (tmp_path / "one" / "run.json").write_text("{")
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == "equalbits report: 1 thing could not be read: see the page\n"
+    (tmp_path / "sweep" / "sign" / "seed1" / "run.json").write_text("{")
+    assert main(["report", str(tmp_path)]) == 0
+    assert "2 things could not be read" in capsys.readouterr().err
 
 
 @pytest.mark.browser

@@ -1,6 +1,7 @@
 """``equalbits report``."""
 
 import argparse
+import sys
 from pathlib import Path
 
 
@@ -14,5 +15,9 @@ def run(options: argparse.Namespace) -> None:
     """Write the page, and say where it lies."""
     from equalbits.paper.report import write_report  # here, so that --help need not wait for torch
 
-    path = write_report(Path(options.folder), Path(options.out) if options.out else None)
+    path = write_report(
+        Path(options.folder),
+        Path(options.out) if options.out else None,
+        tell=lambda line: print(f"equalbits report: {line}", file=sys.stderr),
+    )
     print(f"page: {path}")

@@ -1,6 +1,6 @@
 """``equalbits report``: one page of whatever a folder holds, that needs nothing beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from equalbits.paper.contents import Found, contents
@@ -8,31 +8,50 @@ from equalbits.paper.page import Html, table, tag, whole_page
 from equalbits.paper.report_sections import SECTIONS, title_of
 from equalbits.training.checkpoint import write_atomically
 
+_TITLE = "equalbits report: "
 _WORDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "pictures": "set of runs", "run": "run"}
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of ``folder``, as report.html in it unless ``out`` says otherwise; give back where it lies."""
+def write_report(folder: Path, out: Path | None = None, *, tell: Callable[[str], None] = lambda line: None) -> Path:
+    """Write the page of ``folder``, as report.html in it unless ``out`` says otherwise; give back where it lies.
+
+    A report.html that something else wrote, as the demo does, is kept unless ``out`` names it. ``tell`` hears of what
+    could not be read.
+    """
     folder = Path(folder)
     path = Path(out) if out else folder / "report.html"
-    page = report_page(folder)
+    page, unread = _page(folder)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file for the page, as in --out page.html")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        raise ValueError(f"the folder {path.parent} is not there: make it first, or name another")
+    if out is None and path.exists() and f"<title>{_TITLE}" not in path.read_text(errors="replace"):
+        raise ValueError(f"{path} is a page that report did not write: name another with --out, or this to replace it")
     write_atomically(path, page.encode())
+    if unread:
+        tell(f"{unread} thing{'s' if unread > 1 else ''} could not be read: see the page")
     return path
 
 
 def report_page(folder: Path) -> str:
     """The page as text; the same folder gives the same page."""
+    return _page(folder)[0]
+
+
+def _page(folder: Path) -> tuple[str, int]:
+    """The page, and how many things could not be read."""
     found = contents(folder)
     name = folder.resolve().name
     sections = [_section(each, folder, number) for number, each in enumerate(found)]
+    unread = sum(
+        sum(bool(run.trouble) for run in each.runs) or broken
+        for each, (_, _, broken) in zip(found, sections, strict=True)
+    )
     body = [tag("h1", name)]
     if len(found) > 1:
-        titles = [title for title, _ in sections]
+        titles = [title for title, _, _ in sections]
         body += [tag("p", f"Holds {_counted(found)}.", class_="note"), _overview(found, titles, folder)]
-    return whole_page(f"equalbits report: {name}", *body, *(section for _, section in sections))
+    return whole_page(f"{_TITLE}{name}", *body, *(section for _, section, _ in sections)), unread
 
 
 def _counted(found: Sequence[Found]) -> str:
@@ -63,18 +82,19 @@ def _overview(found: Sequence[Found], titles: Sequence[str], folder: Path) -> Ht
     )
 
 
-def _section(found: Found, folder: Path, number: int) -> tuple[str, Html]:
-    """A thing's title and its section; one that is broken says so and does not take the others down."""
+def _section(found: Found, folder: Path, number: int) -> tuple[str, Html, bool]:
+    """A thing's title, its section, and whether it is broken; such a one does not take the others down."""
+    broken = bool(found.trouble)
     try:
         heading = title_of(found, folder)
         inside = tag("div", *SECTIONS[found.kind](found)) if not found.trouble else _trouble(found.trouble)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, ZeroDivisionError, OSError) as error:
-        heading, why = found.path.name, " ".join(str(error).split())
+        heading, why, broken = found.path.name, " ".join(str(error).split()), True
         inside = _trouble(f"{found.path} is no proper {_WORDS[found.kind]} ({type(error).__name__}: {why})")
     where = found.path.relative_to(folder).as_posix()
     place = tag("p", "in ", tag("code", where), class_="note") if where not in (".", heading) else ""
     name = f"s{number}"
-    return heading, tag("section", tag("h2", heading, id=name), place, inside, aria_labelledby=name)
+    return heading, tag("section", tag("h2", heading, id=name), place, inside, aria_labelledby=name), broken
 
 
 def _trouble(line: str) -> Html:
