@@ -96,6 +96,12 @@ def test_a_picture_of_any_size_is_fitted(packed, tmp_path, call):
     assert found[str(tmp_path / "exact.png")][0]["logit"] == pytest.approx(float(logits.max()), rel=1e-5)
 
 
+def test_a_run_that_is_not_packed_yet_says_how_to_pack_it(trained, call):
+    code, _, errors = call("run", trained, "a.png")
+    line = f"equalbits run: {trained} is a folder: pack it first: equalbits pack {trained} net.ebits\n"
+    assert (code, errors) == (1, line)
+
+
 def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line(packed, tmp_path, call):
     (tmp_path / "text.png").write_text("no picture")
     np.save(tmp_path / "odd.npy", np.zeros((3, 3), np.float32))
@@ -103,7 +109,8 @@ def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line
         (("run", packed, tmp_path / "text.png"), "is no picture that Pillow can read"),
         (("run", packed, tmp_path / "odd.npy"), "the model takes (batch, 1, 8, 8)"),
         (("run", tmp_path / "odd.npy", tmp_path / "odd.npy"), "not a packed model"),
-        (("inspect", tmp_path / "text.png"), "packed model"),
+        (("inspect", tmp_path / "text.png"), f"{tmp_path / 'text.png'}: "),
+        (("inspect", tmp_path / "no.ebits"), f"{tmp_path / 'no.ebits'} is not there"),
         (("run", packed, tmp_path / "odd.npy", "--top", "0"), "name at least one class"),
     ):
         code, _, errors = call(*words)

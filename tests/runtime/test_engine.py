@@ -120,3 +120,34 @@ def test_a_model_saved_again_is_the_same_file(model: PackedModel, tmp_path: Path
 def test_threads_that_cannot_be_are_refused(threads: int) -> None:
     with pytest.raises(ValueError, match=f"threads={threads} must be a whole number, 1 to 1024"):
         load_packed(GOLDEN / "residual.ebits", threads=threads)
+
+
+def test_what_is_no_packed_file_is_refused_in_plain_words(model: PackedModel, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no\.ebits is not there: name a packed file"):
+        load_packed(tmp_path / "no.ebits")
+    with pytest.raises(ValueError, match=f"^{tmp_path} is a folder: name a file$"):
+        load_packed(tmp_path)
+    (tmp_path / "recipe.toml").touch()
+    with pytest.raises(ValueError, match=f"is a folder: pack it first: equalbits pack {tmp_path} net.ebits"):
+        load_packed(str(tmp_path))
+    for keep in (5, 100, -1):
+        (tmp_path / "cut.ebits").write_bytes((GOLDEN / "residual.ebits").read_bytes()[:keep])
+        with pytest.raises(ValueError, match=f"^{tmp_path / 'cut.ebits'}: "):
+            load_packed(tmp_path / "cut.ebits")
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(model: PackedModel, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as refused:
+        model.save(tmp_path / "no" / "x.ebits")
+    assert refused.value.filename == str(tmp_path / "no" / "x.ebits")
+    (tmp_path / "folder.ebits").mkdir()
+    with pytest.raises(IsADirectoryError) as refused:
+        model.save(tmp_path / "folder.ebits")
+    assert refused.value.filename == str(tmp_path / "folder.ebits")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.ebits"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
+def test_a_folder_in_which_no_file_can_be_made_is_named(model: PackedModel) -> None:
+    with pytest.raises(OSError, match=r"^/proc/x\.ebits cannot be written: no file can be made in /proc$"):
+        model.save("/proc/x.ebits")

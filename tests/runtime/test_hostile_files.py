@@ -289,5 +289,5 @@ def test_a_file_that_is_not_there_or_too_short_is_said_to_be(tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError):
         read_network(tmp_path / "no.ebits")
     (tmp_path / "short.ebits").write_bytes(b"123")
-    with pytest.raises(FormatError, match=r"short\.ebits has 3 bytes"):
+    with pytest.raises(FormatError, match=r"short\.ebits: 3 bytes"):
         read_network(tmp_path / "short.ebits")

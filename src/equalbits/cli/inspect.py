@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the layers, then the proof of their ratios."""
     path = Path(options.run)
+    if not path.exists():
+        raise ValueError(f"{path} is not there: give a packed file, or the folder of a run")
     if path.is_file():
         _inspect_packed(path, as_json=options.json)
     else:

@@ -74,12 +74,12 @@ def read(path: str | os.PathLike[str]) -> Container:
 
     >>> read(os.devnull)
     Traceback (most recent call last):
-    equalbits.runtime.container.FormatError: /dev/null has 0 bytes: too short for a packed model
+    equalbits.runtime.container.FormatError: 0 bytes are too few for a packed model
     """
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < 10:
-            raise FormatError(f"{os.fspath(path)} has {size} bytes: too short for a packed model")
+            raise FormatError(f"{size} bytes are too few for a packed model")
         whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     return decode(whole)
 

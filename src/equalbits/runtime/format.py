@@ -37,6 +37,10 @@ def write_network(network: Network, path: str | os.PathLike[str]) -> None:
         with unfinished.open("wb") as file:
             file.writelines(chunks)
         unfinished.replace(path)
+    except OSError as error:  # in the caller's words: nobody asked for a file called `unfinished`
+        if isinstance(error, FileNotFoundError) and path.parent.is_dir():  # a folder in which none can be made
+            raise OSError(f"{path} cannot be written: no file can be made in {path.parent}") from None
+        raise type(error)(error.errno, error.strerror, str(path)) from None
     finally:
         unfinished.unlink(missing_ok=True)
 
@@ -58,8 +62,25 @@ def to_json(header: Mapping[str, Any]) -> str:
 
 
 def read_network(path: str | os.PathLike[str]) -> Network:
-    """The network in a file, its tensors mapped, everything checked; :class:`FormatError` says what is wrong."""
-    return _interpret(container.read(path))
+    """The network in a file, its tensors mapped, everything checked.
+
+    :class:`FormatError` names the file and says what is wrong with it.
+
+    >>> read_network("nope.ebits")
+    Traceback (most recent call last):
+    FileNotFoundError: nope.ebits is not there: name a packed file, made by equalbits pack
+    """
+    name = os.fspath(path)
+    try:
+        return _interpret(container.read(path))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{name} is not there: name a packed file, made by equalbits pack") from None
+    except IsADirectoryError:
+        is_run = Path(path, "recipe.toml").exists()
+        way_out = f"pack it first: equalbits pack {name} net.ebits" if is_run else "name a file"
+        raise FormatError(f"{name} is a folder: {way_out}") from None
+    except FormatError as error:
+        raise FormatError(f"{name}: {error}") from None
 
 
 def from_bytes(whole: bytes) -> Network:
