@@ -123,6 +123,7 @@ def test_other_settings_are_refused_and_the_run_can_still_be_gone_on_with(call, 
     code, printed, _ = call("train", "--resume", out, "--device", "cpu")
     assert code == 0
     assert printed.startswith("own: last epoch ")
+    assert printed.endswith(f"nothing was left to train: {out} held the finished run already\n")
 
 
 @pytest.mark.parametrize(

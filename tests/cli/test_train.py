@@ -10,6 +10,8 @@ import pytest
 from equalbits.data import Source, load_dataset
 from equalbits.models import list_models
 from equalbits.recipes import get_recipe, list_recipes
+from equalbits.recipes.catalogue import published_score
+from equalbits.training import load_checkpoint, save_checkpoint
 
 
 def test_training_prints_the_score_and_tells_each_epoch_on_stderr(call, recipe: str, tmp_path: Path) -> None:
@@ -43,6 +45,30 @@ def test_evaluating_prints_the_score_of_the_last_or_the_best_epoch(call, trained
         assert code == 0
         share = 100 * facts[which]["test"]["correct"] / facts[which]["test"]["total"]
         assert printed.startswith(f"{trained} ({which} epoch): {share:.2f} % of 6 (loss ")
+
+
+def test_a_run_that_is_not_finished_is_scored_as_such(call, trained: Path, tmp_path: Path) -> None:
+    for name in ("recipe.toml", "model.json", "best.safetensors"):
+        (tmp_path / name).write_bytes((trained / name).read_bytes())
+    tensors, facts = load_checkpoint(trained / "last.safetensors")
+    for place, epoch in (({"epoch": 1, "batch": 0}, 1), ({"epoch": 1, "batch": 2}, 2)):
+        save_checkpoint(tmp_path / "last.safetensors", tensors, {**facts, **place})
+        code, printed, _ = call("evaluate", tmp_path, "--device", "cpu")
+        assert code == 0
+        assert printed.startswith(f"{tmp_path} (last epoch; not finished: epoch {epoch} of 2): ")
+    assert json.loads(call("evaluate", tmp_path, "--device", "cpu", "--json")[1])["finished"] is False
+    assert json.loads(call("evaluate", trained, "--device", "cpu", "--json")[1])["finished"] is True
+
+
+def test_a_published_score_is_printed_for_its_own_settings_only(call, tmp_path: Path) -> None:
+    published = get_recipe("cifar10-conv2")
+    assert published_score(published.with_settings({"seed": 3, "evaluate_every": 5, "speed": "plain"})) == 79.25
+    for name, value in (("epochs", 1), ("data.limit", 5), ("model.options.width", 0.5), ("optimizer.lr", 0.01)):
+        assert published_score(published.with_settings({name: value})) is None
+    small = ["--set", "data.name=synthetic:3x8x8:4:24", "--set", "epochs=1", "--set", "model.options.width=0.05"]
+    code, printed, _ = call("train", "cifar10-conv2", *small, "--out", tmp_path / "a", "--device", "cpu")
+    assert code == 0
+    assert ", published " not in printed
 
 
 def test_inspecting_shows_the_layers_and_the_proof(call, trained: Path) -> None:

@@ -19,11 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score the run and print it."""
-    from equalbits.recipes import evaluate_run  # here, so that --help need not wait for torch
+    # Imported here, so that --help need not wait for torch.
+    from equalbits.recipes import evaluate_run
+    from equalbits.recipes.folder import epochs_done
 
     root = Path(options.data) if options.data else None
     score = evaluate_run(Path(options.run), root=root, device=options.device, which=options.which)
+    under_way = epochs_done(Path(options.run))
     if options.json:
-        print(json.dumps({**asdict(score), "accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}))
-    else:
-        print(f"{options.run} ({options.which} epoch): {score}; top five {score.accuracy_top5:.2f} %")
+        shares = {"accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}
+        print(json.dumps({**asdict(score), **shares, "finished": under_way is None}))
+        return
+    so_far = f"; not finished: epoch {under_way[0]} of {under_way[1]}" if under_way else ""
+    print(f"{options.run} ({options.which} epoch{so_far}): {score}; top five {score.accuracy_top5:.2f} %")

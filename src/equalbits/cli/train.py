@@ -32,11 +32,13 @@ def run(options: argparse.Namespace) -> int:
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import run_recipe
+    from equalbits.recipes.catalogue import published_score
     from equalbits.training import InterruptedTraining, Reporter, WeightsAndBiases
 
     recipe, out = _wanted(options)
+    told: list[object] = []
     with ProgressBar(title=recipe.name, quiet=options.json) as bar:
-        reporters: list[Reporter] = [bar]
+        reporters: list[Reporter] = [bar, lambda record: told.append(record.epoch)]
         if options.wandb and bar.is_writer:
             reporters.append(WeightsAndBiases(out, project=options.wandb, name=recipe.name, config=recipe.as_dict()))
         try:
@@ -60,9 +62,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print((out / "run.json").read_text().strip())
     elif last is not None and last.test is not None and best is not None and best.test is not None:
-        published = f", published {recipe.expected:.2f} %" if recipe.expected else ""
+        score = published_score(recipe)
+        published = f", published {score:.2f} %" if score else ""
         print(f"{recipe.name}: last epoch {last.test}; best, epoch {best.epoch}, {best.test.accuracy:.2f} %{published}")
-        print(f"all of it is in {out}")
+        print(f"all of it is in {out}" if told else f"nothing was left to train: {out} held the finished run already")
     return 0
 
 

@@ -8,14 +8,17 @@ import difflib
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from equalbits.recipes.folder import FREE
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig
+from equalbits.training.resume import flat
 
 _SHALLOW = TrainConfig(epochs=100, optimizer=OptimizerConfig(weight_decay=1e-4))
 _STEPS = ScheduleConfig(name="step", milestones=(150, 250, 320))
 _DEEP = TrainConfig(epochs=350, optimizer=OptimizerConfig(weight_decay=5e-4), schedule=_STEPS)
 _IMAGENET = TrainConfig(epochs=100, schedule=ScheduleConfig(name="step", milestones=(30, 60, 90)))
 _PUBLISHED = {"conv2": 79.25, "conv4": 87.68, "conv6": 89.92, "conv8": 90.40}
+_SAME_RESULT = FREE | {"seed", "precision"}  # within a score's spread
 
 
 def _recipes() -> list[Recipe]:
@@ -116,6 +119,21 @@ def get_recipe(name: str) -> Recipe:
         hint = f"did you mean {close[0]!r}?" if close else "`equalbits list recipes` shows them"
         raise ValueError(f"no recipe {name!r}; {hint}")
     return _CATALOGUE[name]
+
+
+def published_score(recipe: Recipe) -> float | None:
+    """The score that a paper gives for this very recipe; None once a setting differs that decides the result.
+
+    >>> published_score(get_recipe("cifar10-conv2").with_settings({"seed": 3}))
+    79.25
+    >>> published_score(get_recipe("cifar10-conv2").with_settings({"epochs": 3}))
+    """
+    known = _CATALOGUE.get(recipe.name)
+    if known is None:
+        return recipe.expected
+    own, now = flat(known.as_dict()), flat(recipe.as_dict())
+    same = all(own.get(name) == now.get(name) for name in {**own, **now} if name not in _SAME_RESULT)
+    return recipe.expected if same else None
 
 
 def find_recipe(word: str) -> Recipe:

@@ -21,14 +21,15 @@ from equalbits.training.checkpoint import BEST, LAST, load_weights, write_atomic
 from equalbits.training.distributed import Place
 from equalbits.training.resume import FREE_SETTINGS, flat
 
-_FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
+#: Settings that change no result.
+FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
 
 
 def check_same(out: Path, before: Recipe, now: Recipe) -> None:
     """Refuse to mix two recipes in one folder; what changes no result may differ."""
     was, wanted = flat(before.as_dict()), flat(now.as_dict())
     for name in {**was, **wanted}:
-        if name not in _FREE and was.get(name) != wanted.get(name):
+        if name not in FREE and was.get(name) != wanted.get(name):
             raise CheckpointError(
                 f"{out} holds a run with {name}={was.get(name)}, this one has {name}={wanted.get(name)}: "
                 f"use the same settings to go on, or another --out to start anew"
@@ -119,3 +120,12 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     load_weights(model, weights, path)
     return recipe, model.eval()
+
+
+def epochs_done(out: Path) -> tuple[int, int] | None:
+    """The epoch that a run's last checkpoint stands in, and how many there are to be; None once it is finished."""
+    if (out / "run.json").exists() or not (out / LAST).exists():
+        return None
+    _, facts = load_checkpoint(out / LAST)
+    epochs = facts["config"]["epochs"]
+    return (facts["epoch"] + bool(facts["batch"]), epochs) if facts["epoch"] < epochs else None
