@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from equalbits.cli.bench import _beside
 from equalbits.cli.bench_torch import torch_call
 from equalbits.runtime import NetworkBuilder, PackedModel, native, read_network
 from equalbits.runtime.report import layer_name
@@ -112,10 +113,18 @@ def test_layers_that_round_their_input_are_named_too(call):
     assert named == weighted and any(layer["step"].endswith("(bits by bytes)") for layer in layers)
 
 
-def test_layers_of_numpy_are_refused(call):
-    code, _, errors = call("bench", RESIDUAL, "--engine", "numpy", "--layers", "--seconds", 0)
-    assert code == 1
-    assert "--layers" in errors
+def test_layers_of_numpy_are_refused_before_anything_is_measured(call, monkeypatch):
+    monkeypatch.setattr(PackedModel, "__call__", lambda *_: pytest.fail("measured"))
+    code, _, errors = call("bench", RESIDUAL, "--engine", "numpy", "--layers")
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "--layers: the steps are those of the native engine" in errors
+
+
+def test_medians_of_a_busy_machine_are_not_compared():
+    quiet = _beside({"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0})
+    assert quiet.endswith("3.000 ms (median; least 2.000), 3.0 times as long")
+    busy = _beside({"median": 1.0, "least": 0.5}, {"median": 13.0, "least": 2.0})
+    assert "13.000 ms (median; least 2.000), 4.0 times as long by the least: the machine is busy" in busy
 
 
 @pytest.mark.parametrize(
