@@ -1,6 +1,7 @@
 """A run is packed, looked into and run from its file; the last two without torch."""
 
 import json
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -49,7 +50,8 @@ def test_pack_says_how_large_the_file_is_and_how_far_rounding_moves_answers(trai
 def test_a_run_is_packed_for_other_runtimes_where_their_package_is(name, package, trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / name)
     if find_spec(package) is None:
-        assert (code, errors) == (1, f"equalbits pack: this needs {package}: pip install 'equalbits[{package}]'\n")
+        assert (code, errors.count("\n")) == (1, 1)
+        assert errors.startswith(f"equalbits pack: this needs {package}: ") and f"equalbits[{package}]" in errors
     else:
         written = sum(path.stat().st_size for path in tmp_path.iterdir())
         assert f"{tmp_path / name}: {written:,} bytes" in printed
@@ -166,3 +168,16 @@ def test_images_that_cannot_be_read_or_answered_are_refused_by_name(packed, tmp_
         code, printed, errors = call("run", packed, tmp_path / name)
         assert (code, printed, errors.count("\n")) == (1, "", 1), name
         assert errors.startswith(f"equalbits run: {tmp_path / name}") and rule in errors
+
+
+def test_a_run_with_epochs_to_go_is_packed_with_a_word(trained, tmp_path, call):
+    out = tmp_path / "a"
+    shutil.copytree(trained, out)
+    assert "not finished" not in call("pack", out, tmp_path / "done.ebits")[2]
+    text = (out / "recipe.toml").read_text()
+    (out / "recipe.toml").write_text(text.replace("epochs = 2", "epochs = 4"))  # as if stopped half-way
+    code, _, errors = call("pack", out, tmp_path / "half.ebits")
+    assert (code, errors) == (0, f"{out} is not finished: epoch 2 of 4\n")
+    assert (tmp_path / "half.ebits").read_bytes() == (tmp_path / "done.ebits").read_bytes()
+    (out / "last.safetensors").unlink()
+    assert call("pack", out, tmp_path / "best.ebits", "--which", "best")[0] == 0

@@ -44,7 +44,8 @@ def run(options: argparse.Namespace) -> None:
         for file in files:
             file.unlink()
         raise
-    print(f"{path}: {sum(file.stat().st_size for file in files):,} bytes for {options.to}; {verdict}")
+    takes = "; it takes one image at a time" if options.to == "openvino" else ""
+    print(f"{path}: {sum(file.stat().st_size for file in files):,} bytes for {options.to}; {verdict}{takes}")
 
 
 def _packed_file(path: Path) -> "PackedModel":
@@ -57,10 +58,12 @@ def _packed_run(folder: Path, which: str) -> "PackedModel":
     # Imported here, so that --help need not wait for torch.
     import torch
 
+    from equalbits.cli.pack import say_if_unfinished
     from equalbits.deploy import pack
     from equalbits.recipes import Images, load_run
 
-    _, model = load_run(folder, which=which)
+    recipe, model = load_run(folder, which=which)
+    say_if_unfinished(folder, recipe.train.epochs)
     images = Images.read(folder / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     return pack(model, example, class_names=images.classes, mean=images.mean, std=images.std)

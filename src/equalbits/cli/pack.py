@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +43,8 @@ def run(options: argparse.Namespace) -> None:
 
     out, path = Path(options.run), Path(options.file)
     _check_name(path)
-    _, model = load_run(out, which=options.which)
+    recipe, model = load_run(out, which=options.which)
+    say_if_unfinished(out, recipe.train.epochs)
     images = Images.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     with _notices_on_stderr():
@@ -63,6 +65,18 @@ def run(options: argparse.Namespace) -> None:
         f"checked against the model on {len(example)} images; {len(audit.layers)} binary layers, "
         f"{'every promised share of +1 exact' if audit.holds else 'SHARES OF +1 NOT AS PROMISED'}"
     )
+
+
+def say_if_unfinished(out: Path, epochs: int) -> None:
+    """A word on stderr where a run has epochs to go: it may be wanted so, or have been interrupted."""
+    from equalbits.training.checkpoint import LAST, load_checkpoint
+
+    try:
+        done = load_checkpoint(out / LAST)[1].get("epoch", epochs)
+    except (OSError, ValueError):  # the best epoch is wanted, and can be had without the last
+        return
+    if done < epochs:
+        print(f"{out} is not finished: epoch {done} of {epochs}", file=sys.stderr)
 
 
 def _check_name(path: Path) -> None:
