@@ -25,6 +25,7 @@ def test_a_packed_file_and_a_run_are_written_where_the_package_is(kind, name, tr
             written = sum(path.stat().st_size for path in tmp_path.iterdir())
             assert printed.startswith(f"{tmp_path / name}: {written:,} bytes for {kind}; ")
             assert "4 of 4 images" in printed
+            assert ("it takes one image at a time" in printed) == (kind == "openvino")
 
 
 def test_logits_that_differ_are_refused_and_those_that_rounding_moved_are_told():
