@@ -51,9 +51,9 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            raise ModuleNotFoundError(
-                f"equalbits.{name} needs torch: pip install 'equalbits[train]'", name="torch"
-            ) from None
+            from equalbits.extras import with_extra
+
+            raise ModuleNotFoundError(f"equalbits.{name} needs torch: {with_extra('train')}", name="torch") from None
         globals()[name] = value
         return value
     raise AttributeError(f"module 'equalbits' has no attribute {name!r}")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from equalbits.cli.export import _check
+from equalbits.extras import with_extra
 from equalbits.runtime import load_packed
 
 RESIDUAL = Path(__file__).parents[1] / "golden" / "residual.ebits"
@@ -18,7 +19,7 @@ def test_a_packed_file_and_a_run_are_written_where_the_package_is(kind, name, tr
     for source in (RESIDUAL, trained):
         code, printed, errors = call("export", source, "--to", kind, "--out", tmp_path / name)
         if find_spec(kind) is None:
-            assert (code, errors) == (1, f"equalbits export: this needs {kind}: pip install 'equalbits[{kind}]'\n")
+            assert (code, errors) == (1, f"equalbits export: this needs {kind}: {with_extra(kind)}\n")
             assert not list(tmp_path.iterdir())
         else:
             assert code == 0, errors

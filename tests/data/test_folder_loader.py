@@ -171,5 +171,5 @@ def test_bad_loader_settings_are_refused_at_birth(tmp_path, image_tree, monkeypa
     with pytest.raises(DataError, match=r"loader.epoch\(number\)"):
         iter(loader(tmp_path, shuffle=True))
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"need Pillow: pip install 'equalbits\[images\]'"):
+    with pytest.raises(DataError, match=r"need Pillow: install equalbits with the extra images \("):
         loader(tmp_path)

@@ -13,6 +13,7 @@ import pytest
 import equalbits
 from equalbits.cli import COMMANDS
 from equalbits.cli.names import live_names
+from equalbits.extras import with_extra
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -89,7 +90,7 @@ def test_other_commands_say_what_they_need(words: list[str]) -> None:
     assert words[0] in COMMANDS
     done = command(*words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"equalbits {words[0]}: this needs torch: pip install 'equalbits[train]'\n"
+    assert done.stderr == f"equalbits {words[0]}: this needs torch: {with_extra('train')}\n"
 
 
 def test_every_public_name_is_there_or_says_what_it_needs() -> None:
@@ -101,7 +102,7 @@ def test_every_public_name_is_there_or_says_what_it_needs() -> None:
     )
     found = without_torch(code).stdout.splitlines()
     needing = [name for name in equalbits.__all__ if name not in ("__version__", "load_packed")]
-    assert found == [f"equalbits.{name} needs torch: pip install 'equalbits[train]'" for name in needing]
+    assert found == [f"equalbits.{name} needs torch: {with_extra('train')}" for name in needing]
 
 
 @pytest.mark.slow

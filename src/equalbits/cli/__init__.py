@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from equalbits.extras import with_extra
+
 # name: (module that holds add_arguments and run, one line of help). No module is called `list`: it would hide Python's.
 COMMANDS = {
     "demo": ("demo", "train sign, IR-Net and bi-half side by side on the embedded data, and draw them (2 minutes)"),
@@ -116,7 +118,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         package = {"PIL": "pillow"}.get(error.name, error.name)
-        return f"this needs {package}: pip install 'equalbits[{_EXTRAS[error.name]}]'"
+        return f"this needs {package}: {with_extra(_EXTRAS[error.name])}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"this needs the package {error.name}: pip install {error.name}"
     if _is_out_of_memory(error):

@@ -14,6 +14,7 @@ from equalbits.data.folder import Decoding, decode_image
 from equalbits.data.loader import check_fixed, check_start
 from equalbits.data.plan import Plan
 from equalbits.data.records import DataError, FolderDataset
+from equalbits.extras import with_extra
 
 
 class FolderLoader:
@@ -38,7 +39,7 @@ class FolderLoader:
         workers: int = 4,
     ) -> None:
         if importlib.util.find_spec("PIL") is None:
-            raise DataError("image folders need Pillow: pip install 'equalbits[images]'")
+            raise DataError(f"image folders need Pillow: {with_extra('images')}")
         if workers < 0:
             raise DataError(f"workers={workers} must be 0 or more")
         self.dataset = dataset

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.analysis.table import as_table
+from equalbits.extras import with_extra
 from equalbits.recipes.compare import HOW, Compared, Comparison
 from equalbits.training.checkpoint import write_atomically
 
@@ -109,7 +110,7 @@ def draw(comparison: Comparison, out: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("the picture needs matplotlib: pip install 'equalbits[plot]'; the numbers are kept") from None
+        raise ValueError(f"the picture needs matplotlib: {with_extra('plot')}; the numbers are kept") from None
     rows = [row for row in reversed(ranked(comparison)) if row.mean is not None]
     if not rows:
         return

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from equalbits.extras import with_extra
 from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
 from equalbits.paper.demo_report import draw, write_report
 from equalbits.recipes import Recipe
@@ -23,7 +24,7 @@ def run_demo(
     What was measured by an earlier call is not trained again.
     """
     if find_spec("matplotlib") is None:  # said before the training, not after
-        raise ValueError("the demo's picture needs matplotlib: pip install 'equalbits[plot]'")
+        raise ValueError(f"the demo's picture needs matplotlib: {with_extra('plot')}")
     check_kind(out, "demo")
     recipe = recipe or demo_recipe()
     measured = []

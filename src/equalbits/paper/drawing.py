@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equalbits.extras import with_extra
+
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"
 METHODS = {
     "sign": "Sign",
@@ -41,7 +43,7 @@ def new_figure(width: float, height: float, *, title: str = "") -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError("the picture needs matplotlib: pip install 'equalbits[plot]'; the numbers are kept") from None
+        raise ValueError(f"the picture needs matplotlib: {with_extra('plot')}; the numbers are kept") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
         figure.suptitle(title)

@@ -16,6 +16,7 @@ from typing import Any
 
 import equalbits
 from equalbits.data import DataError
+from equalbits.extras import with_extra
 from equalbits.recipes.batch import Batch
 from equalbits.recipes.folder import command_line
 from equalbits.recipes.ray_node import train_here
@@ -181,7 +182,7 @@ def _sender(ray: Any, root: Path | None, device: str, tell: Callable[[str], None
 def import_ray() -> Any:
     """The package, or one line on how to get it."""
     if find_spec("ray") is None:
-        raise ValueError("--ray needs the package ray: pip install 'equalbits[ray]'")
+        raise ValueError(f"--ray needs the package ray: {with_extra('ray')}")
     import ray
     import ray.exceptions
 
