@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -
     line = refused(call("train", recipe, "--out", tmp_path / "file" / "inner", "--device", "cpu"), "train")
     assert str(tmp_path / "file" / "inner") in line
     line = refused(call("train", recipe, "--out", "/proc/nowhere", "--device", "cpu"), "train")
-    assert "/proc/nowhere" in line
+    assert line.endswith("/proc/nowhere cannot be made: name a folder elsewhere with --out")
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,11 @@ def test_a_path_that_is_no_good_is_named_in_plain_words(words: list[str], line: 
     said = refused(call(*(word.format(tmp_path) for word in words)), words[0])
     assert line.format(tmp_path) in said
     assert "[Errno" not in said
+
+
+def test_a_data_set_that_nobody_publishes_is_answered_with_the_nearest_and_with_its_place(call, tmp_path) -> None:
+    line = refused(call("download", "cifar11", "--data", tmp_path), "download")
+    assert line.endswith(f"'cifar11'; did you mean 'cifar10'? (other data is put below {tmp_path} by hand)")
 
 
 def test_a_pattern_that_fits_no_name_is_refused_and_a_comma_too_many_is_not(call) -> None:
@@ -131,7 +136,11 @@ def test_other_settings_are_refused_and_the_run_can_still_be_gone_on_with(call, 
     [
         (["trian"], "equalbits: no command 'trian'; did you mean 'train'? (see equalbits --help)\n"),
         (["zzz"], "equalbits: no command 'zzz'; there are demo, train"),
-        (["train", "--ouch"], "equalbits: unrecognized arguments: --ouch (see equalbits --help)\n"),
+        (
+            ["train", "--ot", "x"],
+            "train: unrecognized arguments: --ot; did you mean --out? (see equalbits train --help)\n",
+        ),
+        (["list", "--xyz"], "equalbits list: unrecognized arguments: --xyz (see equalbits list --help)\n"),
         (["evaluate"], "equalbits evaluate: the following arguments are required: DIR"),
         (["evaluate", "a", "--which", "first"], "argument --which: invalid choice: 'first'"),
         (["list", "fruit"], "argument KIND: invalid choice: 'fruit'"),

@@ -61,6 +61,7 @@ def test_settings_are_replaced_by_their_dotted_names(recipe: Recipe) -> None:
     ("word", "line"),
     [
         ("epoch=2", "no setting 'epoch'; did you mean 'epochs'?"),
+        ("model.weight_quantizr=sign", "'model.weight_quantizr'; did you mean 'model.weight_quantizer'?"),
         ("lr=0.1", "no setting 'lr'; did you mean 'optimizer.lr'?"),
         ("optimiser.lr=0.1", "no setting 'optimiser.lr'; did you mean 'optimizer.lr'?"),
         ("optimizer.learning=0.1", "no setting 'optimizer.learning'; there are betas"),

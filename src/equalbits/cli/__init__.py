@@ -75,7 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == wanted:  # only the command that runs pays for its imports
             import_module(f"equalbits.cli.{module}").add_arguments(command)
-    options = parser.parse_args(words)
+    options, unread = parser.parse_known_args(words)
+    if unread:
+        reader = commands.choices.get(wanted or "", parser)
+        reader.error(f"unrecognized arguments: {' '.join(unread)}{_meant_flag(unread, reader)}")
     if options.version:
         from equalbits import __version__
 
@@ -85,6 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     return _run(options)
+
+
+def _meant_flag(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """The flag that was likely meant by the first of the words that looks like one."""
+    flag = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
+    known = [name for action in parser._actions for name in action.option_strings]  # argparse has no other way to ask
+    close = difflib.get_close_matches(flag, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _run(options: argparse.Namespace) -> int:

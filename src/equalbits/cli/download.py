@@ -1,6 +1,7 @@
 """``equalbits download``."""
 
 import argparse
+import difflib
 import json
 
 
@@ -13,8 +14,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Fetch what is missing, say where it lies."""
-    from equalbits.data import download_dataset  # here, so that --help need not wait for torch
+    # Imported here, so that --help need not wait for torch.
+    from equalbits.data import download_dataset
+    from equalbits.data.datasets import data_root
+    from equalbits.data.download import SOURCES
 
+    if options.name not in SOURCES:
+        close = difflib.get_close_matches(options.name, SOURCES, n=1)
+        meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(SOURCES)}"
+        root = data_root(options.data)
+        raise ValueError(f"cannot download {options.name!r}; {meant} (other data is put below {root} by hand)")
     folder = download_dataset(options.name, options.data, progress=not options.json)
     print(
         json.dumps({"name": options.name, "folder": str(folder)}) if options.json else f"{options.name} is in {folder}"

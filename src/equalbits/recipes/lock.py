@@ -35,7 +35,10 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder, new or of the same run, with --out")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError:  # a place that takes no folders, as /proc
+        raise ValueError(f"{folder} cannot be made: name a folder elsewhere with --out") from None
     place, me = folder.resolve(), threading.get_ident()
     with _guard:
         holder = _held.get(place)

@@ -145,7 +145,7 @@ def _put(table: dict[str, Any], path: str, value: Any) -> None:
             raise ValueError(f"no setting {path!r}: {shown!r} is not a group{_nearest(name, table)}")
         table = table[name]
     if last not in table and (not parents or parents[-1] != "options"):
-        raise ValueError(f"no setting {path!r}{_nearest(last, table)}")
+        raise ValueError(f"no setting {path!r}{_nearest(last, table, path.removesuffix(last))}")
     if isinstance(table.get(last), dict):
         inner = ", ".join(f"{path}.{name}" for name in table[last] or ["NAME"])
         raise ValueError(f"{path!r} is a group of settings: set one of {inner}")
@@ -157,9 +157,9 @@ def _check_known(name: str, known: Iterable[str]) -> None:
         raise ValueError(f"no setting {name!r}{_nearest(name, known)}")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def _nearest(name: str, known: Iterable[str], group: str = "") -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
+    return f"; did you mean {group + close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
 
 
 def _build(kind: Any, table: Mapping[str, Any], path: str) -> Any:
