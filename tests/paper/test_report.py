@@ -15,7 +15,7 @@ from equalbits.cli import main
 from equalbits.paper.claims import Claim
 from equalbits.paper.item import reproduce
 from equalbits.paper.report import report_page, write_report
-from equalbits.recipes import recipe_from_dict, run_recipe
+from equalbits.recipes import get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.launch import sweep
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
@@ -163,6 +163,20 @@ def test_what_is_cut_off_or_broken_is_named_and_the_rest_is_shown(folder: Path, 
     assert "seed1/run.json is not JSON" in words
     assert "Could not be read: " in words
     assert "bihalf/seed1" in words
+
+
+def test_a_run_is_called_by_what_it_has_other_than_its_recipe(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "one", tmp_path / "one")
+    facts = json.loads((tmp_path / "one" / "run.json").read_text())
+    changed = {"model.weight_quantizer": "sign", "epochs": 5, "model.options.width": 0.5, "seed": 3}
+    facts["recipe"] = get_recipe("fashion-conv2").with_settings(changed).as_dict()
+    (tmp_path / "one" / "run.json").write_text(json.dumps(facts))
+    named = "fashion-conv2, epochs=5, sign, width=0.5, seed 0"
+    assert f" {named} " in Page(report_page(tmp_path)).words()
+    (tmp_path / "one" / "run.json").unlink()
+    lines = (tmp_path / "one" / "history.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "one" / "history.jsonl").write_text(lines[0])
+    assert "Not finished: 1 epoch is done." in Page(report_page(tmp_path)).words()
 
 
 def test_a_picture_that_is_gone_does_not_take_the_page_down(folder: Path, tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Comparing methods: alike in all but the method, kept run by run, and refused in one line where a name is wrong."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from equalbits.cli import main
 from equalbits.nn import BinaryLayer
-from equalbits.paper.compare_report import draw, table, write_markdown
+from equalbits.paper.compare_report import _entropy, draw, table, write_markdown
 from equalbits.recipes import get_recipe
 from equalbits.recipes.compare import compare
 from equalbits.recipes.contest import run_file
@@ -145,7 +147,7 @@ def test_all_names_every_method_once() -> None:
         (["--seeds", "x"], "--seeds x"),
         (["--tune", "0.1,fast"], "--tune 0.1,fast: write learning rates"),
         (["fashion-compair"], "did you mean 'fashion-compare'?"),
-        (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'; did you mean 'lr'?"),
+        (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'; did you mean 'optimizer.lr'?"),
     ],
 )
 def test_a_wrong_word_is_refused_in_one_line(words, message, tmp_path, capsys) -> None:
@@ -163,3 +165,10 @@ def test_the_command_prints_what_the_file_holds(finished, capsys) -> None:
     assert json.loads(capsys.readouterr().out) == json.loads((out / "compare.json").read_text())
     assert main(words) == 0
     assert "bihalf" in capsys.readouterr().out
+
+
+def test_the_entropys_ticks_are_few_enough_to_be_told_apart() -> None:
+    axes = Figure().subplots()
+    row = SimpleNamespace(entropy=[0.9901], attainable_entropy=0.9971, p_pos=None)
+    _entropy(axes, [row, SimpleNamespace(entropy=[0.9971], attainable_entropy=0.9971, p_pos=0.5)])
+    assert 2 <= len([tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]) <= 4

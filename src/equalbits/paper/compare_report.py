@@ -154,6 +154,7 @@ def _entropy(axes: Any, rows: Sequence[Compared]) -> None:
     if attainable:
         axes.axvline(attainable[0], color="black", linestyle=":", linewidth=1)
     axes.set_xlabel("weight entropy, bits\n(dotted: attainable)")
+    axes.locator_params(axis="x", nbins=3)  # their many digits would run together
     axes.grid(alpha=0.25)
 
 

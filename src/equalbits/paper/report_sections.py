@@ -15,6 +15,7 @@ from equalbits.paper.curves import Curve, chart
 from equalbits.paper.item import get_item
 from equalbits.paper.page import Html, details, join, table, tag
 from equalbits.paper.report_parts import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
+from equalbits.recipes.catalogue import own_settings
 from equalbits.recipes.compare import Comparison
 
 Section = Callable[[Found], list[Html]]
@@ -30,7 +31,14 @@ def title_of(found: Found, folder: Path) -> str:
     if found.kind == "sweep" and found.facts:
         return f"Sweep of {found.facts['recipe']}"
     if found.kind == "run" and found.facts:
-        return f"{found.facts['recipe']['name']}, seed {found.facts['seed']}"
+        recipe = found.facts["recipe"]
+        changed = [
+            setting_words(value)
+            if name == "model.weight_quantizer"
+            else f"{name.split('.')[-1]}={setting_words(value)}"
+            for name, value in own_settings(recipe).items()
+        ]
+        return ", ".join([recipe["name"], *changed[:4], *(["…"] if changed[4:] else []), f"seed {found.facts['seed']}"])
     where = found.path.relative_to(folder).as_posix()
     name = found.path.resolve().name if where == "." else where
     return f"{_NAMED[found.kind]} {name}"
@@ -142,7 +150,8 @@ def run(found: Found) -> list[Html]:
 
 
 def _unfinished(one: Run) -> Html:
-    done = f"{len(one.epochs)} epochs are done." if one.epochs else "no epoch is done yet."
+    count = len(one.epochs)
+    done = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
     return tag("p", tag("strong", "Not finished: "), done)
 
 

@@ -5,8 +5,10 @@ comparison changes nothing else.
 """
 
 import difflib
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from equalbits.recipes.folder import FREE
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
@@ -128,12 +130,23 @@ def published_score(recipe: Recipe) -> float | None:
     79.25
     >>> published_score(get_recipe("cifar10-conv2").with_settings({"epochs": 3}))
     """
-    known = _CATALOGUE.get(recipe.name)
-    if known is None:
-        return recipe.expected
-    own, now = flat(known.as_dict()), flat(recipe.as_dict())
-    same = all(own.get(name) == now.get(name) for name in {**own, **now} if name not in _SAME_RESULT)
-    return recipe.expected if same else None
+    return None if own_settings(recipe.as_dict()) else recipe.expected
+
+
+def own_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe, as plain data, has other than the one of its name, among the settings that decide the result.
+
+    >>> own_settings(get_recipe("fashion-conv2").with_settings({"seed": 3, "epochs": 5}).as_dict())
+    {'epochs': 5}
+    """
+    if recipe["name"] not in _CATALOGUE:
+        return {}
+    known = flat(_CATALOGUE[recipe["name"]].as_dict())
+    return {
+        name: value
+        for name, value in flat(dict(recipe)).items()
+        if name not in _SAME_RESULT and known.get(name) != value
+    }
 
 
 def find_recipe(word: str) -> Recipe:

@@ -97,13 +97,23 @@ def where_and_with(device: str) -> dict[str, Any]:
     """The device's name, and the versions of what ran on it."""
     on_gpu = device.startswith("cuda")
     return {
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name(device) if on_gpu else _processor(),
         "versions": {
             "equalbits": equalbits.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
     }
+
+
+def _processor() -> str:
+    """The name of the processor where the system tells it, else its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
 
 
 def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
