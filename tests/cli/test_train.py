@@ -98,6 +98,7 @@ def test_listing_shows_every_kind_of_name_and_matches_patterns(call) -> None:
     assert names["recipes"] == list_recipes()
     assert names["models"] == list_models()
     assert {"sign", "bihalf", "irnet"} <= set(names["methods"])
+    assert set(names["compare-only"]) == {"bop", "balanced-bop", "real"}
     assert {"sign", "ede"} <= set(names["inputs"])
     assert {"fashion", "cifar10", "imagenet", "synthetic"} <= set(names["data"])
     code, printed, _ = call("list", "recipes", "--match", "fashion-conv?")

@@ -5,7 +5,7 @@ import json
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-_KINDS = ("recipes", "models", "methods", "inputs", "data")
+_KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data")
 _STORED = Path(__file__).with_name("names.json")
 
 #: Of each kind, what is said about each name.
@@ -61,10 +61,15 @@ def live_names() -> Names:
     from equalbits.models import list_models
     from equalbits.nn import list_input_quantizers, list_quantizers
     from equalbits.recipes import get_recipe, list_recipes
+    from equalbits.recipes.methods import list_methods
 
-    plain = {"models": list_models(), "methods": list_quantizers(), "inputs": list_input_quantizers(), "data": NAMES}
     recipes = {name: get_recipe(name).about for name in list_recipes()}
-    return {"recipes": recipes, **{kind: dict.fromkeys(found, "") for kind, found in plain.items()}}
+    methods = list_quantizers()
+    more = {name: "a method for `equalbits compare` alone" for name in list_methods() if name not in methods}
+    plain = {"models": list_models(), "methods": methods, "inputs": list_input_quantizers(), "data": NAMES}
+    return {"recipes": recipes, "compare-only": more} | {
+        kind: dict.fromkeys(found, "") for kind, found in plain.items()
+    }
 
 
 if __name__ == "__main__":
