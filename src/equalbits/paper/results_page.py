@@ -47,7 +47,8 @@ _INFERENCE = """
 ## Speed of inference on a CPU
 
 An ImageNet ResNet-18, one image of 224×224, one thread, CPU time, engines in turns (`benchmarks/cpu_inference.py`). The
-first column is the median with its quartiles; the others say how many times as long an engine takes as ours.
+first column is the median with its quartiles; the others say how many times as long an engine takes as ours. Each table
+is one run; the runs of one kind show how far such a machine lets them be repeated.
 """
 
 _TABLE_2 = """
