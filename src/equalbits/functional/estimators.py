@@ -26,25 +26,6 @@ class _StraightThrough(torch.autograd.Function):
         return gradient, None
 
 
-class _ScaledStraightThrough(torch.autograd.Function):
-    """Symbols forward that hold their scale; backward the gradient times the scale, in the reals' dtype."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(reals: Tensor, symbols: Tensor, scale: Tensor) -> Tensor:
-        return symbols.view_as(symbols)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (scale,) = ctx.saved_tensors
-        return gradient.to(scale.dtype) * scale, None, None
-
-
 class _Weighted(torch.autograd.Function):
     """Symbols forward; backward the gradient times a given slope."""
 
@@ -60,26 +41,27 @@ class _Weighted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient * ctx.saved_tensors[0], None, None
+        (slope,) = ctx.saved_tensors
+        wide = torch.promote_types(gradient.dtype, slope.dtype)  # said, since a slope without axes widens nothing
+        return gradient.to(wide) * slope, None, None
 
 
-def straight_through(reals: Tensor, symbols: Tensor, scale: Tensor | None = None) -> Tensor:
+def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
     """Pass the gradient on unchanged (identity), the paper's choice for weights.
-
-    Symbols that were multiplied by a ``scale`` before need it again on the way back; they may be of another dtype.
 
     >>> latents = torch.tensor([0.2, -3.0], requires_grad=True)
     >>> straight_through(latents, torch.tensor([1.0, -1.0])).backward(torch.tensor([5.0, 7.0]))
     >>> latents.grad
     tensor([5., 7.])
     """
-    if scale is None:
-        return _StraightThrough.apply(reals, symbols)  # type: ignore[no-any-return, no-untyped-call]
-    return _ScaledStraightThrough.apply(reals, symbols, scale)  # type: ignore[no-any-return, no-untyped-call]
+    return _StraightThrough.apply(reals, symbols)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def weighted(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
-    """Multiply the gradient by ``slope``, any tensor shaped like the reals: the form all other estimators share."""
+    """Multiply the gradient by ``slope``, any tensor that fits the reals: the form all other estimators share.
+
+    Symbols that hold a scale already need it as their slope; they may be of another dtype than the reals.
+    """
     return _Weighted.apply(reals, symbols, slope)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -63,7 +63,7 @@ class BinaryLayer(nn.Module):
         It lies in memory as the latents do, so a model in ``channels_last`` has nothing to convert at each step.
         """
         if self.training and self.ahead is not None:
-            return F.straight_through(self.weight, symbols_ahead(self.weight.detach(), *self.ahead), self.scale)
+            return F.weighted(self.weight, symbols_ahead(self.weight.detach(), *self.ahead), self.scale)
         known = self._kept() if self._may_keep() else None
         if known is not None and not torch.is_grad_enabled():
             values = known.values
