@@ -251,26 +251,4 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     if (pixels == 1) sum_pixels(1, offsets, count, input, apart, packed, sums);
 }
 
-const eb_kernels eb_kernels_avx2 = {
-    .name = "avx2",
-    .supported = supported,
-    .bits_layout = bits_layout,
-    .bits_pack = bits_pack,
-    .bits_prepare = bits_prepare,
-    .bits_row = bits_row,
-    .gather_tile = gather_tile,
-    .bits_tile = bits_tile,
-    .real_row = real_row,
-    .signed_row = signed_row,
-    .bytes_prepare = bytes_prepare,
-    .bytes_row = bytes_row,
-    .depthwise_row = depthwise_row,
-    .split = split,
-    .winograd_in = winograd_in,
-    .winograd_out = winograd_out,
-    .pool = pool,
-    .pool_line = pool_line,
-    .pool_rows = pool_rows,
-    .chain_counts = chain_counts,
-    .chain_reals = chain_reals,
-};
+const eb_kernels eb_kernels_avx2 = {.name = "avx2", EVERY_KERNEL, .gather_tile = gather_tile, .bits_tile = bits_tile};

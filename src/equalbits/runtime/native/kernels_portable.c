@@ -94,24 +94,4 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     }
 }
 
-const eb_kernels eb_kernels_portable = {
-    .name = "portable",
-    .supported = supported,
-    .bits_layout = bits_layout,
-    .bits_pack = bits_pack,
-    .bits_prepare = bits_prepare,
-    .bits_row = bits_row,
-    .real_row = real_row,
-    .signed_row = signed_row,
-    .bytes_prepare = bytes_prepare,
-    .bytes_row = bytes_row,
-    .depthwise_row = depthwise_row,
-    .split = split,
-    .winograd_in = winograd_in,
-    .winograd_out = winograd_out,
-    .pool = pool,
-    .pool_line = pool_line,
-    .pool_rows = pool_rows,
-    .chain_counts = chain_counts,
-    .chain_reals = chain_reals,
-};
+const eb_kernels eb_kernels_portable = {.name = "portable", EVERY_KERNEL};

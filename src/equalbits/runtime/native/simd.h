@@ -217,3 +217,11 @@ static void winograd_out(const float *products, int64_t apart, int64_t quads, fl
                     v_add(v_add(gap1, v_load(at + 6 * apart)), v_add(v_mul(gap2, v_set(8)), v_mul(m5, v_set(0.125f)))));
         }
 }
+
+/* The table's entries that every instruction set has, each a function of the same name in its file. */
+#define EVERY_KERNEL                                                                                                   \
+    .supported = supported, .bits_layout = bits_layout, .bits_pack = bits_pack, .bits_prepare = bits_prepare,          \
+    .bits_row = bits_row, .real_row = real_row, .signed_row = signed_row, .bytes_prepare = bytes_prepare,              \
+    .bytes_row = bytes_row, .depthwise_row = depthwise_row, .split = split, .winograd_in = winograd_in,                \
+    .winograd_out = winograd_out, .pool = pool, .pool_line = pool_line, .pool_rows = pool_rows,                        \
+    .chain_counts = chain_counts, .chain_reals = chain_reals
