@@ -13,6 +13,7 @@ from PIL import Image
 
 from equalbits.recipes import load_run
 from equalbits.runtime import load_packed
+from equalbits.training import load_checkpoint, save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +175,11 @@ def test_a_run_with_epochs_to_go_is_packed_with_a_word(trained, tmp_path, call):
     out = tmp_path / "a"
     shutil.copytree(trained, out)
     assert "not finished" not in call("pack", out, tmp_path / "done.ebits")[2]
-    text = (out / "recipe.toml").read_text()
-    (out / "recipe.toml").write_text(text.replace("epochs = 2", "epochs = 4"))  # as if stopped half-way
+    (out / "run.json").unlink()
+    tensors, facts = load_checkpoint(out / "last.safetensors")
+    save_checkpoint(out / "last.safetensors", tensors, {**facts, "epoch": 1, "batch": 0})  # as if stopped half-way
     code, _, errors = call("pack", out, tmp_path / "half.ebits")
-    assert (code, errors) == (0, f"{out} is not finished: epoch 2 of 4\n")
+    assert (code, errors) == (0, f"{out} is not finished: epoch 1 of 2\n")
     assert (tmp_path / "half.ebits").read_bytes() == (tmp_path / "done.ebits").read_bytes()
     (out / "last.safetensors").unlink()
     assert call("pack", out, tmp_path / "best.ebits", "--which", "best")[0] == 0

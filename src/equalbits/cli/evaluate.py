@@ -21,11 +21,11 @@ def run(options: argparse.Namespace) -> None:
     """Score the run and print it."""
     # Imported here, so that --help need not wait for torch.
     from equalbits.recipes import evaluate_run
-    from equalbits.recipes.folder import epochs_done
+    from equalbits.recipes.folder import epoch_under_way
 
     root = Path(options.data) if options.data else None
     score = evaluate_run(Path(options.run), root=root, device=options.device, which=options.which)
-    under_way = epochs_done(Path(options.run))
+    under_way = epoch_under_way(Path(options.run))
     if options.json:
         shares = {"accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}
         print(json.dumps({**asdict(score), **shares, "finished": under_way is None}))

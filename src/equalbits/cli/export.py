@@ -62,8 +62,8 @@ def _packed_run(folder: Path, which: str) -> "PackedModel":
     from equalbits.deploy import pack
     from equalbits.recipes import Images, load_run
 
-    recipe, model = load_run(folder, which=which)
-    say_if_unfinished(folder, recipe.train.epochs)
+    _, model = load_run(folder, which=which)
+    say_if_unfinished(folder)
     images = Images.read(folder / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     return pack(model, example, class_names=images.classes, mean=images.mean, std=images.std)

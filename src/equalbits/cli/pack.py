@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> None:
 
     out, path = Path(options.run), Path(options.file)
     _check_name(path)
-    recipe, model = load_run(out, which=options.which)
-    say_if_unfinished(out, recipe.train.epochs)
+    _, model = load_run(out, which=options.which)
+    say_if_unfinished(out)
     images = Images.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     with _notices_on_stderr():
@@ -67,16 +67,13 @@ def run(options: argparse.Namespace) -> None:
     )
 
 
-def say_if_unfinished(out: Path, epochs: int) -> None:
+def say_if_unfinished(out: Path) -> None:
     """A word on stderr where a run has epochs to go: it may be wanted so, or have been interrupted."""
-    from equalbits.training.checkpoint import LAST, load_checkpoint
+    from equalbits.recipes.folder import epoch_under_way
 
-    try:
-        done = load_checkpoint(out / LAST)[1].get("epoch", epochs)
-    except (OSError, ValueError):  # the best epoch is wanted, and can be had without the last
-        return
-    if done < epochs:
-        print(f"{out} is not finished: epoch {done} of {epochs}", file=sys.stderr)
+    under_way = epoch_under_way(out)
+    if under_way:
+        print(f"{out} is not finished: epoch {under_way[0]} of {under_way[1]}", file=sys.stderr)
 
 
 def _check_name(path: Path) -> None:

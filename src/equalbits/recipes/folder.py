@@ -132,7 +132,7 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     return recipe, model.eval()
 
 
-def epochs_done(out: Path) -> tuple[int, int] | None:
+def epoch_under_way(out: Path) -> tuple[int, int] | None:
     """The epoch that a run's last checkpoint stands in, and how many there are to be; None once it is finished."""
     if (out / "run.json").exists() or not (out / LAST).exists():
         return None
