@@ -1,18 +1,14 @@
 """The GPU's normed sum is the plain one's twin within rounding: interpreted without a GPU, and compiled on one."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-import equalbits
 from equalbits.functional import normed_sum, sign_symbols, weighted
 from equalbits.functional.normed_sum import _gpu_for, _pack, as_rows, plain_backward, plain_forward
 
@@ -117,12 +113,8 @@ LAWS: dict[str, Callable[[str], None]] = {
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_interpreted_kernels_equal_the_plain_way(law: str) -> None:
-    pytest.importorskip("triton")
-    source = str(Path(equalbits.__file__).parent.parent)
-    settings = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-W", "error", __file__, law], env=settings, capture_output=True, text=True)
-    assert run.returncode == 0 and run.stdout == f"{law} hold\n", run.stdout + run.stderr
+def test_the_interpreted_kernels_equal_the_plain_way(law: str, hold_interpreted) -> None:
+    hold_interpreted(__file__, law, "-W", "error")
 
 
 def test_numbers_the_kernels_do_not_take_go_the_plain_way() -> None:

@@ -86,12 +86,8 @@ LAWS = {law.__name__: law for law in (rows_in_registers, rows_too_long_for_regis
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_interpreted_kernel_equals_the_cpu_to_the_bit(law: str) -> None:
-    pytest.importorskip("triton")
-    source = str(Path(equalbits.__file__).parent.parent)
-    settings = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, __file__, law], env=settings, capture_output=True, text=True)
-    assert run.returncode == 0 and run.stdout == f"{law} hold\n", run.stdout + run.stderr
+def test_the_interpreted_kernel_equals_the_cpu_to_the_bit(law: str, hold_interpreted) -> None:
+    hold_interpreted(__file__, law)
 
 
 @pytest.mark.gpu

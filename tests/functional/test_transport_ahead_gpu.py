@@ -1,17 +1,13 @@
 """Layers ranked all at once get the symbols each would get alone: interpreted here, compiled where there is a GPU."""
 
 import math
-import os
 import random
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-import equalbits
 from equalbits.functional import positive_count, transport_by_sorting
 
 KINDS = ("normal", "uniform", "tied", "equal", "heavy", "huge", "denormal", "two-humped", "zeros")
@@ -91,12 +87,8 @@ LAWS = {law.__name__: law for law in (mixed_layers, long_rows, a_weight_far_from
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_interpreted_ranking_equals_the_cpu_to_the_bit(law: str) -> None:
-    pytest.importorskip("triton")
-    source = str(Path(equalbits.__file__).parent.parent)
-    settings = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, __file__, law], env=settings, capture_output=True, text=True)
-    assert run.returncode == 0 and run.stdout == f"{law} hold\n", run.stdout + run.stderr
+def test_the_interpreted_ranking_equals_the_cpu_to_the_bit(law: str, hold_interpreted) -> None:
+    hold_interpreted(__file__, law)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,25 @@
+"""Triton's kernels without a GPU: their laws, run by its interpreter."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import equalbits
+
+
+@pytest.fixture
+def hold_interpreted() -> Callable[..., None]:
+    """Checks a law of a test file in a process of its own: kernels are made for the interpreter when they load."""
+    pytest.importorskip("triton")
+
+    def check(file: str, law: str, *flags: str) -> None:
+        source = str(Path(equalbits.__file__).parent.parent)
+        settings = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+        run = subprocess.run([sys.executable, *flags, file, law], env=settings, capture_output=True, text=True)
+        assert run.returncode == 0 and run.stdout == f"{law} hold\n", run.stdout + run.stderr
+
+    return check
