@@ -115,7 +115,9 @@ static void gather_tile(const eb_step *step, const void *prepared, int64_t tile,
 #define EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)
 #define PLACES(entry, vector) (((const __m256i_u *)(input + (entry) * EB_TILE))[vector])
 
-/* Three entries into the sums of one vector of pixels. The order leaves the compiler no registers to shuffle. */
+/* Three entries into the sums of one vector of pixels. A shift moves words of two bytes, so the low half of each second
+ * byte lands in the high half of the first: that is put right at the end. The order leaves the compiler no registers to
+ * shuffle. */
 #define ADD_THREE(whole, high, v)                                                                                     \
     __asm__("vpshufb %[pa], %[a], %[t]\n\t"                                                                           \
             "vpshufb %[pb], %[b], %[u]\n\t"                                                                           \
@@ -124,10 +126,9 @@ static void gather_tile(const eb_step *step, const void *prepared, int64_t tile,
             "vpaddb %[u], %[t], %[t]\n\t"                                                                             \
             "vpaddb %[t], %[w], %[w]\n\t"                                                                             \
             "vpsrlw $4, %[t], %[t]\n\t"                                                                               \
-            "vpand %[low_], %[t], %[t]\n\t"                                                                           \
             "vpaddb %[t], %[h], %[h]"                                                                                 \
             : [w] "+x"(whole), [h] "+x"(high), [t] "=&x"(t), [u] "=&x"(u)                                             \
-            : [a] "x"(a), [b] "x"(b), [c] "x"(c), [low_] "x"(low), [pa] "m"(PLACES(0, v)), [pb] "m"(PLACES(1, v)),    \
+            : [a] "x"(a), [b] "x"(b), [c] "x"(c), [pa] "m"(PLACES(0, v)), [pb] "m"(PLACES(1, v)),                       \
               [pc] "m"(PLACES(2, v)))
 
 INLINE __m256i table_of(uint8_t pair) {
@@ -145,7 +146,7 @@ INLINE void widen(uint16_t *sums, __m256i bytes, int first) {
 /* Up to LOOKUPS entries of two filters for a tile of pixels. */
 INLINE void count_two(const int vectors, const uint8_t *input, const uint8_t *weight, int64_t count, int first,
                       uint16_t sums[2][EB_TILE]) {
-    const __m256i low = _mm256_set1_epi8(15);
+    const __m256i low = _mm256_set1_epi8(15), spilt = _mm256_set1_epi16(0xf0);
     __m256i whole[VECTORS], high[VECTORS];
     EACH_VECTOR whole[v] = high[v] = _mm256_setzero_si256();
     for (; count >= 3; count -= 3, weight += 3, input += 3 * EB_TILE) {
@@ -160,10 +161,12 @@ INLINE void count_two(const int vectors, const uint8_t *input, const uint8_t *we
         EACH_VECTOR {
             __m256i t = _mm256_shuffle_epi8(a, PLACES(0, v));
             whole[v] = _mm256_add_epi8(whole[v], t);
-            high[v] = _mm256_add_epi8(high[v], _mm256_and_si256(_mm256_srli_epi16(t, 4), low));
+            high[v] = _mm256_add_epi8(high[v], _mm256_srli_epi16(t, 4));
         }
     }
-    EACH_VECTOR {
+    EACH_VECTOR { /* in second bytes the low halves come out at once; 16 times those are too much in the first bytes */
+        const __m256i second = _mm256_sub_epi8(whole[v], _mm256_andnot_si256(low, _mm256_slli_epi16(high[v], 4)));
+        high[v] = _mm256_sub_epi8(high[v], _mm256_and_si256(_mm256_srli_epi16(second, 4), spilt));
         const __m256i sixteen = _mm256_andnot_si256(low, _mm256_slli_epi16(high[v], 4));
         widen(sums[0] + EB_BLOCK * v, _mm256_sub_epi8(whole[v], sixteen), first);
         widen(sums[1] + EB_BLOCK * v, high[v], first);
