@@ -77,11 +77,11 @@ def sizes_that_fill_tiles_and_sizes_that_do_not(device: str) -> None:
 def strips_of_several_tiles(device: str) -> None:
     from equalbits.functional import normed_sum_gpu
 
-    usual = normed_sum_gpu._SUM_FORWARD, normed_sum_gpu._SUM_BACKWARD
-    normed_sum_gpu._SUM_FORWARD, normed_sum_gpu._SUM_BACKWARD = (1024, 3), (512, 3)
+    usual = normed_sum_gpu._SUMMED
+    normed_sum_gpu._SUMMED = (1024, 3)
     for shape in ((2, 64, 8, 8), (2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
         same(shape, shape[1], torch.float32, (True, True, True), device)
-    normed_sum_gpu._SUM_FORWARD, normed_sum_gpu._SUM_BACKWARD = usual
+    normed_sum_gpu._SUMMED = usual
 
 
 def halves(device: str) -> None:

@@ -17,8 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _TILE = 2048  # entries a program holds at once: two loads of 16 bytes for each thread of 4 warps
 _COLUMNS = 64  # channels in a tile: a line of 128 bytes in 16-bit input
-_SUM_FORWARD = (4096, 264)  # entries of a tile and programs where it sums: two to each processor of a large GPU
-_SUM_BACKWARD = (2048, 528)  # it holds more for each entry
+_SUMMED = (4096, 264)  # entries of a tile and programs where it sums: two to each processor of a large GPU
 _JOINED = 8  # channels to a program that joins the strips: 32 bytes of each strip, the least a GPU reads
 
 _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
@@ -31,7 +30,7 @@ def forward(
     rows = as_rows(c)
     count, channels = rows.shape
     added = None if residual is None else as_rows(residual)
-    strips, tiles, tile = _strips(count, channels, *_SUM_FORWARD)
+    strips, tiles, tile = _strips(count, channels, *_SUMMED)
     sums, join, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((4, strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
@@ -55,7 +54,7 @@ def backward(
     rows = as_rows(c)
     count, channels = rows.shape
     of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))
-    strips, tiles, tile = _strips(count, channels, *_SUM_BACKWARD)
+    strips, tiles, tile = _strips(count, channels, *_SUMMED)
     sums, join, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((3, strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
