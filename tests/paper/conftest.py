@@ -1,5 +1,6 @@
 """Settings so small that an item is measured in a second or two."""
 
+import numpy as np
 import pytest
 
 from equalbits.paper import Options
@@ -28,3 +29,19 @@ def drawn():
         assert (out / "claims.json").exists()
 
     return check
+
+
+@pytest.fixture(scope="session")
+def cifar10(tmp_path_factory):
+    """Sixty images of noise, in the files that CIFAR-10 comes in."""
+    root = tmp_path_factory.mktemp("cifar10")
+    folder = root / "cifar-10-batches-bin"
+    folder.mkdir()
+    names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+    for seed, name in enumerate(names):
+        random = np.random.default_rng(seed)
+        labels = np.arange(10, dtype=np.uint8)[:, None]
+        pixels = random.integers(0, 256, (10, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(np.concatenate([labels, pixels], axis=1).tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(f"kind{number}" for number in range(10)) + "\n")
+    return root

@@ -62,6 +62,19 @@ def test_tab2_in_the_papers_setting_compares_each_cell(tmp_path, cifar10):
         assert cell.difference == pytest.approx(ours - published.mean)
 
 
+def test_both_readings_of_irnet_stand_beside_the_papers(tmp_path, cifar10, drawn):
+    methods = ["sign", "irnet-stable", "irnet-identity", "bihalf"]
+    settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain", "nets": "conv2",
+                "model.weight_quantizer": ",".join(methods)}  # fmt: skip
+    claims, result = finished("tab2", tmp_path, Options(root=cifar10, device="cpu", settings=settings, seeds=(0,)))
+    drawn(tmp_path, "tab2")
+    assert result["asked"]["grid"] == {"nets": ["conv2"], "model.weight_quantizer": methods}
+    rows = {claim.claim: claim for claim in claims}
+    assert rows["Conv2, IR-Net (stable)"].paper == rows["Conv2, IR-Net (identity)"].paper == "78.32 ± 0.25 %"
+    assert rows["Conv2: bi-half above IR-Net (identity)"].paper == "+0.93 points"
+    assert len(claims) == 4 + 3
+
+
 def test_tab2_tuned_picks_on_held_out_images_and_scores_on_test_images(tmp_path, tiny, drawn):
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["bihalf"], "optimizer.lr": [0.05, 0.1],
             "optimizer.weight_decay": [1e-4]}  # fmt: skip
@@ -223,21 +236,6 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
     assert len(accuracies(found[1])) == 1
     assert any("diverged" in line for line in told)
     assert swept(recipe, tmp_path, options, vary=vary, seeds=[0]) == found
-
-
-@pytest.fixture(scope="module")
-def cifar10(tmp_path_factory):
-    root = tmp_path_factory.mktemp("cifar10")
-    folder = root / "cifar-10-batches-bin"
-    folder.mkdir()
-    names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
-    for seed, name in enumerate(names):
-        random = np.random.default_rng(seed)
-        labels = np.arange(10, dtype=np.uint8)[:, None]
-        pixels = random.integers(0, 256, (10, 3072), dtype=np.uint8)
-        (folder / name).write_bytes(np.concatenate([labels, pixels], axis=1).tobytes())
-    (folder / "batches.meta.txt").write_text("\n".join(f"kind{number}" for number in range(10)) + "\n")
-    return root
 
 
 @pytest.fixture(scope="module")

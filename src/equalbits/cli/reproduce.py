@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", default="", help="seeds other than the item's own, as in 0-4 or 0,3,7")
     parser.add_argument("--stack", type=int, default=0, metavar="N", help="train N seeds at once on one device")
     parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"
-    )
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
+        help="as for train; what an item goes through takes several, as in nets=conv2,conv4",
+    )  # fmt: skip
     parser.add_argument(
         "--ray", metavar="ADDRESS", default="",
         help="spread runs over a Ray cluster, as for sweep; those that are watched as they train stay here",

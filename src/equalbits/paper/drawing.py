@@ -9,7 +9,8 @@ from equalbits.extras import with_extra
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"
 METHODS = {
     "sign": "Sign",
-    "irnet-stable": "IR-Net",
+    "irnet-stable": "IR-Net (stable)",
+    "irnet-identity": "IR-Net (identity)",
     "irnet": "IR-Net",
     "bihalf": "Bi-half",
     "bits": "Bop",
@@ -21,6 +22,7 @@ METHODS = {
 COLOURS = {
     "sign": "#8a8a8a",
     "irnet-stable": "#e08e2b",
+    "irnet-identity": "#a4501e",
     "irnet": "#e08e2b",
     "bihalf": "#1f3b73",
     "bits": "#5b8c5a",
@@ -31,6 +33,20 @@ COLOURS = {
 }
 #: For the steps of a grid, from few to many.
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
+
+
+def name_of(method: str) -> str:
+    """A method's name in a table or under a bar; one without a name of its own keeps the quantizer's.
+
+    >>> name_of("bihalf"), name_of("bihalf:p_pos=0.4")
+    ('Bi-half', 'bihalf:p_pos=0.4')
+    """
+    return METHODS.get(method, method)
+
+
+def colour_of(method: str) -> str:
+    """A method's colour, the same in every picture; one without is green."""
+    return COLOURS.get(method, COLOURS["bits"])
 
 
 def heading(result: Mapping[str, Any], title: str = "") -> str:

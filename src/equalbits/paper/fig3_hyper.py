@@ -235,4 +235,5 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    grid={"optimizer.weight_decay": DECAYS},
 )

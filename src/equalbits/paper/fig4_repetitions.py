@@ -11,6 +11,7 @@ from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import get_recipe
 
 COMPARED = ("sign", "bihalf")
+SEEDS = 100
 #: What is drawn: split, what of it, and whether less is better.
 PANELS = (
     ("train", "loss", True),
@@ -22,7 +23,7 @@ PANELS = (
 
 def measure(out: Path, options: Options) -> Result:
     """A hundred seeds of each; six when quick."""
-    seeds = list(options.seeds or range(6 if options.quick else 100))
+    seeds = list(options.seeds or range(6 if options.quick else SEEDS))
     recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs})
     cases = swept(recipe, out / "runs", options, vary={"model.weight_quantizer": COMPARED}, seeds=seeds)
@@ -105,4 +106,5 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    seeds=SEEDS,
 )

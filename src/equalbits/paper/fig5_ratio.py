@@ -17,20 +17,21 @@ from equalbits.recipes import Recipe, get_recipe
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
 QUICK_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
+DATA = {"CIFAR-10": "cifar10-conv2", "CIFAR-100": "cifar100-conv2"}
+SEEDS = 5
 FORMS = {"literal": False, "with batch norm": True}
 
 
 def _recipes(options: Options) -> dict[str, Recipe]:
     if options.quick:
         return {"Fashion-MNIST": quick_recipe("conv2", data__limit=2000)}
-    recipes = {"CIFAR-10": get_recipe("cifar10-conv2"), "CIFAR-100": get_recipe("cifar100-conv2")}
-    return {name: recipe for name, recipe in recipes.items() if name in options.grid.get("data", recipes)}
+    return {name: get_recipe(DATA[name]) for name in options.grid.get("data", DATA)}
 
 
 def measure(out: Path, options: Options) -> Result:
     """Every share on every data set, literal and with batch norm."""
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
-    seeds = list(options.seeds or range(2 if options.quick else 5))
+    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     found: dict[str, Any] = {}
     for data, recipe in _recipes(options).items():
         found[data] = {}
@@ -99,4 +100,6 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    grid={"data": tuple(DATA), "p_pos": SHARES},
+    seeds=SEEDS,
 )

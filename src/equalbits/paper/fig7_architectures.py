@@ -12,6 +12,7 @@ from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
 
+SEEDS = 5
 COMPARED = ("sign", "irnet", "bihalf")
 #: What is drawn to the name of its recipe.
 NETS = {
@@ -37,7 +38,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 def measure(out: Path, options: Options) -> Result:
     """Every net with every method; five seeds, of which the paper says nothing here, or two when quick."""
-    seeds = list(options.seeds or range(2 if options.quick else 5))
+    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     found = {}
     for net, recipe in _recipes(options).items():
         folder = out / "runs" / net.lower().replace(" ", "-").replace("/", "w")
@@ -83,4 +84,6 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    grid={"nets": tuple(NETS)},
+    seeds=SEEDS,
 )

@@ -30,6 +30,12 @@ RULES = {
     "pruned-sign": Rule("pruned-sign:sparsity={}", "torch"),
     "mpt": Rule("mpt:sparsity={}", "kaiming"),
 }
+SEEDS = 5
+#: What is drawn to the name of its recipe.
+NETS = {
+    **{f"Conv{size}": f"cifar10-conv{size}" for size in (2, 4, 6, 8)},
+    "ResNet-18": "cifar100-resnet18-1w32a",
+}
 SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 QUICK_SPARSITIES = (0.0, 0.5, 0.9)
 
@@ -37,15 +43,13 @@ QUICK_SPARSITIES = (0.0, 0.5, 0.9)
 def _recipes(options: Options) -> dict[str, Recipe]:
     if options.quick:
         return {"Conv2": quick_recipe("conv2", data__limit=2000)}
-    recipes = {f"Conv{size}": get_recipe(f"cifar10-conv{size}") for size in (2, 4, 6, 8)}
-    recipes["ResNet-18"] = get_recipe("cifar100-resnet18-1w32a")
-    return {name: recipe for name, recipe in recipes.items() if name in options.grid.get("nets", recipes)}
+    return {name: get_recipe(NETS[name]) for name in options.grid.get("nets", NETS)}
 
 
 def measure(out: Path, options: Options) -> Result:
     """Every net with every rule at every sparsity, five seeds; two when quick."""
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
-    seeds = list(options.seeds or range(2 if options.quick else 5))
+    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     found: dict[str, Any] = {}
     for net, recipe in _recipes(options).items():
         found[net] = {}
@@ -107,4 +111,6 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    grid={"nets": tuple(NETS), "sparsity": SPARSITIES},
+    seeds=SEEDS,
 )

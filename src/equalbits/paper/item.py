@@ -7,13 +7,15 @@ call draws without training, and a measurement that was cut off goes on with the
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from equalbits.nn.names import unknown
 from equalbits.paper.claims import Claim, write_claims
+from equalbits.paper.parts import Grid, split
+from equalbits.paper.trained import trained
 from equalbits.recipes.folder import command_line, where_and_with
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.lock import in_use
@@ -46,7 +48,8 @@ class Options:
     """How an item is to be measured.
 
     ``quick`` takes small nets on the embedded data in place of the paper's setting. ``settings`` are a recipe's, laid
-    over the item's own; ``grid`` replaces the values an item goes through, by name; ``seeds`` its seeds. ``stack``
+    over the item's own; ``grid`` replaces the values an item goes through, by name, as does a setting of such a name;
+    ``seeds`` its seeds. ``stack``
     trains so many seeds at once (0: all that fit, on a GPU; one by one on a CPU). ``ray`` is the address of a cluster
     to spread runs over; those that are watched while they train stay here.
     """
@@ -74,7 +77,8 @@ class Item:
     """A figure or table: its name, and three functions of which only the first may train.
 
     ``measure(out, options)`` gives the numbers; ``draw(result, out)`` the pictures; ``claims(result)`` the rows that
-    hold them against the paper. ``needs`` names the data of the full version, empty where there is none.
+    hold them against the paper. ``needs`` names the data of the full version, empty where there is none. ``grid`` is
+    what the whole item goes through and how a part of it is asked for, ``seeds`` with how many seeds.
     """
 
     name: str
@@ -83,6 +87,8 @@ class Item:
     measure: Callable[[Path, Options], Result]
     draw: Callable[[Result, Path], None]
     claims: Callable[[Result], list[Claim]]
+    grid: Grid = field(default_factory=dict)
+    seeds: int = 1
 
 
 def list_items() -> list[str]:
@@ -117,6 +123,8 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     """
     item = get_item(item) if isinstance(item, str) else item
     options = options or Options(**settings)
+    own, grid = split(options.settings, options.grid, whole=item.grid, item=item.name)
+    options = replace(options, settings=own, grid=grid)
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same item, with --out")
@@ -149,26 +157,21 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
     began = time.perf_counter()
     device = "cpu" if options.ray else pick_device(options.device)
     measured = item.measure(out, options)
+    nets = trained(out)
     result = {
         "item": item.name,
         "title": item.title,
         "quick": options.quick,
         "asked": options.asked(),
         **where_and_with(device),
-        **_on_the_cluster(out, options),
+        **({"device": ", ".join(nets["devices"])} if nets["devices"] else {}),
         "seconds": round(time.perf_counter() - began, 2),
+        "trained": nets,
         **measured,
     }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in result.items())
     write_atomically(out / "result.json", f"{{\n{lines}\n}}\n".encode())
     return _plain(result)  # type: ignore[no-any-return]
-
-
-def _on_the_cluster(out: Path, options: Options) -> dict[str, Any]:
-    """The devices of the nodes that the runs ran on, where they did."""
-    runs = (json.loads(path.read_text()) for path in out.rglob("run.json")) if options.ray else ()
-    devices = {run["device"] for run in runs if "node" in run}
-    return {"device": ", ".join(sorted(devices))} if devices else {}
 
 
 def _plain(value: Any) -> Any:

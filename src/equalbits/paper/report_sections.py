@@ -1,6 +1,5 @@
 """A section of the report for each kind of thing: pictures, tables, curves, and what made them."""
 
-import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from equalbits.paper.contents import Found, Run
 from equalbits.paper.curves import Curve, chart
 from equalbits.paper.item import get_item
 from equalbits.paper.page import Html, details, join, table, tag
+from equalbits.paper.parts import command
 from equalbits.paper.report_parts import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
 from equalbits.recipes.catalogue import own_settings
 from equalbits.recipes.compare import Comparison
@@ -71,16 +71,9 @@ def _verdict(cell: str, claim: Claim) -> Html:
     return tag("span", cell, class_=kind)
 
 
-def _command_of_item(facts: Mapping[str, Any], path: Path) -> str | None:
-    """The command that measures an item again; None where it was asked for in Python, with a grid of its own."""
-    asked = facts["asked"]
-    if asked["grid"]:
-        return None
-    words = ["equalbits", "reproduce", facts["item"], *(["--quick"] if asked["quick"] else [])]
-    words += ["--seeds", ",".join(map(str, asked["seeds"]))] if asked["seeds"] else []
-    for name, value in asked["settings"].items():
-        words += ["--set", f"{name}={setting_words(value)}"]
-    return shlex.join([*words, "--out", path.name])
+def _command_of_item(facts: Mapping[str, Any], path: Path) -> str:
+    """The command that measures an item again."""
+    return command(facts["item"], facts["asked"], out=path.name)
 
 
 def compare(found: Found) -> list[Html]:

@@ -60,6 +60,9 @@ def swept(
     diverged. ``options`` may lay its own settings, values and seeds over those given.
     """
     recipe = recipe.with_settings(options.settings)
+    for name in vary:
+        if name in options.settings:
+            raise ValueError(f"{name} is what this item goes through: leave --set {name}={options.settings[name]} away")
     vary = {name: list(options.grid.get(name, values)) for name, values in vary.items()}
     seeds = list(options.seeds or seeds)
     found, cases = [], cases_of(recipe, vary)

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, accuracies, near
-from equalbits.paper.drawing import METHODS
+from equalbits.paper.drawing import name_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import swept
-from equalbits.paper.tab2_convnets import COMPARED, ahead, by_method, draw, nets, recipe_of, seeds
+from equalbits.paper.tab2_convnets import COMPARED, NETS, SEEDS, ahead, by_method, draw, nets, recipe_of, seeds
 
 LR, DECAY = "optimizer.lr", "optimizer.weight_decay"
+RATES, DECAYS = (0.05, 0.1, 0.2), (1e-4, 2e-4, 5e-4, 1e-3)
 
 
 def _grid(options: Options) -> dict[str, list[float]]:
-    rates, decays = ((0.1,), (1e-4, 1e-3)) if options.quick else ((0.05, 0.1, 0.2), (1e-4, 2e-4, 5e-4, 1e-3))
+    rates, decays = ((0.1,), (1e-4, 1e-3)) if options.quick else (RATES, DECAYS)
     return {LR: list(options.grid.get(LR, rates)), DECAY: list(options.grid.get(DECAY, decays))}
 
 
@@ -43,7 +44,7 @@ def measure(out: Path, options: Options) -> Result:
             found["nets"][net].append(case)
             words = ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in best.items())
             found["notes"].append(
-                f"{net.capitalize()}, {METHODS[method]}: {words}, picked on {hold_out} images held out"
+                f"{net.capitalize()}, {name_of(method)}: {words}, picked on {hold_out} images held out"
             )
     return found
 
@@ -64,7 +65,7 @@ def claims(result: Result) -> list[Claim]:
         methods = by_method(cases)
         for method, case in methods.items():
             if (net, method) in TABLE_2 and not result["quick"]:
-                rows.append(near(f"{net.capitalize()}, {METHODS[method]}, tuned", case, *TABLE_2[net, method]))
+                rows.append(near(f"{net.capitalize()}, {name_of(method)}, tuned", case, *TABLE_2[net, method]))
         rows += ahead(net, methods, quick=True)  # the paper's gaps are those of one shared recipe
     return rows
 
@@ -76,4 +77,6 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    grid={"nets": NETS, "model.weight_quantizer": COMPARED, LR: RATES, DECAY: DECAYS},
+    seeds=SEEDS,
 )

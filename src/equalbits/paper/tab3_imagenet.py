@@ -14,6 +14,7 @@ from equalbits.paper.published import TABLE_3
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
 
+NETS = {"ResNet-18": "imagenet-resnet18", "ResNet-34": "imagenet-resnet34"}
 COMPARED = ("sign", "bihalf")
 #: One run each and no ± in the paper: two runs of one recipe may differ by this much, in points.
 MARGIN = 0.5
@@ -23,8 +24,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
     if options.quick:
         small: dict[str, Any] = {"width": 0.0625, "data__limit": 2000}
         return {"ResNet-18": quick_recipe("resnet18", model__input_quantizer="sign", **small)}
-    recipes = {f"ResNet-{depth}": get_recipe(f"imagenet-resnet{depth}") for depth in (18, 34)}
-    return {name: recipe for name, recipe in recipes.items() if name in options.grid.get("nets", recipes)}
+    return {name: get_recipe(NETS[name]) for name in options.grid.get("nets", NETS)}
 
 
 def measure(out: Path, options: Options) -> Result:
@@ -106,4 +106,5 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    grid={"nets": tuple(NETS)},
 )

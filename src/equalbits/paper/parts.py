@@ -1,0 +1,84 @@
+"""The parts an item goes through (nets, methods, shares, …): which were asked for, and which a measurement lacks."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from equalbits.nn.names import unknown
+from equalbits.paper.published import row_of
+from equalbits.recipes import parse_settings
+
+#: Name of a part to its values.
+Grid = Mapping[str, Sequence[Any]]
+
+
+def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of the recipe, and the values to go through; a setting that names a part of the item is the latter.
+
+    >>> split({"epochs": 2, "nets": "conv2,conv4"}, {}, whole={"nets": ("conv2", "conv4", "conv6")}, item="tab2")
+    ({'epochs': 2}, {'nets': ['conv2', 'conv4']})
+    """
+    own = {name: value for name, value in settings.items() if name not in whole}
+    parts = {name: list(values) for name, values in grid.items()}
+    parts |= {name: _values(name, value) for name, value in settings.items() if name in whole}
+    for name, values in parts.items():
+        if name not in whole:
+            raise unknown(f"part of {item}", name, whole)
+        if not values:
+            raise ValueError(f"{name} of {item} is empty: give a value or more, or leave it away for all")
+        words = [value for value in whole[name] if isinstance(value, str)]
+        if "." not in name and words:  # a name of the item's own, not a recipe's setting that takes other values too
+            for value in values:
+                if value not in words:
+                    raise unknown(f"{name} of {item}", str(value), words)
+    return own, parts
+
+
+def _values(name: str, value: Any) -> list[Any]:
+    """A list as it is; words between commas one by one."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, str):
+        return [parse_settings([f"{name}={part}"])[name] for part in value.split(",")]
+    return [value]
+
+
+def missing(grid: Grid, whole: Grid, *, seeds: int, of: int) -> dict[str, list[Any]]:
+    """What a measurement lacks of the whole item, part by part; one that stands in the same row of a table is there.
+
+    >>> missing({"nets": ["conv2"]}, {"nets": ("conv2", "conv4")}, seeds=5, of=5)
+    {'nets': ['conv4']}
+    >>> missing({}, {"nets": ("conv2", "conv4")}, seeds=3, of=5)
+    {'seeds': ['2 of 5']}
+    """
+    found = {}
+    for name, values in whole.items():
+        there = {row_of(value) for value in grid.get(name, values)}
+        if lacking := [value for value in values if row_of(value) not in there]:
+            found[name] = lacking
+    if seeds < of:
+        found["seeds"] = [f"{of - seeds} of {of}"]
+    return found
+
+
+def command(item: str, asked: Mapping[str, Any], *, data: str = "", out: str) -> str:
+    """The command that measures an item as it was asked for.
+
+    >>> command("tab2", {"grid": {"nets": ["conv2", "conv4"]}, "seeds": [0, 1]}, out="runs/tab2")
+    'equalbits reproduce tab2 --seeds 0,1 --set nets=conv2,conv4 --out runs/tab2'
+    """
+    words = ["equalbits", "reproduce", item, *(["--quick"] if asked.get("quick") else [])]
+    words += ["--seeds", ",".join(map(str, asked["seeds"]))] if asked.get("seeds") else []
+    words += ["--data", data] if data else []
+    for name, value in asked.get("settings", {}).items():
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    for name, values in asked.get("grid", {}).items():
+        words += ["--set", f"{name}={_joined(values)}"]
+    return shlex.join([*words, "--out", out])
+
+
+def _joined(values: Sequence[Any]) -> str:
+    """Values between commas; as a list where one has a comma of its own."""
+    shown = [str(value) for value in values]
+    return json.dumps(list(values)) if any("," in each for each in shown) else ",".join(shown)

@@ -1,0 +1,85 @@
+"""An item can be asked for in parts, and says what it lacks."""
+
+import json
+
+import pytest
+
+from equalbits.cli import main
+from equalbits.paper import get_item, list_items, reproduce
+from equalbits.paper.parts import command, missing, split
+from equalbits.recipes import parse_settings
+
+TAB2 = get_item("tab2").grid
+
+
+def test_a_setting_that_names_a_part_is_a_list_of_values_to_go_through():
+    asked = parse_settings(["epochs=2", "p_pos=0.4,0.5", 'data=["CIFAR-10"]'])
+    own, grid = split(asked, {}, whole=get_item("fig5").grid, item="fig5")
+    assert own == {"epochs": 2}
+    assert grid == {"p_pos": [0.4, 0.5], "data": ["CIFAR-10"]}
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"net": ["conv2"]}, "part of tab2 'net' is not known: did you mean 'nets'?"),
+        ({"nets": ["conv3"]}, "nets of tab2 'conv3' is not known: did you mean"),
+        ({"nets": []}, "nets of tab2 is empty"),
+    ],
+)
+def test_a_part_that_is_not_the_items_is_refused_before_anything_trains(tmp_path, grid, words):
+    with pytest.raises(ValueError, match=words.replace("?", r"\?")):
+        reproduce("tab2", tmp_path / "out", grid=grid, device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_setting_that_the_item_goes_through_by_itself_is_refused(tmp_path, tiny):
+    options = tiny({"model.weight_quantizer": "sign"})
+    with pytest.raises(ValueError, match=r"model\.weight_quantizer is what this item goes through"):
+        reproduce("fig8", tmp_path, options=options)
+
+
+def test_one_reading_of_irnet_is_enough_for_its_row():
+    asked = {"model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
+    assert missing(asked, TAB2, seeds=5, of=5) == {}
+    assert missing({"model.weight_quantizer": ["sign"]}, TAB2, seeds=5, of=5) == {
+        "model.weight_quantizer": ["irnet-stable", "bihalf"]
+    }
+
+
+@pytest.mark.parametrize("name", list_items())
+def test_the_whole_item_lacks_nothing(name):
+    item = get_item(name)
+    assert missing({}, item.grid, seeds=item.seeds, of=item.seeds) == {}
+    assert missing(item.grid, item.grid, seeds=item.seeds, of=item.seeds) == {}
+
+
+def test_the_command_asks_for_what_was_asked(tmp_path, capsys):
+    settings = ["--set", "epochs=1", "--set", "data.limit=64", "--set", "model.options.width=0.05"]
+    parts = ["--set", "nets=conv2", "--set", "model.weight_quantizer=sign,irnet-identity"]
+    words = ["reproduce", "tab2", "--quick", "--seeds", "3", *settings, *parts]
+    assert main([*words, "--out", str(tmp_path), "--device", "cpu", "--json"]) == 0
+    capsys.readouterr()
+    result = json.loads((tmp_path / "result.json").read_text())
+    again = command("tab2", result["asked"], out="runs/tab2").split()
+    assert again[0] == "equalbits" and again[-2:] == ["--out", "runs/tab2"]
+    assert again[1:4] == ["reproduce", "tab2", "--quick"]
+    assert main([*again[1:-2], "--out", str(tmp_path), "--json"]) == 0  # the same: nothing is refused, nothing trained
+
+
+def test_a_value_with_a_comma_is_given_as_a_list():
+    asked = {"grid": {"model.weight_quantizer": ["sign", "pruned-bihalf:sparsity=0.5,by=score"]}}
+    words = command("tab2", asked, out="x")
+    assert """'model.weight_quantizer=["sign", "pruned-bihalf:sparsity=0.5,by=score"]'""" in words
+
+
+def test_the_result_says_what_its_nets_cost(tmp_path, tiny):
+    options = tiny({"model.options.width": 0.05}, seeds=(0, 1), stack=2, grid={"nets": ["conv2"]})
+    reproduce("tab2", tmp_path, options=options)
+    result = json.loads((tmp_path / "result.json").read_text())
+    runs = [json.loads(path.read_text()) for path in tmp_path.rglob("run.json")]
+    assert result["trained"]["nets"] == len(runs) == 6
+    assert result["trained"]["side_by_side"] == 2 and result["trained"]["diverged"] == 0
+    assert result["trained"]["seconds"] == pytest.approx(sum(run["seconds"] for run in runs))
+    assert result["trained"]["devices"] == [result["device"]]
+    assert result["trained"]["versions"] == [" · ".join(f"{k} {v}" for k, v in result["versions"].items())]
