@@ -21,6 +21,7 @@ if native.BUILT is None:
 SETS = native.BUILT.instruction_sets()
 GOLDEN = Path(__file__).parents[1] / "golden"
 RANDOM = np.random.default_rng(0)
+Pair = tuple[int, int]
 
 
 def signs_of(*shape: int, zeros: bool = False) -> np.ndarray:
@@ -135,21 +136,29 @@ def test_every_kind_of_border_is_exact(pruned: bool, name: str) -> None:
         ((64, 61), 64, 7, {"stride": 2, "padding": 3}),
         ((29, 57), 35, 7, {"stride": 2, "padding": (1, 0, 2, 0)}),
         ((5, 32), 64, 3, {"padding": 1}),
+        ((6, 30), 32, 4, {}),
+        ((9, 31), 70, (7, 4), {"stride": (2, 1)}),
         ((9, 33), 40, (2, 4), {"stride": (3, 1), "dilation": (2, 1)}),
         ((12, 70), 32, (3, 8), {"stride": (1, 2)}),
         ((40, 40), 33, 5, {"stride": 2, "padding": 2}),
         ((8, 8), 8, 3, {}),
     ],
 )
+@pytest.mark.parametrize("pool", [None, (2, 2), (3, 1), (3, 2)])
 def test_the_first_convolution_is_within_a_hundred_thousandth(
-    size: tuple[int, int], filters: int, kernel: int | tuple[int, int], window: dict[str, object], name: str
+    size: Pair, filters: int, kernel: int | Pair, window: dict[str, object], pool: Pair | None, name: str
 ) -> None:
     height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
     build = NetworkBuilder((3, *size))
-    build.add("conv", build.image, weight=reals(filters, 3, height, width), kernel=kernel, **window)
+    x = build.add("conv", build.image, weight=reals(filters, 3, height, width), kernel=kernel, **window)
+    if pool:
+        build.add("max_pool", x, kernel=pool[0], stride=pool[1], padding=pool[0] // 2)
     network, images = build.finish(), reals(2, 3, *size)
-    truth = run_numpy(network, images)
-    assert np.abs(NativeEngine(network, name)(images) - truth).max() < 1e-5 * np.abs(truth).max()
+    truth, engine = run_numpy(network, images), NativeEngine(network, name)
+    answers = engine(images)
+    assert np.abs(answers - truth).max() < 1e-5 * np.abs(truth).max()
+    for threads in (2, 3, 7):  # wherever the rows are shared out, they are the same
+        np.testing.assert_array_equal(engine(images[:1], threads), answers[:1])
 
 
 @pytest.mark.parametrize("name", SETS)

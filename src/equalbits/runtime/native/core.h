@@ -66,9 +66,8 @@ typedef struct {
     int32_t *offsets;                         /* where each packed entry of the weights looks, from the window's first */
     int64_t pairs, singles;                   /* entries of binary weights */
     int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: a pooled row, or all rows */
-    int64_t sums, half_sums, quads;           /* of real ones; with Winograd, of the point ½, and fours of columns */
+    int64_t sums, quads;                      /* of real ones; with Winograd, fours of columns */
     int signs;                                /* whether these real weights are bits: 1, or 2 words an entry if pruned */
-    float *transform;                         /* with Winograd: the input's side, (phase, point, column) */
     int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
     int64_t column_classes;
@@ -108,7 +107,9 @@ typedef struct {
     void (*bytes_row)(const uint8_t *tables, const uint8_t *packed, int64_t steps, uint32_t *totals);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
     void (*split)(const float *from, int64_t count, float *even, float *odd);
-    void (*winograd_in)(const float *transform, const float *columns, int64_t quads, float *to, int64_t apart);
+    void (*winograd_in)(int64_t taps, const float *columns, int64_t quads, float *to, int64_t apart);
+    void (*winograd_down)(int64_t taps, const float *const *lines, int64_t numbers, float *to, int64_t apart);
+    void (*winograd_up)(const float *products, int64_t numbers, float *first, float *second);
     void (*winograd_out)(const float *products, int64_t apart, int64_t quads, float *sums);
     /* The largest (divisor 0), or the sum divided, of a window: EB_BLOCK numbers; and the largest along a line, and of
      * rows that lie anywhere. */
@@ -167,6 +168,12 @@ static inline int eb_is_depthwise(const eb_step *step) {
     return step->field[EB_KIND] == EB_CONV_REAL && step->group_in == 1 && step->group_out == 1;
 }
 
+static inline void eb_move_along(eb_row *target, int64_t pixels) {
+    if (target->residual) target->residual += pixels * target->apart;
+    if (target->out) target->out += pixels * target->apart;
+    if (target->bits) target->bits += pixels;
+}
+
 static inline void *eb_value_at(const eb_context *context, int64_t id) {
     return id < 0 ? NULL : context->arena + context->plan->values[id].offset;
 }
@@ -192,9 +199,8 @@ void eb_place_values(eb_plan *plan);
 
 /* prepare.c, winograd.c, steps.c: the input made ready; then the part [from, to) of the units of work. */
 void eb_step_prepare(const eb_context *context, const eb_step *step);
-void eb_winograd_lines(const eb_context *context, const eb_step *step, int64_t row, int64_t *made);
-void eb_winograd_products(const eb_context *context, const eb_step *step, int64_t row, int64_t block);
-void eb_winograd_sums(const eb_context *context, const eb_step *step, int64_t quad, int64_t quads);
+void eb_winograd_rows(const eb_context *context, const eb_step *step, int64_t row, int64_t *lines);
+void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target);
 int64_t eb_step_units(const eb_step *step);
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 

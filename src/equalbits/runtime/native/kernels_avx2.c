@@ -17,13 +17,14 @@ typedef __m256 vec;
 #define v_set _mm256_set1_ps
 #define v_add _mm256_add_ps
 #define v_mul _mm256_mul_ps
+#define v_fma _mm256_fmadd_ps
 #define v_div _mm256_div_ps
 #define v_min _mm256_min_ps /* both give their second operand where one is not a number */
 #define v_max _mm256_max_ps
 #define v_at_least_0(v) _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GE_OQ)
 #define v_bits(v) ((uint32_t)_mm256_movemask_ps(v_at_least_0(v)))
 #define v_sign(v) _mm256_blendv_ps(_mm256_set1_ps(-1), _mm256_set1_ps(1), v_at_least_0(v))
-#define v_prelu(v, slope) _mm256_blendv_ps(_mm256_mul_ps(v, slope), v, v_at_least_0(v))
+#define v_prelu(v, slope) _mm256_blendv_ps(v, _mm256_mul_ps(v, slope), v) /* by its sign: a 0 stays a 0 either way */
 
 /* The bits of a word from `first` on, each at the top of its own lane. */
 static inline __m256i v_top(uint32_t bits, int first) {
@@ -42,7 +43,7 @@ static inline __m256i v_top(uint32_t bits, int first) {
 #define v_odd(a, b) v_picked(a, b, 0xdd)
 
 static inline vec v_from_counts(const void *constant, const void *count) {
-    __m256i twice = _mm256_slli_epi32(_mm256_loadu_si256(count), 1);
+    const __m256i once = _mm256_loadu_si256(count), twice = _mm256_add_epi32(once, once); /* adding has more ports */
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(constant), twice));
 }
 

@@ -18,6 +18,7 @@ typedef __m512 vec;
 #define v_set _mm512_set1_ps
 #define v_add _mm512_add_ps
 #define v_mul _mm512_mul_ps
+#define v_fma _mm512_fmadd_ps
 #define v_div _mm512_div_ps
 #define v_min _mm512_min_ps /* both give their second operand where one is not a number */
 #define v_max _mm512_max_ps

@@ -9,6 +9,7 @@ typedef float32x4_t vec;
 #define v_set vdupq_n_f32
 #define v_add vaddq_f32
 #define v_mul vmulq_f32
+#define v_fma(a, b, c) vfmaq_f32(c, a, b)
 #define v_div vdivq_f32
 #define v_min(a, b) vbslq_f32(vcltq_f32(a, b), a, b) /* both give their second operand where one is not a number */
 #define v_max(a, b) vbslq_f32(vcgtq_f32(a, b), a, b)

@@ -15,6 +15,7 @@ static inline void v_store(float *p, vec v) { memcpy(p, &v, sizeof v); }
 static inline vec v_set(float x) { vec v; LANE v.lane[j] = x; return v; }
 static inline vec v_add(vec a, vec b) { LANE a.lane[j] += b.lane[j]; return a; }
 static inline vec v_mul(vec a, vec b) { LANE a.lane[j] *= b.lane[j]; return a; }
+static inline vec v_fma(vec a, vec b, vec c) { return v_add(v_mul(a, b), c); }
 static inline vec v_div(vec a, vec b) { LANE a.lane[j] /= b.lane[j]; return a; }
 static inline vec v_min(vec a, vec b) { LANE b.lane[j] = a.lane[j] < b.lane[j] ? a.lane[j] : b.lane[j]; return b; }
 static inline vec v_max(vec a, vec b) { LANE b.lane[j] = a.lane[j] > b.lane[j] ? a.lane[j] : b.lane[j]; return b; }

@@ -237,7 +237,6 @@ void eb_plan_free(eb_plan *plan) {
         eb_step *step = plan->steps + i;
         eb_aligned_free(step->weights);
         free(step->offsets);
-        free(step->transform);
         free(step->constants);
         free(step->row_class);
         free(step->column_class);

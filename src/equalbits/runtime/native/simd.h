@@ -1,5 +1,5 @@
 /* What is written once for every instruction set. The file that includes this defines a vector of LANES floats:
- *   vec, v_load, v_store, v_set, v_add, v_mul, v_div, v_min, v_max, v_prelu (v where it is at least 0, else v · slope),
+ *   vec, v_load, v_store, v_set, v_add, v_mul, v_fma (a · b + c), v_div, v_min, v_max, v_prelu (v where it is at least 0, else v · slope),
  *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0),
  *   v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the lanes whose bits are 1, of the
  *   LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0), v_even and v_odd (every second lane of two
@@ -185,43 +185,12 @@ static void split(const float *from, int64_t count, float *even, float *odd) {
     }
 }
 
-/* A line's columns, every fourth in a row of its own, to the points, `apart` from each other. Quads are whole vectors. */
-static void winograd_in(const float *transform, const float *columns, int64_t quads, float *to, int64_t apart) {
-    const int64_t line = quads + EB_QUADS;
-    for (int64_t quad = 0; quad < quads; quad += LANES) {
-        vec d[EB_POINTS];
-        _Pragma("GCC unroll 7") for (int j = 0; j < EB_POINTS; j++) d[j] = v_load(columns + j % 4 * line + quad + j / 4);
-        for (int point = 0; point < EB_POINTS; point++) {
-            const float *row = transform + point * EB_POINTS;
-            vec v = v_mul(v_set(row[0]), d[0]);
-            _Pragma("GCC unroll 7") for (int j = 1; j < EB_POINTS; j++) v = v_add(v, v_mul(v_set(row[j]), d[j]));
-            v_store(to + point * apart + quad, v);
-        }
-    }
-}
-
-/* Products at the points 0, 1, -1, 2, -2, ½ and infinity, (point, quad, filter), to four outputs a quad. */
-static void winograd_out(const float *products, int64_t apart, int64_t quads, float *sums) {
-    for (int64_t quad = 0; quad < quads; quad++, products += EB_BLOCK, sums += 4 * EB_BLOCK)
-        EACH {
-            const float *at = products + i * LANES;
-            vec m1 = v_load(at + apart), m2 = v_load(at + 2 * apart), m3 = v_load(at + 3 * apart);
-            vec m4 = v_load(at + 4 * apart), m5 = v_load(at + 5 * apart), minus = v_set(-1);
-            vec sum1 = v_add(m1, m2), gap1 = v_add(m1, v_mul(m2, minus));
-            vec sum2 = v_add(m3, m4), gap2 = v_add(m3, v_mul(m4, minus));
-            float *to = sums + i * LANES;
-            v_store(to, v_add(v_add(v_load(at), m5), v_add(sum1, sum2)));
-            v_store(to + EB_BLOCK, v_add(gap1, v_add(v_mul(gap2, v_set(2)), v_mul(m5, v_set(0.5f)))));
-            v_store(to + 2 * EB_BLOCK, v_add(sum1, v_add(v_mul(sum2, v_set(4)), v_mul(m5, v_set(0.25f)))));
-            v_store(to + 3 * EB_BLOCK,
-                    v_add(v_add(gap1, v_load(at + 6 * apart)), v_add(v_mul(gap2, v_set(8)), v_mul(m5, v_set(0.125f)))));
-        }
-}
+#include "winograd_vectors.h"
 
 /* The table's entries that every instruction set has, each a function of the same name in its file. */
 #define EVERY_KERNEL                                                                                                   \
     .supported = supported, .bits_layout = bits_layout, .bits_pack = bits_pack, .bits_prepare = bits_prepare,          \
     .bits_row = bits_row, .real_row = real_row, .signed_row = signed_row, .bytes_prepare = bytes_prepare,              \
     .bytes_row = bytes_row, .depthwise_row = depthwise_row, .split = split, .winograd_in = winograd_in,                \
-    .winograd_out = winograd_out, .pool = pool, .pool_line = pool_line, .pool_rows = pool_rows,                        \
+    .winograd_down = winograd_down, .winograd_up = winograd_up, .winograd_out = winograd_out, .pool = pool, .pool_line = pool_line, .pool_rows = pool_rows,                        \
     .chain_counts = chain_counts, .chain_reals = chain_reals

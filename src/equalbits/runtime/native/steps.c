@@ -3,12 +3,13 @@
 
 #include "core.h"
 
-enum { PIECE = 32 };
-
 /* Filters are shared out to groups and blocks; channels, to blocks. */
 static int by_filters(const eb_step *step) { return eb_is_conv(step) && !eb_is_depthwise(step); }
 
 static int by_tiles(const eb_step *step) { return step->tiles && !step->field[EB_POOL_H]; }
+
+/* Rows that are made together; the first of them is a multiple of it. */
+static int64_t together(const eb_step *step) { return step->quads ? 2 : 1; }
 
 int64_t eb_step_units(const eb_step *step) {
     int64_t kind = step->field[EB_KIND], blocks = (step->out.channels + EB_BLOCK - 1) / EB_BLOCK;
@@ -92,24 +93,6 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
                           sums);
 }
 
-static void move_along(eb_row *target, int64_t pixels) {
-    if (target->residual) target->residual += pixels * target->apart;
-    if (target->out) target->out += pixels * target->apart;
-    if (target->bits) target->bits += pixels;
-}
-
-/* A row by Winograd's way, a few quads at a time: what a piece needs stays close. */
-static void winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target) {
-    const int64_t pixels = target.pixels;
-    eb_winograd_products(context, step, row, block);
-    for (int64_t x = 0; x < pixels; x += PIECE) {
-        target.pixels = pixels - x < PIECE ? pixels - x : PIECE;
-        eb_winograd_sums(context, step, x / 4, (target.pixels + 3) / 4);
-        context->plan->kernels->chain_reals(&step->chain, &target, (const float *)context->own);
-        move_along(&target, PIECE);
-    }
-}
-
 /* Tiles of a row that will be pooled. They are gathered for the first block of a group, and stay for the others. */
 static void count_pooled_row(const eb_context *context, const eb_step *step, int64_t block, int64_t row, int32_t *counts) {
     const eb_kernels *kernels = context->plan->kernels;
@@ -134,7 +117,7 @@ static void run_row(const eb_context *context, const eb_step *step, int64_t bloc
         return;
     case EB_CONV_REAL:
         if (step->quads) {
-            winograd_row(context, step, row, block, *target);
+            eb_winograd_row(context, step, row, block, *target);
             return;
         }
         real_row(context, step, row, block, sums);
@@ -176,7 +159,7 @@ static void pool_ring(const eb_context *context, const eb_step *step, const floa
     const float *rows[EB_POOL];
     eb_chain after = step->chain;
     after.parts &= EB_HAS_OUT | EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5;
-    for (int64_t i = top; i < bottom; i++) rows[i - top] = ring + i % step->field[EB_POOL_H] * wide;
+    for (int64_t i = top; i < bottom; i++) rows[i - top] = ring + i % (step->field[EB_POOL_H] + 1) * wide;
     context->plan->kernels->pool_rows(rows, bottom - top, wide, (float *)context->own);
     eb_row target = block_row(step, block, step->out.columns);
     point_at_values(context, step, row, &target);
@@ -186,28 +169,31 @@ static void pool_ring(const eb_context *context, const eb_step *step, const floa
 /* Rows of a pooled convolution. Each row of the convolution is made and pooled along once, and kept while needed. */
 static void run_pooled(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                        int64_t to) {
-    const int64_t *field = step->field, wide = step->out.columns * EB_BLOCK, per_block = field[EB_POOL_H] * wide;
+    const int64_t *field = step->field, wide = step->out.columns * EB_BLOCK, kept = field[EB_POOL_H] + 1;
     const eb_window window = {field[EB_POOL_W], field[EB_POOL_STRIDE_W], field[EB_POOL_LEFT]};
-    float *rings = (float *)(context->own + step->row_bytes), *line = rings + blocks * per_block;
+    float *rings = (float *)(context->own + step->row_bytes), *line = rings + blocks * kept * wide;
     eb_step before = *step; /* the same step, but for where its chain ends */
     before.chain.parts = (before.chain.parts | EB_HAS_OUT) & ~(EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5);
     int64_t made = 0, lines = 0;
     for (int64_t row = from; row < to; row++) {
         int64_t top, bottom;
         inside(row * field[EB_POOL_STRIDE_H] - field[EB_POOL_TOP], field[EB_POOL_H], step->conv_rows, &top, &bottom);
-        for (made = row == from || made < top ? top : made; made < bottom; made++) {
-            if (step->quads) eb_winograd_lines(context, step, made, &lines);
+        if (row == from || made < top) made = top - top % together(step);
+        for (; made < bottom; made += together(step)) {
+            if (step->quads) eb_winograd_rows(context, step, made, &lines);
             for (int64_t i = 0; i < blocks; i++) {
-                eb_row target = block_row(step, block + i, step->conv_columns);
-                target.out = line;
-                target.apart = target.lanes = EB_BLOCK;
-                run_row(context, &before, block + i, made, &target);
-                context->plan->kernels->pool_line(line, step->conv_columns, &window, step->out.columns,
-                                                  rings + i * per_block + made % field[EB_POOL_H] * wide);
+                for (int64_t y = made; y < made + together(step) && y < step->conv_rows; y++) {
+                    eb_row target = block_row(step, block + i, step->conv_columns);
+                    target.out = line;
+                    target.apart = target.lanes = EB_BLOCK;
+                    run_row(context, &before, block + i, y, &target);
+                    context->plan->kernels->pool_line(line, step->conv_columns, &window, step->out.columns,
+                                                      rings + (i * kept + y % kept) * wide);
+                }
             }
         }
         for (int64_t i = 0; i < blocks; i++)
-            pool_ring(context, step, rings + i * per_block, top, bottom, row, block + i);
+            pool_ring(context, step, rings + i * kept * wide, top, bottom, row, block + i);
     }
 }
 
@@ -231,7 +217,7 @@ static void run_tile(const eb_context *context, const eb_step *step, int64_t til
         count = columns - x < pixels - done ? columns - x : pixels - done;
         eb_row target = block_row(step, block, count);
         point_at_values(context, step, row, &target);
-        move_along(&target, x);
+        eb_move_along(&target, x);
         chain_counts(context, step, row, x, block, &target, counts + done * EB_BLOCK);
     }
 }
@@ -255,13 +241,15 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t blo
         run_pooled(context, step, block, blocks, from, to);
         return;
     }
-    for (int64_t row = from; row < to; row++) {
-        if (step->quads) eb_winograd_lines(context, step, row, &lines);
+    for (int64_t row = from - from % together(step); row < to; row += together(step)) {
+        if (step->quads) eb_winograd_rows(context, step, row, &lines);
         else call_in_weights(step, block, row);
         for (int64_t i = block; i < block + blocks; i++) {
-            eb_row target = block_row(step, i, step->out.columns);
-            point_at_values(context, step, row, &target);
-            run_row(context, step, i, row, &target);
+            for (int64_t y = row < from ? from : row; y < row + together(step) && y < to; y++) {
+                eb_row target = block_row(step, i, step->out.columns);
+                point_at_values(context, step, y, &target);
+                run_row(context, step, i, y, &target);
+            }
         }
     }
 }
