@@ -249,11 +249,11 @@ static int layout_signed(eb_step *step, const eb_recipe *recipe, char *error) {
     return 1;
 }
 
-/* A window of one pixel sees no difference between rows: one long row makes fuller tiles. Bits are kept by rows. */
+/* A window of one pixel sees no difference between rows: one long row makes fuller tiles. */
 static void join_rows(eb_step *step) {
     const int64_t *field = step->field;
     if (field[EB_KERNEL_H] * field[EB_KERNEL_W] * field[EB_STRIDE_H] * field[EB_STRIDE_W] > 1 || field[EB_POOL_H] ||
-        field[EB_OUT_BITS] != -1 || step->in.kind != EB_REAL || step->padded_rows != step->in.rows ||
+        step->in.kind != EB_REAL || step->padded_rows != step->in.rows ||
         step->padded_columns != step->in.columns)
         return;
     const int64_t pixels = step->in.rows * step->in.columns;

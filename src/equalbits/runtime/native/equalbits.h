@@ -15,7 +15,7 @@ extern "C" {
 enum { EB_ERROR_BYTES = 200 };
 
 /* What a value is: the images as given (channel, row, column); reals (row, column, channel); bits in words of 32
- * channels (row, word, column), where bits behind the last channel are 0. */
+ * channels (word, row, column), where bits behind the last channel are 0. */
 enum { EB_IMAGE, EB_REAL, EB_BITS };
 
 /* The columns of the table of values. */

@@ -25,16 +25,16 @@ static void load_image(const eb_context *context, const eb_value *image, float *
 /* The channels [from, from + count) of a row of bits as words of their own, shifted into place. */
 static void group_words(const uint32_t *row, const eb_value *bits, int64_t from, int64_t count, uint32_t *to,
                         int64_t to_columns) {
-    const int64_t columns = bits->columns;
+    const int64_t columns = bits->columns, apart = bits->rows * columns;
     for (int64_t word = 0; word * 32 < count; word++) {
         int64_t bit = from + word * 32, left = count - word * 32;
-        const uint32_t *low = row + bit / 32 * columns;
+        const uint32_t *low = row + bit / 32 * apart;
         int shift = (int)(bit % 32);
         int spills = shift && bit / 32 + 1 < bits->words;
         uint32_t mask = left >= 32 ? UINT32_MAX : (UINT32_C(1) << left) - 1;
         for (int64_t x = 0; x < columns; x++) {
             uint32_t value = low[x] >> shift;
-            if (spills) value |= low[x + columns] << (32 - shift);
+            if (spills) value |= low[x + apart] << (32 - shift);
             to[word * to_columns + x] = value & mask;
         }
     }
@@ -50,7 +50,7 @@ static void prepare_bits(const eb_context *context, const eb_step *step) {
     for (int64_t group = 0; group < field[EB_GROUPS]; group++) {
         uint32_t *to = planes + (group * step->padded_rows + field[EB_PAD_TOP]) * per_row + field[EB_PAD_LEFT];
         for (int64_t row = 0; row < step->in.rows; row++)
-            group_words(bits + row * step->in.words * step->in.columns, &step->in, group * step->group_in,
+            group_words(bits + row * step->in.columns, &step->in, group * step->group_in,
                         step->group_in, to + row * per_row, step->padded_columns);
     }
     context->plan->kernels->bits_prepare(step, planes, planes + planes_words);

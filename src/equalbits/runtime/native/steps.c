@@ -3,6 +3,8 @@
 
 #include "core.h"
 
+enum { PIECE = 84 }; /* whole tiles of any instruction set */
+
 /* Filters are shared out to groups and blocks; channels, to blocks. */
 static int by_filters(const eb_step *step) { return eb_is_conv(step) && !eb_is_depthwise(step); }
 
@@ -75,22 +77,34 @@ static void chain_counts(const eb_context *context, const eb_step *step, int64_t
     context->plan->kernels->chain_counts(&step->chain, target, counts);
 }
 
-static void real_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, float *sums) {
+/* The sums of some pixels, from the one on that `input` begins at. */
+static void sum_pixels(const eb_context *context, const eb_step *step, int64_t block, const float *input, int64_t pixels,
+                       float *sums) {
     const eb_kernels *kernels = context->plan->kernels;
-    const float *input = step->scratch_bytes ? (const float *)context->scratch : eb_value_at(context, step->field[EB_IN]);
-    input += row * step->row_apart;
     if (step->signs)
-        for (int64_t x = 0; x < step->conv_columns; x++)
+        for (int64_t x = 0; x < pixels; x++)
             kernels->signed_row(step->offsets, step->sums, input + block / step->blocks * step->group_in + x * step->apart,
                                 (const uint32_t *)((const char *)step->weights + block * step->block_bytes), step->signs,
                                 sums + x * EB_BLOCK);
     else if (eb_is_depthwise(step))
         kernels->depthwise_row(step, input + block * EB_BLOCK, (const float *)step->weights + block * EB_BLOCK,
-                               step->conv_columns, sums);
+                               pixels, sums);
     else
         kernels->real_row(step->offsets, step->sums, input + block / step->blocks * step->group_in, step->apart,
-                          (const float *)((const char *)step->weights + block * step->block_bytes), step->conv_columns,
-                          sums);
+                          (const float *)((const char *)step->weights + block * step->block_bytes), pixels, sums);
+}
+
+/* A row of a real convolution, a few tiles at a time: what a piece needs stays close. */
+static void real_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target) {
+    const float *input = step->scratch_bytes ? (const float *)context->scratch : eb_value_at(context, step->field[EB_IN]);
+    const int64_t columns = target.pixels;
+    float *sums = (float *)context->own;
+    for (int64_t x = 0; x < columns; x += PIECE) {
+        target.pixels = columns - x < PIECE ? columns - x : PIECE;
+        sum_pixels(context, step, block, input + row * step->row_apart + x * step->apart, target.pixels, sums);
+        context->plan->kernels->chain_reals(&step->chain, &target, sums);
+        eb_move_along(&target, PIECE);
+    }
 }
 
 /* Tiles of a row that will be pooled. They are gathered for the first block of a group, and stay for the others. */
@@ -116,12 +130,9 @@ static void run_row(const eb_context *context, const eb_step *step, int64_t bloc
         chain_counts(context, step, row, 0, block, target, counts);
         return;
     case EB_CONV_REAL:
-        if (step->quads) {
-            eb_winograd_row(context, step, row, block, *target);
-            return;
-        }
-        real_row(context, step, row, block, sums);
-        break;
+        if (step->quads) eb_winograd_row(context, step, row, block, *target);
+        else real_row(context, step, row, block, *target);
+        return;
     case EB_LINEAR_BYTES: eb_bytes_sums(context, step, block, sums); break;
     case EB_LOAD:
     case EB_CHAIN: plain_row(context, step, row, target, sums); break;
@@ -149,7 +160,7 @@ static void point_at_values(const eb_context *context, const eb_step *step, int6
     target->apart = channels;
     target->residual = residual ? residual + at : NULL;
     target->out = out ? out + at : NULL;
-    target->bits = bits ? bits + (row * step->out.words + target->channel / 32) * columns : NULL;
+    target->bits = bits ? bits + (target->channel / 32 * step->out.rows + row) * columns : NULL;
 }
 
 /* Blocks [from, to) of a row of a pooled convolution, whose rows [top, bottom) lie in the ring. */
