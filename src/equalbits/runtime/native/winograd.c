@@ -53,7 +53,7 @@ static void tap_factors(axis along, int64_t taps, int point, double *factors) {
 }
 
 /* Columns of a phase that are made ready, and of the padded image. */
-static int64_t phase_length(const eb_step *step) { return 4 * (step->quads + EB_QUADS); }
+static int64_t phase_length(const eb_step *step) { return 4 * step->quads; }
 static int64_t line_length(const eb_step *step) { return phase_length(step) * step->field[EB_STRIDE_W]; }
 
 /* Numbers of a row of the image at one point, (channel, phase, quad), and at all; rows that two rows of windows see. */
@@ -65,7 +65,7 @@ static int64_t lines_seen(const eb_step *step) { return step->field[EB_KERNEL_H]
  * the points of rows; lines at the points, in a ring; those of one point at the points of rows, (point, phase); a line of
  * the padded image, and room to take it apart. */
 static int64_t per_row(const eb_step *step) { return (step->conv_columns + 3) / 4 * EB_BLOCK; }
-static int64_t rows_at(const eb_step *step) { return 4 * (step->quads + EB_QUADS) * EB_BLOCK; }
+static int64_t rows_at(const eb_step *step) { return 4 * step->quads * EB_BLOCK; }
 static int64_t products_at(const eb_step *step) { return rows_at(step) + 2 * EB_POINTS * step->blocks * per_row(step); }
 static int64_t ring_at(const eb_step *step) { return products_at(step) + ROW_POINTS * per_row(step); }
 static int64_t input_at(const eb_step *step) { return ring_at(step) + lines_seen(step) * per_line(step); }
@@ -104,8 +104,8 @@ static void put_entries(eb_step *step, const float *given, int row_point, int po
 int eb_layout_winograd(eb_step *step, const float *given) {
     const int64_t *field = step->field, channels = step->in.channels;
     step->sums = channels * field[EB_STRIDE_H] * field[EB_STRIDE_W];
-    step->quads = ((step->conv_columns + 3) / 4 + EB_QUADS - 1) / EB_QUADS * EB_QUADS;
-    step->row_bytes = (line_at(step) + (2 + channels) * line_length(step) + phase_length(step)) * 4;
+    step->quads = ((step->conv_columns + 3) / 4 / EB_QUADS + 1) * EB_QUADS; /* one at least is there to be read alone */
+    step->row_bytes = (line_at(step) + (2 + channels) * line_length(step) + phase_length(step) + EB_QUADS) * 4;
     step->block_bytes = EB_POINTS * ROW_POINTS * step->sums * EB_BLOCK * 4;
     step->offsets = calloc((size_t)(EB_POINTS * ROW_POINTS * (1 + step->sums)), sizeof *step->offsets);
     step->weights = eb_aligned((size_t)(step->blocks * step->block_bytes));

@@ -4,14 +4,14 @@
  * and s = x² - 1, most of it is shared between points. */
 INLINE vec v_plus(vec a, float times, vec b) { return v_fma(v_set(times), b, a); }
 
-/* A line's columns, every fourth in a row of its own, to the points, `apart` from each other. Quads are whole vectors. */
+/* A line's columns, every fourth in a row of its own, to the points, `apart` from each other. Quads are whole vectors; the
+ * last one of a row looks at what stands behind it, and is not used. */
 static void winograd_in(int64_t taps, const float *columns, int64_t quads, float *to, int64_t apart) {
-    const int64_t line = quads + EB_QUADS;
     const int four = taps == 4; /* then ½ is a point too */
     for (int64_t quad = 0; quad < quads; quad += LANES) {
         vec d[EB_POINTS], r[EB_POINTS], s[EB_POINTS];
         _Pragma("GCC unroll 7") for (int j = 0; j < EB_POINTS; j++) {
-            d[j] = v_load(columns + j % 4 * line + quad + j / 4);
+            d[j] = v_load(columns + j % 4 * quads + quad + j / 4);
             r[j] = j < 2 ? d[j] : v_plus(d[j], -4, d[j - 2]);
             s[j] = j < 2 ? d[j] : v_plus(d[j], -1, d[j - 2]);
         }
