@@ -1,6 +1,8 @@
 """Figures 1 and 2: the laws they show hold to the bit, and the pictures come from what was stored."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -110,6 +112,16 @@ def test_the_rows_of_the_entropy_agree_for_the_weights(entropy, drawn):
     drawn(out, "fig1")
     assert [row.agrees for row in claims[:3]] == [True, True, True]
     assert len(claims) == 5
+
+
+@pytest.mark.parametrize(("part", "rows"), [("weights", 3), ("activations", 2)])
+def test_one_half_of_figure_1_can_be_asked_for_alone(entropy, tmp_path, drawn, part, rows):
+    shutil.copytree(entropy[0], tmp_path / "part")
+    (tmp_path / "part" / "result.json").unlink()
+    claims = reproduce("fig1", tmp_path / "part", options=replace(entropy[3], grid={"parts": [part]}))
+    drawn(tmp_path / "part", "fig1")
+    whole = entropy[1]
+    assert claims == (whole[:rows] if part == "weights" else whole[-rows:])
 
 
 def test_a_finished_net_whose_activations_were_not_counted_is_not_trained_again(entropy):

@@ -41,17 +41,15 @@ def test_a_setting_that_the_item_goes_through_by_itself_is_refused(tmp_path, tin
 
 def test_one_reading_of_irnet_is_enough_for_its_row():
     asked = {"model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
-    assert missing(asked, TAB2, seeds=5, of=5) == {}
-    assert missing({"model.weight_quantizer": ["sign"]}, TAB2, seeds=5, of=5) == {
-        "model.weight_quantizer": ["irnet-stable", "bihalf"]
-    }
+    assert missing(asked, TAB2) == {}
+    assert missing({"model.weight_quantizer": ["sign"]}, TAB2) == {"model.weight_quantizer": ["irnet-stable", "bihalf"]}
 
 
 @pytest.mark.parametrize("name", list_items())
 def test_the_whole_item_lacks_nothing(name):
     item = get_item(name)
-    assert missing({}, item.grid, seeds=item.seeds, of=item.seeds) == {}
-    assert missing(item.grid, item.grid, seeds=item.seeds, of=item.seeds) == {}
+    assert missing({}, item.grid) == {}
+    assert missing(item.grid, item.grid) == {}
 
 
 def test_the_command_asks_for_what_was_asked(tmp_path, capsys):

@@ -24,6 +24,7 @@ from equalbits.training.distributed import Place
 
 WEIGHTS = ("sign", "irnet-stable", "bihalf")
 ACTIVATIONS = ("sign", "irnet", "bihalf")  # IR-Net as published: these nets have batch norm
+PARTS = ("weights", "activations")
 #: A mean of float32 entropies cannot be nearer than this to the number worked out in float64.
 ROUNDING = 1e-6
 
@@ -41,15 +42,14 @@ def _recipes(options: Options) -> tuple[Recipe, Recipe]:
 def measure(out: Path, options: Options) -> Result:
     """Train the three methods twice: shallow for the weights, with binary inputs for the activations."""
     shallow, deep = _recipes(options)
-    weights = {}
-    for method in WEIGHTS:
+    weights, activations, parts = {}, {}, options.grid.get("parts", PARTS)
+    for method in WEIGHTS if "weights" in parts else ():
         entropy = EntropyWatcher()
         of_method = shallow.with_settings({"model.weight_quantizer": method})
         read = partial(_weights, entropy)
         folder = out / "weights" / method
         weights[method] = watched(of_method, folder, options, watchers=[EachEpoch(entropy)], read=read)
-    activations = {}
-    for method in ACTIVATIONS:
+    for method in ACTIVATIONS if "activations" in parts else ():
         of_method = deep.with_settings({"model.weight_quantizer": method})
         read = partial(_activations, options)
         activations[method] = watched(of_method, out / "activations" / method, options, watchers=[], read=read)
@@ -97,7 +97,7 @@ def claims(result: Result) -> list[Claim]:
                   agrees=(abs(short) < ROUNDING) == exact, within=f"{ROUNDING:g} bits", n=1)
         )  # fmt: skip
     means = {method: _mean(found) for method, found in result["activations"].items()}
-    for method in ACTIVATIONS[:-1]:
+    for method in ACTIVATIONS[:-1] if means else ():
         gap = means["bihalf"] - means[method]
         rows.append(
             Claim(claim=f"activation entropy of bi-half above that of {METHODS[method]}", paper="yes",
@@ -112,15 +112,29 @@ def _mean(found: dict[str, Any]) -> float:
 
 
 def draw(result: Result, out: Path) -> None:
-    """Left the weights over epochs, right the channels of each layer as boxes."""
-    figure = new_figure(13, 4.8, title=heading(result))
-    grid = figure.add_gridspec(1, 2, width_ratios=(2, 3))
-    axes = panel(figure, grid[0], x="epoch", y="entropy of the weights, bits", title="(a) mean over all filters")
+    """Left the weights over epochs, right the channels of each layer as boxes; what was not asked for is left out."""
+    widths = [share for name, share in zip(PARTS, (2, 3), strict=True) if result[name]]
+    figure = new_figure(2.6 * sum(widths), 4.8, title=heading(result))
+    grid = figure.add_gridspec(1, len(widths), width_ratios=widths)
+    if result["weights"]:
+        _draw_weights(figure, grid[0], result)
+    if result["activations"]:
+        _draw_activations(figure, grid[-1], result)
+    save(figure, out, "fig1")
+
+
+def _draw_weights(figure: Any, place: Any, result: Result) -> None:
+    axes = panel(figure, place, x="epoch", y="entropy of the weights, bits", title="(a) mean over all filters")
     for method, found in result["weights"].items():
         axes.plot(found["steps"], found["network"], color=COLOURS[method], label=METHODS[method], marker=".")
     axes.axhline(attainable(found["shapes"]), color="black", linestyle=":", linewidth=1, label="attainable")
     legend(axes, loc="center right")
-    axes = panel(figure, grid[1], x="binary layer", y="entropy of a channel, bits", title="(b) activations, by channel")
+
+
+def _draw_activations(figure: Any, place_of: Any, result: Result) -> None:
+    axes = panel(
+        figure, place_of, x="binary layer", y="entropy of a channel, bits", title="(b) activations, by channel"
+    )
     width = 0.8 / len(result["activations"])
     for place, (method, found) in enumerate(result["activations"].items()):
         layers = channel_entropies(found["layers"])
@@ -132,7 +146,6 @@ def draw(result: Result, out: Path) -> None:
         axes.plot([], [], color=COLOURS[method], linewidth=5, label=f"{METHODS[method]}, mean {_mean(found):.3f}")
     axes.set_xticks(range(1, len(layers) + 1), map(str, range(1, len(layers) + 1)))
     legend(axes, loc="lower right")
-    save(figure, out, "fig1")
 
 
 ITEM = Item(
@@ -142,4 +155,5 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    grid={"parts": PARTS},
 )

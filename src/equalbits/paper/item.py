@@ -14,7 +14,7 @@ from typing import Any
 
 from equalbits.nn.names import unknown
 from equalbits.paper.claims import Claim, write_claims
-from equalbits.paper.parts import Grid, split
+from equalbits.paper.parts import Grid, holds, split
 from equalbits.paper.trained import trained
 from equalbits.recipes.folder import command_line, where_and_with
 from equalbits.recipes.kinds import check_kind
@@ -146,6 +146,9 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
         ("item", result["item"], item.name),
         *((name, result["asked"][name], value) for name, value in _plain(options.asked()).items()),
     ):
+        if what == "grid" and was != wanted and holds(wanted, was, item.grid):
+            options.tell(f"{path} holds a part: going on with what it lacks")
+            return None
         if was != wanted:
             raise ValueError(
                 f"{path} was measured with {what}={was}, not {wanted}: ask for the same again, or use another --out"

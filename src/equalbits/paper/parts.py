@@ -44,21 +44,26 @@ def _values(name: str, value: Any) -> list[Any]:
     return [value]
 
 
-def missing(grid: Grid, whole: Grid, *, seeds: int, of: int) -> dict[str, list[Any]]:
+def holds(more: Grid, less: Grid, whole: Grid) -> bool:
+    """Whether one choice of parts holds all of another; a part that is not named is whole.
+
+    >>> holds({}, {"nets": ["conv2"]}, {"nets": ("conv2", "conv4")})
+    True
+    """
+    return all(set(less.get(name, values)) <= set(more.get(name, values)) for name, values in whole.items())
+
+
+def missing(grid: Grid, whole: Grid) -> dict[str, list[Any]]:
     """What a measurement lacks of the whole item, part by part; one that stands in the same row of a table is there.
 
-    >>> missing({"nets": ["conv2"]}, {"nets": ("conv2", "conv4")}, seeds=5, of=5)
+    >>> missing({"nets": ["conv2"]}, {"nets": ("conv2", "conv4")})
     {'nets': ['conv4']}
-    >>> missing({}, {"nets": ("conv2", "conv4")}, seeds=3, of=5)
-    {'seeds': ['2 of 5']}
     """
     found = {}
     for name, values in whole.items():
         there = {row_of(value) for value in grid.get(name, values)}
         if lacking := [value for value in values if row_of(value) not in there]:
             found[name] = lacking
-    if seeds < of:
-        found["seeds"] = [f"{of - seeds} of {of}"]
     return found
 
 

@@ -1,12 +1,16 @@
 """docs/results.md, drawn from the ledgers in results/: no number in it is typed by hand."""
 
+import argparse
 import json
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from equalbits.paper.compare_report import markdown
+from equalbits.paper.keep import take
+from equalbits.paper.outcomes import outcomes
 from equalbits.paper.published import TABLE_2
 from equalbits.recipes.compare import Comparison
 
@@ -63,10 +67,9 @@ both methods: its latents are 2.4 times as large, so each step crosses fewer ran
 
 
 def results_page(folder: Path) -> str:
-    """The page, from the ledgers of sweeps in ``folder``."""
-    return (
-        _HEAD + _TABLE_2 + "".join(_section(ledger) for ledger in _ledgers(folder)) + _speed(folder) + _memory(folder)
-    )
+    """The page, from the items and the ledgers in ``folder``."""
+    tables = _TABLE_2 + "".join(_section(ledger) for ledger in _ledgers(folder))
+    return _HEAD + outcomes(folder) + tables + _speed(folder) + _memory(folder)
 
 
 def comparison_page(folder: Path) -> str:
@@ -205,7 +208,24 @@ def _accuracies(runs: Sequence[Mapping[str, Any]], which: str) -> list[float]:
     return [100 * run[which]["correct"] / run[which]["total"] for run in runs]
 
 
+def main(words: Sequence[str] | None = None) -> int:
+    """Take in what was measured elsewhere, where folders are named, and draw every page anew."""
+    parser = argparse.ArgumentParser(prog="python -m equalbits.paper.results_page", description=main.__doc__)
+    parser.add_argument(
+        "--take", metavar="DIR", type=Path, action="append", default=[], help="the folder of an item that was measured"
+    )
+    results, docs, readme = Path("results"), Path("docs"), Path("README.md")
+    try:
+        for folder in parser.parse_args(words).take:
+            print(f"{folder}: kept as {take(folder, results, docs)}")
+    except ValueError as error:
+        print(f"results_page: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    (docs / "results.md").write_text(results_page(results))
+    (docs / "comparison.md").write_text(comparison_page(results))
+    readme.write_text(with_table(readme.read_text(), readme_table(results)))
+    return 0
+
+
 if __name__ == "__main__":
-    Path("docs/results.md").write_text(results_page(Path("results")))
-    Path("docs/comparison.md").write_text(comparison_page(Path("results")))
-    Path("README.md").write_text(with_table(Path("README.md").read_text(), readme_table(Path("results"))))
+    sys.exit(main())

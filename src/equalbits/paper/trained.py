@@ -18,6 +18,7 @@ def trained(out: Path) -> dict[str, Any]:
         "diverged": diverged,
         "seconds": round(sum(run["seconds"] for run in runs), 2),
         "side_by_side": max((run.get("stacked_with", 1) for run in runs), default=0),
+        "data": sorted({run["recipe"]["data"]["name"] for run in runs}),
         "devices": sorted({run["device"] for run in runs}),
         "versions": sorted(
             {" · ".join(f"{name} {version}" for name, version in run["versions"].items()) for run in runs}

@@ -1,0 +1,129 @@
+"""The part of docs/results.md on the paper's figures and tables: what came of those run, and which were not yet."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from equalbits.paper.claims import HEADER, Claim
+from equalbits.paper.item import Item, get_item, list_items
+from equalbits.paper.parts import command, missing
+from equalbits.recipes.folder import FREE
+
+_HEAD = """
+## The paper's figures and tables
+
+Each was measured by `equalbits reproduce`, and taken in by `python -m equalbits.paper.results_page --take DIR`. *n*
+says how many nets stand behind a number of ours; *agrees* holds it against the paper within what the row says.
+"""
+
+_NOT_YET = """
+### Not yet run in full
+
+`DIR` is the folder where the data sets lie. A folder that holds a part is gone on with: what is trained stays.
+
+| | shows | lacks | data | command |
+|---|---|---|---|---|
+"""
+
+_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+
+
+def outcomes(folder: Path) -> str:
+    """Sections of the items taken into ``folder``, and the list of those that lack something."""
+    taken = {name: json.loads(path.read_text()) for name in list_items() if (path := folder / f"{name}.json").exists()}
+    seen = {data for kept in taken.values() for data in kept["trained"].get("data", [])} | _swept(folder)
+    rows = [_row(get_item(name), taken.get(name), seen) for name in list_items()]
+    not_yet = _NOT_YET + "".join(rows) if any(rows) else ""
+    return _HEAD + "".join(_section(get_item(name), kept) for name, kept in taken.items()) + not_yet
+
+
+def _swept(folder: Path) -> set[str]:
+    """The data sets of the ledgers of sweeps."""
+    ledgers = (json.loads(path.read_text()) for path in folder.glob("*.json"))
+    return {ledger["settings"]["data.name"] for ledger in ledgers if "data.name" in ledger.get("settings", {})}
+
+
+def lacks(item: Item, kept: Mapping[str, Any]) -> list[str]:
+    """What keeps a measurement from being the whole item in the paper's setting, in words."""
+    asked = kept["asked"]
+    seeds = len(kept.get("seeds", range(item.seeds)))
+    parts = missing(asked["grid"], item.grid)
+    words = [f"{name.rpartition('.')[2].replace('_', ' ')} {_listed(values)}" for name, values in parts.items()]
+    words += [f"{item.seeds - seeds} of {item.seeds} seeds"] if seeds < item.seeds else []
+    others = [f"{name}={value}" for name, value in asked["settings"].items() if name not in FREE]
+    return words + ([f"the paper's setting: it ran with {', '.join(others)}"] if others else [])
+
+
+def _section(item: Item, kept: Mapping[str, Any]) -> str:
+    lines = [f"\n### {_words(item.name)}: {item.title}", ""]
+    if lacking := lacks(item, kept):
+        lines += [f"**Not the whole of it.** It lacks {'; '.join(lacking)}.", ""]
+    lines += [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
+    rows = [Claim(**claim).cells() for claim in kept["claims"]]
+    lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in row)} |" for row in rows]
+    lines += ["", f"![{_words(item.name)}: {item.title}; the table says what it shows]({item.name}.png)", ""]
+    lines += [*(f"- {note}" for note in kept.get("notes", [])), ""] if kept.get("notes") else []
+    return "\n".join([*lines, made(kept), ""])
+
+
+def made(kept: Mapping[str, Any]) -> str:
+    """What made a measurement: nets, time, device, versions, seeds, and where its counts are."""
+    nets = kept["trained"]
+    whole = f"No net was trained: {duration(kept['seconds'])} on {kept['device']}"
+    if nets["nets"]:
+        device = f"one {nets['devices'][0]}" if len(nets["devices"]) == 1 else " and ".join(nets["devices"])
+        whole = f"{nets['nets']} nets in {duration(nets['seconds'])} of {device}"
+        whole += f", up to {nets['side_by_side']} side by side" if nets["side_by_side"] > 1 else ""
+        whole += f", {nets['diverged']} of which diverged" if nets["diverged"] else ""
+    here = " · ".join(f"{name} {version}" for name, version in kept["versions"].items())
+    seeds = kept.get("seeds", [])
+    parts = [whole, " and ".join(nets["versions"]) or here]
+    parts += [f"seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"] if seeds else []
+    return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`."
+
+
+def _row(item: Item, kept: Mapping[str, Any] | None, seen: set[str]) -> str:
+    lacking = ["all of it"] if kept is None else lacks(item, kept)
+    if not lacking:
+        return ""
+    needs = [name for name in item.needs.split(" and ") if name]
+    data = " and ".join(_DATA[name] for name in needs) or "none"
+    if never := [_DATA[name] for name in needs if name not in seen]:
+        data += f"; waits for {' and '.join(never)}, which no run has had yet"
+    line = command(item.name, {}, data="DIR" if needs else "", out=f"runs/{item.name}")
+    return f"| {item.name} | {item.title} | {'; '.join(lacking)} | {data} | `{line}` |\n"
+
+
+def _words(name: str) -> str:
+    """``fig6`` as it is called in the paper."""
+    return f"{ {'fig': 'Figure', 'tab': 'Table'}[name[:3]] } {name[3:].partition('-')[0]}"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values))
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(1023.4), duration(8.25), duration(7322)
+    ('17 m 03 s', '8.2 s', '2 h 02 m 02 s')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} m {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} m {rest:02} s"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Whole numbers, those in a row by their first and last.
+
+    >>> ranges([0, 1, 2, 3, 4]), ranges([7]), ranges([0, 1, 5])
+    ('0–4', '7', '0–1, 5')
+    """
+    ordered = sorted(numbers)
+    breaks = [at for at, (one, other) in enumerate(pairwise(ordered), start=1) if other != one + 1]
+    rows = [ordered[first:last] for first, last in pairwise([0, *breaks, len(ordered)])]
+    return ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}–{row[-1]}" for row in rows)

@@ -1,0 +1,190 @@
+"""What was measured elsewhere is taken in: kept small, drawn on the page, and honest about what it lacks."""
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equalbits.paper import Options, get_item, keep, list_items, reproduce
+from equalbits.paper.keep import readable, take
+from equalbits.paper.outcomes import lacks, outcomes
+from equalbits.paper.published import TABLE_2
+from equalbits.paper.results_page import main, results_page
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"epochs": 2, "data.batch_size": 10, "speed": "plain", "model.options.width": 0.05}
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory, cifar10):
+    """Table 2 by its own code in the paper's files, but small, and one net of four."""
+    out = tmp_path_factory.mktemp("tab2")
+    grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
+    reproduce("tab2", out, options=Options(root=cifar10, device="cpu", settings=SMALL, grid=grid))
+    return out
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """A copy of the pages and of what they are drawn from, to work in."""
+    for name in ("results", "docs"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    for path in [*tmp_path.glob("results/fig*.json"), *tmp_path.glob("results/tab*.json")]:
+        path.unlink()
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for path in tmp_path.rglob("*"):
+        path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def row_of(page, name):
+    return next((line for line in page.splitlines() if line.startswith(f"| {name} |")), None)
+
+
+def test_the_counts_of_every_seed_are_kept_and_no_weights(part, tmp_path):
+    path = take(part, tmp_path, tmp_path)
+    assert path == tmp_path / "tab2.json" and path.stat().st_size < 20_000
+    assert (tmp_path / "tab2.png").read_bytes().startswith(b"\x89PNG")
+    kept, result = json.loads(path.read_text()), json.loads((part / "result.json").read_text())
+    assert kept["claims"] == json.loads((part / "claims.json").read_text())
+    for ours, theirs in zip(kept["measured"]["nets"]["conv2"], result["nets"]["conv2"], strict=True):
+        assert ours["settings"] == theirs["settings"]
+        assert [run["seed"] for run in ours["runs"]] == [0, 1, 2, 3, 4]
+        for mine, whole in zip(ours["runs"], theirs["runs"], strict=True):
+            assert mine["last"]["test"] == whole["last"]["test"] and mine["last"]["train"] == whole["last"]["train"]
+            assert mine["best"]["test"]["correct"] == whole["best"]["test"]["correct"]
+    assert kept["trained"]["nets"] == 15 and kept["trained"]["data"] == ["cifar10"]
+
+
+def test_the_claims_can_be_drawn_from_what_is_kept(part, tmp_path):
+    kept = json.loads(take(part, tmp_path, tmp_path).read_text())
+    again = get_item("tab2").claims({**kept["measured"], "quick": False})
+    assert [vars(claim) for claim in again] == kept["claims"]
+
+
+def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, house):
+    assert main(["--take", str(part)]) == 0
+    page = (house / "docs" / "results.md").read_text()
+    assert page == results_page(house / "results")
+    section = page.partition("### Table 2: ")[2].partition("\n##")[0]
+    kept = json.loads((house / "results" / "tab2.json").read_text())
+    case = next(c for c in kept["measured"]["nets"]["conv2"] if c["settings"]["model.weight_quantizer"] == "bihalf")
+    scores = [100 * run["last"]["test"]["correct"] / run["last"]["test"]["total"] for run in case["runs"]]
+    published = TABLE_2["conv2", "bihalf"]
+    ours = f"{statistics.fmean(scores):.2f} ± {statistics.stdev(scores):.2f} %"
+    gap = f"{statistics.fmean(scores) - published.mean:+.2f}".replace("-", "−")
+    assert f"| Conv2, Bi-half | 79.25 ± 0.28 % | {ours} | {gap} | no | the paper's ± 0.28 | 5 |" in section
+    assert "](tab2.png)" in section and (house / "docs" / "tab2.png").exists()
+    assert f"15 nets in {kept['trained']['seconds']:.1f} s of one {kept['device']}; equalbits" in section
+    assert f"torch {kept['versions']['torch']}" in section and "; seeds 0–4. " in section
+
+
+def test_what_lacks_is_said_in_the_section_and_in_the_list(part, house):
+    assert main(["--take", str(part)]) == 0
+    page = (house / "docs" / "results.md").read_text()
+    assert (
+        "**Not the whole of it.** It lacks nets conv4, conv6, conv8; the paper's setting: it ran with epochs=2" in page
+    )
+    row = row_of(page, "tab2")
+    assert "nets conv4, conv6, conv8" in row and "`equalbits reproduce tab2 --data DIR --out runs/tab2`" in row
+    assert "quantizer" not in row  # one reading of IR-Net is enough
+
+
+def test_older_tables_stay_as_they_were(part, house):
+    before = results_page(house / "results").partition("\n## Conv nets on CIFAR-10")[2]
+    readme = (house / "README.md").read_text()
+    assert main(["--take", str(part)]) == 0
+    assert before and (house / "docs" / "results.md").read_text().partition("\n## Conv nets on CIFAR-10")[2] == before
+    assert (house / "README.md").read_text() == readme
+
+
+def test_every_item_is_shown_or_listed_with_its_data(house):
+    page = outcomes(house / "results")
+    assert all(row_of(page, name) for name in list_items())
+    assert "| ImageNet; waits for ImageNet, which no run has had yet |" in row_of(page, "tab3")
+    assert "| CIFAR-10 and CIFAR-100; waits for CIFAR-100, which no run has had yet |" in row_of(page, "fig5")
+    assert "| CIFAR-10 |" in row_of(page, "fig3")  # older sweeps have had it
+    assert "| none | `equalbits reproduce fig6 --out runs/fig6` |" in row_of(page, "fig6")
+
+
+def test_a_whole_item_is_not_listed_as_lacking(house):
+    reproduce("fig6", house / "out", device="cpu")
+    assert main(["--take", str(house / "out")]) == 0
+    page = (house / "docs" / "results.md").read_text()
+    assert row_of(page, "fig6") is None
+    section = page.partition("### Figure 6: ")[2].partition("\n##")[0]
+    assert "| full net: unique boundaries | 76 | 76 | +0.00 | yes |" in section
+    assert "No net was trained: " in section and "Not the whole" not in section
+
+
+def test_fewer_seeds_are_said():
+    item, kept = get_item("tab2"), {"asked": {"grid": {}, "settings": {"data.workers": 2}}, "seeds": [0, 1, 2]}
+    assert lacks(item, kept) == ["2 of 5 seeds"]  # and a setting that changes no result is none of its lacks
+    assert lacks(item, {**kept, "seeds": [0, 1, 2, 3, 4]}) == []
+
+
+def test_a_quick_measurement_is_refused(house, tiny, capsys):
+    grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign"]}
+    reproduce("tab2", house / "out", options=tiny({"model.options.width": 0.05}, seeds=(0,), grid=grid))
+    before = (house / "docs" / "results.md").read_text()
+    assert main(["--take", str(house / "out")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "holds a quick measurement" in line and "without --quick" in line
+    assert not (house / "results" / "tab2.json").exists() and not (house / "docs" / "tab2.png").exists()
+    assert (house / "docs" / "results.md").read_text() == before
+
+
+def test_an_unfinished_measurement_is_refused(part, house, capsys):
+    shutil.copytree(part, house / "cut")
+    (house / "cut" / "result.json").unlink()
+    assert main(["--take", str(house / "cut")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cut holds no result.json" in line and "not finished" in line
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"item": "tab2"}'])
+def test_a_file_of_something_else_is_refused(tmp_path, text):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(ValueError, match=r"result\.json is no result of reproduce"):
+        take(tmp_path, tmp_path, tmp_path)
+
+
+def test_curves_of_every_step_are_left_out_by_name(tmp_path, cifar10, monkeypatch):
+    monkeypatch.setattr(keep, "LONGEST", 5)  # a full measurement has tens of thousands of steps
+    reproduce("fig2", tmp_path, options=Options(root=cifar10, device="cpu", settings=SMALL))
+    (tmp_path / "kept").mkdir()
+    kept = json.loads(take(tmp_path, tmp_path / "kept", tmp_path / "kept").read_text())
+    assert "methods.sign.filter.to_positive" in kept["left_out"]
+    assert "methods.sign.epochs, but for the last" in kept["left_out"]
+    assert "to_positive" not in kept["measured"]["methods"]["sign"]["filter"]
+    assert len(kept["claims"]) == 9  # made before anything was left out
+    assert [record["epoch"] for record in kept["measured"]["methods"]["sign"]["epochs"]] == [2]
+
+
+def test_a_folder_that_holds_a_part_is_gone_on_with(part, tmp_path, cifar10):
+    shutil.copytree(part, tmp_path / "more")
+    runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "more").rglob("run.json")}
+    told = []
+    grid = {"nets": ["conv2", "conv4"], "model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
+    options = Options(root=cifar10, device="cpu", settings=SMALL, grid=grid, tell=told.append)
+    reproduce("tab2", tmp_path / "more", options=options)
+    assert any("holds a part" in line for line in told)
+    result = json.loads((tmp_path / "more" / "result.json").read_text())
+    assert list(result["nets"]) == ["conv2", "conv4"] and result["trained"]["nets"] == 30
+    assert all(path.stat().st_mtime_ns == before for path, before in runs.items())
+    less = Options(root=cifar10, device="cpu", settings=SMALL, grid={**grid, "nets": ["conv4"]})
+    with pytest.raises(ValueError, match="was measured with grid="):
+        reproduce("tab2", tmp_path / "more", options=less)
+
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+
+
+@given(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_what_is_readable_is_the_same_json(value):
+    assert json.loads(readable(value)) == value
