@@ -51,6 +51,12 @@ class ReleasedBiHalf(WeightQuantizer):
         return symbols.view(latents.shape)
 
 
+def batches() -> Loader:
+    """Made-up images of CIFAR-10's shape, on the device."""
+    data = load_dataset(f"synthetic:3x32x32:10:{128 * (STEPS + 1)}", split="train", device="cuda")
+    return Loader(data, batch_size=128, shuffle=True, augment=True)
+
+
 def ways(net: str, binary_inputs: bool, loader: Loader, wanted: list[str]) -> dict[str, Callable[[], None]]:
     """What runs STEPS steps of each way."""
     inputs = "sign" if binary_inputs else None
@@ -115,8 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_step: there is no CUDA device to measure")
-    data = load_dataset(f"synthetic:3x32x32:10:{128 * (STEPS + 1)}", split="train", device="cuda")
-    loader = Loader(data, batch_size=128, shuffle=True, augment=True)
+    loader = batches()
     made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
     facts = {"what": "ms per optimizer step, batch 128", **made, "steps": STEPS, "rounds": options.rounds, **SAID}
     wanted, rows = options.ways.split(","), {}
