@@ -70,7 +70,7 @@ def _short(value: Any, name: str, left_out: list[str]) -> Any:
     """The value less what is long, which is named in ``left_out``."""
     if isinstance(value, Mapping):
         if {"epoch", "train", "test"} <= set(value):
-            return _record(value, best=name.endswith(".best"))
+            return _counts(value, best=name.endswith(".best"))
         shown = {key: _short(each, f"{name}.{key}", left_out) for key, each in value.items()}
         return {key: each for key, each in shown.items() if each is not ...}
     if not isinstance(value, list):
@@ -84,7 +84,7 @@ def _short(value: Any, name: str, left_out: list[str]) -> Any:
     return [_short(each, f"{name}.{at}", left_out) for at, each in enumerate(value)]
 
 
-def _record(epoch: Mapping[str, Any], *, best: bool) -> dict[str, Any]:
+def _counts(epoch: Mapping[str, Any], *, best: bool) -> dict[str, Any]:
     """An epoch's counts; of the best, which claims nothing, the test images alone."""
     if best:
         return {"epoch": epoch["epoch"], "test": {name: epoch["test"][name] for name in ("correct", "total")}}

@@ -71,10 +71,13 @@ def _section(item: Item, kept: Mapping[str, Any]) -> str:
 def made(kept: Mapping[str, Any]) -> str:
     """What made a measurement: nets, time, device, versions, seeds, and where its counts are."""
     nets = kept["trained"]
-    whole = f"No net was trained: {duration(kept['seconds'])} on {kept['device']}"
+    whole = f"{duration(kept['seconds'])} on {kept['device']}"
     if nets["nets"]:
         device = f"one {nets['devices'][0]}" if len(nets["devices"]) == 1 else " and ".join(nets["devices"])
-        whole = f"{nets['nets']} nets in {duration(nets['seconds'])} of {device}"
+        # The command's own time, unless it went on with what others had begun, or spread it over a cluster.
+        by_one = kept["seconds"] >= nets["seconds"]
+        time = f"{duration(kept['seconds'])} of" if by_one else f"{duration(nets['seconds'])} of training on"
+        whole = f"{nets['nets']} nets in {time} {device}"
         whole += f", up to {nets['side_by_side']} side by side" if nets["side_by_side"] > 1 else ""
         whole += f", {nets['diverged']} of which diverged" if nets["diverged"] else ""
     here = " · ".join(f"{name} {version}" for name, version in kept["versions"].items())
