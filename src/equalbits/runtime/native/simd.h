@@ -29,7 +29,8 @@ INLINE void store_block(float *to, const vec *v, int lanes) {
 #define AFFINE(number, part)                                                                                          \
     if (parts & (part)) EACH v[i] = v_add(v_mul(v[i], gain##number[i]), shift##number[i])
 
-INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *row, const float *sums, const int32_t *counts) {
+INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *given, const float *sums, const int32_t *counts) {
+    const eb_row copy = *given, *row = &copy; /* that no number stored can change */
     VECTOR(scale, EB_HAS_SCALE); VECTOR(bias, EB_HAS_BIAS);
     VECTOR(gain1, EB_HAS_AFFINE1); VECTOR(shift1, EB_HAS_AFFINE1); VECTOR(slope1, EB_HAS_SLOPE1);
     VECTOR(gain2, EB_HAS_AFFINE2); VECTOR(shift2, EB_HAS_AFFINE2);
