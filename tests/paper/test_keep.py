@@ -81,6 +81,7 @@ def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, house):
     assert f"| Conv2, Bi-half | 79.25 ± 0.28 % | {ours} | {gap} | no | the paper's ± 0.28 | 5 |" in section
     assert "](tab2.png)" in section and (house / "docs" / "tab2.png").exists()
     assert f"15 nets in {kept['seconds']:.1f} s of one {kept['device']}; equalbits" in section
+    assert "by `equalbits reproduce tab2 --data DIR --set epochs=2 " in section and "--set nets=conv2 " in section
     assert f"torch {kept['versions']['torch']}" in section and "; seeds 0–4. " in section
 
 
@@ -138,6 +139,7 @@ def test_fewer_seeds_are_said():
 def test_a_quick_measurement_is_refused(house, tiny, capsys):
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign"]}
     reproduce("tab2", house / "out", options=tiny({"model.options.width": 0.05}, seeds=(0,), grid=grid))
+    assert main([]) == 0
     before = (house / "docs" / "results.md").read_text()
     assert main(["--take", str(house / "out")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -149,9 +151,10 @@ def test_a_quick_measurement_is_refused(house, tiny, capsys):
 def test_an_unfinished_measurement_is_refused(part, house, capsys):
     shutil.copytree(part, house / "cut")
     (house / "cut" / "result.json").unlink()
-    assert main(["--take", str(house / "cut")]) == 1
+    assert main(["--take", str(house / "cut"), "--take", str(part)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "cut holds no result.json" in line and "not finished" in line
+    assert "### Table 2: " in (house / "docs" / "results.md").read_text()  # the other one was taken
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"item": "tab2"}'])

@@ -14,14 +14,15 @@ from equalbits.recipes.folder import FREE
 _HEAD = """
 ## The paper's figures and tables
 
-Each was measured by `equalbits reproduce`, and taken in by `python -m equalbits.paper.results_page --take DIR`. *n*
-says how many nets stand behind a number of ours; *agrees* holds it against the paper within what the row says.
+Each was measured by `equalbits reproduce`, and taken in by `python -m equalbits.paper.results_page --take runs/ITEM`. *n*
+says how many nets stand behind a number of ours; *agrees* holds it against the paper within what the row says. In
+commands `DIR` is the folder where the data sets lie.
 """
 
 _NOT_YET = """
 ### Not yet run in full
 
-`DIR` is the folder where the data sets lie. A folder that holds a part is gone on with: what is trained stays.
+A folder that holds a part is gone on with: what is trained stays.
 
 | | shows | lacks | data | command |
 |---|---|---|---|---|
@@ -69,7 +70,7 @@ def _section(item: Item, kept: Mapping[str, Any]) -> str:
 
 
 def made(kept: Mapping[str, Any]) -> str:
-    """What made a measurement: nets, time, device, versions, seeds, and where its counts are."""
+    """What made a measurement: nets, time, device, versions, seeds, where its counts are, and the command."""
     nets = kept["trained"]
     whole = f"{duration(kept['seconds'])} on {kept['device']}"
     if nets["nets"]:
@@ -84,7 +85,7 @@ def made(kept: Mapping[str, Any]) -> str:
     seeds = kept.get("seeds", [])
     parts = [whole, " and ".join(nets["versions"]) or here]
     parts += [f"seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"] if seeds else []
-    return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`."
+    return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`; by `{_command(kept['item'], kept['asked'])}`."
 
 
 def _row(item: Item, kept: Mapping[str, Any] | None, seen: set[str]) -> str:
@@ -95,8 +96,11 @@ def _row(item: Item, kept: Mapping[str, Any] | None, seen: set[str]) -> str:
     data = " and ".join(_DATA[name] for name in needs) or "none"
     if never := [_DATA[name] for name in needs if name not in seen]:
         data += f"; waits for {' and '.join(never)}, which no run has had yet"
-    line = command(item.name, {}, data="DIR" if needs else "", out=f"runs/{item.name}")
-    return f"| {item.name} | {item.title} | {'; '.join(lacking)} | {data} | `{line}` |\n"
+    return f"| {item.name} | {item.title} | {'; '.join(lacking)} | {data} | `{_command(item.name, {})}` |\n"
+
+
+def _command(name: str, asked: Mapping[str, Any]) -> str:
+    return command(name, asked, data="DIR" if get_item(name).needs else "", out=f"runs/{name}")
 
 
 def _words(name: str) -> str:
