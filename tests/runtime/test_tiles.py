@@ -61,6 +61,21 @@ def test_a_pooled_convolution_is_exact(shape: tuple, pool: dict[str, int], name:
 
 
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(("slope", "gain"), [(0.25, 0.5), (0.25, -0.5), (-0.25, 0.5), (0.0, 0.5), (0.25, 0.0)])
+def test_what_is_pooled_is_exact_whether_or_not_the_order_is_kept(slope: float, gain: float, name: str) -> None:
+    random = np.random.default_rng(0)
+    build = NetworkBuilder((64, 12, 56))
+    x = build.add_binary("conv", build.add("sign", build.image), random.choice([-1, 1], (40, 64, 3, 3)), padding=1)
+    slopes, gains = np.full(40, 0.25, np.float32), np.linspace(0.5, 2, 40, dtype=np.float32)
+    slopes[7], gains[7] = slope, gain  # one channel is enough
+    x = build.add("prelu", x, slope=slopes)
+    x = build.add("affine", x, gain_shift=np.stack([gains, random.standard_normal(40).astype(np.float32)]))
+    build.add("max_pool", x, kernel=3, stride=2, padding=1)
+    network, images = build.finish(), random.standard_normal((2, 64, 12, 56)).astype(np.float32)
+    np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
+
+
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("pruned", [False, True])
 @pytest.mark.parametrize("signs", [False, True])
 def test_a_wide_linear_layer_of_one_row_adds_up(signs: bool, pruned: bool, name: str) -> None:

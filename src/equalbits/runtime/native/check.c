@@ -1,4 +1,6 @@
 /* The checks of single steps: windows that fit, poolings that never look outside alone, copies that stay inside. */
+#include <float.h>
+
 #include "core.h"
 
 enum { LARGEST = 1 << 28 };
@@ -25,6 +27,21 @@ static int shape_fits(const eb_step *step, int64_t rows, int64_t columns, int64_
     return eb_fail(error, "step %d makes a value of another shape than its window says", (int)number);
 }
 
+/* Whether the chain leaves all numbers in their order: then the largest may be found first, and only they go on. */
+static int keeps_order(const eb_step *step) {
+    const eb_chain *chain = &step->chain;
+    const float *factors[] = {chain->scale, chain->gain1,  chain->slope1, chain->gain2,
+                              chain->gain3, chain->slope2, chain->gain4};
+    const float *terms[] = {chain->bias, chain->shift1, chain->shift2, chain->shift3, chain->shift4};
+    for (int64_t i = 0; i < step->out.channels; i++) {
+        for (int j = 0; j < 7; j++)
+            if (factors[j] && !(factors[j][i] > 0 && factors[j][i] <= FLT_MAX)) return 0;
+        for (int j = 0; j < 5; j++)
+            if (terms[j] && !(terms[j][i] >= -FLT_MAX && terms[j][i] <= FLT_MAX)) return 0;
+    }
+    return !(chain->parts & EB_HAS_CLAMP) || chain->low <= chain->high;
+}
+
 /* A convolution may be pooled by windows that never lie outside it altogether. */
 int eb_check_conv(eb_step *step, int64_t number, char *error) {
     const int64_t *field = step->field;
@@ -39,7 +56,8 @@ int eb_check_conv(eb_step *step, int64_t number, char *error) {
         field[EB_POOL_BOTTOM] >= field[EB_POOL_H] || field[EB_POOL_LEFT] >= field[EB_POOL_W] ||
         field[EB_POOL_RIGHT] >= field[EB_POOL_W])
         return eb_fail(error, "step %d pools with a window that may lie outside", (int)number);
-    step->ring_bytes = ((field[EB_POOL_H] + 1) * step->out.columns + step->conv_columns) * EB_BLOCK * 4;
+    step->ring_bytes = ((field[EB_POOL_H] + 1) * step->out.columns + step->conv_columns + 3) * EB_BLOCK * 4;
+    step->after = keeps_order(step) ? ~0 : EB_HAS_OUT | EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5;
     if (step->ring_bytes > LARGEST) return eb_fail(error, "step %d pools too much", (int)number);
     return shape_fits(step, rows / field[EB_POOL_STRIDE_H] + 1, columns / field[EB_POOL_STRIDE_W] + 1, number, error);
 }

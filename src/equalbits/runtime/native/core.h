@@ -58,6 +58,7 @@ typedef struct {
     int64_t words;                            /* words of a group's channels */
     int64_t padded_rows, padded_columns;
     int64_t conv_rows, conv_columns;          /* of what the step makes, before it is pooled */
+    int after;                                /* the parts of the chain that come after pooling */
     int64_t row_apart, apart;                 /* real input: from one row of windows to the next, and from one window */
     int64_t block_bytes;                      /* of a block's weights */
     int64_t scratch_bytes, prepared_bytes;    /* of the input made ready: all, and a group's share of it */

@@ -83,6 +83,7 @@ INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *
         COMMON(ACTIVE | ADDED)
         COMMON(ACTIVE | ADDED | EB_HAS_BITS)
         COMMON(ACTIVE | EB_HAS_OUT)
+        COMMON(ACTIVE | EB_HAS_OUT | EB_HAS_BITS)
         COMMON(EB_HAS_SCALE | ACTIVE | ADDED | EB_HAS_BITS)
         COMMON(EB_HAS_AFFINE1 | ADDED | EB_HAS_BITS)
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | ADDED | EB_HAS_BITS)

@@ -169,7 +169,7 @@ static void pool_ring(const eb_context *context, const eb_step *step, const floa
     const int64_t wide = step->out.columns * EB_BLOCK;
     const float *rows[EB_POOL];
     eb_chain after = step->chain;
-    after.parts &= EB_HAS_OUT | EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5;
+    after.parts &= step->after;
     for (int64_t i = top; i < bottom; i++) rows[i - top] = ring + i % (step->field[EB_POOL_H] + 1) * wide;
     context->plan->kernels->pool_rows(rows, bottom - top, wide, (float *)context->own);
     eb_row target = block_row(step, block, step->out.columns);
@@ -184,7 +184,7 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
     const eb_window window = {field[EB_POOL_W], field[EB_POOL_STRIDE_W], field[EB_POOL_LEFT]};
     float *rings = (float *)(context->own + step->row_bytes), *line = rings + blocks * kept * wide;
     eb_step before = *step; /* the same step, but for where its chain ends */
-    before.chain.parts = (before.chain.parts | EB_HAS_OUT) & ~(EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5);
+    before.chain.parts = (before.chain.parts & ~step->after) | EB_HAS_OUT;
     int64_t made = 0, lines = 0;
     for (int64_t row = from; row < to; row++) {
         int64_t top, bottom;

@@ -213,6 +213,10 @@ void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row
     const int64_t pixels = target.pixels, apart = per_row(step);
     float *sums = (float *)context->own;
     const float *products = sums + rows_at(step) + (2 * block + row % 2) * EB_POINTS * apart;
+    if (step->field[EB_POOL_H] && step->chain.parts == EB_HAS_OUT) { /* the line has room for whole quads */
+        kernels->winograd_out(products, apart, (pixels + 3) / 4, target.out);
+        return;
+    }
     for (int64_t x = 0; x < pixels; x += PIECE) {
         target.pixels = pixels - x < PIECE ? pixels - x : PIECE;
         kernels->winograd_out(products + x / 4 * EB_BLOCK, apart, (target.pixels + 3) / 4, sums);
