@@ -14,8 +14,8 @@ from equalbits.recipes.folder import FREE
 _HEAD = """
 ## The paper's figures and tables
 
-Each was measured by `equalbits reproduce`, and taken in by `python -m equalbits.paper.results_page --take runs/ITEM`. *n*
-says how many nets stand behind a number of ours; *agrees* holds it against the paper within what the row says. In
+Each was measured by `equalbits reproduce`, and taken in by `python -m equalbits.paper.results_page --take runs/ITEM`.
+*n* says how many nets stand behind a number of ours; *agrees* holds it against the paper within what the row says. In
 commands `DIR` is the folder where the data sets lie.
 """
 
