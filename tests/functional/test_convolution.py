@@ -49,3 +49,11 @@ def test_on_a_gpu_each_way_gives_the_convolution(channels: int, kernel: int, str
     padding = (kernel // 2, kernel // 2)
     ours = convolve(inputs.cuda(), weight.cuda(), None, stride=(stride, stride), padding=padding)
     torch.testing.assert_close(ours.cpu(), nnf.conv2d(inputs, weight, None, stride, padding))
+
+
+def test_what_flows_back_through_pixels_lies_as_they_do() -> None:
+    """Else whoever reads it must first turn it round, which takes longer than the product itself."""
+    inputs = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last).requires_grad_()
+    product = by_pixels(inputs, torch.randn(4, 8, 1, 1), None, stride=(2, 2))
+    (gradient,) = torch.autograd.grad(product.sum(), inputs)
+    assert gradient.is_contiguous(memory_format=torch.channels_last)

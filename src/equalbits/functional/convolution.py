@@ -31,7 +31,7 @@ def convolve(
 
 def by_pixels(inputs: Tensor, weight: Tensor, bias: Tensor | None, *, stride: tuple[int, int]) -> Tensor:
     """A 1×1 convolution as one matrix product; the result lies in memory as ``channels_last``."""
-    seen = inputs[:, :, :: stride[0], :: stride[1]].permute(0, 2, 3, 1)
+    seen = inputs.permute(0, 2, 3, 1)[:, :: stride[0], :: stride[1]]  # sliced last, so that the gradient lies so, too
     return nnf.linear(seen, weight.flatten(1), bias).permute(0, 3, 1, 2)
 
 
