@@ -81,6 +81,18 @@ def test_twenty_steps_are_those_of_plain_training(speed: str, optimizer: str, ma
         assert mine.lr == theirs.lr
 
 
+def test_a_layer_that_is_used_twice_trains_as_in_plain_training(make_config) -> None:
+    runs = []
+    for speed in ("plain", "captured"):
+        torch.manual_seed(0)
+        twice = BinaryConv2d(16, 16, 3, padding=1, bias=False)
+        rows = [nn.Conv2d(1, 16, 3, bias=False), nn.BatchNorm2d(16), twice, nn.BatchNorm2d(16), nn.ReLU(), twice]
+        net = nn.Sequential(*rows, nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(576, 4)).cuda()
+        train(net, make_loader(), make_config(speed=speed, precision="fp32", lr=0.01))
+        runs.append(net)
+    assert_close(*runs)
+
+
 @pytest.mark.parametrize("speed", SPEEDS)
 def test_the_images_are_the_same_to_the_last_crop_and_in_the_same_order(speed: str, make_config) -> None:
     plain, fast = Witness().cuda(), Witness().cuda()
