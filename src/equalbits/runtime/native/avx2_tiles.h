@@ -135,18 +135,28 @@ INLINE __m256i table_of(uint8_t pair) {
     return _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)tables[pair]));
 }
 
-/* Bytes to sums of 16 bits: the low halves of both lanes, then the high ones, as unpacking leaves them. */
-INLINE void widen(uint16_t *sums, __m256i bytes, int first) {
-    __m256i *at = (__m256i *)sums, wide[2] = {_mm256_unpacklo_epi8(bytes, _mm256_setzero_si256()),
-                                              _mm256_unpackhi_epi8(bytes, _mm256_setzero_si256())};
-    for (int i = 0; i < 2; i++)
-        _mm256_store_si256(at + i, first ? wide[i] : _mm256_add_epi16(_mm256_load_si256(at + i), wide[i]));
+INLINE void add_words(uint16_t *sums, __m256i words, int first) {
+    __m256i *at = (__m256i *)sums;
+    _mm256_store_si256(at, first ? words : _mm256_add_epi16(_mm256_load_si256(at), words));
+}
+
+/* The sums of bytes of one vector to sums of 16 bits, of first bytes, then of second ones. The high halves of second bytes
+ * are whole. Less 16 times those, their low halves come out; less 16 times these, the high halves of first bytes, and so
+ * on. All are below 256. */
+INLINE void add_sums(uint16_t *low, uint16_t *high, __m256i whole, __m256i halves, int first) {
+    const __m256i byte = _mm256_set1_epi16(255), top = _mm256_set1_epi16((short)0xf000);
+    const __m256i less = _mm256_sub_epi16(whole, _mm256_and_si256(_mm256_slli_epi16(halves, 4), top));
+    const __m256i low2 = _mm256_srli_epi16(less, 8);
+    const __m256i high1 = _mm256_and_si256(_mm256_sub_epi16(halves, _mm256_slli_epi16(low2, 4)), byte);
+    add_words(low, _mm256_and_si256(_mm256_sub_epi16(whole, _mm256_slli_epi16(high1, 4)), byte), first);
+    add_words(low + 16, low2, first);
+    add_words(high, high1, first);
+    add_words(high + 16, _mm256_srli_epi16(halves, 8), first);
 }
 
 /* Up to LOOKUPS entries of two filters for a tile of pixels. */
 INLINE void count_two(const int vectors, const uint8_t *input, const uint8_t *weight, int64_t count, int first,
                       uint16_t sums[2][EB_TILE]) {
-    const __m256i low = _mm256_set1_epi8(15), spilt = _mm256_set1_epi16(0xf0);
     __m256i whole[VECTORS], high[VECTORS];
     EACH_VECTOR whole[v] = high[v] = _mm256_setzero_si256();
     for (; count >= 3; count -= 3, weight += 3, input += 3 * EB_TILE) {
@@ -164,13 +174,7 @@ INLINE void count_two(const int vectors, const uint8_t *input, const uint8_t *we
             high[v] = _mm256_add_epi8(high[v], _mm256_srli_epi16(t, 4));
         }
     }
-    EACH_VECTOR { /* in second bytes the low halves come out at once; 16 times those are too much in the first bytes */
-        const __m256i second = _mm256_sub_epi8(whole[v], _mm256_andnot_si256(low, _mm256_slli_epi16(high[v], 4)));
-        high[v] = _mm256_sub_epi8(high[v], _mm256_and_si256(_mm256_srli_epi16(second, 4), spilt));
-        const __m256i sixteen = _mm256_andnot_si256(low, _mm256_slli_epi16(high[v], 4));
-        widen(sums[0] + EB_BLOCK * v, _mm256_sub_epi8(whole[v], sixteen), first);
-        widen(sums[1] + EB_BLOCK * v, high[v], first);
-    }
+    EACH_VECTOR add_sums(sums[0] + EB_BLOCK * v, sums[1] + EB_BLOCK * v, whole[v], high[v], first);
 }
 
 /* What lies close is used by all filters before the next entries come. */
@@ -187,7 +191,7 @@ INLINE void count_all(const int vectors, const eb_step *step, const uint8_t *inp
 
 /* Eight filters' sums of 16 bits to eight numbers for each of 32 pixels. */
 INLINE void turn(const uint16_t sums[8][EB_TILE], int32_t *counts) {
-    for (int half = 0; half < 2; half++) { /* of each lane: pixels 0 - 7 and 16 - 23, then the others */
+    for (int half = 0; half < 2; half++) { /* the even pixels, then the odd ones */
         __m256i a[8], b[8];
         for (int i = 0; i < 8; i++) a[i] = _mm256_load_si256((const __m256i *)sums[i] + half);
         for (int i = 0; i < 4; i++) {
@@ -204,7 +208,7 @@ INLINE void turn(const uint16_t sums[8][EB_TILE], int32_t *counts) {
             b[2 * j + 1] = _mm256_unpackhi_epi64(a[j], a[j + 4]);
         }
         for (int pixel = 0; pixel < 8; pixel++) {
-            int32_t *to = counts + (8 * half + pixel) * EB_BLOCK;
+            int32_t *to = counts + (2 * pixel + half) * EB_BLOCK;
             _mm256_storeu_si256((__m256i *)to, _mm256_cvtepu16_epi32(_mm256_castsi256_si128(b[pixel])));
             _mm256_storeu_si256((__m256i *)(to + 16 * EB_BLOCK),
                                 _mm256_cvtepu16_epi32(_mm256_extracti128_si256(b[pixel], 1)));
