@@ -12,8 +12,8 @@ if native.BUILT is None:
 SETS = native.BUILT.instruction_sets()
 SHAPES = [
     (64, (12, 56), 64, 3, {"padding": 1}),  # tiles end inside rows
-    (32, (3, 128), 32, 1, {}),  # and with them
-    (36, (3, 130), 33, 3, {"padding": 1}),  # rows longer than a tile
+    (32, (3, 160), 32, 1, {}),  # and with them
+    (36, (3, 165), 33, 3, {"padding": 1}),  # rows longer than a tile
     (64, (15, 15), 70, 3, {"padding": 1, "stride": 2}),
     (40, (9, 33), 96, 3, {"stride": (1, 2), "dilation": 2}),
     (8, (21, 20), 40, 3, {"stride": (3, 4), "padding": (2, 0, 1, 3)}),

@@ -1,7 +1,7 @@
 /* AVX2 counting where there are many pixels: a lane is a pixel, and a table belongs to two filters.
  *
  * It is the look-up of kernels_avx2.c the other way round: the four bits of a pixel are the place, four bits of two
- * filters choose the table. A table is fetched once for all pixels of a tile. The places of a tile, 128 pixels in a row
+ * filters choose the table. A table is fetched once for all pixels of a tile. The places of a tile, 160 pixels in a row
  * that goes on over the ends of rows, are gathered once for all filters, (entry, pixel), so that they are read in order
  * and as operands: a look-up takes half the instructions, and nearly no lane is idle. */
 enum { VECTORS = EB_TILE / EB_BLOCK, MOST_BYTES = 1 << 27 };
@@ -112,7 +112,7 @@ static void gather_tile(const eb_step *step, const void *prepared, int64_t tile,
     }
 }
 
-#define EACH_VECTOR _Pragma("GCC unroll 4") for (int v = 0; v < vectors; v++)
+#define EACH_VECTOR _Pragma("GCC unroll 5") for (int v = 0; v < vectors; v++)
 #define PLACES(entry, vector) (((const __m256i_u *)(input + (entry) * EB_TILE))[vector])
 
 /* Three entries into the sums of one vector of pixels. A shift moves words of two bytes, so the low half of each second
@@ -222,6 +222,7 @@ static void bits_tile(const eb_step *step, const void *gathered, int64_t tile, c
     const int64_t vectors = least((step->strip - tile % step->tiles * EB_TILE + EB_BLOCK - 1) / EB_BLOCK, VECTORS);
     const uint8_t *input = gathered, *weight = (const uint8_t *)packed + 4 * EB_BLOCK;
     switch (vectors) {
+    case 5: count_all(5, step, input, weight, sums); break;
     case 4: count_all(4, step, input, weight, sums); break;
     case 3: count_all(3, step, input, weight, sums); break;
     case 2: count_all(2, step, input, weight, sums); break;

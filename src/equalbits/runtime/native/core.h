@@ -8,7 +8,7 @@ enum {
     EB_BLOCK = 32, /* filters that are computed together: the bits of one word */
     EB_POINTS = 7, /* of Winograd's way */
     EB_QUADS = 16, /* fours of columns come in multiples of it: whole vectors of any instruction set */
-    EB_TILE = 128, /* pixels that are counted together, where a kernel can */
+    EB_TILE = 160, /* pixels that are counted together, where a kernel can */
     EB_POOL = 8,   /* the most rows of a window that a convolution pools by itself */
     EB_BYTES_HEAD = 64, /* of an input rounded to 8 bits: bytes of its head, and of its tables for each 16 numbers */
     EB_BYTES_STEP = 128
