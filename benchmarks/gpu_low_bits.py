@@ -1,0 +1,117 @@
+"""Whether 8-bit products of ±1 with ±1 would pay in the forward pass of a binary ResNet-18 on a GPU, and are exact.
+
+    python benchmarks/gpu_low_bits.py [RESULT.json] [--rounds 15]
+
+torch offers 8-bit matrix products, no 8-bit convolutions. So each 3×3 convolution is also taken as the product of its
+patches with its filters: in FP8, in INT8, and in bfloat16 for comparison; with the patches at hand, and with the time
+to lay them out. The bfloat16 convolution is what training uses. Gradients are real numbers, so only this one of a
+layer's three products has ±1 on both sides.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nnf
+
+#: Channels and side of ResNet-18's inner 3×3 convolutions on 32×32 images, and how many of each it has.
+SHAPES = {(64, 32): 4, (128, 16): 3, (256, 8): 3, (512, 4): 3}
+BATCH, INNER = 128, 20
+
+
+def patches(images: Tensor) -> Tensor:
+    """(position, connection) of images in ``channels_last``; connections by row, column, channel."""
+    side = images.shape[2]
+    framed = nnf.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    seen = [framed[:, row : row + side, column : column + side] for row in range(3) for column in range(3)]
+    return torch.cat(seen, dim=3).flatten(0, 2)
+
+
+def ways(channels: int, side: int) -> dict[str, Callable[[], Tensor]]:
+    """Each way's call; all give (position, filter)."""
+    images = torch.randn(BATCH, channels, side, side, device="cuda").sign().to(torch.bfloat16)
+    images = images.contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(channels, channels, 3, 3, device="cuda").sign().to(torch.bfloat16)
+    weight = weight.contiguous(memory_format=torch.channels_last)
+    filters = weight.permute(0, 2, 3, 1).flatten(1)
+    one = torch.ones((), device="cuda")
+    fp8_images, fp8_filters = images.to(torch.float8_e4m3fn), filters.to(torch.float8_e4m3fn)
+    ready, fp8_ready, int8_ready = patches(images), patches(fp8_images), patches(images.to(torch.int8))
+    int8_filters = filters.to(torch.int8)
+
+    def fp8(rows: Tensor) -> Tensor:
+        return torch._scaled_mm(rows, fp8_filters.T, one, one, out_dtype=torch.bfloat16)
+
+    lay_out = torch.compile(patches, dynamic=False)
+    return {
+        "bf16 convolution": lambda: nnf.conv2d(images, weight, padding=1).permute(0, 2, 3, 1).flatten(0, 2),
+        "bf16 product": lambda: ready @ filters.T,
+        "fp8 product": lambda: fp8(fp8_ready),
+        "int8 product": lambda: torch._int_mm(int8_ready, int8_filters.T),
+        "fp8 with patches": lambda: fp8(lay_out(fp8_images)),
+    }
+
+
+def replayed(call: Callable[[], Tensor]) -> Callable[[], None]:
+    """The call INNER times as one graph, so that launches cost next to nothing."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(INNER):
+            call()
+    return graph.replay
+
+
+def microseconds(run: Callable[[], None]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / INNER * 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("result", nargs="?", help="where to write the JSON")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("gpu_low_bits: there is no CUDA device to measure")
+    rows: dict[str, dict[str, dict[str, object]]] = {}
+    for (channels, side), count in SHAPES.items():
+        calls = ways(channels, side)
+        exact = calls["bf16 product"]().float()
+        runs = {name: replayed(call) for name, call in calls.items()}
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(options.rounds):
+            for name, run in runs.items():
+                times[name].append(microseconds(run))
+        found = {
+            name: {
+                "median_us": round(statistics.median(times[name]), 2),
+                "equal": bool(torch.equal(call().float(), exact)),
+            }
+            for name, call in calls.items()
+        }
+        rows[f"{channels} channels, {side}×{side}, {count} of them"] = found
+        cells = [f"{name} {f['median_us']} µs{'' if f['equal'] else ' (differs)'}" for name, f in found.items()]
+        print(f"{channels:4} × {side}²: " + "; ".join(cells), flush=True)
+    made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
+    if options.result:
+        record = {"what": "µs of one ±1 × ±1 layer, batch 128", **made, "rounds": options.rounds, "layers": rows}
+        Path(options.result).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
