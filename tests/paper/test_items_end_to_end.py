@@ -238,6 +238,18 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
     assert swept(recipe, tmp_path, options, vary=vary, seeds=[0]) == found
 
 
+def test_a_run_that_diverges_in_a_stack_is_noted_and_the_others_are_not_trained_again(tmp_path, tiny):
+    recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
+    options = tiny({**NARROW, "epochs": 2})
+    vary, told = {"optimizer.lr": [1e30, 0.1]}, []
+    stacked = Options(**{**vars(options), "tell": told.append, "stack": 4})
+    found = swept(recipe, tmp_path / "stack", stacked, vary=vary, seeds=[0, 1])
+    assert [run["last"] for run in found[0]["runs"]] == [None, None] and len(accuracies(found[1])) == 2
+    assert sum("done in" in line for line in told) == 1 and sum("diverged" in line for line in told) == 2
+    alone = swept(recipe, tmp_path / "alone", options, vary=vary, seeds=[0, 1])
+    assert accuracies(alone[1]) == accuracies(found[1])
+
+
 @pytest.fixture(scope="module")
 def cifar100(tmp_path_factory):
     root = tmp_path_factory.mktemp("cifar100")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
-from equalbits.recipes.launch import cases_of, sweep
+from equalbits.recipes.batch import DivergedError
+from equalbits.recipes.launch import cases_of, missing_of, side_by_side, sweep
 from equalbits.training import CheckpointError
 
 
@@ -52,6 +53,37 @@ def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp
     again = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", tell=told.append)
     assert again == alone
     assert not any("done in" in line for line in told)
+
+
+def grouped(tmp_path: Path, stack: int, vary) -> list[list[tuple[str, tuple[int, ...]]]]:
+    batches = [batch for case in cases_of(own(), vary) for batch in missing_of(tmp_path, case, [0, 5])]
+    return [[(batch.case, batch.seeds) for batch in group] for group in side_by_side(batches, stack)]
+
+
+def test_seeds_of_several_cases_share_a_stack_where_their_settings_allow_it(tmp_path: Path) -> None:
+    rates = {"optimizer.lr": [0.1, 0.2, 0.3]}
+    assert grouped(tmp_path, 3, rates) == [[("0.1", (0, 5)), ("0.2", (0,))], [("0.2", (5,)), ("0.3", (0, 5))]]
+    assert grouped(tmp_path, 99, {"data.batch_size": [8, 12]}) == [[("8", (0, 5))], [("12", (0, 5))]]
+    many = grouped(tmp_path, 99, {"optimizer.lr": [number / 100 for number in range(1, 13)]})
+    assert [len(group) for group in many] == [8, 4]
+
+
+def test_a_stack_of_several_settings_finds_what_runs_alone_find(tmp_path: Path) -> None:
+    vary = {**METHODS, "optimizer.lr": [0.1, 0.02]}
+    alone = sweep(own(), tmp_path / "alone", vary=vary, seeds=[0], device="cpu")
+    stacked = sweep(own(), tmp_path / "stack", vary=vary, seeds=[0], stack=4, device="cpu")
+    assert [(row.case, row.last) for row in alone] == [(row.case, row.last) for row in stacked]
+    for case in ("sign_0.1", "bihalf-p_pos=0.25_0.02"):
+        runs = [json.loads((tmp_path / way / case / "seed0" / "run.json").read_text()) for way in ("alone", "stack")]
+        assert runs[0]["last"]["train"] == runs[1]["last"]["train"] and runs[1]["stacked_with"] == 4
+
+
+def test_a_run_that_diverges_is_named_and_the_others_of_its_stack_are_kept(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"^1e\+30 seed 0: ") as caught:
+        sweep(own(), tmp_path, vary={"optimizer.lr": [0.1, 1e30]}, seeds=[0], stack=4, device="cpu")
+    assert [(run.case, run.recipe.train.seed) for run in caught.value.runs] == [("1e+30", 0)]
+    assert (tmp_path / "0.1" / "seed0" / "run.json").exists()
+    assert not (tmp_path / "1e+30" / "seed0" / "run.json").exists()
 
 
 def test_results_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:

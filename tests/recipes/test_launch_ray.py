@@ -1,5 +1,6 @@
 """Runs on a Ray cluster are the runs here: the same files and numbers, also when a node dies under them."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.recipes import recipe_from_dict
-from equalbits.recipes.batch import Batch
+from equalbits.recipes.batch import Batch, train_in_turn
 from equalbits.recipes.launch import sweep
 from equalbits.recipes.ray_node import remove_leftovers, train_here
 from equalbits.training import load_checkpoint
@@ -42,7 +43,7 @@ def batch(**settings: object) -> Batch:
             "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
         }
     )
-    return Batch(recipe.with_settings(settings), "own", (3,), stacked=False)
+    return Batch(recipe.with_settings(settings), "own", (3,))
 
 
 def job(each: Batch, **more: object) -> str:
@@ -62,7 +63,7 @@ def test_a_node_gives_back_its_progress_and_the_files_of_a_run_here(tmp_path: Pa
     *records, end = train_here(job(batch()))
     assert [said["facts"]["epoch"] for said in records if said["record"] == "epoch"] == [1, 2]
     assert "failed" not in end
-    batch().train(tmp_path, root=None, device="cpu")
+    train_in_turn([batch()], tmp_path, root=None, device="cpu")
     mine = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
     assert {name for name in end["files"] if "tensorboard" not in name} == {n for n in mine if "tensorboard" not in n}
     there, here = (
@@ -71,6 +72,13 @@ def test_a_node_gives_back_its_progress_and_the_files_of_a_run_here(tmp_path: Pa
     assert there["last"]["test"] == here["last"]["test"]
     assert there["recipe"] == here["recipe"]
     assert Batch.from_dict(json.loads(job(batch()))) == batch()
+
+
+def test_a_node_trains_the_seeds_of_a_batch_side_by_side() -> None:
+    *records, end = train_here(job(dataclasses.replace(batch(), seeds=(3, 4))))
+    assert [said["facts"]["epoch"] for said in records if said["record"] == "epoch"] == [1, 2]
+    runs = [json.loads(end["files"][f"own/seed{seed}/run.json"]) for seed in (3, 4)]
+    assert [(run["seed"], run["stacked_with"]) for run in runs] == [(3, 2), (4, 2)]
 
 
 def test_a_node_says_why_a_run_failed_and_whose_fault_it_was() -> None:

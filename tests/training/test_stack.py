@@ -1,9 +1,11 @@
 """Nets side by side learn what each learns alone."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from equalbits.training import DistillConfig, train, train_stack
+from equalbits.training import DistillConfig, NonFiniteError, StackError, train, train_stack
 
 
 def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, make_config) -> None:
@@ -41,3 +43,40 @@ def test_a_stack_that_does_not_match_is_refused(make_net, make_loader, make_conf
         train_stack(nets, [make_loader(), make_loader(batch_size=4)], make_config(), seeds=[0, 1])
     with pytest.raises(ValueError, match="a stack trains without a teacher"):
         train_stack(nets, loaders, make_config(distill=DistillConfig(weight=1.0)), seeds=[0, 1])
+
+
+def test_nets_side_by_side_may_each_have_settings_of_their_own(make_net, make_loader, make_config) -> None:
+    configs = [make_config(lr=0.05), make_config(lr=0.01, schedule="constant", label_smoothing=0.1)]
+    alone, stacked = ([make_net(seed) for seed in (0, 1)] for _ in range(2))
+    for model, config, seed in zip(alone, configs, (0, 1), strict=True):
+        train(model, make_loader(seed=seed), dataclasses.replace(config, seed=seed))
+    train_stack(stacked, [make_loader(seed=seed) for seed in (0, 1)], configs, seeds=[0, 1])
+    for mine, theirs in zip(stacked, alone, strict=True):
+        assert all(
+            torch.equal(a, b) for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True)
+        )
+    with pytest.raises(ValueError, match="these differ in more"):
+        train_stack(stacked, [make_loader()] * 2, [configs[0], make_config(epochs=9)], seeds=[0, 1])
+
+
+def test_a_net_that_diverges_does_not_stop_the_others(make_net, make_loader, make_config) -> None:
+    configs, test = [make_config(), make_config(lr=1e30), make_config()], make_loader("test")
+    alone = [make_net(seed) for seed in (0, 2)]
+    expected = [
+        train(model, make_loader(seed=seed), make_config(seed=seed), test=test)
+        for model, seed in zip(alone, (0, 2), strict=True)
+    ]
+    stacked = [make_net(seed) for seed in range(3)]
+    loaders = [make_loader(seed=seed) for seed in range(3)]
+    with pytest.raises(StackError, match="1 of 3 nets side by side diverged; number 1: ") as caught:
+        train_stack(stacked, loaders, configs, seeds=range(3), test=test)
+    assert list(caught.value.errors) == [1] and isinstance(caught.value.errors[1], NonFiniteError)
+    found = caught.value.histories
+    assert found[1] is None
+    for mine, theirs in zip((found[0], found[2]), expected, strict=True):
+        assert [(r.train, r.test, r.lr) for r in mine.epochs] == [(r.train, r.test, r.lr) for r in theirs.epochs]
+
+
+def test_a_stack_whose_nets_all_diverge_ends_at_once(make_net, make_loader, make_config) -> None:
+    with pytest.raises(StackError, match="2 of 2 nets"):
+        train_stack([make_net(), make_net(1)], [make_loader()] * 2, make_config(lr=1e30, epochs=10**6), seeds=[0, 1])

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     parser.add_argument("--seeds", default="", help="seeds other than the item's own, as in 0-4 or 0,3,7")
-    parser.add_argument("--stack", type=int, default=0, metavar="N", help="train N seeds at once on one device")
+    parser.add_argument("--stack", type=int, default=0, metavar="N", help="train N runs at once on one device")
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
         help="as for train; what an item goes through takes several, as in nets=conv2,conv4",

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="values of a setting to try, as in --vary model.weight_quantizer=sign,bihalf; twice: every combination",
     )  # fmt: skip
     parser.add_argument("--seeds", default="0", help="seeds, as in 0-4 or 0,3,7 (default: 0)")
-    parser.add_argument("--stack", type=int, default=1, metavar="N", help="train N seeds at once on one device")
+    parser.add_argument("--stack", type=int, default=1, metavar="N", help="train N runs at once on one device")
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"
     )

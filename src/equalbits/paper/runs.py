@@ -5,6 +5,7 @@ the others go on.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from torch import nn
 
 from equalbits.paper.item import Options
 from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
-from equalbits.recipes.batch import run_folder
+from equalbits.recipes.batch import Batch, DivergedError, run_folder, train_side_by_side
 from equalbits.recipes.folder import check_same
-from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, sweep
+from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, side_by_side, sweep, write_ledger
 from equalbits.recipes.lock import in_use
-from equalbits.recipes.make import pick_device
+from equalbits.recipes.make import check_names, pick_device
 from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
 from equalbits.training import EpochRecord, NonFiniteError, StepRecord
 from equalbits.training.checkpoint import BEST, LAST, write_atomically
@@ -66,17 +67,19 @@ def swept(
     vary = {name: list(options.grid.get(name, values)) for name, values in vary.items()}
     seeds = list(options.seeds or seeds)
     found, cases = [], cases_of(recipe, vary)
+    stack = 1 if not may_stack or options.ray else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
     if options.ray:
         _train_on_ray(folder, options, cases, seeds)
+    if stack > 1:
+        _train_side_by_side(folder, options, cases, seeds, stack)
     for case in cases:
-        _train(recipe, folder, options, case, [s for s in seeds if not _diverged(folder, case, s)], may_stack)
+        _train(recipe, folder, options, case, seeds)
         found.append({"settings": dict(case.settings), "runs": [_read(folder, case, seed) for seed in seeds]})
     return found
 
 
-def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: list[int], may_stack: bool) -> None:
-    """Train a case's seeds together where that pays; if one of them diverges, each by itself, to learn which."""
-    stack = 1 if not may_stack or options.ray else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
+def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: Sequence[int]) -> None:
+    """Train what is missing of a case's seeds, one after the other."""
     shared: dict[str, Any] = {
         "vary": {name: [value] for name, value in case.settings.items()},
         "root": options.root,
@@ -84,28 +87,38 @@ def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: li
         "tell": options.tell,
         "reporters_for": lambda name: options.reporters,
     }
-    try:
-        if seeds and stack > 1:
-            sweep(recipe, folder, seeds=seeds, stack=stack, **shared)
-            return
-    except NonFiniteError:
-        options.tell(f"{case.name}: one of the seeds side by side diverged; going through them one by one")
-    for seed in seeds:
+    for seed in [seed for batch in _missing(folder, [case], seeds) for seed in batch.seeds]:
         try:
             sweep(recipe, folder, seeds=[seed], **shared)
         except NonFiniteError as error:
             _note_divergence(folder, case.name, case.recipe.with_settings({"seed": seed}), error, options)
 
 
+def _train_side_by_side(
+    folder: Path, options: Options, cases: Sequence[Case], seeds: Sequence[int], stack: int
+) -> None:
+    """Train what is missing of all cases, so many nets at once; those that diverge are noted."""
+    for case in cases:
+        check_names(case.recipe)
+    with in_use(folder):
+        for group in side_by_side(_missing(folder, cases, seeds), stack):
+            began, name = time.perf_counter(), "; ".join(batch.name for batch in group)
+            try:
+                train_side_by_side(group, folder, root=options.root, device=options.device, reporters=options.reporters)
+            except DivergedError as some:
+                for run in some.runs:
+                    _note_divergence(folder, run.case, run.recipe, run.error, options)
+            options.tell(f"{name} done in {time.perf_counter() - began:.1f} s")
+        write_ledger(folder)
+
+
 def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: Sequence[int]) -> None:
     """Train what is missing of all cases at once, a seed each; those that diverge are noted."""
     import_ray()
     with in_use(folder):
-        left = {case.name: [seed for seed in seeds if not _diverged(folder, case, seed)] for case in cases}
-        batches = [batch for case in cases for batch in missing_of(folder, case, left[case.name])]
         try:
             train_on_ray(
-                batches,
+                _missing(folder, cases, seeds),
                 folder,
                 options.ray,
                 root=options.root,
@@ -119,6 +132,12 @@ def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: 
                     raise error from None
                 seeded = batch.recipe.with_settings({"seed": batch.seeds[0]})
                 _note_divergence(folder, batch.case, seeded, error, options)
+
+
+def _missing(folder: Path, cases: Sequence[Case], seeds: Sequence[int]) -> list[Batch]:
+    """The runs that are neither done nor known to diverge."""
+    left = {case.name: [seed for seed in seeds if not _diverged(folder, case, seed)] for case in cases}
+    return [batch for case in cases for batch in missing_of(folder, case, left[case.name])]
 
 
 def _note_divergence(folder: Path, case: str, recipe: Recipe, error: Exception, options: Options) -> None:

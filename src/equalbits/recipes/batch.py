@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,53 +14,42 @@ from equalbits.recipes.folder import facts_of
 from equalbits.recipes.make import Images, make_loader, make_model, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
-from equalbits.training import History, Reporter
+from equalbits.training import History, NonFiniteError, Reporter, StackError
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import Place
-from equalbits.training.stack import train_stack
+from equalbits.training.stack import shared, train_stack
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A case's recipe, the name of its folder, and the seeds; ``stacked`` says that they share one device's steps."""
+    """A case's recipe, the name of its folder, and the seeds."""
 
     recipe: Recipe
     case: str
     seeds: tuple[int, ...]
-    stacked: bool
 
     @property
     def name(self) -> str:
         """The batch in words.
 
         >>> from equalbits.recipes import get_recipe
-        >>> Batch(get_recipe("fashion-conv2"), "sign", (0, 1), stacked=True).name
+        >>> Batch(get_recipe("fashion-conv2"), "sign", (0, 1)).name
         'sign: seeds 0, 1'
         """
         return f"{self.case}: seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON; the inverse of :meth:`from_dict`."""
-        return {
-            "recipe": self.recipe.as_dict(),
-            "case": self.case,
-            "seeds": list(self.seeds),
-            "stacked": self.stacked,
-        }
+        return {"recipe": self.recipe.as_dict(), "case": self.case, "seeds": list(self.seeds)}
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> "Batch":
         """Rebuild a batch from plain data, its recipe checked anew."""
-        return cls(recipe_from_dict(table["recipe"]), table["case"], tuple(table["seeds"]), table["stacked"])
+        return cls(recipe_from_dict(table["recipe"]), table["case"], tuple(table["seeds"]))
 
-    def train(self, out: Path, *, root: Path | None, device: str, reporters: Sequence[Reporter] = ()) -> None:
-        """Train into ``out/<case>/seed<n>``; each run's run.json is written last, and says that it is done."""
-        if self.stacked:
-            _train_stacked(self, out, root=root, device=device)
-            return
-        for seed in self.seeds:
-            seeded = self.recipe.with_settings({"seed": seed})
-            run_recipe(seeded, run_folder(out, self.case, seed), root=root, device=device, reporters=reporters)
+    def seeded(self) -> list[Recipe]:
+        """The recipe with each of the seeds."""
+        return [self.recipe.with_settings({"seed": seed}) for seed in self.seeds]
 
 
 def run_folder(out: Path, case: str, seed: int) -> Path:
@@ -68,25 +57,74 @@ def run_folder(out: Path, case: str, seed: int) -> Path:
     return Path(out) / case / f"seed{seed}"
 
 
-def _train_stacked(batch: Batch, out: Path, *, root: Path | None, device: str) -> None:
-    device, seeds, data = pick_device(device), batch.seeds, batch.recipe.data
-    alone = Place()
+def train_in_turn(
+    batches: Sequence[Batch], out: Path, *, root: Path | None, device: str, reporters: Sequence[Reporter] = ()
+) -> None:
+    """Train run after run into ``out/<case>/seed<n>``; run.json is written last, and says that one is done."""
+    for batch in batches:
+        for recipe in batch.seeded():
+            folder = run_folder(out, batch.case, recipe.train.seed)
+            run_recipe(recipe, folder, root=root, device=device, reporters=reporters)
+
+
+class DivergedError(NonFiniteError):
+    """Some of the runs side by side left the finite; the others are done and written. ``runs`` names them."""
+
+    def __init__(self, runs: "Sequence[Diverged]") -> None:
+        names = ", ".join(f"{run.case} seed {run.recipe.train.seed}" for run in runs)
+        super().__init__(f"{names}: {runs[0].error}")
+        self.runs = list(runs)
+
+
+class Diverged(NamedTuple):
+    """A run that left the finite: its case, its recipe with its seed, and what was seen."""
+
+    case: str
+    recipe: Recipe
+    error: NonFiniteError
+
+
+def train_side_by_side(
+    batches: Sequence[Batch], out: Path, *, root: Path | None, device: str, reporters: Sequence[Reporter] = ()
+) -> None:
+    """Train all seeds of several batches at once on one device; their recipes agree in :func:`beside`.
+
+    ``reporters`` hear of the first. Runs that diverge do not stop the others: :class:`DivergedError` tells of them when
+    the others are written.
+    """
+    device, alone = pick_device(device), Place()
+    members = [(batch.case, recipe) for batch in batches for recipe in batch.seeded()]
+    recipes = [recipe for _, recipe in members]
+    data, seeds = recipes[0].data, [recipe.train.seed for recipe in recipes]
     first = make_loader(data, "train", root=root, device=device, seed=seeds[0], place=alone)
     if isinstance(first, FolderLoader):
         raise ValueError(f"{data.name} is read from files, too large for a device: use --stack 1")
     loaders = [first, *(first.with_seed(seed) for seed in seeds[1:])]
     test = make_loader(data, "test", root=root, device=device, seed=0, place=alone)
     images = Images.of(first)
-    recipes = [batch.recipe.with_settings({"seed": seed}) for seed in seeds]
     models = [make_model(recipe, images).to(device) for recipe in recipes]
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
-    began = time.time()
-    histories = train_stack(models, loaders, batch.recipe.train, seeds=seeds, test=test)
+    began, errors = time.time(), {}
+    histories: Sequence[History | None]
+    try:
+        told = [reporters, *[()] * (len(seeds) - 1)]
+        configs = [recipe.train for recipe in recipes]
+        histories = train_stack(models, loaders, configs, seeds=seeds, test=test, reporters=told)
+    except StackError as some:
+        histories, errors = some.histories, some.errors
     seconds = (time.time() - began) / len(seeds)
-    for recipe, seed, history in zip(recipes, seeds, histories, strict=True):
-        facts = facts_of(recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
-        _write(run_folder(out, batch.case, seed), facts, history)
+    for (case, recipe), history in zip(members, histories, strict=True):
+        if history is not None:
+            facts = facts_of(recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
+            _write(run_folder(out, case, recipe.train.seed), facts, history)
+    if errors:
+        raise DivergedError([Diverged(*members[place], error) for place, error in errors.items()])
+
+
+def beside(recipe: Recipe) -> tuple[object, ...]:
+    """What recipes must agree in to be trained side by side."""
+    return recipe.data, shared(recipe.train)
 
 
 def _write(folder: Path, facts: Mapping[str, Any], history: History) -> None:

@@ -19,7 +19,7 @@ from equalbits.recipes.folder import check_same, facts_of
 from equalbits.recipes.make import Images, make_loader
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.training import EpochRecord, History, NonFiniteError, StepRecord, train_stack
+from equalbits.training import EpochRecord, History, StackError, StepRecord, train_stack
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import Place
 
@@ -116,45 +116,44 @@ def run_method(ground: Ground, method: str, seeds: Sequence[int]) -> str:
     """
     recipe = recipe_for(method, ground.recipe)
     if recipe.train.speed != "auto" or not ground.device.startswith("cuda"):
-        return _run_or_note(ground, method, recipe, seeds)
+        return _run(ground, method, recipe, seeds)
     try:
-        return _run_or_note(ground, method, recipe.with_settings({"speed": "recorded"}), seeds)
+        return _run(ground, method, recipe.with_settings({"speed": "recorded"}), seeds)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:160]
     torch.cuda.synchronize()
-    told = _run_or_note(ground, method, recipe.with_settings({"speed": "plain"}), seeds)
+    told = _run(ground, method, recipe.with_settings({"speed": "plain"}), seeds)
     return f"could not be recorded as a graph ({reason}), so went on with speed=plain; {told}"
 
 
-def _run_or_note(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> str:
-    try:
-        return _run(ground, method, recipe, seeds)
-    except NonFiniteError as error:
-        if len(seeds) > 1:  # one net stops all of its stack: find out which
-            return "; ".join(_run_or_note(ground, method, recipe, [seed]) for seed in seeds)
-        facts = facts_of(recipe.with_settings({"seed": seeds[0]}), ground.device, Place(), History(()), 0.0)
-        _write(ground, method, seeds[0], facts | {"failed": str(error)})
-        return f"seed {seeds[0]} failed: {error}"
-
-
 def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> str:
+    """Train the seeds at once and write what each came to; one that diverges is noted as failed."""
     seeded = [recipe.with_settings({"seed": seed}) for seed in seeds]
     models = [make_alike(each, ground.images).to(ground.device) for each in seeded]
     loaders = [ground.train.with_seed(seed) for seed in seeds]
     if ground.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(ground.device)
-    began = time.perf_counter()
+    began, errors = time.perf_counter(), {}
     looks = [Look(model) for model in models]
     told = [[look] for look in looks]
-    histories = train_stack(models, loaders, recipe.train, seeds=seeds, test=ground.test, reporters=told)
+    histories: Sequence[History | None]
+    try:
+        histories = train_stack(models, loaders, recipe.train, seeds=seeds, test=ground.test, reporters=told)
+    except StackError as some:
+        histories, errors = some.histories, some.errors
     seconds = (time.perf_counter() - began) / len(seeds)
     for each, seed, history, look in zip(seeded, seeds, histories, looks, strict=True):
-        facts = facts_of(each, ground.device, Place(), history, seconds)
-        measured = look.measured(ground.images)
-        _write(ground, method, seed, facts | {"stacked_with": len(seeds), "measured": measured})
-    scores = ", ".join(f"{history.last.test.accuracy:.2f}" for history in histories)  # type: ignore[union-attr]
-    some = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    return f"{some}: {scores} %  ({seconds * len(seeds):.1f} s)"
+        if history is not None:
+            facts = facts_of(each, ground.device, Place(), history, seconds)
+            measured = look.measured(ground.images)
+            _write(ground, method, seed, facts | {"stacked_with": len(seeds), "measured": measured})
+    for place, error in errors.items():
+        facts = facts_of(seeded[place], ground.device, Place(), History(()), 0.0)
+        _write(ground, method, seeds[place], facts | {"failed": str(error)})
+    scores = ", ".join(f"{found.last.test.accuracy:.2f} %" if found else "failed" for found in histories)  # type: ignore[union-attr]
+    some_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    why = "".join(f"; seed {seeds[place]}: {error}" for place, error in errors.items())
+    return f"{some_seeds}: {scores}  ({seconds * len(seeds):.1f} s){why}"
 
 
 def _write(ground: Ground, method: str, seed: int, facts: dict[str, Any]) -> None:

@@ -8,11 +8,11 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes.batch import Batch, run_folder
+from equalbits.recipes.batch import Batch, beside, run_folder, train_in_turn, train_side_by_side
 from equalbits.recipes.folder import check_same, command_line
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.ledger import collect
@@ -23,6 +23,8 @@ from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import announced_place
+
+_MOST_CASES = 8  # to a stack: so many times torch compiles the same lines anew for other settings, then no more
 
 
 @dataclass(frozen=True)
@@ -118,26 +120,48 @@ def sweep(
     if ray:
         import_ray()
     with in_use(out, command=command_line()):
-        missing = [batch for case in cases for batch in missing_of(out, case, seeds, stack=stack)]
-        if ray and missing:
-            train_on_ray(missing, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
-        rows = []
-        for case in cases:
-            for batch in [] if ray else [batch for batch in missing if batch.case == case.name]:
-                began = time.perf_counter()
-                batch.train(out, root=root, device=device, reporters=reporters_for(batch.name))
-                tell(f"{batch.name} done in {time.perf_counter() - began:.1f} s")
-            rows.append(_row(out, case, seeds))
-            tell(f"{case.name}: {rows[-1]}")
+        missing = [missing_of(out, case, seeds) for case in cases]
+        if ray and any(missing):
+            batches = [batch for some in missing for group in side_by_side(some, stack) for batch in group]
+            train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
+            missing = []
+        rows: dict[str, Row] = {}
+        for group in [[], *side_by_side([batch for some in missing for batch in some], stack)]:
+            if group:
+                began, name = time.perf_counter(), "; ".join(batch.name for batch in group)
+                train = train_side_by_side if stack > 1 else train_in_turn
+                train(group, out, root=root, device=device, reporters=reporters_for(name))
+                tell(f"{name} done in {time.perf_counter() - began:.1f} s")
+            for case in cases:
+                if case.name not in rows and not missing_of(out, case, seeds):
+                    rows[case.name] = _row(out, case, seeds)
+                    tell(f"{case.name}: {rows[case.name]}")
         write_ledger(out)
-    return rows
+    return [rows[case.name] for case in cases]
 
 
-def missing_of(out: Path, case: Case, seeds: Sequence[int], *, stack: int = 1) -> list[Batch]:
-    """The seeds of a case whose results are not there, ``stack`` at a time."""
-    left = [seed for seed in seeds if not _is_done(out, case, seed)]
-    starts = range(0, len(left), stack)
-    return [Batch(case.recipe, case.name, tuple(left[at : at + stack]), stacked=stack > 1) for at in starts]
+def missing_of(out: Path, case: Case, seeds: Sequence[int]) -> list[Batch]:
+    """The seeds of a case whose results are not there, each by itself."""
+    return [Batch(case.recipe, case.name, (seed,)) for seed in seeds if not _is_done(out, case, seed)]
+
+
+def side_by_side(batches: Sequence[Batch], stack: int) -> list[list[Batch]]:
+    """The batches in groups of at most ``stack`` seeds, to be trained at once: seeds of a case, then of the next."""
+    groups: list[list[Batch]] = []
+    room = 0
+    for batch in batches:
+        for seed in batch.seeds:
+            cases = groups[-1] if groups and room else []
+            same = bool(cases) and cases[-1].case == batch.case
+            if not same and (len(cases) == _MOST_CASES or not cases or beside(cases[0].recipe) != beside(batch.recipe)):
+                groups.append([])
+                cases, room = groups[-1], stack
+            if same:
+                cases[-1] = replace(cases[-1], seeds=(*cases[-1].seeds, seed))
+            else:
+                cases.append(Batch(batch.recipe, batch.case, (seed,)))
+            room -= 1
+    return groups
 
 
 def write_ledger(out: Path) -> None:

@@ -26,7 +26,11 @@ from equalbits.training.interruption import stop_requests
 
 #: How often a batch is given out before it is given up.
 TRIES = 3
-_KINDS: Mapping[str, type[ValueError]] = {"NonFiniteError": NonFiniteError, "DataError": DataError}
+_KINDS: Mapping[str, type[ValueError]] = {
+    "NonFiniteError": NonFiniteError,
+    "DivergedError": NonFiniteError,
+    "DataError": DataError,
+}
 
 
 class RunsFailed(ValueError):  # noqa: N818 (it says what is the case)

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import equalbits
-from equalbits.recipes.batch import Batch
+from equalbits.recipes.batch import Batch, train_in_turn, train_side_by_side
 from equalbits.training import EpochRecord, StepRecord
 
 _PREFIX = "equalbits-node-"
@@ -75,9 +75,9 @@ def _train(told: Mapping[str, Any], folder: Path, say: Callable[[dict[str, Any] 
                 f"this node has equalbits {equalbits.__version__}, the sweep is of {told['version']}: install the same"
             )
         root = Path(told["root"]) if told["root"] else None
-        Batch.from_dict(told).train(
-            folder, root=root, device=told["device"], reporters=[lambda record: say(_plain(record))]
-        )
+        batch, listeners = Batch.from_dict(told), [lambda record: say(_plain(record))]
+        train_them = train_side_by_side if len(batch.seeds) > 1 else train_in_turn
+        train_them([batch], folder, root=root, device=told["device"], reporters=listeners)
     except BaseException as error:  # all of it is told: a thread's error would be lost
         refused = isinstance(error, ValueError | OSError | ImportError)
         why = " ".join(str(error).split()).replace(str(folder), "<out>")

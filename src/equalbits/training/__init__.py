@@ -16,7 +16,7 @@ from equalbits.training.interruption import InterruptedTraining, NonFiniteError
 from equalbits.training.loop import train
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Score, evaluate
-from equalbits.training.stack import train_stack
+from equalbits.training.stack import StackError, train_stack
 
 __all__ = [
     "CheckpointError",
@@ -32,6 +32,7 @@ __all__ = [
     "Reporter",
     "ScheduleConfig",
     "Score",
+    "StackError",
     "StepRecord",
     "TensorBoard",
     "TrainConfig",

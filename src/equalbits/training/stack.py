@@ -8,24 +8,39 @@ inside (dropout, stochastic bits) draw them from one sequence, so theirs are oth
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from torch import Tensor, nn
 
 from equalbits.training.captured import CapturedSteps, DeviceBatches
-from equalbits.training.config import TrainConfig
+from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from equalbits.training.distill import label_loss
 from equalbits.training.history import History, Reporter
+from equalbits.training.interruption import NonFiniteError
 from equalbits.training.loop import own_numerics, own_randomness
 from equalbits.training.run import Run
 from equalbits.training.step import Batches
 
 
+class StackError(NonFiniteError):
+    """Some nets left the finite; the others went on to the end.
+
+    ``errors`` tells of each that did, by its place in the stack; ``histories`` holds those of the others, and None.
+    """
+
+    def __init__(self, histories: Sequence[History | None], errors: Mapping[int, NonFiniteError]) -> None:
+        first = min(errors)
+        super().__init__(
+            f"{len(errors)} of {len(histories)} nets side by side diverged; number {first}: {errors[first]}"
+        )
+        self.histories, self.errors = list(histories), dict(errors)
+
+
 def train_stack(
     models: Sequence[nn.Module],
     loaders: Sequence[Batches],
-    config: TrainConfig,
+    config: TrainConfig | Sequence[TrainConfig],
     *,
     seeds: Sequence[int],
     test: Iterable[tuple[Tensor, Tensor]] | None = None,
@@ -33,9 +48,55 @@ def train_stack(
 ) -> list[History]:
     """Train ``models[i]`` on ``loaders[i]`` with ``seeds[i]`` for every i at once; return their histories.
 
-    All share the settings. Nothing is saved before the end: a stack that is cut off starts anew.
+    All share the settings, or each has its own, which must agree in what :func:`shared` leaves. Nothing is saved
+    before the end: a stack that is cut off starts anew. If nets diverge the others go on, and at the end
+    :class:`StackError` is raised.
     """
-    if not len(models) == len(loaders) == len(seeds) > 0:
+    configs = [config] * len(models) if isinstance(config, TrainConfig) else list(config)
+    _check(models, loaders, configs, seeds)
+    told = reporters or [()] * len(models)
+    with own_numerics(configs[0].precision), own_randomness(models[0]):
+        runs = [
+            Run(model.train(), loader, dataclasses.replace(each, seed=seed), label_loss(each), None)
+            for model, loader, each, seed in zip(models, loaders, configs, seeds, strict=True)
+        ]
+        for run in runs:
+            run.make_step()
+        captured = None
+        if runs[0].config.in_graph:
+            captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
+        errors: dict[int, NonFiniteError] = {}
+        for epoch in range(configs[0].epochs):
+            going = {place: run for place, run in enumerate(runs) if place not in errors}
+            began = time.perf_counter()
+            for run in going.values():
+                run.begin_epoch()
+            errors |= _train_epoch(going, captured, epoch)
+            seconds = (time.perf_counter() - began) / len(going)
+            for place, run in going.items():
+                try:
+                    if place not in errors:
+                        run.tell(run.finish_epoch(test, seconds), told[place])
+                except NonFiniteError as error:
+                    errors[place] = error
+            if len(errors) == len(runs):
+                break
+    histories = [History(tuple(run.epochs)) for run in runs]
+    if errors:
+        raise StackError([None if place in errors else found for place, found in enumerate(histories)], errors)
+    return histories
+
+
+def shared(config: TrainConfig) -> TrainConfig:
+    """What the settings of nets side by side must agree in: all but seed, optimizer, schedule and what the loss is."""
+    free = {"seed": 0, "optimizer": OptimizerConfig(), "schedule": ScheduleConfig()}
+    return dataclasses.replace(config, **free, label_smoothing=0.0, clip_norm=0.0)  # type: ignore[arg-type]
+
+
+def _check(
+    models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig], seeds: Sequence[int]
+) -> None:
+    if not len(models) == len(loaders) == len(seeds) == len(configs) > 0:
         raise ValueError(
             f"{len(models)} models, {len(loaders)} loaders and {len(seeds)} seeds: give one of each per net"
         )
@@ -43,40 +104,28 @@ def train_stack(
         raise ValueError(
             f"loaders of {[len(loader) for loader in loaders]} batches: nets side by side need as many each"
         )
-    if config.distill.wants_teacher:
+    if any(shared(config) != shared(configs[0]) for config in configs):
+        raise ValueError("nets side by side may differ in seed, optimizer, schedule and loss: these differ in more")
+    if any(config.distill.wants_teacher for config in configs):
         raise ValueError("a stack trains without a teacher: train such nets one by one")
-    told = reporters or [()] * len(models)
-    with own_numerics(config.precision), own_randomness(models[0]):
-        runs = [
-            Run(model.train(), loader, dataclasses.replace(config, seed=seed), label_loss(config), None)
-            for model, loader, seed in zip(models, loaders, seeds, strict=True)
-        ]
-        for run in runs:
-            run.make_step()
-        captured = None
-        if runs[0].config.in_graph:
-            captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
-        while runs[0].epoch < config.epochs:
-            began = time.perf_counter()
-            for run in runs:
-                run.begin_epoch()
-            _train_epoch(runs, captured)
-            seconds = (time.perf_counter() - began) / len(runs)
-            for run, listeners in zip(runs, told, strict=True):
-                run.tell(run.finish_epoch(test, seconds), listeners)
-        return [History(tuple(run.epochs)) for run in runs]
 
 
-def _train_epoch(runs: Sequence[Run], captured: CapturedSteps | None) -> None:
-    taking = [run.plain_steps() for run in runs] if captured is None else [captured.epoch(runs[0].epoch, 0)]
-    for _ in range(len(runs[0].batches)):
-        if captured is None:
-            for run, steps in zip(runs, taking, strict=True):
-                run.prepare_step()
-                run.take(steps)
-        else:
-            for run in runs:
-                run.prepare_step()
-            next(taking[0])
-            for run in runs:
+def _train_epoch(going: Mapping[int, Run], captured: CapturedSteps | None, epoch: int) -> dict[int, NonFiniteError]:
+    """Take an epoch's steps in turns; which nets diverged on the way. In a graph that is seen at the epoch's end."""
+    errors: dict[int, NonFiniteError] = {}
+    together = captured.epoch(epoch, 0) if captured is not None else None
+    alone = {} if captured is not None else {place: run.plain_steps() for place, run in going.items()}
+    for _ in range(len(next(iter(going.values())).batches)):
+        left = {place: run for place, run in going.items() if place not in errors}
+        for place, run in left.items():
+            run.prepare_step()
+            try:
+                if together is None:
+                    run.take(alone[place])
+            except NonFiniteError as error:
+                errors[place] = error
+        if together is not None:
+            next(together)
+            for run in left.values():
                 run.batch += 1
+    return errors
