@@ -162,6 +162,17 @@ def test_the_first_convolution_is_within_a_hundred_thousandth(
 
 
 @pytest.mark.parametrize("name", SETS)
+def test_what_the_first_convolution_is_pooled_to_may_be_wider_than_it(name: str) -> None:
+    build = NetworkBuilder((3, 20, 30))
+    x = build.add("conv", build.image, weight=reals(32, 3, 3, 3), kernel=3, padding=1)
+    build.add("max_pool", x, kernel=(2, 300), stride=1, padding=(0, 0, 299, 299))
+    network, images = build.finish(), reals(1, 3, 20, 30)
+    truth = run_numpy(network, images)
+    assert truth.shape[-1] == 329
+    assert np.abs(NativeEngine(network, name)(images) - truth).max() < 1e-5 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(
     ("channels", "groups", "filters"), [(8, 2, 10), (12, 12, 12), (12, 4, 4), (6, 3, 96), (40, 2, 80)]
 )

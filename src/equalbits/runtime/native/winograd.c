@@ -65,7 +65,9 @@ static int64_t lines_seen(const eb_step *step) { return step->field[EB_KERNEL_H]
  * the points of rows; lines at the points, in a ring; those of one point at the points of rows, (point, phase); a line of
  * the padded image, and room to take it apart. */
 static int64_t per_row(const eb_step *step) { return (step->conv_columns + 3) / 4 * EB_BLOCK; }
-static int64_t rows_at(const eb_step *step) { return 4 * step->quads * EB_BLOCK; }
+static int64_t rows_at(const eb_step *step) { /* pooled rows may be wider: what is behind them stays for the next */
+    return (4 * step->quads > step->out.columns ? 4 * step->quads : step->out.columns) * EB_BLOCK;
+}
 static int64_t products_at(const eb_step *step) { return rows_at(step) + 2 * EB_POINTS * step->blocks * per_row(step); }
 static int64_t ring_at(const eb_step *step) { return products_at(step) + ROW_POINTS * per_row(step); }
 static int64_t input_at(const eb_step *step) { return ring_at(step) + lines_seen(step) * per_line(step); }
