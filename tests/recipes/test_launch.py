@@ -1,6 +1,7 @@
 """A sweep trains every combination once, alone or stacked, and counts what it finds."""
 
 import json
+import signal
 import statistics
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
 from equalbits.recipes.batch import DivergedError
 from equalbits.recipes.launch import cases_of, missing_of, side_by_side, sweep
-from equalbits.training import CheckpointError
+from equalbits.training import CheckpointError, InterruptedTraining
 
 
 def own(**settings) -> Recipe:
@@ -84,6 +85,23 @@ def test_a_run_that_diverges_is_named_and_the_others_of_its_stack_are_kept(tmp_p
     assert [(run.case, run.recipe.train.seed) for run in caught.value.runs] == [("1e+30", 0)]
     assert (tmp_path / "0.1" / "seed0" / "run.json").exists()
     assert not (tmp_path / "1e+30" / "seed0" / "run.json").exists()
+
+
+def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    def stop(record: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    vary = {"optimizer.lr": [0.1, 0.02]}
+    alone = sweep(own(), tmp_path / "alone", vary=vary, seeds=[0], device="cpu")
+    stacked = {"vary": vary, "seeds": [0], "stack": 2, "device": "cpu"}
+    with pytest.raises(InterruptedTraining, match=r"everything up to this step is in .*stack-\w+\.safetensors"):
+        sweep(own(), tmp_path / "stack", reporters_for=lambda name: [stop], **stacked)
+    assert len(list((tmp_path / "stack").glob("stack-*"))) == 1
+    heard: list = []
+    again = sweep(own(), tmp_path / "stack", reporters_for=lambda name: [heard.append], **stacked)
+    assert [record.epoch for record in heard] == [2]
+    assert [(row.case, row.last) for row in again] == [(row.case, row.last) for row in alone]
+    assert not list((tmp_path / "stack").glob("stack-*"))
 
 
 def test_results_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:

@@ -1,11 +1,21 @@
 """Nets side by side learn what each learns alone."""
 
 import dataclasses
+import signal
 
 import pytest
 import torch
 
-from equalbits.training import DistillConfig, NonFiniteError, StackError, train, train_stack
+from equalbits.training import (
+    CheckpointError,
+    DistillConfig,
+    InterruptedTraining,
+    NonFiniteError,
+    StackError,
+    train,
+    train_stack,
+)
+from equalbits.training.run import Run
 
 
 def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, make_config) -> None:
@@ -80,3 +90,51 @@ def test_a_net_that_diverges_does_not_stop_the_others(make_net, make_loader, mak
 def test_a_stack_whose_nets_all_diverge_ends_at_once(make_net, make_loader, make_config) -> None:
     with pytest.raises(StackError, match="2 of 2 nets"):
         train_stack([make_net(), make_net(1)], [make_loader()] * 2, make_config(lr=1e30, epochs=10**6), seeds=[0, 1])
+
+
+def make_stack(make_net, make_loader, make_config) -> tuple:
+    configs = [make_config(checkpoint_seconds=0), make_config(lr=1e30, checkpoint_seconds=0)]
+    configs.append(make_config(lr=0.01, checkpoint_seconds=0))
+    loaders = [make_loader(seed=seed) for seed in range(3)]
+    return [make_net(seed, dropout=0.3, norm=True) for seed in range(3)], loaders, configs
+
+
+@pytest.mark.parametrize("at", [1, 8, 11])
+def test_a_stack_that_is_stopped_anywhere_goes_on_to_the_same_bits(
+    at: int, tmp_path, make_net, make_loader, make_config, monkeypatch
+) -> None:
+    whole, loaders, configs = make_stack(make_net, make_loader, make_config)
+    with pytest.raises(StackError) as straight:
+        train_stack(whole, loaders, configs, seeds=range(3))
+    steps = 0
+    prepare = Run.prepare_step
+
+    def count(run: Run) -> None:
+        nonlocal steps
+        steps += run.config.seed == 0
+        if steps == at:
+            signal.raise_signal(signal.SIGTERM)
+            steps += 1
+        prepare(run)
+
+    monkeypatch.setattr(Run, "prepare_step", count)
+    nets, loaders, configs = make_stack(make_net, make_loader, make_config)
+    with pytest.raises(InterruptedTraining, match="stopped by SIGTERM"):
+        train_stack(nets, loaders, configs, seeds=range(3), checkpoint=tmp_path / "stack.safetensors")
+    nets, loaders, configs = make_stack(make_net, make_loader, make_config)
+    with pytest.raises(StackError, match="1 of 3 nets side by side diverged; number 1: ") as caught:
+        train_stack(nets, loaders, configs, seeds=range(3), checkpoint=tmp_path / "stack.safetensors")
+    for place in (0, 2):
+        mine, theirs = nets[place].state_dict().values(), whole[place].state_dict().values()
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+        found, expected = caught.value.histories[place], straight.value.histories[place]
+        assert [(r.train, r.lr) for r in found.epochs] == [(r.train, r.lr) for r in expected.epochs]
+
+
+def test_the_checkpoint_of_another_stack_is_refused(tmp_path, make_net, make_loader, make_config) -> None:
+    path, config = tmp_path / "stack.safetensors", make_config(checkpoint_seconds=0)
+    train_stack([make_net()], [make_loader()], config, seeds=[0], checkpoint=path)
+    with pytest.raises(CheckpointError, match="is of another stack"):
+        train_stack([make_net(), make_net()], [make_loader()] * 2, config, seeds=[0, 1], checkpoint=path)
+    with pytest.raises(CheckpointError, match="was made with seed=0, this run has seed=1"):
+        train_stack([make_net()], [make_loader()], config, seeds=[1], checkpoint=path)

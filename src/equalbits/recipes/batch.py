@@ -2,6 +2,7 @@
 
 import json
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,8 @@ def train_side_by_side(
 ) -> None:
     """Train all seeds of several batches at once on one device; their recipes agree in :func:`beside`.
 
-    ``reporters`` hear of the first. Runs that diverge do not stop the others: :class:`DivergedError` tells of them when
+    ``reporters`` hear of the first. While they train they are saved in a file of ``out``, and the same batches go on
+    from it. Runs that diverge do not stop the others: :class:`DivergedError` tells of them when
     the others are written.
     """
     device, alone = pick_device(device), Place()
@@ -105,12 +107,14 @@ def train_side_by_side(
     models = [make_model(recipe, images).to(device) for recipe in recipes]
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
-    began, errors = time.time(), {}
+    began, errors, shared_file = time.time(), {}, _stack_file(out, members)
     histories: Sequence[History | None]
     try:
         told = [reporters, *[()] * (len(seeds) - 1)]
         configs = [recipe.train for recipe in recipes]
-        histories = train_stack(models, loaders, configs, seeds=seeds, test=test, reporters=told)
+        histories = train_stack(
+            models, loaders, configs, seeds=seeds, test=test, reporters=told, checkpoint=shared_file
+        )
     except StackError as some:
         histories, errors = some.histories, some.errors
     seconds = (time.time() - began) / len(seeds)
@@ -118,8 +122,15 @@ def train_side_by_side(
         if history is not None:
             facts = facts_of(recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
             _write(run_folder(out, case, recipe.train.seed), facts, history)
+    shared_file.unlink(missing_ok=True)
     if errors:
         raise DivergedError([Diverged(*members[place], error) for place, error in errors.items()])
+
+
+def _stack_file(out: Path, members: Sequence[tuple[str, Recipe]]) -> Path:
+    """Where runs side by side are saved: the same name for the same runs."""
+    names = " ".join(f"{case}/{recipe.train.seed}" for case, recipe in members)
+    return out / f"stack-{zlib.crc32(names.encode()):08x}.safetensors"
 
 
 def beside(recipe: Recipe) -> tuple[object, ...]:

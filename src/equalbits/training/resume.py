@@ -50,7 +50,7 @@ class Saver:
         """Keep the model if none was better so far; save the finished run, or any other as :meth:`save_or_stop`."""
         best = History(tuple(self.run.epochs)).best
         if self.out is not None and self.run.place.is_writer and best is record:
-            save_checkpoint(self.out / BEST, _prefixed("model.", self.run.model.state_dict()), self.facts())
+            save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), self.facts())
         if self.run.epoch == self.run.config.epochs:
             self.save()
         else:
@@ -76,11 +76,15 @@ class Saver:
             return
         counts = distributed.summed(run.meter.sums)
         run.check_weights()
-        if not run.place.is_writer:
-            return
-        moved, plain = optimizer_tensors(run.optimizer)
-        tensors = _prefixed("model.", run.model.state_dict()) | _prefixed("optimizer.", moved)
-        save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, {**self.facts(), "optimizer": plain})
+        if run.place.is_writer:
+            tensors, facts = self.content()
+            save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, facts)
+
+    def content(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a run needs to go on, as this process has it: tensors, and facts."""
+        moved, plain = optimizer_tensors(self.run.optimizer)
+        tensors = prefixed("model.", self.run.model.state_dict()) | prefixed("optimizer.", moved)
+        return {**tensors, "meter": self.run.meter.sums}, {**self.facts(), "optimizer": plain}
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint says in words."""
@@ -107,17 +111,17 @@ class Saver:
         if seen and seen != self.run.place.world_size:
             raise CheckpointError(f"not every process sees {path}: put the folder where all of them can read it")
         if seen:
-            self._load(path)
+            self.restore(*load_checkpoint(path), path)
 
-    def _load(self, path: Path) -> None:
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any], path: Path) -> None:
+        """Stand where :meth:`content` was taken; ``path`` is where it was found, for whoever must be told."""
         run = self.run
-        tensors, facts = load_checkpoint(path)
         missing = {*self.facts(), "optimizer"} - set(facts)
         if missing or "meter" not in tensors:
             raise CheckpointError(f"{path} is no checkpoint to go on from: delete it to train again, or name another")
         _check_same_settings(path, facts, self.facts())
-        load_weights(run.model, _with_prefix("model.", tensors), path)
-        load_optimizer(run.optimizer, _with_prefix("optimizer.", tensors), facts["optimizer"])
+        load_weights(run.model, with_prefix("model.", tensors), path)
+        load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), facts["optimizer"])
         if run.place.is_writer:  # the counts are those of all processes: one goes on with them
             run.meter.sums.copy_(tensors["meter"])
         run.epoch, run.batch = facts["epoch"], facts["batch"]
@@ -154,9 +158,11 @@ def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any])
             )
 
 
-def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under longer names."""
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
-def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those whose names begin so, without it; the inverse of :func:`prefixed`."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

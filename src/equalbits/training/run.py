@@ -85,6 +85,11 @@ class Run:
         return Position(self.epoch, self.batch, len(self.batches), self.config.epochs)
 
     @property
+    def is_done(self) -> bool:
+        """Whether all epochs are behind it."""
+        return self.epoch >= self.config.epochs
+
+    @property
     def last_checkpoint(self) -> Path | None:
         """Where the run is saved, if it is."""
         return self.out / LAST if self.out else None

@@ -8,7 +8,8 @@ inside (dropout, stochastic bits) draw them from one sequence, so theirs are oth
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 from torch import Tensor, nn
@@ -17,9 +18,10 @@ from equalbits.training.captured import CapturedSteps, DeviceBatches
 from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from equalbits.training.distill import label_loss
 from equalbits.training.history import History, Reporter
-from equalbits.training.interruption import NonFiniteError
+from equalbits.training.interruption import NonFiniteError, stop_requests
 from equalbits.training.loop import own_numerics, own_randomness
 from equalbits.training.run import Run
+from equalbits.training.stack_saver import StackSaver
 from equalbits.training.step import Batches
 
 
@@ -45,33 +47,37 @@ def train_stack(
     seeds: Sequence[int],
     test: Iterable[tuple[Tensor, Tensor]] | None = None,
     reporters: Sequence[Sequence[Reporter]] = (),
+    checkpoint: Path | None = None,
 ) -> list[History]:
     """Train ``models[i]`` on ``loaders[i]`` with ``seeds[i]`` for every i at once; return their histories.
 
-    All share the settings, or each has its own, which must agree in what :func:`shared` leaves. Nothing is saved
-    before the end: a stack that is cut off starts anew. If nets diverge the others go on, and at the end
-    :class:`StackError` is raised.
+    All share the settings, or each has its own, which must agree in what :func:`shared` leaves. If nets diverge the
+    others go on, and at the end :class:`StackError` is raised. With ``checkpoint``, a file, all are saved there while
+    they train, and a stack that finds it goes on from it; SIGTERM and Ctrl-C then save and raise
+    :class:`InterruptedTraining`.
     """
     configs = [config] * len(models) if isinstance(config, TrainConfig) else list(config)
     _check(models, loaders, configs, seeds)
     told = reporters or [()] * len(models)
-    with own_numerics(configs[0].precision), own_randomness(models[0]):
+    listen = checkpoint is not None
+    with own_numerics(configs[0].precision), own_randomness(models[0]), stop_requests(listen=listen) as stop:
         runs = [
             Run(model.train(), loader, dataclasses.replace(each, seed=seed), label_loss(each), None)
             for model, loader, each, seed in zip(models, loaders, configs, seeds, strict=True)
         ]
+        saver = StackSaver(runs, checkpoint)
+        errors = saver.resume()
         for run in runs:
             run.make_step()
         captured = None
         if runs[0].config.in_graph:
             captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
-        errors: dict[int, NonFiniteError] = {}
-        for epoch in range(configs[0].epochs):
-            going = {place: run for place, run in enumerate(runs) if place not in errors}
+        while going := {place: run for place, run in enumerate(runs) if place not in errors and not run.is_done}:
             began = time.perf_counter()
             for run in going.values():
                 run.begin_epoch()
-            errors |= _train_epoch(going, captured, epoch)
+            for _ in _steps(going, errors, captured):
+                saver.save_or_stop(errors, stop.signal_number)
             seconds = (time.perf_counter() - began) / len(going)
             for place, run in going.items():
                 try:
@@ -79,8 +85,6 @@ def train_stack(
                         run.tell(run.finish_epoch(test, seconds), told[place])
                 except NonFiniteError as error:
                     errors[place] = error
-            if len(errors) == len(runs):
-                break
     histories = [History(tuple(run.epochs)) for run in runs]
     if errors:
         raise StackError([None if place in errors else found for place, found in enumerate(histories)], errors)
@@ -110,12 +114,17 @@ def _check(
         raise ValueError("a stack trains without a teacher: train such nets one by one")
 
 
-def _train_epoch(going: Mapping[int, Run], captured: CapturedSteps | None, epoch: int) -> dict[int, NonFiniteError]:
-    """Take an epoch's steps in turns; which nets diverged on the way. In a graph that is seen at the epoch's end."""
-    errors: dict[int, NonFiniteError] = {}
-    together = captured.epoch(epoch, 0) if captured is not None else None
+def _steps(
+    going: Mapping[int, Run], errors: dict[int, NonFiniteError], captured: CapturedSteps | None
+) -> Iterator[None]:
+    """Take the steps that the epoch still has, all nets in turns; a net that diverges is noted and left out.
+
+    In a graph that is seen when the epoch ends.
+    """
+    first = next(iter(going.values()))
+    together = captured.epoch(first.epoch, first.batch) if captured is not None else None
     alone = {} if captured is not None else {place: run.plain_steps() for place, run in going.items()}
-    for _ in range(len(next(iter(going.values())).batches)):
+    for _ in range(first.batch, len(first.batches)):
         left = {place: run for place, run in going.items() if place not in errors}
         for place, run in left.items():
             run.prepare_step()
@@ -128,4 +137,4 @@ def _train_epoch(going: Mapping[int, Run], captured: CapturedSteps | None, epoch
             next(together)
             for run in left.values():
                 run.batch += 1
-    return errors
+        yield
