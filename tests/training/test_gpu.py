@@ -1,5 +1,6 @@
 """On a GPU: captured, recorded and compiled steps train what plain ones train."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,7 +13,15 @@ from torch import Tensor, nn
 from equalbits.data import Loader, load_dataset
 from equalbits.models import create_model
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet
-from equalbits.training import InterruptedTraining, NonFiniteError, OptimizerConfig, load_checkpoint, train, train_stack
+from equalbits.training import (
+    InterruptedTraining,
+    NonFiniteError,
+    OptimizerConfig,
+    StackError,
+    load_checkpoint,
+    train,
+    train_stack,
+)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -194,6 +203,36 @@ def test_a_captured_stack_trains_what_each_net_trains_alone(make_config) -> None
     for mine, theirs in zip(stacked, alone, strict=True):
         assert_close(mine, theirs)
     assert [record.train.total for history in histories for record in history.epochs] == [84] * 9
+
+
+def test_a_captured_stack_of_several_settings_goes_on_without_those_that_diverge(make_config) -> None:
+    settings = [{"lr": 0.01}, {"lr": 1e30}, {"lr": 0.003, "label_smoothing": 0.1}]
+    configs = [make_config(speed="captured", precision="fp32", **some) for some in settings]
+    kinds = [BiHalf, BiHalf, lambda: IRNet("fixed")]
+    alone, stacked = ([make_net(seed, quantizer=kind) for seed, kind in enumerate(kinds)] for _ in range(2))
+    for seed in (0, 2):
+        train(alone[seed], make_loader(seed=seed), dataclasses.replace(configs[seed], seed=seed))
+    with pytest.raises(StackError) as caught:
+        train_stack(stacked, [make_loader(seed=seed) for seed in range(3)], configs, seeds=range(3))
+    assert list(caught.value.errors) == [1]
+    for seed in (0, 2):
+        assert_close(stacked[seed], alone[seed])
+
+
+def test_a_captured_stack_that_is_stopped_goes_on_as_if_it_had_not(tmp_path, make_config) -> None:
+    config = make_config(speed="captured", precision="fp32", lr=0.01, checkpoint_seconds=0)
+
+    def run(checkpoint, **told) -> list[nn.Module]:
+        nets = [make_net(seed) for seed in range(2)]
+        loaders = [make_loader(seed=seed) for seed in range(2)]
+        train_stack(nets, loaders, config, seeds=range(2), checkpoint=checkpoint, **told)
+        return nets
+
+    whole = run(None)
+    with pytest.raises(InterruptedTraining):
+        run(tmp_path / "stack", reporters=[[lambda record: signal.raise_signal(signal.SIGTERM)], []])
+    for mine, theirs in zip(run(tmp_path / "stack"), whole, strict=True):
+        assert_close(mine, theirs)
 
 
 def test_auto_captures_in_bf16_and_learns(tmp_path, make_config) -> None:
