@@ -156,6 +156,7 @@ def test_fig3_notes_and_draws_around_a_run_that_diverged(tmp_path, tiny, drawn):
     drawn(tmp_path, "fig3")
     assert [run["weight_decay"] for run in result["runs"] if "diverged" in run] == [1e30, 1e30]
     assert (claims[0].ours, claims[0].agrees, claims[0].n) == ("diverged", None, 0)
+    assert (result["trained"]["nets"], result["trained"]["diverged"]) == (4, 2)
 
 
 def test_the_cut_is_the_smallest_latent_that_is_positive():

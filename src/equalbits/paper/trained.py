@@ -12,7 +12,8 @@ def trained(out: Path) -> dict[str, Any]:
     device's time. A net that diverged is counted, its time is not known.
     """
     runs = [json.loads(path.read_text()) for path in sorted(out.rglob("run.json"))]
-    diverged = len(list(out.rglob("diverged.json")))
+    watched = [json.loads(path.read_text()) for path in out.rglob("measured.json")]
+    diverged = len(list(out.rglob("diverged.json"))) + sum("diverged" in measured for measured in watched)
     return {
         "nets": len(runs) + diverged,
         "diverged": diverged,
