@@ -5,7 +5,7 @@ import json
 import pytest
 
 from equalbits.cli import main
-from equalbits.paper import get_item, list_items, reproduce
+from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.parts import command, missing, split
 from equalbits.recipes import parse_settings
 
@@ -37,6 +37,47 @@ def test_a_setting_that_the_item_goes_through_by_itself_is_refused(tmp_path, tin
     options = tiny({"model.weight_quantizer": "sign"})
     with pytest.raises(ValueError, match=r"model\.weight_quantizer is what this item goes through"):
         reproduce("fig8", tmp_path, options=options)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "words"),
+    [
+        *((name, {"seeds": (0, 1)}, f"{name} trains each net once") for name in ("fig1", "fig2", "fig3", "tab1")),
+        ("fig6", {"seeds": (0,)}, "fig6 trains nothing"),
+        ("fig6", {"settings": {"epochs": 2}}, "fig6 trains nothing"),
+        ("tab2", {"settings": {"seed": 3}}, "tab2 goes through seeds: write --seeds 3"),
+        *(
+            (name, {"settings": {"model.weight_quantizer": "sign"}}, r"model\.weight_quantizer is what")
+            for name in ("fig1", "fig2", "tab1")
+        ),
+        ("fig3", {"settings": {"schedule.name": "constant"}}, r"schedule\.name is what fig3 decides"),
+        ("fig5", {"settings": {"model.options.batch_norm": True}}, r"model\.options\.batch_norm is what fig5 decides"),
+        ("tab1", {"settings": {"optimizer.tau": 0.1}}, r"optimizer\.tau is what tab1 decides"),
+        ("tab2-tuned", {"settings": {"data.hold_out": 10}}, r"data\.hold_out is what tab2-tuned decides"),
+        ("fig5", {"quick": True, "grid": {"data": ["CIFAR-10"]}}, "a quick fig5 has data of its own"),
+        ("fig7", {"quick": True, "settings": {"nets": "VGG16 1/32"}}, "a quick fig7 has nets of its own"),
+    ],
+)
+def test_what_an_item_would_pass_over_is_refused(tmp_path, name, asked, words):
+    with pytest.raises(ValueError, match=words) as refusal:
+        reproduce(name, tmp_path / "out", options=Options(device="cpu", **asked))
+    assert "\n" not in str(refusal.value) and not (tmp_path / "out").exists()
+
+
+def test_among_all_items_those_that_refuse_say_so_and_the_others_go_on(tmp_path, capsys):
+    words = ["reproduce", "all", "--seeds", "0", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]
+    assert main(words) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("equalbits reproduce: ")]
+    assert [line.split()[2].rstrip(":") for line in lines] == list_items()
+    assert sum("trains each net once" in line for line in lines) == 4
+
+
+def test_a_seed_named_twice_is_one(tmp_path, tiny):
+    grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign"]}
+    reproduce("tab2", tmp_path, options=tiny({"model.options.width": 0.05}, seeds=(1, 0, 1), grid=grid))
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["seeds"] == result["asked"]["seeds"] == [1, 0]
+    assert [run["seed"] for run in result["nets"]["conv2"][0]["runs"]] == [1, 0]
 
 
 def test_one_reading_of_irnet_is_enough_for_its_row():

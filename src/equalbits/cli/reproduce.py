@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", help="where it all goes (default: runs/ITEM, or runs/quick-ITEM)")
     parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
-    parser.add_argument("--seeds", default="", help="seeds other than the item's own, as in 0-4 or 0,3,7")
+    parser.add_argument(
+        "--seeds", default="", help="other seeds, as in 0-4 or 0,3,7, where an item trains with several"
+    )
     parser.add_argument("--stack", type=int, default=0, metavar="N", help="train N runs at once on one device")
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
@@ -77,15 +79,14 @@ def _folder(options: argparse.Namespace, name: str) -> Path:
 
 
 def _one(name: str, out: Path, asked: Any, bar: Any, options: argparse.Namespace) -> int:
-    """Reproduce one item; among all of them, one whose data is not at hand says so and lets the others go on."""
-    from equalbits.data import DataError
+    """Reproduce one item; among all, one that cannot be, for want of data say, tells why and lets the others go on."""
     from equalbits.paper.item import reproduce
 
     bar.begin(name)
     try:
         with redirect_stdout(sys.stderr):  # so that what libraries print does not mix with the rows
             claims = reproduce(name, out, options=asked)
-    except DataError as error:
+    except ValueError as error:
         if options.item != "all":
             raise
         print(f"equalbits reproduce: {name}: {' '.join(str(error).split())}", file=sys.stderr)

@@ -156,4 +156,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"parts": PARTS},
+    watched=True,
+    decides=("model.weight_quantizer",),
 )

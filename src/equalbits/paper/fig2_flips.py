@@ -119,4 +119,6 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    watched=True,
+    decides=("model.weight_quantizer",),
 )

@@ -236,4 +236,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"optimizer.weight_decay": DECAYS},
+    watched=True,
+    decides=("schedule.name", "schedule.per"),
 )

@@ -101,5 +101,7 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"data": tuple(DATA), "p_pos": SHARES},
+    full_only=("data",),
     seeds=SEEDS,
+    decides=("model.options.batch_norm",),
 )

@@ -201,4 +201,5 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    seeds=0,
 )

@@ -85,5 +85,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS)},
+    full_only=("nets",),
     seeds=SEEDS,
 )

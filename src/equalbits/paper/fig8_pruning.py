@@ -112,5 +112,6 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS), "sparsity": SPARSITIES},
+    full_only=("nets",),
     seeds=SEEDS,
 )

@@ -49,9 +49,8 @@ class Options:
 
     ``quick`` takes small nets on the embedded data in place of the paper's setting. ``settings`` are a recipe's, laid
     over the item's own; ``grid`` replaces the values an item goes through, by name, as does a setting of such a name;
-    ``seeds`` its seeds. ``stack``
-    trains so many seeds at once (0: all that fit, on a GPU; one by one on a CPU). ``ray`` is the address of a cluster
-    to spread runs over; those that are watched while they train stay here.
+    ``seeds`` its seeds. ``stack`` trains so many seeds at once (0: all that fit, on a GPU; one by one on a CPU).
+    ``ray`` is the address of a cluster to spread runs over; those that are watched while they train stay here.
     """
 
     quick: bool = False
@@ -78,7 +77,9 @@ class Item:
 
     ``measure(out, options)`` gives the numbers; ``draw(result, out)`` the pictures; ``claims(result)`` the rows that
     hold them against the paper. ``needs`` names the data of the full version, empty where there is none. ``grid`` is
-    what the whole item goes through and how a part of it is asked for, ``seeds`` with how many seeds.
+    what the whole item goes through and how a part of it is asked for, ``full_only`` what of it a quick measurement
+    does not choose. ``seeds`` is with how many seeds, 0 where nothing is trained; one that is ``watched`` trains each
+    net once. ``decides`` names settings of the recipe that are not for others to choose.
     """
 
     name: str
@@ -88,7 +89,10 @@ class Item:
     draw: Callable[[Result, Path], None]
     claims: Callable[[Result], list[Claim]]
     grid: Grid = field(default_factory=dict)
+    full_only: Sequence[str] = ()
     seeds: int = 1
+    watched: bool = False
+    decides: Sequence[str] = ()
 
 
 def list_items() -> list[str]:
@@ -124,7 +128,8 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     item = get_item(item) if isinstance(item, str) else item
     options = options or Options(**settings)
     own, grid = split(options.settings, options.grid, whole=item.grid, item=item.name)
-    options = replace(options, settings=own, grid=grid)
+    options = replace(options, settings=own, grid=grid, seeds=tuple(dict.fromkeys(options.seeds)))
+    _check(item, options)
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same item, with --out")
@@ -135,6 +140,22 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
         claims = item.claims(result)
         write_claims(claims, result, out)
     return claims
+
+
+def _check(item: Item, options: Options) -> None:
+    """Refuse what the item would pass over."""
+    if item.seeds == 0 and (options.seeds or options.settings):
+        raise ValueError(f"{item.name} trains nothing: leave --seeds and --set away")
+    if item.watched and options.seeds:
+        raise ValueError(f"{item.name} trains each net once: in place of --seeds give one by --set seed=3, or none")
+    if not item.watched and "seed" in options.settings:
+        raise ValueError(f"{item.name} goes through seeds: write --seeds {options.settings['seed']}, not --set seed")
+    for name in item.decides:
+        if name in options.settings:
+            raise ValueError(f"{name} is what {item.name} decides: leave --set {name}={options.settings[name]} away")
+    for name in item.full_only if options.quick else ():
+        if name in options.grid:
+            raise ValueError(f"a quick {item.name} has {name} of its own: leave --set {name}=… away, or --quick")
 
 
 def _known(item: Item, path: Path, options: Options) -> Result | None:

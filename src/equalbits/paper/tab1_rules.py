@@ -162,4 +162,6 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
+    watched=True,
+    decides=("model.weight_quantizer", *RULES["bits"]),
 )

@@ -79,4 +79,5 @@ ITEM = Item(
     claims=claims,
     grid={"nets": NETS, "model.weight_quantizer": COMPARED, LR: RATES, DECAY: DECAYS},
     seeds=SEEDS,
+    decides=("data.hold_out",),
 )

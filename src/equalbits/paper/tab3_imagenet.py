@@ -107,4 +107,5 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": tuple(NETS)},
+    full_only=("nets",),
 )
