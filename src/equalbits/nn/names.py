@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -81,9 +81,21 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
     names = sorted(known)
     if not names:
         return ValueError(f"{kind} {name!r} is not known: there is none to give")
-    nearest = get_close_matches(name, names, n=1)
-    hint = f"did you mean {nearest[0]!r}? There are" if nearest else "there are"
+    near = sorted(get_close_matches(name, names, n=len(names)))
+    nearest = max(near, key=lambda other: _likeness(name, other), default=None)
+    hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
     return ValueError(f"{kind} {name!r} is not known: {hint}: {', '.join(map(repr, names))}")
+
+
+def _likeness(name: str, other: str) -> tuple[float, float]:
+    """How much of two names is the same; of names equally alike that one is nearer whose numbers are.
+
+    >>> max(["conv2", "conv4", "conv8"], key=lambda other: _likeness("conv5", other))
+    'conv4'
+    """
+    numbers, others = ([int(number) for number in re.findall(r"[0-9]+", word)] for word in (name, other))
+    apart = sum(abs(a - b) for a, b in zip(numbers, others, strict=False))
+    return SequenceMatcher(None, other, name).ratio(), -apart
 
 
 def settings_of(factory: Callable[..., Any]) -> list[str]:
