@@ -157,11 +157,12 @@ def test_an_unfinished_measurement_is_refused(part, house, capsys):
     assert "### Table 2: " in (house / "docs" / "results.md").read_text()  # the other one was taken
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"item": "tab2"}'])
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"item": "tab2"}', '{"item": [], "quick": 0, "asked": {}}'])
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
-    with pytest.raises(ValueError, match=r"result\.json is no result of reproduce"):
-        take(tmp_path, tmp_path, tmp_path)
+    for read in (lambda: take(tmp_path, tmp_path, tmp_path), lambda: reproduce("fig6", tmp_path, device="cpu")):
+        with pytest.raises(ValueError, match=r"result\.json is no result of reproduce"):
+            read()
 
 
 def test_curves_of_every_step_are_left_out_by_name(tmp_path, cifar10, monkeypatch):

@@ -23,7 +23,7 @@ def test_a_setting_that_names_a_part_is_a_list_of_values_to_go_through():
     ("grid", "words"),
     [
         ({"net": ["conv2"]}, "part of tab2 'net' is not known: did you mean 'nets'?"),
-        ({"nets": ["conv3"]}, "nets of tab2 'conv3' is not known: did you mean"),
+        ({"nets": ["conv3"]}, "nets of tab2 'conv3' is not known: did you mean 'conv2'?"),
         ({"nets": []}, "nets of tab2 is empty"),
     ],
 )
@@ -78,6 +78,12 @@ def test_a_seed_named_twice_is_one(tmp_path, tiny):
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["seeds"] == result["asked"]["seeds"] == [1, 0]
     assert [run["seed"] for run in result["nets"]["conv2"][0]["runs"]] == [1, 0]
+
+
+@pytest.mark.parametrize("value", ["abc", "", True, [0.1]])
+def test_a_part_that_is_no_number_is_refused_where_one_belongs(tmp_path, value):
+    with pytest.raises(ValueError, match=r"optimizer\.weight_decay of fig3 is .*: it must be a number"):
+        reproduce("fig3", tmp_path / "out", grid={"optimizer.weight_decay": [value]}, quick=True, device="cpu")
 
 
 def test_one_reading_of_irnet_is_enough_for_its_row():

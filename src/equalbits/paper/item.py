@@ -142,6 +142,19 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     return claims
 
 
+def read_result(path: Path) -> Result:
+    """What :func:`reproduce` stored; a file of something else is refused."""
+    try:
+        result: Result = json.loads(path.read_text())
+        lacking = [name for name in ("item", "quick", "asked") if name not in result]
+        lacking += [f"asked.{name}" for name in Options().asked() if name not in result.get("asked", {})]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no result of reproduce ({type(error).__name__}: {error})") from None
+    if lacking or not isinstance(result["item"], str):
+        raise ValueError(f"{path} is no result of reproduce (it lacks {', '.join(lacking) or 'the name of an item'})")
+    return result
+
+
 def _check(item: Item, options: Options) -> None:
     """Refuse what the item would pass over."""
     if item.seeds == 0 and (options.seeds or options.settings):
@@ -162,7 +175,7 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
     """What an earlier call measured; a folder of something else is refused."""
     if not path.exists():
         return None
-    result: Result = json.loads(path.read_text())
+    result = read_result(path)
     for what, was, wanted in (
         ("item", result["item"], item.name),
         *((name, result["asked"][name], value) for name, value in _plain(options.asked()).items()),

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from equalbits.paper.item import Item, get_item
+from equalbits.paper.item import Item, get_item, read_result
 from equalbits.paper.trained import trained
 from equalbits.training.checkpoint import write_atomically
 
@@ -53,15 +53,11 @@ def _read(folder: Path) -> tuple[Item, dict[str, Any]]:
         raise ValueError(
             f"{folder} holds no result.json: it is not an item's, or not finished; reproduce goes on with it"
         )
-    try:
-        result = json.loads(path.read_text())
-        name, quick = result["item"], result["quick"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no result of reproduce ({type(error).__name__}: {error})") from None
-    item = get_item(name)
-    if quick and item.needs:
+    result = read_result(path)
+    item = get_item(result["item"])
+    if result["quick"] and item.needs:
         raise ValueError(
-            f"{folder} holds a quick measurement, not the paper's setting: reproduce {name} without --quick"
+            f"{folder} holds a quick measurement, not the paper's setting: reproduce {item.name} without --quick"
         )
     return item, result
 

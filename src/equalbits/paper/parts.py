@@ -28,6 +28,9 @@ def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) ->
         if not values:
             raise ValueError(f"{name} of {item} is empty: give a value or more, or leave it away for all")
         words = [value for value in whole[name] if isinstance(value, str)]
+        for value in values if not words else ():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{name} of {item} is {value!r}: it must be a number, as in {name}={whole[name][0]}")
         if "." not in name and words:  # a name of the item's own, not a recipe's setting that takes other values too
             for value in values:
                 if value not in words:
