@@ -21,7 +21,6 @@ if native.BUILT is None:
 SETS = native.BUILT.instruction_sets()
 GOLDEN = Path(__file__).parents[1] / "golden"
 RANDOM = np.random.default_rng(0)
-Pair = tuple[int, int]
 
 
 def signs_of(*shape: int, zeros: bool = False) -> np.ndarray:
@@ -131,49 +130,6 @@ def test_every_kind_of_border_is_exact(pruned: bool, name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(
-    ("size", "filters", "kernel", "window"),
-    [
-        ((64, 61), 64, 7, {"stride": 2, "padding": 3}),
-        ((29, 57), 35, 7, {"stride": 2, "padding": (1, 0, 2, 0)}),
-        ((5, 32), 64, 3, {"padding": 1}),
-        ((6, 30), 32, 4, {}),
-        ((9, 31), 70, (7, 4), {"stride": (2, 1)}),
-        ((9, 33), 40, (2, 4), {"stride": (3, 1), "dilation": (2, 1)}),
-        ((12, 70), 32, (3, 8), {"stride": (1, 2)}),
-        ((40, 40), 33, 5, {"stride": 2, "padding": 2}),
-        ((8, 8), 8, 3, {}),
-    ],
-)
-@pytest.mark.parametrize("pool", [None, (2, 2), (3, 1), (3, 2)])
-def test_the_first_convolution_is_within_a_hundred_thousandth(
-    size: Pair, filters: int, kernel: int | Pair, window: dict[str, object], pool: Pair | None, name: str
-) -> None:
-    height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
-    build = NetworkBuilder((3, *size))
-    x = build.add("conv", build.image, weight=reals(filters, 3, height, width), kernel=kernel, **window)
-    if pool:
-        build.add("max_pool", x, kernel=pool[0], stride=pool[1], padding=pool[0] // 2)
-    network, images = build.finish(), reals(2, 3, *size)
-    truth, engine = run_numpy(network, images), NativeEngine(network, name)
-    answers = engine(images)
-    assert np.abs(answers - truth).max() < 1e-5 * np.abs(truth).max()
-    for threads in (2, 3, 7):  # wherever the rows are shared out, they are the same
-        np.testing.assert_array_equal(engine(images[:1], threads), answers[:1])
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_what_the_first_convolution_is_pooled_to_may_be_wider_than_it(name: str) -> None:
-    build = NetworkBuilder((3, 20, 30))
-    x = build.add("conv", build.image, weight=reals(32, 3, 3, 3), kernel=3, padding=1)
-    build.add("max_pool", x, kernel=(2, 300), stride=1, padding=(0, 0, 299, 299))
-    network, images = build.finish(), reals(1, 3, 20, 30)
-    truth = run_numpy(network, images)
-    assert truth.shape[-1] == 329
-    assert np.abs(NativeEngine(network, name)(images) - truth).max() < 1e-5 * np.abs(truth).max()
-
-
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(
     ("channels", "groups", "filters"), [(8, 2, 10), (12, 12, 12), (12, 4, 4), (6, 3, 96), (40, 2, 80)]
 )
 @pytest.mark.parametrize("binary", [False, True])
@@ -198,18 +154,6 @@ def test_real_values_meet_one_binary_filter_a_channel_exactly(channels: int, siz
     images = RANDOM.integers(-8, 9, (2, channels, size, size)).astype(np.float32) / 8
     network = build.finish()
     np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-def test_bytes_give_what_their_reals_give(threads: int) -> None:
-    build = NetworkBuilder((3, 30, 60))
-    x = build.add("conv", build.image, weight=reals(32, 3, 7, 7), kernel=7, stride=2, padding=3)
-    build.add("max_pool", x, kernel=3, stride=2, padding=1)
-    network = build.finish(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
-    pixels = RANDOM.integers(0, 256, (2, 3, 30, 60)).astype(np.uint8)
-    for images in (pixels, pixels[:1]):
-        model = PackedModel(network, engine="native", threads=threads)
-        np.testing.assert_array_equal(model(images), model(model._as_reals(images)))
 
 
 def test_a_residual_block_is_one_step_for_each_convolution() -> None:
