@@ -138,8 +138,9 @@ def _head(r: random.Random, parts: Parts) -> None:
     name = r.choice(
         ["input", "input", "input", "mean", "std", "version", "classes", "notes", "padding", "bit_one", "x"]
     )
-    if name == "input" and r.random() < 0.8:
-        header["input"][r.randrange(3)] = r.choice(
+    shape = header["input"]
+    if name == "input" and r.random() < 0.8 and isinstance(shape, list) and shape:  # it may have been changed before
+        shape[r.randrange(len(shape))] = r.choice(
             [1, 2, 3, 4, 6, 7, 8, 9, 16, 33, 64, 1000, 2**20, 2**28, 2**40, 0, -1]
         )
     else:

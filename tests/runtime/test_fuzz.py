@@ -33,6 +33,10 @@ def test_mutated_files_are_refused_or_answered_alike(tmp_path: Path) -> None:
     check(fuzz(0, 2_000, tmp_path / "mark"))
 
 
+def test_a_header_may_be_changed_twice(tmp_path: Path) -> None:
+    assert fuzz(64_813, 1, tmp_path / "mark")["refused by the reader"] == 1
+
+
 @pytest.mark.slow
 def test_many_mutated_files_are_refused_or_answered_alike(tmp_path: Path) -> None:
     check(fuzz(0, 20_000, tmp_path / "mark"))
