@@ -115,9 +115,39 @@ def rows_on_the_move(device: str) -> None:
             )
 
 
+def notes_of_anything(device: str) -> None:
+    """Whatever was noted, the answer is the same, and what is noted next is finite."""
+    from equalbits.functional.transport_ahead_gpu import Layer, Ranking
+
+    choose, most = random.Random(0), torch.finfo(torch.float32).max
+    numbers = (0.0, -0.0, 1e-45, -1e-45, 0.05, -0.05, 0.3, -5.0, 1e4, most, -most)
+    for trial in range(500 if device == "cuda" else 8):
+        length = choose.choice((1, 2, 33, 128, 129, 1100))
+        rows = draw(choose.choice(KINDS), (4, length), trial)
+        rows[0, choose.randrange(length)] = choose.choice((math.nan, math.inf, -math.inf, most, -most))
+        p_pos = choose.choice((0.0, 0.3, 0.5, 1.0))
+        there, scale = rows.to(device), torch.ones((), device=device)
+        layer = Layer(there, torch.empty_like(there), scale, length - positive_count(length, p_pos))
+        ranking = Ranking([layer])
+        noted = [[choose.choice(numbers), abs(choose.choice(numbers))] for _ in rows]
+        ranking.notes[0].copy_(torch.tensor(noted))
+        for _ in range(2):
+            ranking.launch(0)
+            expected = transport_by_sorting(rows, p_pos)
+            torch.testing.assert_close(layer.out.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=f"{noted}")
+            assert ranking.notes[0].isfinite().all() and (ranking.notes[0][:, 1] >= 0).all()
+
+
 LAWS = {
     law.__name__: law
-    for law in (mixed_layers, long_rows, a_weight_far_from_the_rest, rows_without_ranks, rows_on_the_move)
+    for law in (
+        mixed_layers,
+        long_rows,
+        a_weight_far_from_the_rest,
+        rows_without_ranks,
+        rows_on_the_move,
+        notes_of_anything,
+    )
 }
 
 
