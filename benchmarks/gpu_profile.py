@@ -74,13 +74,13 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_profile: there is no CUDA device to measure")
-    loader = gpu_step.batches()
+    wanted, loader = gpu_step.named(options.ways, gpu_step.WAYS), gpu_step.batches()
     made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
     facts = {"what": "µs of a step's kernels, batch 128; kernels on several streams overlap", **made}
     nets: dict[str, dict[str, object]] = {}
-    for net in options.nets.split(","):
+    for net in gpu_step.named(options.nets, gpu_step.NETS):
         nets[net] = {}
-        for way, run in gpu_step.ways(*gpu_step.NETS[net], loader, options.ways.split(",")).items():
+        for way, run in gpu_step.ways(*gpu_step.NETS[net], loader, wanted).items():
             kernels = kernels_of(run)
             step = sorted(gpu_step.milliseconds(run) for _ in range(5))[2] * 1000
             kinds = by_kind(kernels)

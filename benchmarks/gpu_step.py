@@ -15,7 +15,7 @@ import json
 import platform
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import torch
@@ -34,6 +34,7 @@ NETS = {
     **{name: (name, False) for name in ("conv2", "conv4", "conv6", "conv8")},
     **{f"{name}-{bits}": (name, bits == "1w1a") for name in ("resnet18", "resnet34") for bits in ("1w1a", "1w32a")},
 }
+WAYS = ("released", "real", "sign", "bihalf")
 STEPS = 20  # between two events
 
 
@@ -103,6 +104,14 @@ def captured(net: str, weights: object, inputs: object, loader: Loader) -> Calla
     return run
 
 
+def named(text: str, known: Collection[str]) -> list[str]:
+    """Names between commas, all of them known."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"{Path(sys.argv[0]).stem}: there is no {', '.join(map(repr, unknown))}: choose of {', '.join(known)}")
+    return names
+
+
 def milliseconds(run: Callable[[], None]) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
@@ -117,16 +126,17 @@ def main() -> None:
     parser.add_argument("result", nargs="?", help="where to write the JSON")
     parser.add_argument("--nets", default=",".join(NETS), help=f"of {', '.join(NETS)}")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--ways", default="released,real,sign,bihalf", help="which of them; bihalf must be there")
+    parser.add_argument("--ways", default=",".join(WAYS), help="which of them")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_step: there is no CUDA device to measure")
     loader = batches()
     made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
     facts = {"what": "ms per optimizer step, batch 128", **made, "steps": STEPS, "rounds": options.rounds, **SAID}
-    wanted, rows = options.ways.split(","), {}
+    rows: dict[str, dict[str, dict[str, object]]] = {}
+    wanted, nets = named(options.ways, WAYS), named(options.nets, NETS)
     print(f"{'ms a step':<16}" + "".join(f"{way:>10}" for way in wanted) + "   released/ours  ours/real")
-    for name in options.nets.split(","):
+    for name in nets:
         rows[name] = measured(ways(*NETS[name], loader, wanted), options.rounds)
         middle = rows[name]["median_ms"]
         ratios = [f"{middle[a] / middle[b]:.3f}" if {a, b} <= set(wanted) else "" for a, b in RATIOS]
@@ -138,7 +148,8 @@ def main() -> None:
 
 RATIOS = (("released", "bihalf"), ("bihalf", "real"))
 SAID = {
-    "released": "sort on the device, ±1 and zeros made on the host and copied over at every forward; float32, eager",
+    "released": "sort on the device, ±1 and zeros made on the host and copied over at every forward; "
+    "float32 with TF32, eager",
     "ours": "bfloat16, channels_last, compiled, the whole step with its batch and augmentation one CUDA graph",
 }
 
