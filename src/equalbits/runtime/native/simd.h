@@ -1,5 +1,6 @@
 /* What is written once for every instruction set. The file that includes this defines a vector of LANES floats:
- *   vec, v_load, v_store, v_set, v_add, v_mul, v_fma (a · b + c), v_div, v_min, v_max, v_prelu (v where it is at least 0, else v · slope),
+ *   vec, v_load, v_store, v_set, v_add, v_mul, v_fma (a · b + c), v_div, v_min, v_max,
+ *   v_prelu (v where it is at least 0, else v · slope),
  *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0),
  *   v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the lanes whose bits are 1, of the
  *   LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0), v_even and v_odd (every second lane of two
@@ -194,5 +195,6 @@ static void split(const float *from, int64_t count, float *even, float *odd) {
     .supported = supported, .bits_layout = bits_layout, .bits_pack = bits_pack, .bits_prepare = bits_prepare,          \
     .bits_row = bits_row, .real_row = real_row, .signed_row = signed_row, .bytes_prepare = bytes_prepare,              \
     .bytes_row = bytes_row, .depthwise_row = depthwise_row, .split = split, .winograd_in = winograd_in,                \
-    .winograd_down = winograd_down, .winograd_up = winograd_up, .winograd_out = winograd_out, .pool = pool, .pool_line = pool_line, .pool_rows = pool_rows,                        \
+    .winograd_down = winograd_down, .winograd_up = winograd_up, .winograd_out = winograd_out, .pool = pool,            \
+    .pool_line = pool_line, .pool_rows = pool_rows,                                                                    \
     .chain_counts = chain_counts, .chain_reals = chain_reals

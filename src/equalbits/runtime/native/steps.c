@@ -163,7 +163,7 @@ static void point_at_values(const eb_context *context, const eb_step *step, int6
     target->bits = bits ? bits + (target->channel / 32 * step->out.rows + row) * columns : NULL;
 }
 
-/* Blocks [from, to) of a row of a pooled convolution, whose rows [top, bottom) lie in the ring. */
+/* A block of a row that is pooled from the rows [top, bottom) of a convolution, which lie in the ring. */
 static void pool_ring(const eb_context *context, const eb_step *step, const float *ring, int64_t top, int64_t bottom,
                       int64_t row, int64_t block) {
     const int64_t wide = step->out.columns * EB_BLOCK;
