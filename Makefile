@@ -49,4 +49,4 @@ $(READY): pyproject.toml constraints.txt $(NATIVE)
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

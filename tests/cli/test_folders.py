@@ -53,3 +53,30 @@ def test_a_folder_of_folders_and_a_recipe_of_ones_own_in_it_stay_free(recipe: st
     assert call("sweep", own, "--out", tmp_path, "--device", "cpu")[0] == 0
     code, _, errors = call("demo", "--out", tmp_path / "a")
     assert (code, errors.count("holds a run of recipe: give --out another folder")) == (1, 1)
+
+
+@pytest.mark.parametrize("wanted", HELD)
+def test_a_finished_demo_is_left_alone(wanted: str, recipe: str, call, tmp_path: Path) -> None:
+    for name in ("demo.png", "report.html"):
+        (tmp_path / name).write_text("of the demo")
+    code, _, errors = call(*words_of(wanted, recipe), "--out", tmp_path, "--device", "cpu")
+    assert (code, errors.count("holds the demo: give --out another folder")) == (1, 1)
+
+
+def test_somebodys_own_files_are_not_written_over(recipe: str, call, tmp_path: Path) -> None:
+    (tmp_path / "model.json").write_text("mine")
+    code, _, errors = call("train", recipe, "--out", tmp_path, "--device", "cpu")
+    assert (code, errors.count("holds a model.json that no run of ours left: give --out another folder")) == (1, 1)
+    assert (tmp_path / "model.json").read_text() == "mine"
+
+
+def test_seeds_and_methods_are_not_given_as_settings(recipe: str, call, tmp_path: Path) -> None:
+    for words, way in (
+        (["sweep", recipe, "--set", "seed=5"], "--seeds 5"),
+        (["sweep", recipe, "--vary", "seed=1,2"], "--seeds 1,2"),
+        (["compare", recipe, "--set", "seed=5"], "--seeds 5"),
+        (["compare", recipe, "--set", "model.weight_quantizer=sign"], "--methods sign"),
+    ):
+        code, _, errors = call(*words, "--out", tmp_path / "a", "--device", "cpu")
+        assert (code, errors.count(way), errors.count("\n")) == (1, 1, 1)
+    assert not (tmp_path / "a").exists()

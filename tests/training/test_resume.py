@@ -19,6 +19,7 @@ from equalbits.training import (
     save_checkpoint,
     train,
 )
+from equalbits.training.interruption import stop_requests
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 
@@ -220,3 +221,25 @@ def test_a_checkpoint_is_saved_as_often_as_asked(tmp_path, make_net, make_loader
     train(make_net(), make_loader(), make_config(checkpoint_seconds=1000.0), watchers=watch_rare, out=rare)
     assert there == [False] * 19
     assert load_checkpoint(rare / LAST)[1]["epoch"] == 3  # at the end, always
+
+
+def test_a_signal_in_the_last_step_stops_what_would_come_next(tmp_path, make_net, make_loader, make_config) -> None:
+    last = make_config().epochs * len(make_loader())
+
+    def stop(model, step: int) -> None:
+        if step == last:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(InterruptedTraining):
+        train(make_net(), make_loader(), make_config(), out=tmp_path, watchers=[stop])
+    history = train(make_net(1), make_loader(), make_config(), out=tmp_path)
+    assert len(history.epochs) == make_config().epochs
+
+
+def test_a_signal_that_nobody_acted_upon_is_not_lost() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_requests(listen=True) as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal_number == signal.SIGINT
+    with pytest.raises(ValueError, match="its own story"), stop_requests(listen=True):
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("its own story")

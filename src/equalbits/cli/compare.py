@@ -45,7 +45,11 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.recipes.compare import compare
     from equalbits.recipes.methods import parse_methods
 
-    recipe = find_recipe(options.recipe).with_settings(parse_settings(options.settings))
+    settings = parse_settings(options.settings)
+    for name, instead in (("seed", "--seeds"), ("model.weight_quantizer", "--methods")):
+        if name in settings:
+            raise ValueError(f"--set {name}={settings[name]}: give it as {instead} {settings[name]}")
+    recipe = find_recipe(options.recipe).with_settings(settings)
     if options.stack is not None and options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one net at a time")
     out = Path(options.out or f"runs/{recipe.name}")

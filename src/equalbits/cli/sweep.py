@@ -39,7 +39,10 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.recipes.launch import sweep
     from equalbits.training import InterruptedTraining
 
-    recipe = find_recipe(options.recipe).with_settings(parse_settings(options.settings))
+    settings = parse_settings(options.settings)
+    if "seed" in settings:
+        raise ValueError(f"--set seed={settings['seed']}: give a sweep's seeds as --seeds {settings['seed']}")
+    recipe = find_recipe(options.recipe).with_settings(settings)
     if options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one seed at a time")
     # What libraries print goes where our own remarks go, so that the rows stay alone.

@@ -41,7 +41,7 @@ def create_model(
     )
     >>> create_model("conv3")
     Traceback (most recent call last):
-    ValueError: model 'conv3' is not known: did you mean 'conv8'? There are: 'conv2', 'conv4', ...
+    ValueError: model 'conv3' is not known: did you mean 'conv2'? There are: 'conv2', 'conv4', ...
     """
     if name not in _BUILDERS:
         raise unknown("model", name, _BUILDERS)

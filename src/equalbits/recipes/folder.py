@@ -42,6 +42,9 @@ def begin(out: Path, recipe: Recipe, images: Images, place: Place) -> None:
         raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
     if (out / LAST).exists() and (out / "recipe.toml").exists():
         check_same(out, read_recipe(out / "recipe.toml"), recipe)
+    foreign = [name for name in ("model.json", "history.jsonl", BEST) if (out / name).exists()]
+    if foreign and not any((out / name).exists() for name in (LAST, "recipe.toml")):
+        raise ValueError(f"{out} holds a {foreign[0]} that no run of ours left: give --out another folder")
     if not place.is_writer:
         return
     out.mkdir(parents=True, exist_ok=True)

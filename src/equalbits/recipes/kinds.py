@@ -10,6 +10,7 @@ _MARKS = (
     ("item", ("result.json",), "the item"),
     ("compare", ("compare.json",), "a comparison on"),
     ("sweep", ("sweep.json",), "a sweep of"),
+    ("demo", ("demo.png", "report.html"), "the"),
     ("run", ("recipe.toml", "model.json"), "a run of"),  # a recipe.toml alone may be someone's own
     ("run", ("run.json",), "a run of"),
 )
@@ -35,6 +36,8 @@ def check_kind(out: Path, kind: str) -> None:
 
 def _name(path: Path) -> str:
     """What the job was about, as its file says."""
+    if path.suffix == ".png":
+        return path.stem
     try:
         text = path.read_text()
         table: dict[str, Any] = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

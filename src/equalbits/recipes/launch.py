@@ -113,6 +113,8 @@ def sweep(
     out, seeds = Path(out), list(dict.fromkeys(seeds))
     if not seeds:
         raise ValueError("there is no seed to train with: give at least one, as in seeds=[0]")
+    if "seed" in vary:
+        raise ValueError("a sweep goes through seeds by itself: give them as --seeds 1,2 (seeds=[1, 2])")
     check_kind(out, "sweep")
     cases = cases_of(recipe, vary)
     for case in cases:  # before the first hour of training, not after it

@@ -52,9 +52,14 @@ def stop_requests(*, listen: bool) -> Iterator[StopRequest]:
     before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield request
+    except BaseException:
+        request.signal_number = None  # what ends the ``with`` is what the caller hears of
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if request.signal_number is not None:  # it came too late for anyone to act upon: now it does what it did before
+            signal.raise_signal(request.signal_number)
 
 
 def check_finite(

@@ -51,10 +51,12 @@ class Saver:
         best = History(tuple(self.run.epochs)).best
         if self.out is not None and self.run.place.is_writer and best is record:
             save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), self.facts())
-        if self.run.epoch == self.run.config.epochs:
-            self.save()
-        else:
+        if self.run.epoch < self.run.config.epochs:
             self.save_or_stop(signal_number)
+            return
+        self.save()
+        if self.out is not None and signal_number and self.run.alone:  # so that whatever comes next is not begun
+            raise InterruptedTraining(signal_number, self.out / LAST)
 
     def _agreed(self, signal_number: int, due: bool) -> tuple[int, bool]:
         """What all processes do now, and the step at which they ask each other again."""

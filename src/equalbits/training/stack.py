@@ -85,6 +85,8 @@ def train_stack(
                         run.tell(run.finish_epoch(test, seconds), told[place])
                 except NonFiniteError as error:
                     errors[place] = error
+        if stop.signal_number:
+            saver.save_or_stop(errors, stop.signal_number)
     histories = [History(tuple(run.epochs)) for run in runs]
     if errors:
         raise StackError([None if place in errors else found for place, found in enumerate(histories)], errors)
