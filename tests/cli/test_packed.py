@@ -146,6 +146,7 @@ def test_images_that_cannot_be_read_or_answered_are_refused_by_name(packed, tmp_
     for name, number in (("nan", np.nan), ("inf", -np.inf), ("large", 1e300)):
         np.save(tmp_path / f"{name}.npy", image.astype(np.float64) + number)
     np.save(tmp_path / "int.npy", image.astype(np.int64))
+    np.save(tmp_path / "none.npy", image[None][:0])
     np.save(tmp_path / "obj.npy", np.array([{}], object), allow_pickle=True)
     np.savez(tmp_path / "many", a=image)
     (tmp_path / "many.npz").rename(tmp_path / "many.npy")
@@ -161,6 +162,7 @@ def test_images_that_cannot_be_read_or_answered_are_refused_by_name(packed, tmp_
         ("int.npy", "give float32, or uint8"),
         ("obj.npy", "is not an array of numbers that numpy can read"),
         ("text.npy", "is not an array of numbers that numpy can read"),
+        ("none.npy", "holds no image"),
         ("many.npy", "holds several arrays"),
         ("cut.npy", "is cut off or damaged"),
         ("cut.png", "is cut off or damaged"),

@@ -8,7 +8,7 @@ import json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``download`` takes."""
     parser.add_argument("name", metavar="NAME", help="a data set, as in cifar10 or cifar100")
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
     parser.add_argument("--json", action="store_true", help="print the folder as one JSON object")
 
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="small nets on the embedded data, a minute an item, in place of the paper's",
     )
     parser.add_argument("--out", metavar="DIR", help="where it all goes (default: runs/ITEM, or runs/quick-ITEM)")
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     parser.add_argument(
         "--seeds", default="", help="other seeds, as in 0-4 or 0,3,7, where an item trains with several"

@@ -89,6 +89,8 @@ def _read_array(path: Path) -> "NDArray[Any]":
         raise ValueError(f"{path} is cut off or damaged: save the array anew by numpy.save") from None
     if not isinstance(images, np.ndarray):
         raise ValueError(f"{path} holds several arrays: save one by numpy.save")
+    if images.size == 0:
+        raise ValueError(f"{path} holds no image: its shape is {images.shape}")
     with np.errstate(over="ignore"):
         if images.dtype.kind == "f" and not np.isfinite(images.astype(np.float32)).all():
             raise ValueError(f"{path} holds numbers that are not finite: nan or infinity is no image")

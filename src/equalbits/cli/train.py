@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
         help="change a setting, as in --set epochs=2 --set optimizer.lr=0.05 (names: equalbits list --show RECIPE)",
     )  # fmt: skip
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (default: $EQUALBITS_DATA)")
+    parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     parser.add_argument("--teacher", metavar="DIR", help="a finished run to distil from (with --set distill.weight=1)")
     parser.add_argument("--wandb", metavar="PROJECT", help="send the curves to this project of Weights & Biases, too")
