@@ -55,6 +55,17 @@ def test_a_second_call_trains_nothing_and_finds_the_same(finished) -> None:
     assert json.loads((out / "compare.json").read_text()) == json.loads(json.dumps(found.as_dict()))
 
 
+def test_each_method_is_heard_of_while_it_trains(tmp_path) -> None:
+    heard: dict[str, list[int]] = {}
+
+    def listeners(method: str) -> list:
+        epochs = heard.setdefault(method, [])
+        return [lambda record: epochs.append(record.epoch)]
+
+    first(tmp_path, reporters_for=listeners, stack=2)
+    assert heard == {"sign": [1], "bihalf": [1]}
+
+
 def test_only_what_is_missing_is_trained(finished) -> None:
     out, found = finished
     run_file(out, "bihalf", 1).unlink()

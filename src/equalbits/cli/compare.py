@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Train what is missing, draw, print the table."""
     # Imported here, so that --help need not wait for torch.
+    from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
     from equalbits.paper.compare_report import caution, draw, table, write_markdown
     from equalbits.recipes import find_recipe, parse_settings
@@ -54,17 +55,19 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--stack {options.stack}: train at least one net at a time")
     out = Path(options.out or f"runs/{recipe.name}")
     try:
-        comparison = compare(
-            recipe,
-            out,
-            methods=parse_methods(options.methods),
-            seeds=parse_seeds(options.seeds),
-            stack=options.stack,
-            tune=_rates(options.tune),
-            root=Path(options.data) if options.data else None,
-            device=options.device,
-            tell=lambda line: print(line, file=sys.stderr, flush=True),
-        )
+        with ProgressBar(title="compare", quiet=options.json) as bar:
+            comparison = compare(
+                recipe,
+                out,
+                methods=parse_methods(options.methods),
+                seeds=parse_seeds(options.seeds),
+                stack=options.stack,
+                tune=_rates(options.tune),
+                root=Path(options.data) if options.data else None,
+                device=options.device,
+                tell=lambda line: print(line, file=sys.stderr, flush=True),
+                reporters_for=bar.begun,
+            )
     except KeyboardInterrupt:
         print(
             f"equalbits compare: stopped; runs that ended are in {out}, the same command does the rest", file=sys.stderr

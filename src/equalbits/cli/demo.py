@@ -3,14 +3,11 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from equalbits.cli.progress import ProgressBar
     from equalbits.paper.demo_measure import Measured
-    from equalbits.training import Reporter
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
     with ProgressBar(title="demo", quiet=options.json) as bar:
         try:
-            measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=_retitled(bar))
+            measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.begun)
         except InterruptedTraining as stopped:
             bar.close()
             kept = "methods that are done are kept, the one under way begins anew"
@@ -49,14 +46,6 @@ def run(options: argparse.Namespace) -> int:
     print(pack_run(out / "bihalf", out / "bihalf.ebits"))
     print(f"picture: {out / 'demo.png'}    page: {out / 'report.html'}")
     return 0
-
-
-def _retitled(bar: "ProgressBar") -> Callable[[str], "list[Reporter]"]:
-    def reporters(title: str) -> "list[Reporter]":
-        bar.begin(title)
-        return [bar]
-
-    return reporters
 
 
 def _print_table(measured: "list[Measured]") -> None:

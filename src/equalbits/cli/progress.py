@@ -7,7 +7,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from equalbits.training import EpochRecord, StepRecord
+from equalbits.training import EpochRecord, Reporter, StepRecord
 from equalbits.training.distributed import announced_place
 
 
@@ -40,6 +40,11 @@ class ProgressBar:
         """Start over, for the next of several runs."""
         self.title = title
         self.bar.reset(self.task, description=title, total=None, words="starting")
+
+    def begun(self, title: str) -> list[Reporter]:
+        """Start over, and be who listens to the run of this name."""
+        self.begin(title)
+        return [self]
 
     def row(self, name: str) -> "list[Row]":
         """A line of its own for one of several runs that go on at the same time."""

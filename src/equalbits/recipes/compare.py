@@ -14,11 +14,13 @@ from typing import Any
 from equalbits.recipes.contest import Ground, is_done, run_file, run_method
 from equalbits.recipes.folder import command_line
 from equalbits.recipes.kinds import check_kind
+from equalbits.recipes.launch import no_reporters
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.tuning import Trials, tuning_seed
+from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
 
 #: What stands in compare.json about how the numbers were taken.
@@ -110,11 +112,13 @@ def compare(
     root: Path | None = None,
     device: str = "auto",
     tell: Callable[[str], None] = lambda line: None,
+    reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters,
 ) -> Comparison:
     """Train every method with every seed and write compare.json; runs that are done are not run again.
 
     ``stack`` nets of one method are trained at once: all seeds on a GPU and one on a CPU, if you do not say. Of the
     learning rates to ``tune`` over, each method is first given the one that does best on training images held out.
+    ``reporters_for`` is asked for the listeners of each method, by its name.
     """
     out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
     if not seeds or not methods:
@@ -133,7 +137,8 @@ def compare(
                 mine = recipe.with_settings({"optimizer.lr": trials.best(method, ground, tell)})
             missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
             for start in range(0, len(missing), stack):
-                told = run_method(replace(ground(), recipe=mine), method, missing[start : start + stack])
+                here = replace(ground(), recipe=mine, reporters=reporters_for(method))
+                told = run_method(here, method, missing[start : start + stack])
                 tell(f"[{number}/{len(methods)}] {method}: {told}")
         comparison = _read(recipe, out, methods, seeds, tune)
         write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())

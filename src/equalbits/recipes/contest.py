@@ -19,7 +19,7 @@ from equalbits.recipes.folder import check_same, facts_of
 from equalbits.recipes.make import Images, make_loader
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.training import EpochRecord, History, StackError, StepRecord, train_stack
+from equalbits.training import EpochRecord, History, Reporter, StackError, StepRecord, train_stack
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import Place
 
@@ -34,6 +34,7 @@ class Ground:
     images: Images
     device: str
     out: Path
+    reporters: Sequence[Reporter] = ()  # that hear of the first of some seeds
 
     @classmethod
     def of(cls, recipe: Recipe, out: Path, *, root: Path | None, device: str) -> "Ground":
@@ -135,7 +136,7 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
         torch.cuda.reset_peak_memory_stats(ground.device)
     began, errors = time.perf_counter(), {}
     looks = [Look(model) for model in models]
-    told = [[look] for look in looks]
+    told: list[list[Reporter]] = [[look, *(ground.reporters if look is looks[0] else ())] for look in looks]
     histories: Sequence[History | None]
     try:
         histories = train_stack(models, loaders, recipe.train, seeds=seeds, test=ground.test, reporters=told)
