@@ -104,6 +104,20 @@ def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not list((tmp_path / "stack").glob("stack-*"))
 
 
+def test_a_stopped_stack_is_not_gone_on_with_under_other_settings(tmp_path: Path) -> None:
+    def stop(record: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    stacked = {"vary": {}, "seeds": [0, 1], "stack": 2, "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path / "stopped", reporters_for=lambda name: [stop], **stacked)
+    other = own(**{"model.init": "kaiming"})
+    fresh = sweep(other, tmp_path / "fresh", **stacked)
+    assert [row.last for row in sweep(other, tmp_path / "stopped", **stacked)] == [row.last for row in fresh]
+    runs = [json.loads((tmp_path / name / "own" / "seed0" / "run.json").read_text()) for name in ("stopped", "fresh")]
+    assert runs[0]["last"]["train"] == runs[1]["last"]["train"]
+
+
 def test_results_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:
     sweep(own(epochs=1), tmp_path, vary={}, seeds=[0], stack=2, device="cpu")
     with pytest.raises(CheckpointError, match="holds a run with epochs=1, this one has epochs=2"):

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import torch
 
 from equalbits.data import FolderLoader
-from equalbits.recipes.folder import facts_of
+from equalbits.recipes.folder import FREE, facts_of
 from equalbits.recipes.make import Images, make_loader, make_model, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
 from equalbits.training import History, NonFiniteError, Reporter, StackError
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import Place
+from equalbits.training.resume import flat
 from equalbits.training.stack import shared, train_stack
 
 
@@ -128,9 +129,14 @@ def train_side_by_side(
 
 
 def _stack_file(out: Path, members: Sequence[tuple[str, Recipe]]) -> Path:
-    """Where runs side by side are saved: the same name for the same runs."""
-    names = " ".join(f"{case}/{recipe.train.seed}" for case, recipe in members)
-    return out / f"stack-{zlib.crc32(names.encode()):08x}.safetensors"
+    """Where runs side by side are saved: the same name for the same runs, with the settings that decide their result.
+
+    Their weights alone do not tell what they were started from, or which data they have seen.
+    """
+    settings = [flat(recipe.as_dict()) for _, recipe in members]
+    deciding = [{name: value for name, value in each.items() if name not in FREE} for each in settings]
+    words = json.dumps([[case for case, _ in members], deciding], sort_keys=True)
+    return out / f"stack-{zlib.crc32(words.encode()):08x}.safetensors"
 
 
 def beside(recipe: Recipe) -> tuple[object, ...]:
