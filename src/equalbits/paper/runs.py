@@ -5,7 +5,6 @@ the others go on.
 """
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from equalbits.paper.item import Options
 from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.batch import Batch, DivergedError, run_folder, train_side_by_side
 from equalbits.recipes.folder import check_same
-from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, side_by_side, sweep, write_ledger
+from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, side_by_side, sweep, timed, write_ledger
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names, pick_device
 from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
@@ -102,14 +101,17 @@ def _train_side_by_side(
         check_names(case.recipe)
     with in_use(folder):
         for group in side_by_side(_missing(folder, cases, seeds), stack):
-            began, name = time.perf_counter(), "; ".join(batch.name for batch in group)
-            try:
-                train_side_by_side(group, folder, root=options.root, device=options.device, reporters=options.reporters)
-            except DivergedError as some:
-                for run in some.runs:
-                    _note_divergence(folder, run.case, run.recipe, run.error, options)
-            options.tell(f"{name} done in {time.perf_counter() - began:.1f} s")
+            with timed(group, options.tell):
+                _train_group(group, folder, options)
         write_ledger(folder)
+
+
+def _train_group(group: Sequence[Batch], folder: Path, options: Options) -> None:
+    try:
+        train_side_by_side(group, folder, root=options.root, device=options.device, reporters=options.reporters)
+    except DivergedError as some:
+        for run in some.runs:
+            _note_divergence(folder, run.case, run.recipe, run.error, options)
 
 
 def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: Sequence[int]) -> None:

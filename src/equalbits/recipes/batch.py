@@ -1,4 +1,4 @@
-"""Seeds of one case that are trained at once: what a sweep hands out, here or to another machine."""
+"""What a sweep hands out, here or to another machine: a case and some seeds; trained in turn, or side by side."""
 
 import json
 import time
@@ -92,8 +92,7 @@ def train_side_by_side(
     """Train all seeds of several batches at once on one device; their recipes agree in :func:`beside`.
 
     ``reporters`` hear of the first. While they train they are saved in a file of ``out``, and the same batches go on
-    from it. Runs that diverge do not stop the others: :class:`DivergedError` tells of them when
-    the others are written.
+    from it. Runs that diverge do not stop the others: :class:`DivergedError` tells of them when those are written.
     """
     device, alone = pick_device(device), Place()
     members = [(batch.case, recipe) for batch in batches for recipe in batch.seeded()]

@@ -7,7 +7,8 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,19 +128,34 @@ def sweep(
             batches = [batch for some in missing for group in side_by_side(some, stack) for batch in group]
             train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
             missing = []
-        rows: dict[str, Row] = {}
-        for group in [[], *side_by_side([batch for some in missing for batch in some], stack)]:
-            if group:
-                began, name = time.perf_counter(), "; ".join(batch.name for batch in group)
+        rows = _finished(out, cases, seeds, {}, tell)
+        for group in side_by_side([batch for some in missing for batch in some], stack):
+            with timed(group, tell) as name:
                 train = train_side_by_side if stack > 1 else train_in_turn
                 train(group, out, root=root, device=device, reporters=reporters_for(name))
-                tell(f"{name} done in {time.perf_counter() - began:.1f} s")
-            for case in cases:
-                if case.name not in rows and not missing_of(out, case, seeds):
-                    rows[case.name] = _row(out, case, seeds)
-                    tell(f"{case.name}: {rows[case.name]}")
+            rows = _finished(out, cases, seeds, rows, tell)
         write_ledger(out)
     return [rows[case.name] for case in cases]
+
+
+def _finished(
+    out: Path, cases: Sequence[Case], seeds: Sequence[int], known: Mapping[str, Row], tell: Callable[[str], None]
+) -> dict[str, Row]:
+    """The rows of all cases that are done; those that were not known yet are told."""
+    rows = dict(known)
+    for case in cases:
+        if case.name not in rows and not missing_of(out, case, seeds):
+            rows[case.name] = _row(out, case, seeds)
+            tell(f"{case.name}: {rows[case.name]}")
+    return rows
+
+
+@contextmanager
+def timed(group: Sequence[Batch], tell: Callable[[str], None]) -> Iterator[str]:
+    """Tell how long a group took, once it is done; gives its name."""
+    began, name = time.perf_counter(), "; ".join(batch.name for batch in group)
+    yield name
+    tell(f"{name} done in {time.perf_counter() - began:.1f} s")
 
 
 def missing_of(out: Path, case: Case, seeds: Sequence[int]) -> list[Batch]:
