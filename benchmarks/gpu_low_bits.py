@@ -16,13 +16,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import gpu_step
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
 #: Channels and side of ResNet-18's inner 3×3 convolutions on 32×32 images, and how many of each it has.
 SHAPES = {(64, 32): 4, (128, 16): 3, (256, 8): 3, (512, 4): 3}
-BATCH, INNER = 128, 20
+BATCH = 128
 
 
 def patches(images: Tensor) -> Tensor:
@@ -59,7 +60,7 @@ def ways(channels: int, side: int) -> dict[str, Callable[[], Tensor]]:
 
 
 def replayed(call: Callable[[], Tensor]) -> Callable[[], None]:
-    """The call INNER times as one graph, so that launches cost next to nothing."""
+    """The call, as often as is timed at once, as one graph, so that launches cost next to nothing."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -67,18 +68,9 @@ def replayed(call: Callable[[], Tensor]) -> Callable[[], None]:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(INNER):
+        for _ in range(gpu_step.STEPS):
             call()
     return graph.replay
-
-
-def microseconds(run: Callable[[], None]) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / INNER * 1000
 
 
 def main() -> None:
@@ -96,7 +88,7 @@ def main() -> None:
         times: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(options.rounds):
             for name, run in runs.items():
-                times[name].append(microseconds(run))
+                times[name].append(1000 * gpu_step.milliseconds(run))
         found = {
             name: {
                 "median_us": round(statistics.median(times[name]), 2),

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--set seed={settings['seed']}: give a sweep's seeds as --seeds {settings['seed']}")
     recipe = find_recipe(options.recipe).with_settings(settings)
     if options.stack < 1:
-        raise ValueError(f"--stack {options.stack}: train at least one seed at a time")
+        raise ValueError(f"--stack {options.stack}: train at least one run at a time")
     # What libraries print goes where our own remarks go, so that the rows stay alone.
     with ProgressBar(title=recipe.name, quiet=options.json) as bar, redirect_stdout(sys.stderr):
         try:

@@ -49,7 +49,7 @@ class Options:
 
     ``quick`` takes small nets on the embedded data in place of the paper's setting. ``settings`` are a recipe's, laid
     over the item's own; ``grid`` replaces the values an item goes through, by name, as does a setting of such a name;
-    ``seeds`` its seeds. ``stack`` trains so many seeds at once (0: all that fit, on a GPU; one by one on a CPU).
+    ``seeds`` its seeds. ``stack`` trains so many runs at once (0: all that fit, on a GPU; one by one on a CPU).
     ``ray`` is the address of a cluster to spread runs over; those that are watched while they train stay here.
     """
 
