@@ -3,15 +3,12 @@
 import dataclasses
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
-from equalbits.models import create_model
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet
 from equalbits.training import (
     InterruptedTraining,
@@ -261,59 +258,3 @@ def test_weights_gone_bad_never_reach_the_disk(tmp_path, make_config) -> None:
     tensors, facts = load_checkpoint(tmp_path / "last.safetensors")
     assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
     assert facts["epoch"] * 6 + facts["batch"] == 8
-
-
-AWKWARD = """
-import copy
-import warnings
-import torch
-from torch import nn
-from equalbits.data import Loader, load_dataset
-from equalbits.nn import BinaryLinear
-from equalbits.training import TrainConfig, train
-
-class Asks(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = BinaryLinear(64, 4)
-    def forward(self, images):
-        scores = self.linear(images.flatten(1))
-        return scores if scores.abs().sum().item() >= 0 else -scores  # the host waits: no graph can hold that
-
-loader = Loader(load_dataset("synthetic:1x8x8:4:84", split="train", device="cuda"), batch_size=16, shuffle=True)
-torch.manual_seed(0)
-asks = Asks().cuda()
-plain = train(copy.deepcopy(asks), loader, TrainConfig(epochs=2, speed="plain", precision="bf16"))
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    history = train(asks, loader, TrainConfig(epochs=2))
-for found, expected in zip(history.epochs, plain.epochs):
-    assert abs(found.train.loss - expected.train.loss) < 0.02, (history, plain)
-assert any("cannot be captured" in str(warning.message) for warning in caught), [str(w.message) for w in caught]
-print([record.train.total for record in history.epochs])
-"""
-
-
-def test_auto_goes_on_without_capture_where_the_net_does_not_allow_it() -> None:
-    done = subprocess.run([sys.executable, "-c", AWKWARD], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "[84, 84]", done.stderr
-
-
-@pytest.mark.parametrize("speed", ["compiled", "captured"])
-def test_a_binary_resnet_in_fused_passes_trains_as_a_plain_one(speed: str, make_config) -> None:
-    """Its signs make two runs part in the end, so what differs is held against how far training has come."""
-    runs = []
-    for way in ("plain", speed):
-        torch.manual_seed(0)
-        net = create_model("resnet18", num_classes=4, in_channels=1, image_size=8, width=0.25, input_quantizer="sign")
-        start = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-        history = train(net.cuda(), make_loader(32), make_config(epochs=3, speed=way, precision="fp32"))
-        runs.append((net.state_dict(), [epoch.train.loss for epoch in history.epochs]))
-    (plain, losses), (fused, others) = runs
-    torch.testing.assert_close(losses, others, rtol=0.03, atol=0.03)
-    for name, before in start.items():
-        mine, theirs = plain[name].cpu().double(), fused[name].cpu().double()
-        if "num_batches" in name:
-            assert mine == theirs > 0, name
-        elif "running" in name:
-            assert (mine - theirs).norm() < 0.5 * (mine - before.double()).norm(), name
