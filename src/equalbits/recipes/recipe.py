@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -117,9 +118,9 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
-    """Read ``name=value`` words; a value is TOML where it reads as such, else a plain word.
+    """Read ``name=value`` words; a value is TOML where it reads as such, a number that TOML has not, or a plain word.
 
-    >>> parse_settings(["optimizer.lr=0.05", "model.name=conv4", "schedule.milestones=[10, 20]"])
+    >>> parse_settings(["optimizer.lr=.05", "model.name=conv4", "schedule.milestones=[10, 20]"])
     {'optimizer.lr': 0.05, 'model.name': 'conv4', 'schedule.milestones': [10, 20]}
     """
     settings: dict[str, Any] = {}
@@ -130,8 +131,13 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
         try:
             settings[name.strip()] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            settings[name.strip()] = text.strip()
+            settings[name.strip()] = _number_or_word(text.strip())
     return settings
+
+
+def _number_or_word(text: str) -> float | str:
+    """``.5`` and ``1.`` as numbers."""
+    return float(text) if re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE) else text
 
 
 def _put(table: dict[str, Any], path: str, value: Any) -> None:
