@@ -109,6 +109,13 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
         assert process.wait(timeout=30) == -signal.SIGTERM
 
 
+def test_the_echo_of_a_signal_is_no_second_one() -> None:
+    request = StopRequest()
+    request(signal.SIGTERM, None)
+    request(signal.SIGTERM, None)  # as from timeout, which tells a process and then all of its group
+    assert request.signal_number == signal.SIGTERM
+
+
 def test_torchrun_may_say_it_twice(monkeypatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     request = StopRequest()

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,20 +27,26 @@ class NonFiniteError(ValueError):
     """The loss is no longer a number."""
 
 
+_ONE_REQUEST = 1.0  # seconds within which the same signal again is an echo of the first
+
+
 class StopRequest:
     """Whether, and by which signal, the run was asked to stop."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
+        self.asked_at = -math.inf
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: note the first, die of the second."""
-        if self.signal_number is not None:  # asked twice: do not wait for the step
+        """Handle a signal: note the first, die of the second. ``timeout`` sends one to a process and to its group."""
+        echo = number == self.signal_number and time.monotonic() - self.asked_at < _ONE_REQUEST
+        if self.signal_number is not None and not echo:  # asked twice: do not wait for the step
             if "TORCHELASTIC_RUN_ID" in os.environ:
                 return  # torchrun passes on what the terminal sent already; it kills whoever takes too long
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        self.signal_number = number
+        if not echo:
+            self.signal_number, self.asked_at = number, time.monotonic()
 
 
 @contextmanager
