@@ -104,6 +104,15 @@ def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not list((tmp_path / "stack").glob("stack-*"))
 
 
+def test_what_a_stack_took_counts_the_epochs_of_earlier_calls(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("equalbits.recipes.batch.time.time", lambda: 0.0)  # as if this call had taken no time
+    sweep(own(), tmp_path, vary={}, seeds=[0, 1], stack=2, device="cpu")
+    folder = tmp_path / "own" / "seed1"
+    epochs = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    taken = json.loads((folder / "run.json").read_text())["seconds"]
+    assert taken == round(sum(epoch["seconds"] for epoch in epochs), 2)
+
+
 def test_a_stopped_stack_is_not_gone_on_with_under_other_settings(tmp_path: Path) -> None:
     def stop(record: object) -> None:
         signal.raise_signal(signal.SIGTERM)

@@ -117,9 +117,10 @@ def train_side_by_side(
         )
     except StackError as some:
         histories, errors = some.histories, some.errors
-    seconds = (time.time() - began) / len(seeds)
+    share = (time.time() - began) / len(seeds)
     for (case, recipe), history in zip(members, histories, strict=True):
         if history is not None:
+            seconds = max(share, sum(record.seconds for record in history.epochs))  # where earlier calls began it
             facts = facts_of(recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
             _write(run_folder(out, case, recipe.train.seed), facts, history)
     shared_file.unlink(missing_ok=True)
