@@ -8,55 +8,73 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from equalbits.data.records import STATISTICS
 from equalbits.training import TrainConfig
 from equalbits.training.resume import flat
+from equalbits.training.rules import Within, check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The network by its registered name, its quantizers by theirs (an empty name: none), and its own options."""
+    """The network by its registered name, its quantizers by theirs, and its own options.
 
-    name: str
-    weight_quantizer: str = "bihalf"
-    input_quantizer: str = ""
-    init: str = "torch"
-    options: dict[str, Any] = field(default_factory=dict)
+    - ``name``: the network
+    - ``weight_quantizer``: the method that makes weights binary; its settings follow a colon, as in
+      ``bihalf:p_pos=0.25``
+    - ``input_quantizer``: what makes the inputs of the binary layers binary, too; settings as above
+    - ``init``: how weights start: as torch starts them, or Kaiming normal
+    - ``options``: what this network takes besides, as in ``model.options.width=0.5``
+    """
+
+    name: Annotated[str, "a name of ``equalbits list models``"]
+    weight_quantizer: Annotated[str, "a name of ``equalbits list methods``; empty: none"] = "bihalf"
+    input_quantizer: Annotated[str, "a name of ``equalbits list inputs``; empty: none"] = ""
+    init: Annotated[str, "torch, kaiming"] = "torch"
+    options: Annotated[dict[str, Any], "an option of the network"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """The data set by its name, and how it is cut into batches.
 
-    ``statistics`` names mean and std (empty: the data set's own); ``limit`` trains on so many images only (0: all);
-    ``hold_out`` keeps so many training images back and tests on them, so that settings can be tuned without a look at
-    the test data; ``resize``, ``crop`` and ``workers`` are for image files.
+    - ``name``: the data set; ``synthetic`` may go on with a shape and classes, as in ``synthetic:3x32x32:10``
+    - ``batch_size``: images in a step, shared out among the processes
+    - ``augment``: whether training images are shifted and mirrored at random
+    - ``statistics``: whose mean and std the pixels are normalised with
+    - ``test_batch_size``: images in a batch of the test data; changes no score
+    - ``limit``: train on so many images only (0: all)
+    - ``hold_out``: keep so many training images back and test on them, so that settings can be tuned without a look at
+      the test data
+    - ``resize``: of image files: the side of the square that a file is scaled to
+    - ``crop``: of image files: the side of the part that the net sees, at most ``resize``
+    - ``workers``: of image files: so many processes decode ahead (0: the training process does it)
     """
 
-    name: str
-    batch_size: int = 128
+    name: Annotated[str, "a name of ``equalbits list data``"]
+    batch_size: Annotated[int, Within(at_least=1)] = 128
     augment: bool = True
-    statistics: str = ""
-    test_batch_size: int = 1000
-    limit: int = 0
-    hold_out: int = 0
+    statistics: Annotated[str, f"{', '.join(STATISTICS)}; empty: the data set's own"] = ""
+    test_batch_size: Annotated[int, Within(at_least=1)] = 1000
+    limit: Annotated[int, Within(at_least=0)] = 0
+    hold_out: Annotated[int, Within(at_least=0)] = 0
     resize: int = 256
     crop: int = 224
-    workers: int = 4
+    workers: Annotated[int, Within(at_least=0)] = 4
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "test_batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"data.{name}={getattr(self, name)} must be at least 1")
-        for name in ("limit", "hold_out", "workers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"data.{name}={getattr(self, name)} must be at least 0")
+        check_settings(self, "data.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What to train, by name. ``expected`` is the published score in per cent, ``about`` says where it comes from."""
+    """What to train, by name.
+
+    - ``name``: what the run is called; a file's own name where it says none
+    - ``about``: a line on where the recipe comes from
+    - ``expected``: the published score in per cent, where there is one
+    """
 
     name: str
     about: str = ""

@@ -1,55 +1,60 @@
 """Settings of a training run: frozen, checked at birth, varied by :func:`dataclasses.replace`."""
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
+
+from equalbits.training.rules import OneOf, Within, check_settings
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """How the parameters move. One group: weight decay acts on every parameter, as in the paper's code.
 
-    ``bop`` and ``balanced-bop`` are for nets whose weights are bits (quantizer ``bits``): they flip the bits by
-    ``gamma`` and ``tau``, ``gamma`` following the schedule as ``lr`` does, and SGD trains the real parameters.
+    - ``name``: the optimizer; ``bop`` and ``balanced-bop`` flip the weights of a net whose quantizer is ``bits``, and
+      SGD trains its real parameters
+    - ``lr``: the learning rate at the start, before the schedule lowers it
+    - ``momentum``: the share of the last step that SGD keeps
+    - ``nesterov``: whether SGD looks ahead along its momentum, which must then be above 0
+    - ``weight_decay``: how strongly every parameter is pulled to 0 (``adamw``: apart from the gradient)
+    - ``betas``: the averaging of the gradient and of its square in ``adam`` and ``adamw``
+    - ``gamma``: how quickly Bop's average of the gradient adapts; it follows the schedule as ``lr`` does
+    - ``tau``: how far that average must stand against a bit to flip it
     """
 
-    name: str = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
+    name: Annotated[str, OneOf("sgd", "adam", "adamw", "bop", "balanced-bop")] = "sgd"
+    lr: Annotated[float, Within(above=0)] = 0.1
+    momentum: Annotated[float, Within(at_least=0, below=1)] = 0.9
     nesterov: bool = False
-    weight_decay: float = 1e-4
-    betas: tuple[float, float] = (0.9, 0.999)
-    gamma: float = 1e-4
-    tau: float = 1e-8
+    weight_decay: Annotated[float, Within(at_least=0)] = 1e-4
+    betas: Annotated[tuple[float, float], Within(at_least=0, below=1)] = (0.9, 0.999)
+    gamma: Annotated[float, Within(above=0, at_most=1)] = 1e-4
+    tau: Annotated[float, Within(at_least=0)] = 1e-8
 
     def __post_init__(self) -> None:
-        check_choice("optimizer.name", self.name, ("sgd", "adam", "adamw", "bop", "balanced-bop"))
-        check_range("optimizer.lr", self.lr, above=0)
-        check_range("optimizer.momentum", self.momentum, at_least=0, below=1)
-        check_range("optimizer.weight_decay", self.weight_decay, at_least=0)
-        check_range("optimizer.gamma", self.gamma, above=0, at_most=1)
-        check_range("optimizer.tau", self.tau, at_least=0)
+        check_settings(self, "optimizer.")
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov=true needs optimizer.momentum above 0")
-        for beta in self.betas:
-            check_range("optimizer.betas", beta, at_least=0, below=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How the learning rate goes from its start to its end; ``per`` says whether it moves each epoch or each step."""
+    """How the learning rate goes from its start to its end.
 
-    name: str = "cosine"
-    per: str = "epoch"
+    - ``name``: the curve; ``cosine`` and ``linear`` end near 0, ``step`` falls at the milestones
+    - ``per``: whether it moves each epoch or each step
+    - ``milestones``: after how many epochs, in rising order, ``step`` multiplies the rate by ``factor``
+    - ``factor``: what ``step`` multiplies the rate by
+    - ``warmup_epochs``: so many epochs, fewer than all, in which the rate first rises to its start
+    """
+
+    name: Annotated[str, OneOf("cosine", "linear", "step", "constant")] = "cosine"
+    per: Annotated[str, OneOf("epoch", "step")] = "epoch"
     milestones: tuple[int, ...] = ()
-    factor: float = 0.1
-    warmup_epochs: int = 0
+    factor: Annotated[float, Within(above=0)] = 0.1
+    warmup_epochs: Annotated[int, Within(at_least=0)] = 0
 
     def __post_init__(self) -> None:
-        check_choice("schedule.name", self.name, ("cosine", "linear", "step", "constant"))
-        check_choice("schedule.per", self.per, ("epoch", "step"))
-        check_range("schedule.factor", self.factor, above=0)
-        check_range("schedule.warmup_epochs", self.warmup_epochs, at_least=0)
+        check_settings(self, "schedule.")
         if self.name == "step" and not self.milestones:
             raise ValueError("schedule.name='step' needs schedule.milestones, as in [150, 250, 320]")
         if list(self.milestones) != sorted(set(self.milestones)):
@@ -60,19 +65,20 @@ class ScheduleConfig:
 class DistillConfig:
     """How much a teacher counts: the loss is ``(1 − weight) · labels + weight · teacher's soft labels``.
 
-    ``attention`` adds that many times the distance between the attention maps of the paired ``layers``, as
-    Real-to-Binary does.
+    - ``weight``: the share of the loss that is the teacher's; above 0 it needs a teacher (``--teacher``)
+    - ``temperature``: what both nets' logits are divided by before they are compared; higher is softer
+    - ``attention``: adds so many times the distance between the attention maps of the paired layers, as
+      Real-to-Binary does; above 0 it needs a teacher and ``layers``
+    - ``layers``: the names of the layers to pair, which both nets have
     """
 
-    weight: float = 0.0
-    temperature: float = 1.0
-    attention: float = 0.0
+    weight: Annotated[float, Within(at_least=0, at_most=1)] = 0.0
+    temperature: Annotated[float, Within(above=0)] = 1.0
+    attention: Annotated[float, Within(at_least=0)] = 0.0
     layers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_range("distill.weight", self.weight, at_least=0, at_most=1)
-        check_range("distill.temperature", self.temperature, above=0)
-        check_range("distill.attention", self.attention, at_least=0)
+        check_settings(self, "distill.")
         if self.attention > 0 and not self.layers:
             raise ValueError("distill.attention needs distill.layers, the names of the layers to match")
 
@@ -86,10 +92,18 @@ class DistillConfig:
 class TrainConfig:
     """All that :func:`train` needs to know beside the model and the batches.
 
-    ``precision`` is ``fp32``, ``tf32`` or ``bf16``; ``speed`` is ``plain`` (torch as it comes), ``compiled``
-    (torch.compile), ``captured`` (compiled, and each step one CUDA graph) or ``recorded`` (each step one CUDA graph,
-    nothing compiled: slower steps, but they begin at once). ``auto`` takes bf16 and the fastest that works on a GPU,
-    fp32 and plain on a CPU.
+    - ``epochs``: how often every training image is seen
+    - ``seed``: what the start, the order of the images, their augmentation and dropout hang on
+    - ``precision``: what the net computes in; ``auto`` is bf16 on a GPU and fp32 on a CPU
+    - ``speed``: how a step runs: ``plain`` (torch as it comes), ``compiled`` (torch.compile), ``captured`` (compiled,
+      and one CUDA graph) or ``recorded`` (one CUDA graph, nothing compiled: slower steps that begin at once); ``auto``
+      is the fastest that works on a GPU and plain on a CPU
+    - ``label_smoothing``: the share of each label that is spread evenly over all classes
+    - ``clip_norm``: the most the norm of all gradients together may be before a step (0: no limit)
+    - ``accumulate``: in so many parts a batch is worked through, to save memory; the step is still one
+    - ``sync_batch_norm``: whether batch norm averages over the processes, too; needs GPUs
+    - ``evaluate_every``: the test data is scored every so many epochs, and after the last
+    - ``checkpoint_seconds``: so many seconds at least lie between two checkpoints
 
     >>> TrainConfig(epochs=0)
     Traceback (most recent call last):
@@ -97,30 +111,22 @@ class TrainConfig:
     ValueError: epochs=0 must be at least 1
     """
 
-    epochs: int
+    epochs: Annotated[int, Within(at_least=1)]
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
-    seed: int = 0
-    precision: str = "auto"
-    speed: str = "auto"
-    label_smoothing: float = 0.0
-    clip_norm: float = 0.0
-    accumulate: int = 1
+    seed: Annotated[int, Within(at_least=0, below=2**63)] = 0
+    precision: Annotated[str, OneOf("auto", "fp32", "tf32", "bf16")] = "auto"
+    speed: Annotated[str, OneOf("auto", "plain", "compiled", "captured", "recorded")] = "auto"
+    label_smoothing: Annotated[float, Within(at_least=0, below=1)] = 0.0
+    clip_norm: Annotated[float, Within(at_least=0)] = 0.0
+    accumulate: Annotated[int, Within(at_least=1)] = 1
     sync_batch_norm: bool = False
-    evaluate_every: int = 1
-    checkpoint_seconds: float = 60.0
+    evaluate_every: Annotated[int, Within(at_least=1)] = 1
+    checkpoint_seconds: Annotated[float, Within(at_least=0)] = 60.0
 
     def __post_init__(self) -> None:
-        check_range("epochs", self.epochs, at_least=1)
-        check_range("seed", self.seed, at_least=0, below=2**63)
-        check_choice("precision", self.precision, ("auto", "fp32", "tf32", "bf16"))
-        check_choice("speed", self.speed, ("auto", "plain", "compiled", "captured", "recorded"))
-        check_range("label_smoothing", self.label_smoothing, at_least=0, below=1)
-        check_range("clip_norm", self.clip_norm, at_least=0)
-        check_range("accumulate", self.accumulate, at_least=1)
-        check_range("evaluate_every", self.evaluate_every, at_least=1)
-        check_range("checkpoint_seconds", self.checkpoint_seconds, at_least=0)
+        check_settings(self)
         if self.schedule.warmup_epochs >= self.epochs and self.schedule.warmup_epochs > 0:
             raise ValueError(
                 f"schedule.warmup_epochs={self.schedule.warmup_epochs} leaves nothing of {self.epochs} epochs"
@@ -140,23 +146,3 @@ class TrainConfig:
             precision=("bf16" if on_gpu else "fp32") if self.precision == "auto" else self.precision,
             speed=fastest if self.speed == "auto" else self.speed,
         )
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a word that is not among the choices."""
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(choices)}")
-
-
-def check_range(name: str, value: float, **bounds: float) -> None:
-    """Refuse a number outside its bounds: ``above``, ``at_least``, ``below``, ``at_most``."""
-    holds: dict[str, Any] = {
-        "above": lambda bound: value > bound,
-        "at_least": lambda bound: value >= bound,
-        "below": lambda bound: value < bound,
-        "at_most": lambda bound: value <= bound,
-    }
-    if math.isfinite(value) and all(holds[rule](bound) for rule, bound in bounds.items()):
-        return
-    rules = " and ".join(f"{rule.replace('_', ' ')} {bound:g}" for rule, bound in bounds.items())
-    raise ValueError(f"{name}={value} must be {rules}")
