@@ -30,6 +30,13 @@ class BoxRandoms(NamedTuple):
     flips: Tensor
 
 
+class Squares(NamedTuple):
+    """The random choices of a batch of erased squares: the pixel each is centred on, int64 ``rows`` and ``columns``."""
+
+    rows: Tensor
+    columns: Tensor
+
+
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Turn pixels 0 to 255 into float32 of about zero mean and unit variance in each channel.
 
@@ -86,6 +93,25 @@ def window(
 
 def _within(places: Tensor, length: int) -> Tensor:
     return (places >= 0) & (places < length)
+
+
+def erase_squares(images: Tensor, squares: Squares, *, side: int) -> Tensor:
+    """Set a square of ``side`` pixels in each normalised image to 0, the mean; what crosses the border is cut off.
+
+    This is the cutout of DeVries and Taylor (2017, arXiv:1708.04552). A square of even side has one row and one column
+    more before its centre than behind it, as in their code.
+
+    >>> corner = Squares(rows=torch.tensor([0]), columns=torch.tensor([3]))
+    >>> erase_squares(torch.ones(1, 1, 3, 4), corner, side=3)
+    tensor([[[[1., 1., 0., 0.],
+              [1., 1., 0., 0.],
+              [1., 1., 1., 1.]]]])
+    """
+    height, width = images.shape[-2:]
+    rows = torch.arange(height, device=images.device) - (squares.rows[:, None] - side // 2)  # (image, row)
+    columns = torch.arange(width, device=images.device) - (squares.columns[:, None] - side // 2)  # (image, column)
+    inside = _within(rows, side)[:, :, None] & _within(columns, side)[:, None, :]  # (image, row, column)
+    return images.masked_fill(inside[:, None], 0.0)
 
 
 def centre_crop(images: Tensor, mean: Tensor, std: Tensor, *, size: int) -> Tensor:

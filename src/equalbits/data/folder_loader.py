@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from equalbits.data.augment import BoxRandoms, Randoms, centre_crop, random_crop, resized_crop
+from equalbits.data.augment import (
+    BoxRandoms,
+    Randoms,
+    Squares,
+    centre_crop,
+    erase_squares,
+    random_crop,
+    resized_crop,
+)
 from equalbits.data.folder import Decoding, decode_image
-from equalbits.data.loader import check_fixed, check_start
+from equalbits.data.loader import check_erase, check_fixed, check_start
 from equalbits.data.plan import Plan
 from equalbits.data.records import DataError, FolderDataset
 from equalbits.extras import with_extra
@@ -35,6 +43,7 @@ class FolderLoader:
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
+        erase: int = 0,
         decoding: Decoding | None = None,
         workers: int = 4,
     ) -> None:
@@ -45,6 +54,8 @@ class FolderLoader:
         self.dataset = dataset
         self.augment = augment
         self.decoding = decoding or Decoding()
+        check_erase(erase, augment=augment, side=self.decoding.crop)
+        self.erase = erase
         self.plan = Plan(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
         self.mean = torch.tensor(dataset.mean, device=dataset.device)
         self.std = torch.tensor(dataset.std, device=dataset.device)
@@ -63,15 +74,23 @@ class FolderLoader:
         """The images of an epoch, int64 (batch, image) on the CPU; a smaller last batch ends in repeats."""
         return self.plan.permutation(epoch)
 
-    def randoms(self, epoch: int) -> Randoms | BoxRandoms | None:
-        """The random choices of an epoch, each (batch, image, ...) on the device; None without augmentation."""
+    def randoms(self, epoch: int) -> tuple[Tensor, ...] | None:
+        """The random choices of an epoch, each (batch, image, ...) on the device; None without augmentation.
+
+        They are a :class:`Randoms` or :class:`BoxRandoms`; with ``erase`` the values of :class:`Squares` follow.
+        """
         if not self.augment:
             return None
-        device = self.dataset.device
+        device, size = self.dataset.device, self.decoding.crop
+        drawn: Randoms | BoxRandoms
         if self.decoding.random == "resized-crop":
-            return BoxRandoms(*(values.to(device) for values in self.plan.boxes(epoch)))
-        offsets = self.decoding.resize - self.decoding.crop + 1
-        return Randoms(*(values.to(device) for values in self.plan.windows(epoch, offsets=offsets)))
+            drawn = BoxRandoms(*(values.to(device) for values in self.plan.boxes(epoch)))
+        else:
+            windows = self.plan.windows(epoch, offsets=self.decoding.resize - size + 1)
+            drawn = Randoms(*(values.to(device) for values in windows))
+        if not self.erase:
+            return drawn
+        return (*drawn, *(values.to(device) for values in self.plan.squares(epoch, size=(size, size))))
 
     def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over (images, labels) of one epoch, from ``start_batch`` on; it ends any earlier iteration."""
@@ -79,7 +98,7 @@ class FolderLoader:
         return self._batches(self.permutation(number), self.randoms(number), start_batch)
 
     def _batches(
-        self, order: Tensor, randoms: Randoms | BoxRandoms | None, start: int
+        self, order: Tensor, randoms: tuple[Tensor, ...] | None, start: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
         rows = [order[batch, :size] for batch, size in enumerate(self.sizes)]
         mine = self._queue.fill([[self.dataset.paths[index] for index in row.tolist()] for row in rows[start:]])
@@ -91,14 +110,16 @@ class FolderLoader:
             yield images, self.dataset.labels[rows[batch]].to(device, non_blocking=True)
             self._queue.check(mine)
 
-    def _finish(self, pictures: Tensor, randoms: Randoms | BoxRandoms | None, batch: int) -> Tensor:
+    def _finish(self, pictures: Tensor, randoms: tuple[Tensor, ...] | None, batch: int) -> Tensor:
         size = self.decoding.crop
         if randoms is None:
             return centre_crop(pictures, self.mean, self.std, size=size)
-        row = (values[batch, : len(pictures)] for values in randoms)
-        if isinstance(randoms, BoxRandoms):
-            return resized_crop(pictures, BoxRandoms(*row), self.mean, self.std, size=size)
-        return random_crop(pictures, Randoms(*row), self.mean, self.std, size=size)
+        row = [values[batch, : len(pictures)] for values in randoms]
+        if self.decoding.random == "resized-crop":
+            images = resized_crop(pictures, BoxRandoms(*row[:2]), self.mean, self.std, size=size)
+        else:
+            images = random_crop(pictures, Randoms(*row[:3]), self.mean, self.std, size=size)
+        return erase_squares(images, Squares(*row[-2:]), side=self.erase) if self.erase else images
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate once over data in fixed order, as an evaluation does."""

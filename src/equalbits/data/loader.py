@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from equalbits.data.augment import PADDING, Randoms, make_batch
+from equalbits.data.augment import PADDING, Randoms, Squares, erase_squares, make_batch
 from equalbits.data.plan import Plan
 from equalbits.data.records import DataError, Dataset
 
@@ -18,7 +18,8 @@ class Loader:
     What a batch holds depends on the seed, the epoch's number and the batch's number alone. So a run can go on in the
     middle of an epoch with ``epoch(number, start_batch=...)`` and see the same bits, and ``world_size`` processes of
     ``batch_size`` images each see together what one process with ``world_size * batch_size`` sees.
-    Without ``drop_last`` every image is seen exactly once an epoch over all ranks.
+    Without ``drop_last`` every image is seen exactly once an epoch over all ranks. ``erase`` is the side of a square
+    that each augmented image loses, at a place of its own (0: none).
 
     >>> from equalbits.data import load_dataset
     >>> dataset = load_dataset("synthetic:3x8x8:10:100", split="train")
@@ -30,7 +31,7 @@ class Loader:
     (torch.float32, (32, 3, 8, 8))
 
     A captured training step does without the iteration. It holds ``images = dataset.images``, the whole epoch's
-    ``permutation`` and ``randoms`` and a step counter on the device, and calls :func:`make_batch` with their rows.
+    ``permutation`` and ``randoms`` and a step counter on the device, and calls :meth:`pick` with their rows.
     """
 
     def __init__(
@@ -44,9 +45,12 @@ class Loader:
         rank: int = 0,
         world_size: int = 1,
         drop_last: bool = False,
+        erase: int = 0,
     ) -> None:
+        check_erase(erase, augment=augment, side=max(dataset.images.shape[-2:]))
         self.dataset = dataset
         self.augment = augment
+        self.erase = erase
         self.plan = Plan(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
         self.mean = torch.tensor(dataset.mean, device=dataset.device)
         self.std = torch.tensor(dataset.std, device=dataset.device)
@@ -72,19 +76,28 @@ class Loader:
         """
         return self.plan.permutation(epoch).to(self.dataset.device)
 
-    def randoms(self, epoch: int) -> Randoms | None:
-        """The random choices of an epoch, each (batch, image) on the device; None without augmentation."""
+    def randoms(self, epoch: int) -> tuple[Tensor, ...] | None:
+        """The random choices of an epoch, each (batch, image) on the device; None without augmentation.
+
+        They are a :class:`Randoms`; with ``erase`` the values of :class:`Squares` follow its own.
+        """
         if not self.augment:
             return None
-        drawn = self.plan.windows(epoch, offsets=2 * PADDING + 1)
-        return Randoms(*(values.to(self.dataset.device) for values in drawn))
+        device = self.dataset.device
+        drawn = Randoms(*(values.to(device) for values in self.plan.windows(epoch, offsets=2 * PADDING + 1)))
+        if not self.erase:
+            return drawn
+        height, width = self.dataset.images.shape[-2:]
+        return (*drawn, *(values.to(device) for values in self.plan.squares(epoch, size=(height, width))))
 
     def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over (images, labels) of one epoch, from ``start_batch`` on."""
         check_start(start_batch, len(self))
         return self._batches(self.permutation(number), self.randoms(number), start_batch)
 
-    def _batches(self, order: Tensor, randoms: Randoms | None, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(
+        self, order: Tensor, randoms: tuple[Tensor, ...] | None, start: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in range(start, len(self)):
             size = self.sizes[batch]
             indices = order[batch, :size]
@@ -92,8 +105,11 @@ class Loader:
 
     def pick(self, indices: Tensor, randoms: Sequence[Tensor] | None) -> tuple[Tensor, Tensor]:
         """The batch of these images with these random choices, made on the device alone, as a captured step needs."""
-        chosen = Randoms(*randoms) if randoms is not None else None
-        return make_batch(self.dataset.images, indices, chosen, self.mean, self.std), self.dataset.labels[indices]
+        chosen = Randoms(*randoms[:3]) if randoms is not None else None
+        images = make_batch(self.dataset.images, indices, chosen, self.mean, self.std)
+        if randoms is not None and self.erase:
+            images = erase_squares(images, Squares(*randoms[3:]), side=self.erase)
+        return images, self.dataset.labels[indices]
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate once over data in fixed order, as an evaluation does."""
@@ -105,6 +121,14 @@ def check_start(start_batch: int, batches: int) -> None:
     """Refuse to begin an epoch behind its end."""
     if not 0 <= start_batch <= batches:
         raise DataError(f"start_batch={start_batch} must be 0 to {batches}, the number of batches in an epoch")
+
+
+def check_erase(erase: int, *, augment: bool, side: int) -> None:
+    """Refuse to erase squares that are none, that no image has room for, or outside augmentation."""
+    if not 0 <= erase <= 2 * side:
+        raise DataError(f"erase={erase} must be 0 to {2 * side}, twice the side of the images; 0 erases nothing")
+    if erase and not augment:
+        raise DataError(f"erase={erase} is a part of augmentation: use augment=True with it, or erase=0")
 
 
 def check_fixed(plan: Plan, *, augment: bool) -> None:

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from equalbits.data.augment import BoxRandoms, Randoms
+from equalbits.data.augment import BoxRandoms, Randoms, Squares
 from equalbits.data.records import DataError
 
 _TRIES = 10  # boxes drawn for one image before the whole of it is taken
@@ -99,6 +99,15 @@ class Plan:
         dx, dy = torch.randint(offsets, (2, self.count), generator=generator)
         flips = torch.rand(self.count, generator=generator) < 0.5
         return Randoms(dx[self.places], dy[self.places], flips[self.places])
+
+    def squares(self, epoch: int, *, size: tuple[int, int]) -> Squares:
+        """A pixel of an image of ``size`` (height, width), all alike likely, for each of this rank's places.
+
+        Drawn apart from the windows and boxes, which are the same with and without.
+        """
+        generator = self.generator(epoch, "squares")
+        rows, columns = (torch.randint(length, (self.count,), generator=generator) for length in size)
+        return Squares(rows[self.places], columns[self.places])
 
     def boxes(
         self, epoch: int, *, area: tuple[float, float] = (0.08, 1.0), aspect: tuple[float, float] = (3 / 4, 4 / 3)
