@@ -6,7 +6,7 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import Claim, Item, Options, get_item, list_items, reproduce
-from equalbits.paper.claims import above, near
+from equalbits.paper.claims import above, beyond, near
 
 
 def counting_item(calls):
@@ -99,10 +99,19 @@ def test_a_case_that_diverged_loses_to_one_that_did_not():
     assert near("", lost, 80.0, 0.5).agrees is False
 
 
-def test_near_means_within_the_published_spread():
+def test_near_means_within_three_tenths_of_a_point_to_the_printed_digits():
     assert near("", _case(801, 803), 80.0, 0.5).agrees is True
     assert near("", _case(801, 803), 80.0, 0.5).difference == pytest.approx(0.2)
-    assert near("", _case(811, 813), 80.0, 0.5).agrees is False
+    assert near("", _case(802, 804), 80.0, 0.1).agrees is True  # 80.3 - 80.0 is a little more than 0.3 in binary
+    assert near("", _case(797, 797), 80.0, 0.1).agrees is True
+    assert near("", _case(803, 804), 80.0, 0.5).agrees is False
+
+
+def test_beyond_means_above_by_so_much_or_more():
+    assert beyond("", _case(809, 811), 80.0, 0.5, by=1.0).agrees is True
+    assert beyond("", _case(809, 810), 80.0, 0.5, by=1.0).agrees is False
+    assert beyond("", _case(950), 80.0, 0.5, by=1.0).agrees is None
+    assert beyond("", {"runs": [{"last": None}]}, 80.0, 0.5, by=1.0).agrees is False
 
 
 def test_the_command_prints_rows_and_a_wrong_item_names_the_nearest(tmp_path, capsys):

@@ -33,8 +33,9 @@ def house(tmp_path, monkeypatch):
     """A copy of the pages and of what they are drawn from, to work in."""
     for name in ("results", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    for path in [*tmp_path.glob("results/fig*.json"), *tmp_path.glob("results/tab*.json")]:
-        path.unlink()
+    for name in ("results/fig*.json", "results/tab*.json", "docs/tab*.png"):
+        for path in tmp_path.glob(name):
+            path.unlink()
     shutil.copy(ROOT / "README.md", tmp_path)
     for path in tmp_path.rglob("*"):
         path.chmod(0o755)
@@ -78,7 +79,7 @@ def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, house):
     published = TABLE_2["conv2", "bihalf"]
     ours = f"{statistics.fmean(scores):.2f} ± {statistics.stdev(scores):.2f} %"
     gap = f"{statistics.fmean(scores) - published.mean:+.2f}".replace("-", "−")
-    assert f"| Conv2, Bi-half | 79.25 ± 0.28 % | {ours} | {gap} | no | the paper's ± 0.28 | 5 |" in section
+    assert f"| Conv2, Bi-half | 79.25 ± 0.28 % | {ours} | {gap} | no | 0.3 points | 5 |" in section
     assert "](tab2.png)" in section and (house / "docs" / "tab2.png").exists()
     assert f"15 nets in {kept['seconds']:.1f} s of one {kept['device']}; equalbits" in section
     assert "by `equalbits reproduce tab2 --data DIR --set epochs=2 " in section and "--set nets=conv2 " in section
@@ -96,21 +97,27 @@ def test_what_lacks_is_said_in_the_section_and_in_the_list(part, house):
     assert "quantizer" not in row  # one reading of IR-Net is enough
 
 
-def test_older_tables_stay_as_they_were(part, house):
-    before = results_page(house / "results").partition("\n## Conv nets on CIFAR-10")[2]
-    readme = (house / "README.md").read_text()
+def test_the_readme_shows_table_2_and_the_rest_stays_as_it_was(part, house):
+    before = results_page(house / "results").partition("\n## Speed of training")[2]
     assert main(["--take", str(part)]) == 0
-    assert before and (house / "docs" / "results.md").read_text().partition("\n## Conv nets on CIFAR-10")[2] == before
-    assert (house / "README.md").read_text() == readme
+    assert before and (house / "docs" / "results.md").read_text().partition("\n## Speed of training")[2] == before
+    readme = (house / "README.md").read_text()
+    (row,) = (line for line in readme.splitlines() if line.startswith("| Conv2 |"))
+    cells = row.split(" | ")
+    assert cells[3:5] == ["78.32 ± 0.25", "–"]  # this reading of IR-Net is not the one shown
+    assert cells[5] == "79.25 ± 0.28" and cells[6].count(" ± ") == 1
 
 
-def test_every_item_is_shown_or_listed_with_its_data(house):
+def test_every_item_is_shown_or_listed_with_its_data(part, house):
     page = outcomes(house / "results")
     assert all(row_of(page, name) for name in list_items())
     assert "| ImageNet; waits for ImageNet, which no run has had yet |" in row_of(page, "tab3")
-    assert "| CIFAR-10 and CIFAR-100; waits for CIFAR-100, which no run has had yet |" in row_of(page, "fig5")
-    assert "| CIFAR-10 |" in row_of(page, "fig3")  # older sweeps have had it
+    assert "; waits for CIFAR-10 and CIFAR-100, which no run has had yet |" in row_of(page, "fig5")
     assert "| none | `equalbits reproduce fig6 --out runs/fig6` |" in row_of(page, "fig6")
+    assert main(["--take", str(part)]) == 0
+    page = outcomes(house / "results")
+    assert "| CIFAR-10 |" in row_of(page, "fig3")
+    assert "| CIFAR-10 and CIFAR-100; waits for CIFAR-100, which no run has had yet |" in row_of(page, "fig5")
 
 
 def test_a_whole_item_is_not_listed_as_lacking(house):

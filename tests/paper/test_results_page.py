@@ -33,20 +33,15 @@ def test_the_readme_shows_the_rows_of_the_ledgers():
     assert with_table(readme, readme_table(ROOT / "results")) == readme
 
 
-@pytest.mark.parametrize("net", ["conv2", "conv4"])
+@pytest.mark.parametrize("net", ["conv2", "conv4", "conv6", "conv8"])
 @pytest.mark.parametrize("method", ["sign", "bihalf"])
 def test_the_papers_numbers_are_met_with_torchs_start_and_five_seeds(net, method):
-    ledger = json.loads((ROOT / "results" / f"cifar10-{net}.json").read_text())
-    (case,) = (
-        case
-        for case in ledger["cases"]
-        if case["settings"] == {"model.weight_quantizer": method, "model.init": "torch"}
-    )
+    cases = json.loads((ROOT / "results" / "tab2.json").read_text())["measured"]["nets"][net]
+    (case,) = (case for case in cases if case["settings"] == {"model.weight_quantizer": method})
     assert [run["seed"] for run in case["runs"]] == [0, 1, 2, 3, 4]
-    assert {run["last"]["total"] for run in case["runs"]} == {10_000}
-    mean = statistics.fmean(run["last"]["correct"] / 100 for run in case["runs"])
-    published = TABLE_2[net, method]
-    assert abs(mean - published.mean) <= published.spread
+    assert {run["last"]["test"]["total"] for run in case["runs"]} == {10_000}
+    mean = statistics.fmean(run["last"]["test"]["correct"] / 100 for run in case["runs"])
+    assert round(abs(mean - TABLE_2[net, method].mean), 2) <= 0.3
 
 
 def test_a_ledger_says_once_what_all_runs_share(tmp_path):

@@ -11,6 +11,10 @@ from typing import Any
 from equalbits.training.checkpoint import write_atomically
 
 _WORDS = {True: "yes", False: "no", None: "not decided"}
+_ONE_SEED = "one seed each decides nothing"
+
+#: Points between two means of five seeds that chance explains: two standard errors where each has a ± of 0.25.
+NEAR = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,7 @@ def as_score(values: Sequence[float]) -> str:
 
 
 def near(claim: str, case: Mapping[str, Any], mean: float, spread: float) -> Claim:
-    """Ours against a published mean: agrees when nearer than the published ±."""
+    """Ours against a published mean: agrees when they differ by no more than :data:`NEAR`, to the printed digits."""
     ours = accuracies(case)
     gap = statistics.fmean(ours) - mean if ours else None
     return Claim(
@@ -76,8 +80,23 @@ def near(claim: str, case: Mapping[str, Any], mean: float, spread: float) -> Cla
         paper=f"{mean:.2f} ± {spread:.2f} %",
         ours=as_score(ours),
         difference=gap,
-        agrees=gap is not None and abs(gap) <= spread,
-        within=f"the paper's ± {spread:.2f}",
+        agrees=gap is not None and round(abs(gap), 2) <= NEAR,
+        within=f"{NEAR} points",
+        n=len(ours),
+    )
+
+
+def beyond(claim: str, case: Mapping[str, Any], mean: float, spread: float, *, by: float) -> Claim:
+    """Ours above a published mean by so many points or more; with one seed that decides nothing."""
+    ours = accuracies(case)
+    gap = statistics.fmean(ours) - mean if ours else None
+    return Claim(
+        claim=claim,
+        paper=f"{mean:.2f} ± {spread:.2f} %",
+        ours=as_score(ours),
+        difference=gap,
+        agrees=None if len(ours) == 1 else gap is not None and round(gap, 2) >= by,
+        within=f"{by:g} point{'' if by == 1 else 's'} above, or more" if len(ours) != 1 else _ONE_SEED,
         n=len(ours),
     )
 
@@ -108,7 +127,7 @@ def decided(verdict: bool, *, by_more: bool, n: int) -> bool | None:
 
 def two_errors_in_words(margin: float, n: int) -> str:
     """What a gap was held against."""
-    return f"two standard errors, {margin:.2f} points" if n > 1 else "one seed each decides nothing"
+    return f"two standard errors, {margin:.2f} points" if n > 1 else _ONE_SEED
 
 
 def two_errors(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

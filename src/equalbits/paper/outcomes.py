@@ -34,16 +34,10 @@ _DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 def outcomes(folder: Path) -> str:
     """Sections of the items taken into ``folder``, and the list of those that lack something."""
     taken = {name: json.loads(path.read_text()) for name in list_items() if (path := folder / f"{name}.json").exists()}
-    seen = {data for kept in taken.values() for data in kept["trained"].get("data", [])} | _swept(folder)
+    seen = {data for kept in taken.values() for data in kept["trained"].get("data", [])}
     rows = [_row(get_item(name), taken.get(name), seen) for name in list_items()]
     not_yet = _NOT_YET + "".join(rows) if any(rows) else ""
     return _HEAD + "".join(_section(get_item(name), kept) for name, kept in taken.items()) + not_yet
-
-
-def _swept(folder: Path) -> set[str]:
-    """The data sets of the ledgers of sweeps."""
-    ledgers = (json.loads(path.read_text()) for path in folder.glob("*.json"))
-    return {ledger["settings"]["data.name"] for ledger in ledgers if "data.name" in ledger.get("settings", {})}
 
 
 def lacks(item: Item, kept: Mapping[str, Any]) -> list[str]:

@@ -28,7 +28,7 @@ _TABLE_2 = {
 }
 
 # IR-Net's rule on nets without batch norm is not said: these of ours stand for it, each by itself.
-_ROWS = {"irnet-stable": "irnet", "irnet-identity": "irnet"}
+_ROWS = {"irnet-stable": "irnet", "irnet-identity": "irnet", "irnet-through": "irnet"}
 
 #: Table 2 by net and method of ours.
 TABLE_2 = MappingProxyType(

@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equalbits.paper.claims import accuracies, as_score
 from equalbits.paper.compare_report import markdown
+from equalbits.paper.drawing import name_of
 from equalbits.paper.keep import take
 from equalbits.paper.outcomes import outcomes
 from equalbits.paper.published import TABLE_2
+from equalbits.paper.tab2_convnets import COMPARED, by_method
 from equalbits.recipes.compare import Comparison
 
 _MARKER = "<!-- drawn by python -m equalbits.paper.results_page -->"
@@ -20,7 +23,7 @@ _HEAD = """# Results
 
 Drawn from the ledgers in `results/` by `python -m equalbits.paper.results_page`; every number was measured.
 A score is the share of all test images that the model of the **last** epoch gets right, mean ± sample standard
-deviation over seeds. The best epoch, picked by the test images themselves and so flattering, stands beside it.
+deviation over seeds.
 """
 
 _ALT = "accuracy, entropy, flips, exact filters, seconds and packed size of every method"
@@ -30,8 +33,8 @@ _MEMORY = """
 
 The peak that torch allocates while it trains a CIFAR ResNet-18 (`benchmarks/training_memory.py`). The net with binary
 weights *and* activations takes more than the real one: a sign in front of each convolution keeps its output and the
-mask of its gradient besides, and its blocks add a PReLU. Binary weights alone cost nothing. Measured before norm, PReLU
-and sign became one operation that keeps a bit for each output.
+mask of its gradient besides, and its blocks add a PReLU. Captured, most of that is gone: norm, PReLU and sign are one
+operation then, which keeps a bit for each output. Binary weights alone cost nothing.
 """
 
 _STEP = """
@@ -40,6 +43,13 @@ _STEP = """
 Milliseconds for one optimizer step, batch 128, 32×32 images, median of interleaved rounds (`benchmarks/gpu_step.py`).
 *Real* is the same net in full precision, made to run the same way. The *released way* is re-created in our own words
 from what the authors' code does; what it takes hangs on the host's processor too.
+"""
+
+_LOW_BITS = """
+Would 8-bit products of ±1 with ±1 pay? Microseconds for one layer's forward pass in a binary ResNet-18, batch {batch}
+(`benchmarks/gpu_low_bits.py`). torch has 8-bit matrix products and no 8-bit convolutions, so the patches must be laid
+out first. With that the bfloat16 convolution, which training uses, is the quicker one on {won} of {layers}
+layers; {exact}.
 """
 
 _RANKING = """
@@ -56,20 +66,10 @@ first column is the median with its quartiles; the others say how many times as 
 is one run; the runs of one kind show how far such a machine lets them be repeated.
 """
 
-_TABLE_2 = """
-## Conv nets on CIFAR-10 (the paper's table 2)
-
-The paper's recipe: 100 epochs, batch 128, SGD with momentum 0.9, learning rate 0.1 with cosine decay, weight decay
-1e-4, all layers binary. `torch` is PyTorch's own initialisation, which the released code uses; `kaiming` is the Kaiming
-normal that the paper's text names. The published numbers are met with the first and missed with the second, for
-both methods: its latents are 2.4 times as large, so each step crosses fewer ranks.
-"""
-
 
 def results_page(folder: Path) -> str:
     """The page, from the items and the ledgers in ``folder``."""
-    tables = _TABLE_2 + "".join(_section(ledger) for ledger in _ledgers(folder))
-    return _HEAD + outcomes(folder) + tables + _speed(folder) + _memory(folder)
+    return _HEAD + outcomes(folder) + _speed(folder) + _memory(folder)
 
 
 def comparison_page(folder: Path) -> str:
@@ -83,17 +83,18 @@ def comparison_page(folder: Path) -> str:
 
 
 def readme_table(folder: Path) -> str:
-    """The few rows that the README shows: each net and method with torch's own start, against the paper."""
-    lines = ["| | paper | equalbits |", "|---|---|---|"]
-    for ledger in _ledgers(folder):
-        net = ledger["recipe"].removeprefix("cifar10-")
-        for case in ledger["cases"]:
-            method = case["settings"]["model.weight_quantizer"]
-            if case["settings"]["model.init"] != "torch" or (net, method) not in TABLE_2:
-                continue
-            last, published = _accuracies(case["runs"], "last"), TABLE_2[net, method]
-            ours = f"{statistics.fmean(last):.2f} ± {statistics.stdev(last):.2f}"
-            lines.append(f"| {net.capitalize()}, {method} | {published.mean:.2f} ± {published.spread:.2f} | {ours} |")
+    """What the README shows: a row for each net, and one with tuned settings where that was measured."""
+    head = [f"{name_of(method)}, paper | equalbits" for method in COMPARED]
+    lines = [f"| | {' | '.join(head)} |", f"|---|{'---|' * 2 * len(COMPARED)}"]
+    for name, words in (("tab2", ""), ("tab2-tuned", ", tuned")):
+        path = folder / f"{name}.json"
+        nets = json.loads(path.read_text())["measured"]["nets"] if path.exists() else {}
+        for net, cases in nets.items():
+            methods = by_method(cases)
+            scores = {method: as_score(accuracies(case)).removesuffix(" %") for method, case in methods.items()}
+            papers = {method: TABLE_2[net, method] for method in COMPARED}
+            cells = [f"{paper.mean:.2f} ± {paper.spread:.2f} | {scores.get(of, '–')}" for of, paper in papers.items()]
+            lines.append(f"| {net.capitalize()}{words} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -101,10 +102,6 @@ def with_table(readme: str, table: str) -> str:
     """The README with its table replaced."""
     before, marker, rest = readme.partition(_MARKER)
     return before + marker + "\n" + table + "\n\n" + rest.partition("\n\n")[2]
-
-
-def _ledgers(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("cifar10-conv*.json"))]
 
 
 def _memory(folder: Path) -> str:
@@ -121,8 +118,29 @@ def _memory(folder: Path) -> str:
 def _speed(folder: Path) -> str:
     """Training on a GPU and inference on a CPU."""
     steps = _steps(json.loads((folder / "gpu-step.json").read_text()))
+    low_bits = _low_bits(json.loads((folder / "gpu-low-bits.json").read_text()))
     ranking = _ranking(json.loads((folder / "cpu-quantizer.json").read_text()))
-    return _STEP + steps + ranking + _INFERENCE + _inference(folder)
+    return _STEP + steps + low_bits + ranking + _INFERENCE + _inference(folder)
+
+
+def _low_bits(measured: Mapping[str, Any]) -> str:
+    layers = measured["layers"]
+    ways = list(next(iter(layers.values())))
+    lines = [f"| | {' | '.join(ways)} |", f"|---|{'---:|' * len(ways)}"]
+    for layer, found in layers.items():
+        cells = [f"{found[way]['median_us']:.1f}" for way in ways]
+        lines.append(f"| {layer} | {' | '.join(cells)} |")
+    inexact = sum(not way["exact"] for found in layers.values() for way in found.values())
+    words = _LOW_BITS.format(
+        batch=measured["what"].rpartition(" ")[2],
+        won=sum(
+            found["bf16 convolution"]["median_us"] < found["fp8 with patches"]["median_us"] for found in layers.values()
+        ),
+        layers=len(layers),
+        exact=f"{inexact} of the ways are not exact" if inexact else "all ways give the same numbers",
+    )
+    made = f"{measured['device']}; torch {measured['torch']}; n = {measured['rounds']}."
+    return words + "\n" + "\n".join(lines) + f"\n\n{made}\n"
 
 
 def _ranking(measured: Mapping[str, Any]) -> str:
@@ -177,35 +195,6 @@ def _engines(measured: Mapping[str, Any]) -> str:
     machine = f", {made['machine']}" if "machine" in made else ""
     where = f"{made['processor']}{machine}; {seen}; n = {made['rounds']}; {versions}."
     return "\n" + "\n".join(lines) + f"\n\n{where}\n"
-
-
-def _section(ledger: Mapping[str, Any]) -> str:
-    net = ledger["recipe"].removeprefix("cifar10-")
-    rows = [_row(net, case) for case in ledger["cases"]]
-    runs = [run for case in ledger["cases"] for run in case["runs"]]
-    each = statistics.fmean(run["seconds"] for run in runs)
-    made_on = f"{', '.join(ledger['devices'])}; {'; '.join(ledger['versions'])}"
-    made = f"{made_on}; {runs[0]['stacked_with']} nets side by side, {each:.1f} s a net."
-    head = "| method | start | last epoch | n | best epoch | paper | difference | within the paper's ± |"
-    return f"\n### {net.capitalize()}\n\n{head}\n|---|---|---|---|---|---|---|---|\n{''.join(rows)}\n{made}\n"
-
-
-def _row(net: str, case: Mapping[str, Any]) -> str:
-    method, init = case["settings"]["model.weight_quantizer"], case["settings"].get("model.init", "torch")
-    last, best = (_accuracies(case["runs"], which) for which in ("last", "best"))
-    mean, spread = statistics.fmean(last), statistics.stdev(last)
-    published = TABLE_2.get((net, method))
-    against = "– | – | –"
-    if published is not None:
-        gap = mean - published.mean
-        verdict = "yes" if abs(gap) <= published.spread else "no"
-        against = f"{published.mean:.2f} ± {published.spread:.2f} | {gap:+.2f} | {verdict}".replace("-", "−")
-    cells = f"{method} | {init} | {mean:.2f} ± {spread:.2f} | {len(last)} | {statistics.fmean(best):.2f} | {against}"
-    return f"| {cells} |\n"
-
-
-def _accuracies(runs: Sequence[Mapping[str, Any]], which: str) -> list[float]:
-    return [100 * run[which]["correct"] / run[which]["total"] for run in runs]
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -2,8 +2,9 @@
 
 The paper's recipe and torch's own initialisation, which its released code uses and which its numbers need. IR-Net's
 rule on nets without batch norm is not said in the paper, and the published form does not train there. Here its
-statistics are held fixed in the gradient (``irnet-stable``); ``irnet-identity``, which lets the gradient through as it
-is, can be asked for in its place or beside it. Both are held against the paper's IR-Net.
+statistics are held fixed in the gradient (``irnet-stable``). ``irnet-identity``, which lets the gradient through as it
+is, and ``irnet-through``, which lets it through the statistics and wants ``optimizer.lr=0.01``, can be asked for in its
+place or beside it. Each is held against the paper's IR-Net.
 """
 
 from collections.abc import Mapping
@@ -37,13 +38,13 @@ def recipe_of(net: str, options: Options) -> Recipe:
     return quick_recipe(net) if options.quick else get_recipe(f"cifar10-{net}")
 
 
-def measure(out: Path, options: Options) -> Result:
-    """Every net with every method and seed."""
+def measure(out: Path, options: Options, *, init: str = "torch") -> Result:
+    """Every net with every method and seed, its latents started as ``init`` says."""
     vary = {"model.weight_quantizer": COMPARED}
-    found = {
-        net: swept(recipe_of(net, options), out / "runs" / net, options, vary=vary, seeds=seeds(options))
-        for net in nets(options)
-    }
+    found = {}
+    for net in nets(options):
+        recipe = recipe_of(net, options).with_settings({"model.init": init})
+        found[net] = swept(recipe, out / "runs" / net, options, vary=vary, seeds=seeds(options))
     return {"seeds": seeds(options), "nets": found}
 
 
