@@ -19,6 +19,7 @@ from equalbits.nn import (
     register_input_quantizer,
     register_quantizer,
 )
+from equalbits.nn.names import input_quantizer_settings, quantizer_settings
 
 
 @pytest.fixture
@@ -73,6 +74,19 @@ def test_every_name_makes_a_quantizer_that_gives_symbols_alone() -> None:
 
 def test_each_call_makes_a_quantizer_of_its_own() -> None:
     assert quantizer_by_name("bihalf") is not quantizer_by_name("bihalf")
+
+
+@pytest.mark.parametrize(("word", "meant"), [("true", True), ("True", True), ("false", False), ("False", False)])
+def test_true_and_false_are_read_as_python_and_as_toml_write_them(word: str, meant: bool) -> None:
+    assert quantizer_by_name(f"xnor:centre={word}").centre is meant
+
+
+def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
+    assert quantizer_settings("irnet") == {"t_min": 0.1, "t_max": 10.0}
+    assert quantizer_settings("sign") == input_quantizer_settings("sign") == {}
+    assert input_quantizer_settings("hwgq") == {"bits": 1}
+    with pytest.raises(ValueError, match="did you mean 'bihalf'"):
+        quantizer_settings("bihlaf")
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,7 @@ def create_model(
     Traceback (most recent call last):
     ValueError: model 'conv3' is not known: did you mean 'conv2'? There are: 'conv2', 'conv4', ...
     """
-    if name not in _BUILDERS:
-        raise unknown("model", name, _BUILDERS)
-    known = settings_of(_BUILDERS[name])[2:]
+    known = model_options(name)
     for option in options:
         if option not in known:
             raise unknown(f"model {name!r}: option", option, known)
@@ -62,6 +60,17 @@ def list_models(pattern: str = "*") -> list[str]:
     ['conv2', 'conv4', 'conv6', 'conv8']
     """
     return sorted(matching(_BUILDERS, pattern))
+
+
+def model_options(name: str) -> dict[str, Any]:
+    """What :func:`create_model` takes for this network besides, with the defaults.
+
+    >>> model_options("conv2")
+    {'in_channels': 3, 'image_size': 32, 'width': 1.0, 'batch_norm': False}
+    """
+    if name not in _BUILDERS:
+        raise unknown("model", name, _BUILDERS)
+    return dict(list(settings_of(_BUILDERS[name]).items())[2:])  # after the layers' maker and the number of classes
 
 
 def register_model(name: str) -> Callable[[Builder], Builder]:

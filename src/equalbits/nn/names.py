@@ -72,6 +72,20 @@ def list_input_quantizers() -> list[str]:
     return sorted(_INPUT_QUANTIZERS.factories)
 
 
+def quantizer_settings(name: str) -> dict[str, Any]:
+    """What may follow the colon of a weight quantizer's name, with the defaults.
+
+    >>> quantizer_settings("bihalf")
+    {'p_pos': 0.5}
+    """
+    return _WEIGHT_QUANTIZERS.settings(name)
+
+
+def input_quantizer_settings(name: str) -> dict[str, Any]:
+    """As :func:`quantizer_settings`, for an input quantizer."""
+    return _INPUT_QUANTIZERS.settings(name)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
     """The error for a name that is not known: the nearest one that is, and all there are.
 
@@ -98,10 +112,11 @@ def _likeness(name: str, other: str) -> tuple[float, float]:
     return SequenceMatcher(None, other, name).ratio(), -apart
 
 
-def settings_of(factory: Callable[..., Any]) -> list[str]:
-    """The arguments a class or function takes by name."""
+def settings_of(factory: Callable[..., Any]) -> dict[str, Any]:
+    """The arguments a class or function takes by name, with their defaults (``inspect.Parameter.empty``: none)."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [name for name, parameter in inspect.signature(factory).parameters.items() if parameter.kind in by_name]
+    parameters = inspect.signature(factory).parameters
+    return {name: parameter.default for name, parameter in parameters.items() if parameter.kind in by_name}
 
 
 @dataclass(frozen=True)
@@ -123,17 +138,20 @@ class _Table(Generic[Made]):
 
         return add
 
-    def make(self, text: str) -> Made:
-        name, _, rest = text.partition(":")
+    def settings(self, name: str) -> dict[str, Any]:
         if name not in self.factories:
             raise unknown(self.kind, name, self.factories)
-        factory = self.factories[name]
+        return settings_of(self.factories[name])
+
+    def make(self, text: str) -> Made:
+        name, _, rest = text.partition(":")
+        known = self.settings(name)
         settings = dict(_setting(text, part) for part in rest.split(",") if part.strip())
         for setting in settings:
-            if setting not in settings_of(factory):
-                raise unknown(f"{self.kind} {name!r}: setting", setting, settings_of(factory))
+            if setting not in known:
+                raise unknown(f"{self.kind} {name!r}: setting", setting, known)
         try:
-            return factory(**settings)
+            return self.factories[name](**settings)
         except TypeError as error:  # a setting is missing, or a word stands where a number should
             raise ValueError(f"{text!r} does not make a {self.kind}: {error}") from error
 
@@ -142,6 +160,8 @@ def _setting(text: str, part: str) -> tuple[str, Any]:
     name, equals, value = (word.strip() for word in part.partition("="))
     if not (name and equals and value):
         raise ValueError(f"{part!r} in {text!r} is not a setting: write name=value, as in 'bihalf:p_pos=0.25'")
+    if value in ("true", "false"):  # as --set writes them; the word "false" would count as true
+        return name, value == "true"
     try:
         return name, ast.literal_eval(value)
     except (SyntaxError, ValueError):
