@@ -12,6 +12,8 @@ from equalbits.training import DistillConfig, OptimizerConfig, TrainConfig
     [
         (lambda: TrainConfig(epochs=0), "epochs=0 must be at least 1"),
         (lambda: TrainConfig(epochs=1, seed=-1), "seed=-1 must be at least 0"),
+        (lambda: TrainConfig(epochs=1, seed=2**63), r"must be at least 0 and below 2\*\*63"),
+        (lambda: TrainConfig(epochs=1, seed=10**400), r"must be at least 0 and below 2\*\*63"),
         (lambda: TrainConfig(epochs=1, precision="fp16"), "precision='fp16' is not known: choose one of auto, fp32"),
         (lambda: TrainConfig(epochs=1, speed="fast"), "speed='fast' is not known"),
         (lambda: TrainConfig(epochs=1, label_smoothing=1.0), "label_smoothing=1.0 must be at least 0 and below 1"),

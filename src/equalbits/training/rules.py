@@ -47,11 +47,18 @@ class Within:
             "below": lambda bound: value < bound,
             "at_most": lambda bound: value <= bound,
         }
-        if not (math.isfinite(value) and all(holds[rule](bound) for rule, bound in self.bounds.items())):
+        finite = isinstance(value, int) or math.isfinite(value)  # a whole number may be too long for a float
+        if not (finite and all(holds[rule](bound) for rule, bound in self.bounds.items())):
             raise ValueError(f"{name}={value} must be {self}")
 
     def __str__(self) -> str:
-        return " and ".join(f"{rule.replace('_', ' ')} {bound:g}" for rule, bound in self.bounds.items())
+        return " and ".join(f"{rule.replace('_', ' ')} {_shown(bound)}" for rule, bound in self.bounds.items())
+
+
+def _shown(bound: float) -> str:
+    """A bound, short: 2**63 as such."""
+    power = int(bound).bit_length() - 1
+    return f"2**{power}" if power >= 16 and bound == 2**power else f"{bound:g}"
 
 
 def rules_of(kind: type) -> dict[str, OneOf | Within | str]:
