@@ -109,6 +109,7 @@ def make_loader(
         "batch_size": max(1, size // place.world_size),
         "shuffle": training,
         "augment": training and data.augment,
+        "erase": data.erase if training else 0,
         "seed": seed,
         "rank": place.rank,
         "world_size": place.world_size,

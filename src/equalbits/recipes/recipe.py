@@ -42,6 +42,8 @@ class DataConfig:
     - ``name``: the data set; ``synthetic`` may go on with a shape and classes, as in ``synthetic:3x32x32:10``
     - ``batch_size``: images in a step, shared out among the processes
     - ``augment``: whether training images are shifted and mirrored at random
+    - ``erase``: the side in pixels of a square, at most twice the image's, that is set to the mean at a random place of
+      each training image (0: none); needs ``augment``
     - ``statistics``: whose mean and std the pixels are normalised with
     - ``test_batch_size``: images in a batch of the test data; changes no score
     - ``limit``: train on so many images only (0: all)
@@ -55,6 +57,7 @@ class DataConfig:
     name: Annotated[str, "a name of ``equalbits list data``"]
     batch_size: Annotated[int, Within(at_least=1)] = 128
     augment: bool = True
+    erase: Annotated[int, Within(at_least=0)] = 0
     statistics: Annotated[str, f"{', '.join(STATISTICS)}; empty: the data set's own"] = ""
     test_batch_size: Annotated[int, Within(at_least=1)] = 1000
     limit: Annotated[int, Within(at_least=0)] = 0
@@ -65,6 +68,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "data.")
+        if self.erase and not self.augment:
+            raise ValueError(
+                f"data.erase={self.erase} is a part of augmentation: set data.augment=true, or data.erase=0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

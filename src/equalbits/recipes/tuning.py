@@ -57,7 +57,14 @@ def _held_out(ground: Ground) -> Ground:
     known = ground.train.dataset
     out = torch.arange(len(known), device=known.device) % _EVERY == _EVERY - 1
     data, seed = ground.recipe.data, ground.recipe.train.seed
-    train = Loader(_chosen(known, ~out), batch_size=data.batch_size, shuffle=True, augment=data.augment, seed=seed)
+    train = Loader(
+        _chosen(known, ~out),
+        batch_size=data.batch_size,
+        shuffle=True,
+        augment=data.augment,
+        erase=data.erase,
+        seed=seed,
+    )
     return replace(ground, train=train, test=Loader(_chosen(known, out), batch_size=data.test_batch_size))
 
 
