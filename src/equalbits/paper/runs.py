@@ -23,6 +23,7 @@ from equalbits.training import EpochRecord, NonFiniteError, StepRecord
 from equalbits.training.checkpoint import BEST, LAST, write_atomically
 from equalbits.training.interruption import check_weights
 from equalbits.training.loop import Watcher
+from equalbits.training.score import device_of
 
 _MOST_AT_ONCE = 16
 _DIVERGED = "diverged.json"
@@ -193,7 +194,7 @@ def watched(
         return known
     for name in (LAST, BEST) if watchers else ():
         (folder / name).unlink(missing_ok=True)
-    if may_diverge:  # before a watcher asks for the rank of infinity
+    if may_diverge:  # before a watcher asks for the rank of infinity, which a CPU refuses
         watchers = [_stop_when_not_finite, *watchers]
     reporters = [*(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)), *options.reporters]
     try:
@@ -215,7 +216,9 @@ def watched(
 
 
 def _stop_when_not_finite(model: nn.Module, step: int) -> None:
-    check_weights(model, step=step, checkpoint=None)
+    """On a CPU alone: a GPU gives NaN for such a rank, and waits for no one until the epoch ends and all is checked."""
+    if device_of(model).type == "cpu":
+        check_weights(model, step=step, checkpoint=None)
 
 
 def _summary(measured: Mapping[str, Any]) -> str:
