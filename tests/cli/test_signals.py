@@ -124,20 +124,42 @@ def test_torchrun_may_say_it_twice(monkeypatch) -> None:
     assert request.signal_number == signal.SIGINT
 
 
-def test_ctrl_c_outside_of_training_ends_with_130(tmp_path: Path) -> None:
+def test_ctrl_c_outside_of_training_says_so_and_ends_with_130(tmp_path: Path) -> None:
     waits = tmp_path / "own.toml"
     os.mkfifo(waits)
     process = start("list", "--show", waits)
     with waits.open("w"):  # opens when the command does, which then waits for something to read
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=60)
-    assert (process.returncode, printed, errors) == (130, "", "")
+    assert (process.returncode, printed, errors) == (130, "", "equalbits list: stopped\n")
 
 
 def test_a_reader_that_has_heard_enough_is_no_error() -> None:
     command = f"{sys.executable} -m equalbits list --json | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
+
+
+def test_a_comparison_told_to_stop_goes_on_by_the_same_command(call, recipe: str, tmp_path: Path) -> None:
+    out = tmp_path / "c"
+    words = ["compare", recipe, "--out", out, "--methods", "sign", "--seeds", "0", *LONG]
+    process = start(*words)
+    while not (saved := list(out.glob("stack-*.safetensors"))):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (130, "")
+    assert errors.splitlines()[-2:] == [
+        f"equalbits compare: stopped by SIGINT; everything up to this step is in {saved[0]}",
+        "the same command goes on from there",
+    ]
+    done = load_checkpoint(saved[0])[1]["stack"]["0"]["epoch"]
+    assert done < 30
+    code, _, said = call(*words)
+    assert code == 0
+    assert f"epoch {done + 1:>3}  " in said and f"epoch {done:>3}  " not in said
+    assert not list(out.glob("stack-*"))
 
 
 def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(call, recipe: str, tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def _run(options: argparse.Namespace) -> int:
     module = import_module(f"equalbits.cli.{COMMANDS[options.command][0]}")
     try:
         return int(module.run(options) or 0)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # training says itself what it saved, and ends without one
+        print(f"equalbits {options.command}: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read our output, `head` perhaps, has heard enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

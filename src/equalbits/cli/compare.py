@@ -45,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.recipes import find_recipe, parse_settings
     from equalbits.recipes.compare import compare
     from equalbits.recipes.methods import parse_methods
+    from equalbits.training import InterruptedTraining
 
     settings = parse_settings(options.settings)
     for name, instead in (("seed", "--seeds"), ("model.weight_quantizer", "--methods")):
@@ -68,11 +69,9 @@ def run(options: argparse.Namespace) -> int:
                 tell=lambda line: print(line, file=sys.stderr, flush=True),
                 reporters_for=bar.begun,
             )
-    except KeyboardInterrupt:
-        print(
-            f"equalbits compare: stopped; runs that ended are in {out}, the same command does the rest", file=sys.stderr
-        )
-        raise
+    except InterruptedTraining as interrupted:
+        print(f"equalbits compare: {interrupted}\nthe same command goes on from there", file=sys.stderr)
+        return 128 + interrupted.signal_number
     write_markdown(comparison, out)
     draw(comparison, out)
     if options.json:

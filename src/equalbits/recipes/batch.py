@@ -107,7 +107,7 @@ def train_side_by_side(
     models = [make_model(recipe, images).to(device) for recipe in recipes]
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
-    began, errors, shared_file = time.time(), {}, _stack_file(out, members)
+    began, errors, shared_file = time.time(), {}, stack_file(out, members)
     histories: Sequence[History | None]
     try:
         told = [reporters, *[()] * (len(seeds) - 1)]
@@ -128,7 +128,7 @@ def train_side_by_side(
         raise DivergedError([Diverged(*members[place], error) for place, error in errors.items()])
 
 
-def _stack_file(out: Path, members: Sequence[tuple[str, Recipe]]) -> Path:
+def stack_file(out: Path, members: Sequence[tuple[str, Recipe]]) -> Path:
     """Where runs side by side are saved: the same name for the same runs, with the settings that decide their result.
 
     Their weights alone do not tell what they were started from, or which data they have seen.

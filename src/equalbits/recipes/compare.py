@@ -1,6 +1,7 @@
 """Methods side by side: the same net, data, settings, seeds, start and batches; nothing but the method differs.
 
-Each run that is done leaves its run.json; a comparison that is started again does only what is missing.
+Each run that is done leaves its run.json; a comparison that is started again does only what is missing, and goes on
+with the net it was stopped in from that net's checkpoint.
 """
 
 import functools

@@ -2,24 +2,21 @@
 
 import json
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from equalbits.analysis import EntropyWatcher, FlipWatcher, summarize
 from equalbits.data import FolderLoader, Loader
-from equalbits.functional import as_filters, attainable_entropy
-from equalbits.nn import BinaryLayer
+from equalbits.recipes.batch import stack_file
 from equalbits.recipes.folder import check_same, facts_of
+from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images, make_loader
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.training import EpochRecord, History, Reporter, StackError, StepRecord, train_stack
+from equalbits.training import History, Reporter, StackError, train_stack
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import Place
 
@@ -44,54 +41,6 @@ class Ground:
         if isinstance(train, FolderLoader) or isinstance(test, FolderLoader):
             raise ValueError(f"{recipe.data.name} is read from files: compare methods on images that fit the device")
         return cls(recipe, train, test, Images.of(train), device, out)
-
-
-class Look:
-    """Counts flips between the ends of epochs, and takes the entropy there, of a net with binary layers."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
-        self.flips, self.entropy = FlipWatcher(), EntropyWatcher()
-        self.ends = [time.perf_counter()]
-        self._look(0)
-
-    def __call__(self, record: StepRecord | EpochRecord) -> None:
-        """Look when an epoch has ended."""
-        if isinstance(record, EpochRecord):
-            self._look(record.epoch)
-            self.ends.append(time.perf_counter())
-
-    def _look(self, epoch: int) -> None:
-        if self.layers:
-            self.flips(self.model, epoch)
-            self.entropy(self.model, epoch)
-
-    def measured(self, images: Images) -> dict[str, Any]:
-        """All that was seen, as counts; what has no bits has no entropy."""
-        total = summarize(self.model, (1, images.channels, images.size, images.size)).total
-        later = [after - before for before, after in zip(self.ends[1:], self.ends[2:], strict=False)]
-        found: dict[str, Any] = {
-            "symbols": total["symbols"],
-            "packed_bytes": total["packed_bytes"],
-            "float32_bytes": total["float32_bytes"],
-            "epoch_seconds": sorted(later)[len(later) // 2] if later else None,  # the first also warms up
-        }
-        if not self.layers:
-            return found
-        series = self.flips.layers.values()
-        filters = [as_filters(layer.symbols()) for layer in self.layers]
-        attainable = sum(len(rows) * attainable_entropy(rows.shape[1]) for rows in filters)
-        return found | {
-            "p_pos": self.layers[0].weight_quantizer.p_pos,
-            "filters": sum(map(len, filters)),
-            "exact_filters": sum(map(_exactly_half, filters)),
-            "attainable_entropy": attainable / sum(map(len, filters)),
-            "entropy": self.entropy.network,
-            "to_positive": [sum(counts) for counts in zip(*(each.to_positive for each in series), strict=True)],
-            "to_negative": [sum(counts) for counts in zip(*(each.to_negative for each in series), strict=True)],
-            "never_flipped": sum(self.flips.silent.values()),
-        }
 
 
 def run_file(out: Path, method: str, seed: int) -> Path:
@@ -128,21 +77,25 @@ def run_method(ground: Ground, method: str, seeds: Sequence[int]) -> str:
 
 
 def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> str:
-    """Train the seeds at once and write what each came to; one that diverges is noted as failed."""
+    """Train the seeds at once and write what each came to; one that diverges is noted as failed.
+
+    While they train they are saved in a file, with what was counted of them, and the same call goes on from it.
+    """
     seeded = [recipe.with_settings({"seed": seed}) for seed in seeds]
     models = [make_alike(each, ground.images).to(ground.device) for each in seeded]
     loaders = [ground.train.with_seed(seed) for seed in seeds]
     if ground.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(ground.device)
-    began, errors = time.perf_counter(), {}
-    looks = [Look(model) for model in models]
+    looks, errors = [Look(model) for model in models], {}
     told: list[list[Reporter]] = [[look, *(ground.reporters if look is looks[0] else ())] for look in looks]
+    saved = stack_file(ground.out, [(f"compare {method}", each) for each in seeded])
+    shared: dict[str, Any] = {"test": ground.test, "reporters": told, "checkpoint": saved, "memories": looks}
     histories: Sequence[History | None]
     try:
-        histories = train_stack(models, loaders, recipe.train, seeds=seeds, test=ground.test, reporters=told)
+        histories = train_stack(models, loaders, recipe.train, seeds=seeds, **shared)
     except StackError as some:
         histories, errors = some.histories, some.errors
-    seconds = (time.perf_counter() - began) / len(seeds)
+    seconds = max(look.seconds for look in looks) / len(seeds)
     for each, seed, history, look in zip(seeded, seeds, histories, looks, strict=True):
         if history is not None:
             facts = facts_of(each, ground.device, Place(), history, seconds)
@@ -151,6 +104,7 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     for place, error in errors.items():
         facts = facts_of(seeded[place], ground.device, Place(), History(()), 0.0)
         _write(ground, method, seeds[place], facts | {"failed": str(error)})
+    saved.unlink(missing_ok=True)
     scores = ", ".join(f"{found.last.test.accuracy:.2f} %" if found else "failed" for found in histories)  # type: ignore[union-attr]
     some_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     why = "".join(f"; seed {seeds[place]}: {error}" for place, error in errors.items())
@@ -161,9 +115,3 @@ def _write(ground: Ground, method: str, seed: int, facts: dict[str, Any]) -> Non
     path = run_file(ground.out, method, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps({"method": method, **facts}, indent=1) + "\n").encode())
-
-
-def _exactly_half(rows: torch.Tensor) -> int:
-    """How many filters hold as many +1 as −1 among the kept; one more where the number is odd."""
-    positive, kept = (rows > 0).sum(dim=1), (rows != 0).sum(dim=1)
-    return int((positive == (kept + 1) // 2).sum())

@@ -21,7 +21,7 @@ from equalbits.training.history import History, Reporter
 from equalbits.training.interruption import NonFiniteError, stop_requests
 from equalbits.training.loop import own_numerics, own_randomness
 from equalbits.training.run import Run
-from equalbits.training.stack_saver import StackSaver
+from equalbits.training.stack_saver import Memory, StackSaver
 from equalbits.training.step import Batches
 
 
@@ -48,13 +48,14 @@ def train_stack(
     test: Iterable[tuple[Tensor, Tensor]] | None = None,
     reporters: Sequence[Sequence[Reporter]] = (),
     checkpoint: Path | None = None,
+    memories: Sequence[Memory] = (),
 ) -> list[History]:
     """Train ``models[i]`` on ``loaders[i]`` with ``seeds[i]`` for every i at once; return their histories.
 
     All share the settings, or each has its own, which must agree in what :func:`shared` leaves. If nets diverge the
     others go on, and at the end :class:`StackError` is raised. With ``checkpoint``, a file, all are saved there while
     they train, and a stack that finds it goes on from it; SIGTERM and Ctrl-C then save and raise
-    :class:`InterruptedTraining`.
+    :class:`InterruptedTraining`. What ``memories[i]`` has counted of net i is saved and put back with it.
     """
     configs = [config] * len(models) if isinstance(config, TrainConfig) else list(config)
     _check(models, loaders, configs, seeds)
@@ -65,7 +66,7 @@ def train_stack(
             Run(model.train(), loader, dataclasses.replace(each, seed=seed), label_loss(each), None)
             for model, loader, each, seed in zip(models, loaders, configs, seeds, strict=True)
         ]
-        saver = StackSaver(runs, checkpoint)
+        saver = StackSaver(runs, checkpoint, memories)
         errors = saver.resume()
         for run in runs:
             run.make_step()

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -13,11 +13,23 @@ from equalbits.training.resume import Saver, prefixed, with_prefix
 from equalbits.training.run import Run
 
 
+class Memory(Protocol):
+    """What someone who looks on has counted of a net: saved with the net, and put back with it."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that was counted so far."""
+        ...
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Go on counting from what :meth:`state_dict` gave, here on the CPU."""
+        ...
+
+
 class StackSaver:
     """Keeps the checkpoint of a stack at a path; without one it does nothing."""
 
-    def __init__(self, runs: Sequence[Run], path: Path | None) -> None:
-        self.savers, self.path = [Saver(run) for run in runs], path
+    def __init__(self, runs: Sequence[Run], path: Path | None, memories: Sequence[Memory] = ()) -> None:
+        self.savers, self.path, self.memories = [Saver(run) for run in runs], path, memories
         self.seconds = runs[0].config.checkpoint_seconds
         self.saved_at = time.perf_counter()
 
@@ -38,6 +50,8 @@ class StackSaver:
                     saver.run.check_weights()
                     found, nets[str(place)] = saver.content()
                     tensors |= prefixed(f"{place}.", found)
+                    if self.memories:
+                        tensors |= prefixed(f"{place}.memory.", self.memories[place].state_dict())
             except NonFiniteError as error:
                 errors[place] = error
         facts = {"stack": nets, "diverged": {str(place): str(error) for place, error in errors.items()}}
@@ -60,4 +74,6 @@ class StackSaver:
         for place, saver in enumerate(self.savers):
             if place not in errors:
                 saver.restore(with_prefix(f"{place}.", tensors), facts["stack"][str(place)], self.path)
+                if self.memories:
+                    self.memories[place].load_state_dict(with_prefix(f"{place}.memory.", tensors))
         return errors

@@ -1,0 +1,110 @@
+"""What a comparison counts of a net while it trains: its flips, its entropy, its seconds."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.analysis import summarize
+from equalbits.functional import as_filters, attainable_entropy, count_flips, filter_entropy
+from equalbits.nn import BinaryLayer
+from equalbits.recipes.make import Images
+from equalbits.training import EpochRecord, StepRecord
+
+
+class Look:
+    """Counts flips between the ends of epochs, and takes the entropy there, of a net with binary layers.
+
+    All of it is saved with the net, so that of one which was stopped and gone on with nothing is missing.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
+        self.symbols = self._symbols()
+        self.flipped = [torch.zeros_like(symbols, dtype=torch.bool) for symbols in self.symbols]
+        self.to_positive: list[int] = []
+        self.to_negative: list[int] = []
+        self.entropy = self._entropy()
+        self.epoch_seconds: list[float] = []
+        self.began, self.ended = time.perf_counter(), 0.0
+
+    def __call__(self, record: StepRecord | EpochRecord) -> None:
+        """Look when an epoch has ended."""
+        if not isinstance(record, EpochRecord):
+            return
+        before, self.symbols = self.symbols, self._symbols()
+        flips = [count_flips(*both) for both in zip(before, self.symbols, strict=True)]
+        for flipped, old, new in zip(self.flipped, before, self.symbols, strict=True):
+            flipped |= old * new < 0
+        if self.layers:
+            self.to_positive.append(sum(int(each.to_positive.sum()) for each in flips))
+            self.to_negative.append(sum(int(each.to_negative.sum()) for each in flips))
+            self.entropy += self._entropy()
+        now = time.perf_counter()
+        if self.ended:  # the first epoch after a start also warms up
+            self.epoch_seconds.append(now - self.ended)
+        self.ended = now
+
+    @torch.no_grad()
+    def _symbols(self) -> list[Tensor]:
+        return [layer.symbols().to(torch.int8) for layer in self.layers]
+
+    def _entropy(self) -> list[float]:
+        """The mean over all filters of all layers, if there are any."""
+        return [float(torch.cat([filter_entropy(each) for each in self.symbols]).nanmean())] if self.layers else []
+
+    @property
+    def seconds(self) -> float:
+        """Since the net was begun, without the time it lay stopped."""
+        return time.perf_counter() - self.began
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that was counted, to be saved with the net."""
+        held = {f"symbols.{place}": symbols for place, symbols in enumerate(self.symbols)}
+        held |= {f"flipped.{place}": flipped for place, flipped in enumerate(self.flipped)}
+        counts = {"to_positive": self.to_positive, "to_negative": self.to_negative}
+        held |= {name: torch.tensor(values, dtype=torch.int64) for name, values in counts.items()}
+        reals = {"entropy": self.entropy, "epoch_seconds": self.epoch_seconds, "seconds": [self.seconds]}
+        return held | {name: torch.tensor(values, dtype=torch.float64) for name, values in reals.items()}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what was counted when the net was saved."""
+        for place, (symbols, flipped) in enumerate(zip(self.symbols, self.flipped, strict=True)):
+            symbols.copy_(tensors[f"symbols.{place}"])
+            flipped.copy_(tensors[f"flipped.{place}"])
+        self.to_positive, self.to_negative = tensors["to_positive"].tolist(), tensors["to_negative"].tolist()
+        self.entropy, self.epoch_seconds = tensors["entropy"].tolist(), tensors["epoch_seconds"].tolist()
+        self.began = time.perf_counter() - float(tensors["seconds"])
+
+    def measured(self, images: Images) -> dict[str, Any]:
+        """All that was seen, as counts; what has no bits has no entropy."""
+        total = summarize(self.model, (1, images.channels, images.size, images.size)).total
+        taken = sorted(self.epoch_seconds)
+        found: dict[str, Any] = {
+            "symbols": total["symbols"],
+            "packed_bytes": total["packed_bytes"],
+            "float32_bytes": total["float32_bytes"],
+            "epoch_seconds": taken[len(taken) // 2] if taken else None,
+        }
+        if not self.layers:
+            return found
+        filters = [as_filters(symbols) for symbols in self.symbols]
+        attainable = sum(len(rows) * attainable_entropy(rows.shape[1]) for rows in filters)
+        return found | {
+            "p_pos": self.layers[0].weight_quantizer.p_pos,
+            "filters": sum(map(len, filters)),
+            "exact_filters": sum(map(_exactly_half, filters)),
+            "attainable_entropy": attainable / sum(map(len, filters)),
+            "entropy": self.entropy,
+            "to_positive": self.to_positive,
+            "to_negative": self.to_negative,
+            "never_flipped": sum(int((~flipped).sum()) for flipped in self.flipped),
+        }
+
+
+def _exactly_half(rows: Tensor) -> int:
+    """How many filters hold as many +1 as −1 among the kept; one more where the number is odd."""
+    positive, kept = (rows > 0).sum(dim=1), (rows != 0).sum(dim=1)
+    return int((positive == (kept + 1) // 2).sum())
