@@ -62,6 +62,19 @@ def test_tab2_in_the_papers_setting_compares_each_cell(tmp_path, cifar10):
         assert cell.difference == pytest.approx(ours - published.mean)
 
 
+def test_tab2_kaiming_starts_where_the_text_does_and_lets_nobody_change_that(tmp_path, cifar10, drawn):
+    settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
+    grid = {"nets": ["conv2"], "model.weight_quantizer": ["bihalf"]}
+    shared = {"root": cifar10, "device": "cpu", "seeds": (0,), "grid": grid}
+    for name, start in (("tab2", "torch"), ("tab2-kaiming", "kaiming")):
+        finished(name, tmp_path / name, Options(settings=settings, **shared))
+        drawn(tmp_path / name, name)
+        (run,) = (tmp_path / name).glob("runs/conv2/bihalf/seed0/run.json")
+        assert json.loads(run.read_text())["recipe"]["model"]["init"] == start
+    with pytest.raises(ValueError, match=r"model\.init is what tab2-kaiming decides"):
+        reproduce("tab2-kaiming", tmp_path / "no", settings={"model.init": "torch"}, **shared)
+
+
 def test_both_readings_of_irnet_stand_beside_the_papers(tmp_path, cifar10, drawn):
     methods = ["sign", "irnet-stable", "irnet-identity", "bihalf"]
     settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain", "nets": "conv2",
@@ -84,6 +97,7 @@ def test_tab2_tuned_picks_on_held_out_images_and_scores_on_test_images(tmp_path,
     tuning = result["tuning"]["conv2"]["bihalf"]
     assert [run["last"]["test"]["total"] for case in tuning["tried"] for run in case["runs"]] == [1000, 1000]
     assert tuning["picked"] == pick(tuning["tried"])
+    assert set(tuning["picked"]) == {"optimizer.lr", "optimizer.weight_decay", "label_smoothing", "data.erase"}
     (case,) = result["nets"]["conv2"]
     assert case["settings"]["optimizer.lr"] == tuning["picked"]["optimizer.lr"]
     assert [run["last"]["test"]["total"] for run in case["runs"]] == [260]

@@ -99,7 +99,7 @@ def erase_squares(images: Tensor, squares: Squares, *, side: int) -> Tensor:
     """Set a square of ``side`` pixels in each normalised image to 0, the mean; what crosses the border is cut off.
 
     This is the cutout of DeVries and Taylor (2017, arXiv:1708.04552). A square of even side has one row and one column
-    more before its centre than behind it, as in their code.
+    more before its centre than behind it.
 
     >>> corner = Squares(rows=torch.tensor([0]), columns=torch.tensor([3]))
     >>> erase_squares(torch.ones(1, 1, 3, 4), corner, side=3)

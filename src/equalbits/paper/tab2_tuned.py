@@ -1,32 +1,37 @@
 """Table 2 once more, each method with settings of its own: a fair comparison tunes all, not only one's own.
 
-Learning rate and weight decay of every net and method are picked on training images held back, with one seed; then
-the picked setting trains on all training images with every seed and is scored on the test images, once.
+Weight decay, learning rate, label smoothing and random erasing of every net and method are picked on training images
+held back, by the mean of a few seeds; then the picked setting trains on all training images with every seed and is
+scored on the test images, once. The epochs are the paper's hundred.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import Claim, accuracies, near
+from equalbits.paper.claims import Claim, accuracies, beyond
 from equalbits.paper.drawing import name_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import swept
 from equalbits.paper.tab2_convnets import COMPARED, NETS, SEEDS, ahead, by_method, draw, nets, recipe_of, seeds
 
-LR, DECAY = "optimizer.lr", "optimizer.weight_decay"
-RATES, DECAYS = (0.05, 0.1, 0.2), (1e-4, 2e-4, 5e-4, 1e-3)
-
-
-def _grid(options: Options) -> dict[str, list[float]]:
-    rates, decays = ((0.1,), (1e-4, 1e-3)) if options.quick else (RATES, DECAYS)
-    return {LR: list(options.grid.get(LR, rates)), DECAY: list(options.grid.get(DECAY, decays))}
+#: What is tuned, and the values tried.
+TUNED = {
+    "optimizer.lr": (0.1,),
+    "optimizer.weight_decay": (2e-4, 5e-4, 1e-3),
+    "label_smoothing": (0.0, 0.1),
+    "data.erase": (0, 8),
+}
+QUICK = {"optimizer.lr": (0.1,), "optimizer.weight_decay": (1e-4, 1e-3), "label_smoothing": (0.0,), "data.erase": (0,)}
+TUNING_SEEDS = 2
 
 
 def measure(out: Path, options: Options) -> Result:
     """Tune, then train what was picked."""
     hold_out = 1000 if options.quick else 5000
+    grid = {name: list(options.grid.get(name, values)) for name, values in (QUICK if options.quick else TUNED).items()}
     found: dict[str, Any] = {"seeds": seeds(options), "tuning": {}, "nets": {}, "notes": []}
     for net in options.grid.get("nets", ("conv2",)) if options.quick else nets(options):
         recipe = recipe_of(net, options)
@@ -34,7 +39,8 @@ def measure(out: Path, options: Options) -> Result:
         for method in options.grid.get("model.weight_quantizer", COMPARED):
             plain = recipe.with_settings({"model.weight_quantizer": method})
             held = plain.with_settings({"data.hold_out": hold_out})
-            tried = swept(held, out / "tuning" / net / method, options, vary=_grid(options), seeds=seeds(options)[:1])
+            few = replace(options, seeds=seeds(options)[: 1 if options.quick else TUNING_SEEDS])
+            tried = swept(held, out / "tuning" / net / method, few, vary=grid, seeds=few.seeds)
             best = pick(tried)
             found["tuning"][net][method] = {"tried": tried, "picked": best}
             vary = {name: [value] for name, value in best.items()}
@@ -42,30 +48,34 @@ def measure(out: Path, options: Options) -> Result:
             (case,) = swept(plain, out / "runs" / net / method, one, vary=vary, seeds=seeds(options))
             case["settings"]["model.weight_quantizer"] = method
             found["nets"][net].append(case)
-            words = ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in best.items())
-            found["notes"].append(
-                f"{net.capitalize()}, {name_of(method)}: {words}, picked on {hold_out} images held out"
-            )
+            found["notes"].append(_in_words(net, method, best, len(tried), hold_out))
     return found
+
+
+def _in_words(net: str, method: str, best: Mapping[str, float], tried: int, hold_out: int) -> str:
+    settings = ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value:g}" for name, value in best.items())
+    of = f"the best of {tried} settings" if tried > 1 else "the one setting tried"
+    return f"{net.capitalize()}, {name_of(method)}: {settings}; {of} on {hold_out} training images held out."
 
 
 def pick(tried: list[dict[str, Any]]) -> dict[str, float]:
     """The setting that scored best on what was held out; the first of equals, and never one that diverged."""
-    trained = [case for case in tried if accuracies(case)]
+    trained = [case for case in tried if len(accuracies(case)) == len(case["runs"])]
     if not trained:
         raise ValueError(f"all of {len(tried)} settings diverged: lower optimizer.lr in the grid")
     best = max(trained, key=lambda case: sum(accuracies(case)))
-    return {name: best["settings"][name] for name in (LR, DECAY)}
+    return dict(best["settings"])
 
 
 def claims(result: Result) -> list[Claim]:
-    """Bi-half above the others with everyone tuned; and how far a tuned recipe goes beyond the paper's table."""
+    """Every entry of the paper's table beaten by a point; and bi-half above the others with everyone tuned."""
     rows = []
     for net, cases in result["nets"].items():
         methods = by_method(cases)
         for method, case in methods.items():
             if (net, method) in TABLE_2 and not result["quick"]:
-                rows.append(near(f"{net.capitalize()}, {name_of(method)}, tuned", case, *TABLE_2[net, method]))
+                claim = f"{net.capitalize()}, {name_of(method)}, tuned: a point above the paper's"
+                rows.append(beyond(claim, case, *TABLE_2[net, method], by=1.0))
         rows += ahead(net, methods, quick=True)  # the paper's gaps are those of one shared recipe
     return rows
 
@@ -77,7 +87,7 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
-    grid={"nets": NETS, "model.weight_quantizer": COMPARED, LR: RATES, DECAY: DECAYS},
+    grid={"nets": NETS, "model.weight_quantizer": COMPARED, **TUNED},
     seeds=SEEDS,
     decides=("data.hold_out",),
 )
