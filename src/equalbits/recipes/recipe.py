@@ -15,6 +15,9 @@ from equalbits.training import TrainConfig
 from equalbits.training.resume import flat
 from equalbits.training.rules import Within, check_settings
 
+#: How each type of setting is called.
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a group"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
@@ -31,7 +34,7 @@ class ModelConfig:
     name: Annotated[str, "a name of ``equalbits list models``"]
     weight_quantizer: Annotated[str, "a name of ``equalbits list methods``; empty: none"] = "bihalf"
     input_quantizer: Annotated[str, "a name of ``equalbits list inputs``; empty: none"] = ""
-    init: Annotated[str, "torch, kaiming"] = "torch"
+    init: Annotated[str, "``torch`` or ``kaiming``"] = "torch"
     options: Annotated[dict[str, Any], "an option of the network"] = field(default_factory=dict)
 
 
@@ -58,7 +61,7 @@ class DataConfig:
     batch_size: Annotated[int, Within(at_least=1)] = 128
     augment: bool = True
     erase: Annotated[int, Within(at_least=0)] = 0
-    statistics: Annotated[str, f"{', '.join(STATISTICS)}; empty: the data set's own"] = ""
+    statistics: Annotated[str, f"``{'``, ``'.join(STATISTICS)}``; empty: the data set's own"] = ""
     test_batch_size: Annotated[int, Within(at_least=1)] = 1000
     limit: Annotated[int, Within(at_least=0)] = 0
     hold_out: Annotated[int, Within(at_least=0)] = 0
@@ -76,7 +79,7 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What to train, by name.
+    """What to train, by name; the settings of training stand beside it.
 
     - ``name``: what the run is called; a file's own name where it says none
     - ``about``: a line on where the recipe comes from
@@ -226,25 +229,25 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
         return float(value)
     wanted = get_origin(hint) or hint
     if type(value) is not wanted:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a group"}
-        raise ValueError(f"{path}={value!r} must be {words.get(wanted, wanted)}")
+        raise ValueError(f"{path}={value!r} must be {WORDS.get(wanted, wanted)}")
     return value
 
 
 def _toml(table: Mapping[str, Any], path: str = "") -> str:
     plain = {name: value for name, value in table.items() if not isinstance(value, dict) and value is not None}
-    lines = [f"{name} = {_toml_value(value)}" for name, value in plain.items()]
+    lines = [f"{name} = {toml_value(value)}" for name, value in plain.items()]
     for name, value in table.items():
         if isinstance(value, dict) and value:
             lines += ["", f"[{path}{name}]", _toml(value, f"{path}{name}.").rstrip()]
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it, and as ``--set`` reads it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml_value(item) for item in value)}]"
+        return f"[{', '.join(toml_value(item) for item in value)}]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's strings are JSON's but for DEL
     return repr(value)

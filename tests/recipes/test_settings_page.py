@@ -1,0 +1,109 @@
+"""The page of settings is drawn from the code, leaves none out, and says what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from equalbits.models.registry import model_options
+from equalbits.nn import input_quantizer_by_name, quantizer_by_name
+from equalbits.recipes import get_recipe, list_recipes, parse_settings, recipe_from_dict
+from equalbits.recipes.settings import NONE, settings_tables
+from equalbits.recipes.settings_page import settings_page
+from equalbits.training.resume import flat
+
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+TABLES = {
+    table.title: [tuple(cell.replace("``", "") for cell in row) for row in table.rows] for table in settings_tables()
+}
+SETTINGS = {row[0]: row[1:] for rows in TABLES.values() for row in rows if len(row) == 4}
+PLAIN = recipe_from_dict({"name": "plain", "epochs": 1, "model": {"name": "conv2"}, "data": {"name": "fashion"}})
+
+
+def test_the_committed_page_is_the_one_drawn() -> None:
+    drawn = settings_page()
+    assert PAGE.read_text(encoding="utf-8") == drawn, "draw it again: python -m equalbits.recipes.settings_page"
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_setting_of_every_recipe_is_on_the_page(name: str) -> None:
+    recipe, page = get_recipe(name), PAGE.read_text(encoding="utf-8")
+    options = dict(TABLES["models"])[recipe.model.name]
+    for setting in flat(recipe.as_dict()):
+        if setting.startswith("model.options."):
+            assert f"{setting.removeprefix('model.options.')}=" in options
+        else:
+            assert f"| `{setting}` |" in page
+
+
+def test_no_setting_is_on_the_page_that_a_recipe_has_not() -> None:
+    assert set(SETTINGS) - {"model.options.NAME"} == set(flat(PLAIN.as_dict()))
+
+
+def test_every_setting_says_in_one_line_what_it_means_and_what_it_may_be() -> None:
+    for name, cells in SETTINGS.items():
+        assert all(cells), f"{name}: give it an item, - ``name``: meaning, in the docstring of its class"
+        assert not any("\n" in cell for cell in cells), name
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_default_is_what_a_recipe_gets_that_does_not_say(name: str) -> None:
+    default = SETTINGS[name][0]
+    if default == NONE:
+        assert name in ("model.options.NAME", "expected") or flat(PLAIN.as_dict())[name] in (
+            "plain",
+            1,
+            "conv2",
+            "fashion",
+        )
+    else:
+        assert PLAIN.with_settings(parse_settings([f"{name}={default}"])) == PLAIN
+
+
+BEYOND = {"at least": -1, "above": 0, "below": 0, "at most": 1}
+BOUNDS = [
+    (name, bound, number)
+    for name, (_, may_be, _) in SETTINGS.items()
+    for bound, number in re.findall(r"(at least|above|below|at most) ([\d*.]+)", may_be)
+]
+
+
+@pytest.mark.parametrize(("name", "bound", "number"), BOUNDS)
+def test_a_number_beyond_its_bound_is_refused_in_the_pages_words(name: str, bound: str, number: str) -> None:
+    base, _, power = number.partition("**")
+    value = int(base) ** int(power or 1) + BEYOND[bound]
+    given = [0.5, value] if name == "optimizer.betas" else value
+    with pytest.raises(ValueError, match=rf"{name}={value}.* must be .*{re.escape(f'{bound} {number}')}"):
+        PLAIN.with_settings({name: given})
+
+
+@pytest.mark.parametrize("name", ["precision", "speed", "optimizer.name", "schedule.name", "schedule.per"])
+def test_a_word_that_is_not_among_those_shown_is_refused_with_them(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name}='zzz' is not known: choose one of {SETTINGS[name][1]}$"):
+        PLAIN.with_settings({name: "zzz"})
+
+
+@pytest.mark.parametrize("name", ["model.init", "data.statistics"])
+def test_names_that_others_hold_are_the_ones_shown(name: str) -> None:
+    from equalbits.data.records import STATISTICS
+    from equalbits.models import BinaryLayers
+
+    if name == "data.statistics":
+        assert SETTINGS[name][1].partition(";")[0].split(", ") == list(STATISTICS)
+    else:
+        assert [BinaryLayers(None, init=word).init for word in SETTINGS[name][1].split(" or ")] == ["torch", "kaiming"]
+
+
+@pytest.mark.parametrize(
+    ("title", "make"), [("weight quantizers", quantizer_by_name), ("input quantizers", input_quantizer_by_name)]
+)
+def test_a_quantizer_with_all_settings_shown_is_the_one_without(title: str, make) -> None:
+    for name, settings in TABLES[title]:
+        if settings != NONE:
+            assert repr(make(f"{name}:{settings}")) == repr(make(name)), name
+
+
+def test_a_models_options_are_shown_as_they_are_taken() -> None:
+    for name, options in TABLES["models"]:
+        shown = parse_settings([] if options == NONE else options.split(", "))
+        assert {"in_channels": 3, **shown} == {k: v for k, v in model_options(name).items() if k != "image_size"}, name
