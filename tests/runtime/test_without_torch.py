@@ -83,6 +83,7 @@ def test_the_stored_names_are_those_there_are() -> None:
         ["reproduce", "fig6"],
         ["pack", "runs/a", "net.ebits"],
         ["list", "--show", "fashion-conv2"],
+        ["list", "--settings"],
     ],
     ids=lambda words: words[0],
 )

@@ -2,8 +2,14 @@
 
 import argparse
 import json
+import sys
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from equalbits.recipes.settings import Table
 
 _KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data")
 _STORED = Path(__file__).with_name("names.json")
@@ -15,13 +21,17 @@ Names = dict[str, dict[str, str]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``list`` takes."""
     parser.add_argument("kind", metavar="KIND", nargs="?", choices=_KINDS, help=f"one of {', '.join(_KINDS)}; else all")
+    parser.add_argument("--settings", action="store_true", help="print every setting that --set takes, as a table")
     parser.add_argument("--match", metavar="PATTERN", default="*", help="only names like this, as in 'cifar10-*'")
     parser.add_argument("--show", metavar="RECIPE", help="print a recipe (a name or a TOML file) as TOML, to copy")
     parser.add_argument("--json", action="store_true", help="print as one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the names, or one recipe."""
+    """Print the names, one recipe, or all settings."""
+    if options.settings:
+        _print_settings(options)
+        return
     if options.show:
         from equalbits.recipes import find_recipe  # here, so that --help need not wait for torch
 
@@ -42,6 +52,50 @@ def run(options: argparse.Namespace) -> None:
         print(f"{kind}:")
         for name, about in rows.items():
             print(f"  {name:<26}  {about}".rstrip())
+
+
+def _print_settings(options: argparse.Namespace) -> None:
+    """The tables of docs/settings.md, as wide as the terminal; elsewhere a row is a line."""
+    if options.kind or options.show:
+        raise ValueError("--settings stands alone: leave KIND and --show away, and choose with --match 'optimizer.*'")
+    from equalbits.recipes.settings import settings_tables
+
+    tables = [_matching(table, options.match) for table in settings_tables()]
+    found = [table for table in tables if table.rows]
+    if not found:
+        raise ValueError(f"--match {options.match}: no setting is like this; equalbits list --settings shows all")
+    if options.json:
+        print(json.dumps({table.title: _as_dicts(table) for table in found}))
+    else:
+        print("\n\n".join(map(_drawn, found)))
+
+
+def _matching(table: "Table", pattern: str) -> "Table":
+    """The rows whose names match, without the marks of code."""
+    rows = (tuple(cell.replace("``", "") for cell in row) for row in table.rows)
+    matching = tuple(row for row in rows if fnmatchcase(row[0], pattern))
+    return replace(table, about=table.about.replace("``", ""), rows=matching)
+
+
+def _as_dicts(table: "Table") -> list[dict[str, str]]:
+    keys = [head.replace(" ", "_") for head in table.header]
+    return [dict(zip(keys, row, strict=True)) for row in table.rows]
+
+
+def _drawn(table: "Table") -> str:
+    import rich.table
+    from rich.console import Console
+    from rich.text import Text
+
+    drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, head in enumerate(table.header):
+        drawn.add_column(head, no_wrap=place == 0)
+    for row in table.rows:
+        drawn.add_row(*map(Text, row))  # not as markup: a list has brackets, too
+    console = Console(color_system=None, width=None if sys.stdout.isatty() else 10_000)
+    with console.capture() as lines:
+        console.print(Text(f"{table.title}: {table.about}"), drawn, sep="\n")
+    return "\n".join(line.rstrip() for line in lines.get().splitlines())
 
 
 def names() -> Names:

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", metavar="DIR", help="go on with the run in DIR, with its own settings")
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
-        help="change a setting, as in --set epochs=2 --set optimizer.lr=0.05 (names: equalbits list --show RECIPE)",
+        help="change a setting, as in --set epochs=2 --set optimizer.lr=0.05 (all: equalbits list --settings)",
     )  # fmt: skip
     parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
