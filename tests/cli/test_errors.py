@@ -85,6 +85,22 @@ def test_a_path_that_is_no_good_is_named_in_plain_words(words: list[str], line: 
     assert "[Errno" not in said
 
 
+def test_a_file_in_place_of_the_folder_of_data_sets_is_named(call, monkeypatch, tmp_path) -> None:
+    (tmp_path / "file").write_text("x")
+    words = ["train", "cifar10-conv2", "--out", tmp_path / "a"]
+    line = refused(call(*words, "--data", tmp_path / "file"), "train")
+    assert line.endswith(f"--data {tmp_path / 'file'} is a file: name the folder where data sets lie")
+    monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "file"))
+    assert f"EQUALBITS_DATA {tmp_path / 'file'} is a file" in refused(call(*words), "train")
+
+
+def test_a_process_without_a_number_is_not_numbered(call, monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(call("train", "nothing"), "train")
+    monkeypatch.setenv("RANK", "1")
+    refused(call("train", "nothing"), "train (process 1)")
+
+
 def test_a_data_set_that_nobody_publishes_is_answered_with_the_nearest_and_with_its_place(call, tmp_path) -> None:
     line = refused(call("download", "cifar11", "--data", tmp_path), "download")
     assert line.endswith(f"'cifar11'; did you mean 'cifar10'? (other data is put below {tmp_path} by hand)")
@@ -140,6 +156,16 @@ def test_other_settings_are_refused_and_the_run_can_still_be_gone_on_with(call, 
             ["train", "--ot", "x"],
             "train: unrecognized arguments: --ot; did you mean --out? (see equalbits train --help)\n",
         ),
+        (["train", "a", "--seed", "3"], "unrecognized arguments: --seed 3; did you mean --set seed=3? (see"),
+        (["train", "a", "--lr=0.1"], "unrecognized arguments: --lr=0.1; did you mean --set optimizer.lr=0.1? (see"),
+        (["train", "a", "--batch-size", "8"], "; did you mean --set data.batch_size=8? (see"),
+        (["train", "a", "--version"], "train: unrecognized arguments: --version (see equalbits train --help)\n"),
+        (["train", "a", "--set", "optimizer.lr", "0.1"], "0.1; did you mean --set optimizer.lr=0.1? (see"),
+        (["train", "a", "--set", "epochs=1", "0.1"], "unrecognized arguments: 0.1 (see"),
+        (["compare", "a", "--methods", "sign", "b", "c"], "b c; did you mean --methods sign,b,c? (see"),
+        (["sweep", "a", "--seeds", "0", "1"], "unrecognized arguments: 1; did you mean --seeds 0,1? (see"),
+        (["train", "a", "--out", ""], "argument --out: what is given is empty (see"),
+        (["evaluate", ""], "argument DIR: what is given is empty (see"),
         (["list", "--xyz"], "equalbits list: unrecognized arguments: --xyz (see equalbits list --help)\n"),
         (["evaluate"], "equalbits evaluate: the following arguments are required: DIR"),
         (["evaluate", "a", "--which", "first"], "argument --which: invalid choice: 'first'"),

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from equalbits.cli.hints import check_none_empty, meant
 from equalbits.extras import with_extra
 
 # name: (module that holds add_arguments and run, one line of help). No module is called `list`: it would hide Python's.
@@ -69,16 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = next((word for word in words if not word.startswith("-")), None)
     if wanted is not None and wanted not in COMMANDS:
         close = difflib.get_close_matches(wanted, COMMANDS, n=1)
-        meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
-        parser.error(f"no command {wanted!r}; {meant}")
+        instead = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
+        parser.error(f"no command {wanted!r}; {instead}")
     for name, (module, line) in COMMANDS.items():
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == wanted:  # only the command that runs pays for its imports
             import_module(f"equalbits.cli.{module}").add_arguments(command)
     options, unread = parser.parse_known_args(words)
+    reader = commands.choices.get(wanted or "", parser)
     if unread:
-        reader = commands.choices.get(wanted or "", parser)
-        reader.error(f"unrecognized arguments: {' '.join(unread)}{_meant_flag(unread, reader)}")
+        reader.error(f"unrecognized arguments: {' '.join(unread)}{meant(words, unread, reader)}")
+    check_none_empty(options, reader)
     if options.version:
         from equalbits import __version__
 
@@ -90,17 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(options)
 
 
-def _meant_flag(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """The flag that was likely meant by the first of the words that looks like one."""
-    flag = next((word.partition("=")[0] for word in words if word.startswith("-")), "")
-    known = [name for action in parser._actions for name in action.option_strings]  # argparse has no other way to ask
-    close = difflib.get_close_matches(flag, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 def _run(options: argparse.Namespace) -> int:
     module = import_module(f"equalbits.cli.{COMMANDS[options.command][0]}")
     try:
+        _check_data(options)
         return int(module.run(options) or 0)
     except KeyboardInterrupt:  # training says itself what it saved, and ends without one
         print(f"equalbits {options.command}: stopped", file=sys.stderr)
@@ -111,9 +106,19 @@ def _run(options: argparse.Namespace) -> int:
     except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
         if os.environ.get("EQUALBITS_TRACEBACK") or _is_ours(error):
             raise
-        process = f" (process {os.environ['RANK']})" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+        several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+        process = f" (process {os.environ['RANK']})" if several else ""
         print(f"equalbits {options.command}{process}: {_one_line(error)}", file=sys.stderr)
         return 1
+
+
+def _check_data(options: argparse.Namespace) -> None:
+    """Refuse a file in place of the folder of data sets, to which all other advice would point."""
+    if not hasattr(options, "data"):
+        return
+    name, data = ("--data", options.data) if options.data else ("EQUALBITS_DATA", os.environ.get("EQUALBITS_DATA"))
+    if data and Path(data).is_file():
+        raise ValueError(f"{name} {data} is a file: name the folder where data sets lie")
 
 
 def _is_ours(error: BaseException) -> bool:
