@@ -55,6 +55,20 @@ def test_training_refuses_in_one_line(words: list[str], line: str, call, tmp_pat
     assert line in refused(call("train", *words, *out), "train")
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--vary", "optimizer.lr=1", "--vary", "optimizer.lr=2"], "--vary optimizer.lr is given twice: write all its"),
+        (["--vary", "epochs=1", "--set", "epochs=2"], "--set epochs=2 and --vary epochs: leave one of them away"),
+        (["--vary", "schedule.milestones=[1,2],x"], "schedule.milestones='x' must be a list"),
+        (["--vary", "model.weight_quantizer=irnet:t_min=0.1,t_mux=5"], "setting 't_mux' is not known: did you mean"),
+        (["--seeds", "0-99999999999"], "--seeds 0-99999999999: these are more than 10,000; ask for fewer"),
+    ],
+)
+def test_a_sweep_refuses_in_one_line(words: list[str], line: str, call, recipe: str, tmp_path) -> None:
+    assert line in refused(call("sweep", recipe, *words, "--out", tmp_path / "a", "--device", "cpu"), "sweep")
+
+
 def test_a_folder_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     line = refused(call("train", recipe, "--out", tmp_path / "file", "--device", "cpu"), "train")

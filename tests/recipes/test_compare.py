@@ -151,6 +151,8 @@ def test_other_settings_in_the_same_folder_are_refused(finished) -> None:
     other = RECIPE.with_settings({"optimizer.lr": 0.02})
     with pytest.raises(ValueError, match=r"optimizer.lr=0.1, this one has optimizer.lr=0.02"):
         compare(other, out, methods=["sign"], seeds=[0], device="cpu")
+    with pytest.raises(ValueError, match=r"optimizer.lr=0.1, this one has optimizer.lr=0.02"):
+        compare(other, out, methods=["xnor"], seeds=[0], device="cpu")  # one table would stand for both
 
 
 def test_seeds_side_by_side_come_to_what_they_come_to_alone(finished, tmp_path) -> None:
@@ -181,6 +183,12 @@ def test_each_method_may_have_the_learning_rate_that_does_best_on_training_image
     assert first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1)) == (found, [])
     write_markdown(found, tmp_path)
     assert "of 1e-09, 0.1, that did best" in (tmp_path / "compare.md").read_text()
+
+
+def test_too_few_images_to_hold_some_out_are_refused(tmp_path) -> None:
+    few = BLINK.with_settings({"data.limit": 4})
+    with pytest.raises(ValueError, match="--tune holds out one training image in 5, and there are 4: train on more"):
+        compare(few, tmp_path, methods=["sign"], seeds=[0], tune=[0.1], device="cpu")
 
 
 def test_table_and_picture_name_every_method(finished) -> None:
@@ -218,6 +226,7 @@ def test_all_names_every_method_once() -> None:
     every = parse_methods("all")
     assert every == list_methods() and len(set(every)) == len(every) >= 20
     assert not {"bnn", "reactnet", "bits"} & set(every)
+    assert parse_methods("all,sign,bihalf:p_pos=0.25") == [*every, "bihalf:p_pos=0.25"]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +235,13 @@ def test_all_names_every_method_once() -> None:
         (["--methods", "bihlaf"], "method 'bihlaf' is not known: did you mean 'bihalf'?"),
         (["--methods", "bihalf:p=0.5"], "setting 'p' is not known: there are: 'p_pos'"),
         (["--methods", ","], "names none"),
+        (
+            ["--methods", "bop:gamma=1"],
+            "method 'bop' takes no settings: write bop, and set its optimizer's, if any, by",
+        ),
         (["--stack", "0"], "--stack 0"),
+        (["--tune", ","], "--tune ,: write learning rates, as in 0.03,0.1,0.3"),
+        (["--tune", "0.1", "--set", "optimizer.lr=0.2"], "--set optimizer.lr=0.2 and --tune: leave one of them away"),
         (["--seeds", "x"], "--seeds x"),
         (["--tune", "0.1,fast"], "--tune 0.1,fast: write learning rates"),
         (["fashion-compair"], "did you mean 'fashion-compare'?"),

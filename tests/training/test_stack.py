@@ -51,7 +51,7 @@ def test_a_stack_that_does_not_match_is_refused(make_net, make_loader, make_conf
         train_stack(nets, loaders, make_config(), seeds=[0])
     with pytest.raises(ValueError, match=r"loaders of \[6, 11\] batches"):
         train_stack(nets, [make_loader(), make_loader(batch_size=4)], make_config(), seeds=[0, 1])
-    with pytest.raises(ValueError, match="a stack trains without a teacher"):
+    with pytest.raises(ValueError, match=r"nets side by side have no teacher: set distill\.weight=0"):
         train_stack(nets, loaders, make_config(distill=DistillConfig(weight=1.0)), seeds=[0, 1])
 
 

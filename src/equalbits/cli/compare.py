@@ -51,6 +51,9 @@ def run(options: argparse.Namespace) -> int:
     for name, instead in (("seed", "--seeds"), ("model.weight_quantizer", "--methods")):
         if name in settings:
             raise ValueError(f"--set {name}={settings[name]}: give it as {instead} {settings[name]}")
+    rates = _rates(options.tune)
+    if rates and "optimizer.lr" in settings:
+        raise ValueError(f"--set optimizer.lr={settings['optimizer.lr']} and --tune: leave one of them away")
     recipe = find_recipe(options.recipe).with_settings(settings)
     if options.stack is not None and options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one net at a time")
@@ -63,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
                 methods=parse_methods(options.methods),
                 seeds=parse_seeds(options.seeds),
                 stack=options.stack,
-                tune=_rates(options.tune),
+                tune=rates,
                 root=Path(options.data) if options.data else None,
                 device=options.device,
                 tell=lambda line: print(line, file=sys.stderr, flush=True),
@@ -85,6 +88,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _rates(text: str) -> list[float]:
     try:
-        return [float(word) for word in text.split(",") if word.strip()]
+        rates = [float(word) for word in text.split(",") if word.strip()]
     except ValueError:
-        raise ValueError(f"--tune {text}: write learning rates, as in 0.03,0.1,0.3") from None
+        rates = []
+    if text and not rates:
+        raise ValueError(f"--tune {text}: write learning rates, as in 0.03,0.1,0.3")
+    return rates

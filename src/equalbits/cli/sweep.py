@@ -3,10 +3,13 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+_MOST_SEEDS = 10_000  # more would be a slip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +46,10 @@ def run(options: argparse.Namespace) -> int:
     if "seed" in settings:
         raise ValueError(f"--set seed={settings['seed']}: give a sweep's seeds as --seeds {settings['seed']}")
     recipe = find_recipe(options.recipe).with_settings(settings)
+    vary = _vary(options.vary)
+    for name in vary:
+        if name in settings:
+            raise ValueError(f"--set {name}={settings[name]} and --vary {name}: leave one of them away")
     if options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one run at a time")
     # What libraries print goes where our own remarks go, so that the rows stay alone.
@@ -51,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
             rows = sweep(
                 recipe,
                 Path(options.out or f"runs/sweep-{recipe.name}"),
-                vary=dict(_values(word) for word in options.vary),
+                vary=vary,
                 seeds=parse_seeds(options.seeds),
                 stack=options.stack,
                 root=Path(options.data) if options.data else None,
@@ -79,16 +86,25 @@ def parse_seeds(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise ValueError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7")
+        if int(last or first) - int(first) >= _MOST_SEEDS:
+            raise ValueError(f"--seeds {text}: these are more than {_MOST_SEEDS:,}; ask for fewer")
         seeds += range(int(first), int(last or first) + 1)
     if not seeds:
         raise ValueError(f"--seeds {text}: the first must not be above the last, as in 0-4")
     return seeds
 
 
-def _values(word: str) -> tuple[str, list[Any]]:
-    name, equals, values = word.partition("=")
-    if not equals:
-        raise ValueError(f"--vary {word}: write name=value,value, as in model.weight_quantizer=sign,bihalf")
+def _vary(words: Sequence[str]) -> dict[str, list[Any]]:
+    """Read ``name=value,value`` words."""
     from equalbits.recipes import parse_settings
+    from equalbits.recipes.methods import split_values
 
-    return name, [parse_settings([f"{name}={value}"])[name] for value in values.split(",")]
+    found: dict[str, list[Any]] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        if not equals:
+            raise ValueError(f"--vary {word}: write name=value,value, as in model.weight_quantizer=sign,bihalf")
+        if name in found:
+            raise ValueError(f"--vary {name} is given twice: write all its values behind one, parted by commas")
+        found[name] = [parse_settings([f"{name}={value}"])[name] for value in split_values(values)]
+    return found

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.recipes.contest import Ground, is_done, run_file, run_method
-from equalbits.recipes.folder import command_line
+from equalbits.recipes.folder import check_same, command_line
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.launch import no_reporters
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
-from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
@@ -127,6 +127,7 @@ def compare(
     for method in methods:
         check_method(method)
     check_kind(out, "compare")
+    _check_same_settings(out, recipe)
     device = pick_device(device)
     stack = stack or (len(seeds) if device.startswith("cuda") else 1)
     with in_use(out, command=command_line()):
@@ -144,6 +145,13 @@ def compare(
         comparison = _read(recipe, out, methods, seeds, tune)
         write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
         return comparison
+
+
+def _check_same_settings(out: Path, recipe: Recipe) -> None:
+    """Refuse the folder of a comparison with other settings: one table would stand for both."""
+    if (out / "compare.json").exists():
+        before = recipe_from_dict(json.loads((out / "compare.json").read_text())["settings"])
+        check_same(out, before, recipe.with_settings({"seed": before.train.seed}))
 
 
 def _read(recipe: Recipe, out: Path, methods: Sequence[str], seeds: Sequence[int], tune: Sequence[float]) -> Comparison:

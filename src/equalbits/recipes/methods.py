@@ -31,7 +31,7 @@ def list_methods() -> list[str]:
 
 
 def parse_methods(text: str) -> list[str]:
-    """Read ``all``, or names parted by commas; settings may follow a name's colon.
+    """Read names parted by commas, ``all`` for every one there is; settings may follow a name's colon.
 
     >>> parse_methods("sign,bihalf:p_pos=0.25,irnet:t_min=0.1,t_max=5")
     ['sign', 'bihalf:p_pos=0.25', 'irnet:t_min=0.1,t_max=5']
@@ -39,14 +39,7 @@ def parse_methods(text: str) -> list[str]:
     Traceback (most recent call last):
     ValueError: method 'bihlaf' is not known: did you mean 'bihalf'? There are: ...
     """
-    if text.strip() == "all":
-        return list_methods()
-    found: list[str] = []
-    for word in (part.strip() for part in text.split(",")):
-        if found and ":" in found[-1] and re.match(r"\w+\s*=", word):
-            found[-1] += f",{word}"  # the second setting of one method
-        elif word:
-            found.append(word)
+    found = [name for word in split_values(text) if word for name in (list_methods() if word == "all" else [word])]
     if not found:
         raise ValueError(f"--methods {text!r} names none: write all, or names as in sign,bihalf")
     for method in found:
@@ -54,13 +47,33 @@ def parse_methods(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def split_values(text: str) -> list[str]:
+    """Values parted by commas; those inside brackets, and those between settings of one method, part nothing.
+
+    >>> split_values("sign,irnet:t_min=0.1,t_max=5")
+    ['sign', 'irnet:t_min=0.1,t_max=5']
+    >>> split_values("[10, 20],[30]")
+    ['[10, 20]', '[30]']
+    """
+    found: list[str] = []
+    for word in (part.strip() for part in re.split(r",(?![^\[]*\])", text)):
+        if found and ":" in found[-1] and re.match(r"\w+\s*=", word):
+            found[-1] += f",{word}"  # the second setting of one method
+        else:
+            found.append(word)
+    return found
+
+
 def check_method(method: str) -> None:
     """Refuse a name that is no method, and settings that it does not take."""
     name = method.partition(":")[0]
     if name not in {*list_methods(), *_SAME_AS_ANOTHER}:
         raise unknown("method", name, list_methods())
-    if method not in _MORE:
-        quantizer_by_name(method)
+    if method in _MORE:
+        return
+    if name in _MORE:
+        raise ValueError(f"method {name!r} takes no settings: write {name}, and set its optimizer's, if any, by --set")
+    quantizer_by_name(method)
 
 
 def recipe_for(method: str, recipe: Recipe) -> Recipe:

@@ -55,6 +55,8 @@ class Trials:
 def _held_out(ground: Ground) -> Ground:
     """The ground with four fifths of the training images to train on, and the others in place of the test images."""
     known = ground.train.dataset
+    if len(known) < _EVERY:
+        raise ValueError(f"--tune holds out one training image in {_EVERY}, and there are {len(known)}: train on more")
     out = torch.arange(len(known), device=known.device) % _EVERY == _EVERY - 1
     data, seed = ground.recipe.data, ground.recipe.train.seed
     train = Loader(

@@ -114,7 +114,9 @@ def _check(
     if any(shared(config) != shared(configs[0]) for config in configs):
         raise ValueError("nets side by side may differ in seed, optimizer, schedule and loss: these differ in more")
     if any(config.distill.wants_teacher for config in configs):
-        raise ValueError("a stack trains without a teacher: train such nets one by one")
+        raise ValueError(
+            "nets side by side have no teacher: set distill.weight=0 and distill.attention=0, or train each alone"
+        )
 
 
 def _steps(
