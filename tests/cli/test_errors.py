@@ -38,12 +38,21 @@ def copied(run: Path, tmp_path: Path) -> Path:
         (["cifar10-conv2", "--data", "/nowhere"], "/nowhere"),
         (["imagenet-resnet18", "--data", "/nowhere"], "/nowhere"),
         (["fashion-conv2", "--device", "cuda:77"], "device='cuda:77' is not there"),
+        (["fashion-conv2", "--device", "cpu:3"], "device='cpu:3' is not known"),
+        (["Fashion-Conv2x"], "no recipe 'Fashion-Conv2x'; did you mean 'fashion-conv2'?"),
         (["fashion-conv2", "--device", "tpu"], "device='tpu' is not known"),
         (["fashion-conv2", "--set", "epoch=3"], "no setting 'epoch'; did you mean 'epochs'?"),
         (["fashion-conv2", "--set", "model.name=conv3"], "model 'conv3' is not known: did you mean"),
         (["fashion-conv2", "--set", "model.weight_quantizer=bihlaf"], "'bihlaf' is not known: did you mean 'bihalf'"),
         (["fashion-conv2", "--set", "model.options.wide=2"], "option 'wide' is not known: did you mean 'width'"),
         (["fashion-conv2", "--set", "model.options.width=wide"], "do not make a conv2: '>' not supported"),
+        (["fashion-conv2", "--set", "model.options.num_classes=3"], "num_classes=3: leave it away, the data says how"),
+        (["fashion-conv2", "--set", "model.options.init=kaiming"], "init=kaiming: set model.init in its place"),
+        (["fashion-conv2", "--set", "model.weight_quantizer=real"], "leave it empty, as in model.weight_quantizer="),
+        (["fashion-conv2", "--set", "model.input_quantizer=None"], "leave it empty, as in model.input_quantizer="),
+        (["fashion-conv2", "--set", "optimizer.name=bop"], "no bits to optimize: binarize it with Bits(), in a recipe"),
+        (["fashion-conv2", "--set", "EPOCHS=3"], "no setting 'EPOCHS'; did you mean 'epochs'?"),
+        (["fashion-conv2", "--set", "optimizer.lr=inf"], "optimizer.lr=inf must be a finite number, above 0"),
         (["fashion-conv2", "--set", "data.name=mnist"], "no data set 'mnist'"),
         (["fashion-conv2", "--set", "distill.weight=1"], "distill is set but no teacher is given"),
         (["--resume", "/nowhere"], "/nowhere holds no run to go on with: recipe.toml is not there"),
@@ -62,6 +71,7 @@ def test_training_refuses_in_one_line(words: list[str], line: str, call, tmp_pat
         (["--vary", "epochs=1", "--set", "epochs=2"], "--set epochs=2 and --vary epochs: leave one of them away"),
         (["--vary", "schedule.milestones=[1,2],x"], "schedule.milestones='x' must be a list"),
         (["--vary", "model.weight_quantizer=irnet:t_min=0.1,t_mux=5"], "setting 't_mux' is not known: did you mean"),
+        (["--set", "optimizer.lr=1e30"], "by now no weight is finite; nothing was saved before it; lower optimizer.lr"),
         (["--seeds", "0-99999999999"], "--seeds 0-99999999999: these are more than 10,000; ask for fewer"),
     ],
 )
@@ -126,6 +136,45 @@ def test_a_pattern_that_fits_no_name_is_refused_and_a_comma_too_many_is_not(call
     code, printed, _ = call("list", "--match", "irnet-stable")
     assert (code, printed.split()) == (0, ["methods:", "irnet-stable"])
     assert parse_methods("sign,") == ["sign"]
+
+
+def test_a_run_or_a_file_in_place_of_a_recipe_is_answered_with_how_to_name_it(call, recipe: str, trained: Path) -> None:
+    line = refused(call("train", trained), "train")
+    assert line.endswith(f"go on with train --resume {trained}, or name {trained}/recipe.toml")
+    for slip in (recipe.removesuffix(".toml"), recipe.replace(".toml", ".tml")):
+        line = refused(call("sweep", slip), "sweep")
+        assert line.endswith(f"no recipe {slip!r}; did you mean the file {recipe}?")
+
+
+def test_the_folder_of_a_sweep_is_answered_with_a_run_inside(call, trained: Path, tmp_path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "seed0").symlink_to(trained)
+    line = refused(call("evaluate", tmp_path), "evaluate")
+    assert line.endswith(f"it holds no recipe.toml; name one inside, as {tmp_path / 'own' / 'seed0'}")
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["export", "--to", "onnx", "--out", "x.onnx"]])
+def test_a_packed_file_has_no_best_epoch(words: list[str], call, tmp_path) -> None:
+    path = tmp_path / "net.ebits"
+    path.write_bytes(b"")
+    line = refused(call(*words, path, "--which", "best"), words[0])
+    assert line.endswith(f"--which best: {path} is a packed file, of one epoch; leave --which away")
+
+
+def test_a_negative_stack_is_refused(call, tmp_path) -> None:
+    line = refused(call("reproduce", "fig6", "--stack", "-1", "--out", tmp_path), "reproduce")
+    assert line.endswith("--stack -1: train at least one run at a time")
+
+
+def test_a_net_without_bits_is_shown_and_packed_for_what_it_is(call, recipe: str, tmp_path) -> None:
+    out, file = tmp_path / "a", tmp_path / "net.ebits"
+    assert call("train", recipe, "--out", out, "--set", "model.weight_quantizer=", "--device", "cpu")[0] == 0
+    code, printed, _ = call("inspect", out)
+    assert (code, printed.splitlines()[0]) == (0, "own: conv2, real weights")
+    assert printed.endswith("no layer of it is binary: there is no share of +1 to hold\n")
+    code, printed, _ = call("pack", out, file)
+    assert code == 0 and "1.2 times larger than its parameters" in printed
+    assert printed.endswith("; no layer of it is binary\n")
 
 
 def test_a_run_that_was_never_trained_is_named(call, tmp_path) -> None:

@@ -53,6 +53,13 @@ def test_the_whole_command_lists_every_command_in_one_line_each(call) -> None:
     assert call() == call("--help")
 
 
+def test_the_items_are_listed_with_their_titles_below_each_other(call) -> None:
+    code, printed, _ = call("reproduce")
+    names = [line.split()[0] for line in printed.splitlines()]
+    assert code == 0
+    assert {line[: max(map(len, names)) + 2].strip() for line in printed.splitlines()} == set(names)
+
+
 def test_the_version_is_the_packages(call) -> None:
     assert call("--version") == (0, f"equalbits {equalbits.__version__}\n", "")
 

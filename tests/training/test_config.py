@@ -17,7 +17,7 @@ from equalbits.training import DistillConfig, OptimizerConfig, TrainConfig
         (lambda: TrainConfig(epochs=1, precision="fp16"), "precision='fp16' is not known: choose one of auto, fp32"),
         (lambda: TrainConfig(epochs=1, speed="fast"), "speed='fast' is not known"),
         (lambda: TrainConfig(epochs=1, label_smoothing=1.0), "label_smoothing=1.0 must be at least 0 and below 1"),
-        (lambda: TrainConfig(epochs=1, clip_norm=float("nan")), "clip_norm=nan must be at least 0"),
+        (lambda: TrainConfig(epochs=1, clip_norm=float("nan")), "clip_norm=nan must be a finite number, at least 0"),
         (lambda: TrainConfig(epochs=1, accumulate=0), "accumulate=0 must be at least 1"),
         (lambda: TrainConfig(epochs=1, checkpoint_seconds=-1), "checkpoint_seconds=-1 must be at least 0"),
         (lambda: OptimizerConfig(name="lion"), "optimizer.name='lion' is not known: choose one of sgd, adam, adamw"),

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", parser_class=_Parser)
     wanted = next((word for word in words if not word.startswith("-")), None)
     if wanted is not None and wanted not in COMMANDS:
-        close = difflib.get_close_matches(wanted, COMMANDS, n=1)
+        close = difflib.get_close_matches(wanted.lower(), COMMANDS, n=1)
         instead = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(COMMANDS)}"
         parser.error(f"no command {wanted!r}; {instead}")
     for name, (module, line) in COMMANDS.items():

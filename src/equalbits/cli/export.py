@@ -33,6 +33,8 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--out {path}: a file for {options.to} is called {path.stem or 'net'}{suffix}")
     if not source.exists():
         raise ValueError(f"{source} is not there: give a packed file, or the folder of a run")
+    if source.is_file() and options.which != "last":
+        raise ValueError(f"--which {options.which}: {source} is a packed file, of one epoch; leave --which away")
     if find_spec(options.to) is None:
         raise ModuleNotFoundError(name=options.to)
     packed = _packed_run(source, options.which) if source.is_dir() else _packed_file(source)

@@ -22,6 +22,8 @@ def run(options: argparse.Namespace) -> None:
     if not path.exists():
         raise ValueError(f"{path} is not there: give a packed file, or the folder of a run")
     if path.is_file():
+        if options.which != "last":
+            raise ValueError(f"--which {options.which}: {path} is a packed file, of one epoch; leave --which away")
         _inspect_packed(path, as_json=options.json)
     else:
         _inspect_run(path, options)
@@ -29,17 +31,21 @@ def run(options: argparse.Namespace) -> None:
 
 def _inspect_run(out: Path, options: argparse.Namespace) -> None:
     # Imported here, so that --help need not wait for torch.
-    from equalbits.analysis import audit, summarize
+    from equalbits.analysis import Audit, audit, summarize
+    from equalbits.nn import BinaryLayer
     from equalbits.recipes import Images, load_run
 
     recipe, model = load_run(out, which=options.which)
     images = Images.read(out / "model.json")
     summary = summarize(model, (1, images.channels, images.size, images.size))
-    report = audit(model)
+    binary = any(isinstance(layer, BinaryLayer) for layer in model.modules())
+    report = audit(model) if binary else Audit(())
     if options.json:
         print(json.dumps({"recipe": recipe.as_dict(), "summary": summary.as_dict(), "audit": report.as_dict()}))
     else:
-        print(f"{recipe.name}: {recipe.model.name}, {recipe.model.weight_quantizer}\n\n{summary}\n\n{report}")
+        method = recipe.model.weight_quantizer or "real weights"
+        verdict = report if binary else "no layer of it is binary: there is no share of +1 to hold"
+        print(f"{recipe.name}: {recipe.model.name}, {method}\n\n{summary}\n\n{verdict}")
 
 
 def _inspect_packed(path: Path, *, as_json: bool) -> None:

@@ -60,10 +60,12 @@ def run(options: argparse.Namespace) -> None:
     written = _write(packed, path)
     real = 4 * sum(parameter.numel() for parameter in model.parameters())
     audit = packed.audit()
+    times = f"{real / written:.1f} times smaller" if written < real else f"{written / real:.1f} times larger"
+    shares = "every promised share of +1 exact" if audit.holds else "SHARES OF +1 NOT AS PROMISED"
     print(
-        f"{path}: {written:,} bytes, {real / written:.1f} times smaller than its parameters in float32; "
-        f"checked against the model on {len(example)} images; {len(audit.layers)} binary layers, "
-        f"{'every promised share of +1 exact' if audit.holds else 'SHARES OF +1 NOT AS PROMISED'}"
+        f"{path}: {written:,} bytes, {times} than its parameters in float32; "
+        f"checked against the model on {len(example)} images; "
+        + (f"{len(audit.layers)} binary layers, {shares}" if audit.layers else "no layer of it is binary")
     )
 
 

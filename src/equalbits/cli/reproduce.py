@@ -46,8 +46,11 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.training import InterruptedTraining
 
     if options.item is None:
-        print("\n".join(f"{name:<11} {get_item(name).title}" for name in list_items()))
+        width = max(map(len, list_items()))
+        print("\n".join(f"{name:<{width}}  {get_item(name).title}" for name in list_items()))
         return 0
+    if options.stack < 0:
+        raise ValueError(f"--stack {options.stack}: train at least one run at a time")
     if options.ray and options.stack > 1:
         raise ValueError("--ray gives each seed a place of its own: leave --stack away")
     names = list_items() if options.item == "all" else [get_item(options.item).name]

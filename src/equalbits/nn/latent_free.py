@@ -83,7 +83,9 @@ def bop_parameters(model: nn.Module) -> BopParameters:
             transposed = layer.groups if isinstance(layer, BinaryConvTranspose2d) else 0
             groups.setdefault(transposed, []).append(weight)  # type: ignore[arg-type]
     if not groups:
-        raise ValueError("the model has no bits to optimize: binarize it with Bits(), as in binarize_(model, Bits())")
+        raise ValueError(
+            "the model has no bits to optimize: binarize it with Bits(), in a recipe model.weight_quantizer=bits"
+        )
     held = {weight for weights in groups.values() for weight in weights}
     bits = [{"params": weights, "transposed_groups": transposed} for transposed, weights in groups.items()]
     return BopParameters(bits, [parameter for parameter in model.parameters() if parameter not in held])

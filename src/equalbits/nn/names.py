@@ -95,8 +95,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
     names = sorted(known)
     if not names:
         return ValueError(f"{kind} {name!r} is not known: there is none to give")
-    near = sorted(get_close_matches(name, names, n=len(names)))
-    nearest = max(near, key=lambda other: _likeness(name, other), default=None)
+    near = sorted(get_close_matches(name.lower(), names, n=len(names)))
+    nearest = max(near, key=lambda other: _likeness(name.lower(), other), default=None)
     hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
     return ValueError(f"{kind} {name!r} is not known: {hint}: {', '.join(map(repr, names))}")
 

@@ -117,7 +117,7 @@ def list_recipes(pattern: str = "*") -> list[str]:
 def get_recipe(name: str) -> Recipe:
     """The recipe of this name."""
     if name not in _CATALOGUE:
-        close = difflib.get_close_matches(name, _CATALOGUE, n=1)
+        close = difflib.get_close_matches(name.lower(), _CATALOGUE, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "`equalbits list recipes` shows them"
         raise ValueError(f"no recipe {name!r}; {hint}")
     return _CATALOGUE[name]
@@ -151,4 +151,11 @@ def own_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_recipe(word: str) -> Recipe:
     """The recipe of this name, or the one in this TOML file."""
-    return read_recipe(Path(word)) if word.endswith(".toml") else get_recipe(word)
+    path = Path(word)
+    if word.endswith(".toml"):
+        return read_recipe(path)
+    if word not in _CATALOGUE and (path / "recipe.toml").is_file():
+        raise ValueError(f"{path} is the folder of a run: go on with train --resume {path}, or name {path}/recipe.toml")
+    if word not in _CATALOGUE and path.with_suffix(".toml").is_file():
+        raise ValueError(f"no recipe {word!r}; did you mean the file {path.with_suffix('.toml')}?")
+    return get_recipe(word)

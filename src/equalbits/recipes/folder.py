@@ -123,7 +123,9 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     """The recipe and the trained model of a run's folder: its ``last`` or its ``best`` epoch."""
     out = Path(out)
     if not (out / "recipe.toml").exists():
-        raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; name one that train made")
+        inside = min(out.glob("*/seed*/recipe.toml"), default=None)
+        way = f"name one inside, as {inside.parent}" if inside else "name one that train made"
+        raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; {way}")
     if which not in ("last", "best"):
         raise ValueError(f"which={which!r} is not known: choose 'last' or 'best'")
     recipe = read_recipe(out / "recipe.toml")

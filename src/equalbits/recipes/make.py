@@ -10,17 +10,21 @@ from torch import nn
 
 from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
 from equalbits.models import create_model, list_models
-from equalbits.nn import input_quantizer_by_name, quantizer_by_name
+from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
 from equalbits.nn.names import unknown
-from equalbits.recipes.recipe import DataConfig, Recipe
+from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import Place
+
+#: What people write for real weights or inputs.
+_NO_QUANTIZER = ("real", "none", "float", "fp32")
 
 
 def check_names(recipe: Recipe) -> None:
     """Refuse a recipe whose model or method nobody knows, without making them."""
     if recipe.model.name not in list_models():
         raise unknown("model", recipe.model.name, list_models())
+    _check_options(recipe.model)
     if recipe.model.weight_quantizer:
         quantizer_by_name(recipe.model.weight_quantizer)
     if recipe.model.input_quantizer:
@@ -32,7 +36,7 @@ def pick_device(name: str = "auto") -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
+    if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
         raise ValueError(f"device={name!r} is not known: use auto, cpu, cuda, or cuda:1 for the second GPU")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         seen = f"{torch.cuda.device_count()} CUDA devices" if torch.cuda.device_count() else "no CUDA device"
@@ -75,9 +79,24 @@ class Images:
             raise CheckpointError(f"{path} does not say what images the model takes ({error}): train again") from None
 
 
+def _check_options(config: ModelConfig) -> None:
+    """Refuse what has a setting of its own, or none at all because the data decides it; and a word for no quantizer."""
+    instead = {name: f"set model.{name} in its place" for name in ("weight_quantizer", "input_quantizer", "init")}
+    instead["num_classes"] = "leave it away, the data says how many classes there are"
+    for name, value in config.options.items():
+        if name in instead:
+            raise ValueError(f"model.options.{name}={value}: {instead[name]}")
+    known = {"weight_quantizer": list_quantizers(), "input_quantizer": list_input_quantizers()}
+    for name, names in known.items():
+        word = getattr(config, name)
+        if word.lower() in _NO_QUANTIZER and word not in names:
+            raise ValueError(f"model.{name}={word}: to have none leave it empty, as in model.{name}=")
+
+
 def make_model(recipe: Recipe, images: Images) -> nn.Module:
     """The recipe's model for such images, with weights that hang on the recipe's seed alone."""
     config = recipe.model
+    _check_options(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.train.seed)
         try:

@@ -192,7 +192,7 @@ def _check_known(name: str, known: Iterable[str]) -> None:
 
 
 def _nearest(name: str, known: Iterable[str], group: str = "") -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name.lower(), list(known), n=1)
     return f"; did you mean {group + close[0]!r}?" if close else f"; there are {', '.join(sorted(known))}"
 
 

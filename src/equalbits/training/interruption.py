@@ -122,7 +122,8 @@ def _bad_weights(model: nn.Module) -> str:
     """The first layer whose weights are not finite; they spread quickly, so where all are bad none is to blame."""
     bad = [name for name, parameter in model.named_parameters() if not _finite(parameter)]
     if len(bad) == len(list(model.parameters())):
-        return "by now every weight is, so find the layer with --device cpu"
+        on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+        return "by now no weight is finite" + ("" if on_cpu else ", so find the layer with --device cpu")
     if bad:
         return f"first non-finite weights in layer {bad[0].rpartition('.')[0] or bad[0]!r}"
     return "all weights are finite still, so look at the loss and the labels"

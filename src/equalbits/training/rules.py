@@ -49,7 +49,7 @@ class Within:
         }
         finite = isinstance(value, int) or math.isfinite(value)  # a whole number may be too long for a float
         if not (finite and all(holds[rule](bound) for rule, bound in self.bounds.items())):
-            raise ValueError(f"{name}={value} must be {self}")
+            raise ValueError(f"{name}={value} must be {'' if finite else 'a finite number, '}{self}")
 
     def __str__(self) -> str:
         return " and ".join(f"{rule.replace('_', ' ')} {_shown(bound)}" for rule, bound in self.bounds.items())
