@@ -129,7 +129,8 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's, not imported here
+    torchs = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)  # a GPU's, a CPU's
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and torchs)
 
 
 def _one_line(error: BaseException) -> str:
@@ -139,10 +140,11 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"this needs the package {error.name}: pip install {error.name}"
     if _is_out_of_memory(error):
-        return "there is not enough memory: lower data.batch_size, or set accumulate=2"
+        return "there is not enough memory: lower data.batch_size, set accumulate=2, or take a smaller net"
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         return _about_file(Path(os.fsdecode(error.filename2 or error.filename)), error)
-    return " ".join(str(error).split()) or type(error).__name__
+    words = (isinstance(error, OSError) and error.strerror) or str(error)
+    return " ".join(words.split()) or type(error).__name__
 
 
 def _about_file(path: Path, error: OSError) -> str:

@@ -156,6 +156,7 @@ def find_recipe(word: str) -> Recipe:
         return read_recipe(path)
     if word not in _CATALOGUE and (path / "recipe.toml").is_file():
         raise ValueError(f"{path} is the folder of a run: go on with train --resume {path}, or name {path}/recipe.toml")
-    if word not in _CATALOGUE and path.with_suffix(".toml").is_file():
-        raise ValueError(f"no recipe {word!r}; did you mean the file {path.with_suffix('.toml')}?")
+    file = path.parent / f"{path.stem}.toml"
+    if word not in _CATALOGUE and file.is_file():
+        raise ValueError(f"no recipe {word!r}; did you mean the file {file}?")
     return get_recipe(word)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.recipes.contest import Ground, is_done, run_file, run_method
-from equalbits.recipes.folder import check_same, command_line
+from equalbits.recipes.folder import check_same, command_line, recipe_in
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.launch import no_reporters
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
@@ -150,7 +150,7 @@ def compare(
 def _check_same_settings(out: Path, recipe: Recipe) -> None:
     """Refuse the folder of a comparison with other settings: one table would stand for both."""
     if (out / "compare.json").exists():
-        before = recipe_from_dict(json.loads((out / "compare.json").read_text())["settings"])
+        before = recipe_in(out / "compare.json", "settings")
         check_same(out, before, recipe.with_settings({"seed": before.train.seed}))
 
 

@@ -11,11 +11,11 @@ import torch
 
 from equalbits.data import FolderLoader, Loader
 from equalbits.recipes.batch import stack_file
-from equalbits.recipes.folder import check_same, facts_of
+from equalbits.recipes.folder import check_same, facts_of, recipe_in
 from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images, make_loader
 from equalbits.recipes.methods import make_alike, recipe_for
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.recipe import Recipe
 from equalbits.training import History, Reporter, StackError, train_stack
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import Place
@@ -53,8 +53,7 @@ def is_done(recipe: Recipe, out: Path, method: str, seed: int) -> bool:
     path = run_file(out, method, seed)
     if not path.exists():
         return False
-    before = recipe_from_dict(json.loads(path.read_text())["recipe"])
-    check_same(path.parent, before, recipe_for(method, recipe).with_settings({"seed": seed}))
+    check_same(path.parent, recipe_in(path), recipe_for(method, recipe).with_settings({"seed": seed}))
     return True
 
 

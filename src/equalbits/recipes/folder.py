@@ -15,7 +15,7 @@ from torch import nn
 
 import equalbits
 from equalbits.recipes.make import Images, make_model
-from equalbits.recipes.recipe import Recipe, read_recipe
+from equalbits.recipes.recipe import Recipe, read_recipe, recipe_from_dict
 from equalbits.training import CheckpointError, History, JsonLines, Reporter, TensorBoard, load_checkpoint
 from equalbits.training.checkpoint import BEST, LAST, load_weights, write_atomically
 from equalbits.training.distributed import Place
@@ -34,6 +34,14 @@ def check_same(out: Path, before: Recipe, now: Recipe) -> None:
                 f"{out} holds a run with {name}={was.get(name)}, this one has {name}={wanted.get(name)}: "
                 f"use the same settings to go on, or another --out to start anew"
             )
+
+
+def recipe_in(path: Path, name: str = "recipe") -> Recipe:
+    """The recipe that a JSON file of results notes under a name, checked anew."""
+    try:
+        return recipe_from_dict(json.loads(path.read_text())[name])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path} does not say what made it ({error}): delete it to measure again") from None
 
 
 def begin(out: Path, recipe: Recipe, images: Images, place: Place) -> None:

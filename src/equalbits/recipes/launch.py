@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.recipes.batch import Batch, beside, run_folder, train_in_turn, train_side_by_side
-from equalbits.recipes.folder import check_same, command_line
+from equalbits.recipes.folder import check_same, command_line, recipe_in
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.ledger import collect
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.recipe import Recipe
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import announced_place
@@ -192,8 +192,7 @@ def _is_done(out: Path, case: Case, seed: int) -> bool:
     path = run_folder(out, case.name, seed) / "run.json"
     if not path.exists():
         return False
-    before = recipe_from_dict(json.loads(path.read_text())["recipe"])
-    check_same(path.parent, before, case.recipe.with_settings({"seed": seed}))
+    check_same(path.parent, recipe_in(path), case.recipe.with_settings({"seed": seed}))
     return True
 
 

@@ -156,8 +156,13 @@ class Run:
             next(taking)
         except StopIteration:
             raise ValueError(f"the loader ended after {self.batch} of its {len(self.batches)} batches") from None
-        except ValueError:
+        except ValueError as error:
             self.check_weights()  # a quantizer that ranks refuses weights gone bad: that is the story to tell
+            if "more than 1 value per channel" in str(error):  # torch's words, which name no way out
+                raise ValueError(
+                    "batch norm cannot train on one image: choose data.batch_size so that no batch, the last one "
+                    f"included, is that small (batch {self.batch + 1} of {len(self.batches)} is)"
+                ) from None
             raise
         self.batch += 1
 

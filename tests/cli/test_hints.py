@@ -1,0 +1,36 @@
+"""Words that a command does not take are answered in one line, with what was likely meant."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["trian"], "equalbits: no command 'trian'; did you mean 'train'? (see equalbits --help)\n"),
+        (["zzz"], "equalbits: no command 'zzz'; there are demo, train"),
+        (
+            ["train", "--ot", "x"],
+            "train: unrecognized arguments: --ot; did you mean --out? (see equalbits train --help)\n",
+        ),
+        (["train", "a", "--seed", "3"], "unrecognized arguments: --seed 3; did you mean --set seed=3? (see"),
+        (["train", "a", "--lr=0.1"], "unrecognized arguments: --lr=0.1; did you mean --set optimizer.lr=0.1? (see"),
+        (["train", "a", "--batch-size", "8"], "; did you mean --set data.batch_size=8? (see"),
+        (["train", "a", "--version"], "train: unrecognized arguments: --version (see equalbits train --help)\n"),
+        (["train", "a", "--set", "optimizer.lr", "0.1"], "0.1; did you mean --set optimizer.lr=0.1? (see"),
+        (["train", "a", "--set", "epochs=1", "0.1"], "unrecognized arguments: 0.1 (see"),
+        (["compare", "a", "--methods", "sign", "b", "c"], "b c; did you mean --methods sign,b,c? (see"),
+        (["sweep", "a", "--seeds", "0", "1"], "unrecognized arguments: 1; did you mean --seeds 0,1? (see"),
+        (["train", "a", "--out", ""], "argument --out: what is given is empty (see"),
+        (["evaluate", ""], "argument DIR: what is given is empty (see"),
+        (["list", "--xyz"], "equalbits list: unrecognized arguments: --xyz (see equalbits list --help)\n"),
+        (["evaluate"], "equalbits evaluate: the following arguments are required: DIR"),
+        (["evaluate", "a", "--which", "first"], "argument --which: invalid choice: 'first'"),
+        (["list", "fruit"], "argument KIND: invalid choice: 'fruit'"),
+        (["sweep", "a", "--stack", "x"], "argument --stack: invalid int value: 'x'"),
+    ],
+)
+def test_a_command_that_cannot_be_read_ends_with_2(words: list[str], line: str, call) -> None:
+    code, printed, errors = call(*words)
+    assert (code, printed) == (2, "")
+    assert line in errors
+    assert len(errors.splitlines()) == 1
