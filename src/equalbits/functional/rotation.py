@@ -13,6 +13,7 @@ from torch import Tensor
 from equalbits.functional.binarize import _standardised, sign_symbols
 from equalbits.functional.estimators import weighted
 from equalbits.functional.optimal_transport import as_filters
+from equalbits.functional.precise import at_least_float32, outside_autocast
 
 
 class Rotation(NamedTuple):
@@ -41,9 +42,12 @@ def standardised(latents: Tensor) -> Tensor:
 
 
 def rotate(rows: Tensor, rotation: Rotation) -> Tensor:
-    """``R1ᵀ X R2`` for each row, read as an ``a × b`` matrix."""
-    matrices = rows.reshape(-1, rotation.left.shape[0], rotation.right.shape[0])
-    return (rotation.left.T @ matrices @ rotation.right).reshape(rows.shape)
+    """``R1ᵀ X R2`` for each row, read as an ``a × b`` matrix; in float32 at least, under autocast too."""
+    precise = at_least_float32(rows.dtype)
+    left, right = rotation.left.to(precise), rotation.right.to(precise)
+    with outside_autocast(rows.device):
+        turned = left.T @ rows.to(precise).reshape(-1, len(left), len(right)) @ right
+    return turned.reshape(rows.shape).to(rows.dtype)
 
 
 def fit_rotation(rows: Tensor, rotation: Rotation, *, rounds: int = 3) -> Rotation:
@@ -54,12 +58,13 @@ def fit_rotation(rows: Tensor, rotation: Rotation, *, rounds: int = 3) -> Rotati
     """
     left, right = rotation
     matrices = rows.detach().reshape(-1, left.shape[0], right.shape[0])
-    for _ in range(rounds):
-        signs = sign_symbols(left.T @ matrices @ right)
-        u, _, vt = torch.linalg.svd((signs @ right.T @ matrices.transpose(1, 2)).sum(dim=0))
-        left = vt.T @ u.T
-        u, _, vt = torch.linalg.svd((matrices.transpose(1, 2) @ left @ signs).sum(dim=0))
-        right = u @ vt
+    with outside_autocast(rows.device):
+        for _ in range(rounds):
+            signs = sign_symbols(left.T @ matrices @ right)
+            u, _, vt = torch.linalg.svd((signs @ right.T @ matrices.transpose(1, 2)).sum(dim=0))
+            left = vt.T @ u.T
+            u, _, vt = torch.linalg.svd((matrices.transpose(1, 2) @ left @ signs).sum(dim=0))
+            right = u @ vt
     return Rotation(left, right)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from equalbits.functional.binarize import sign_symbols
 from equalbits.functional.estimators import straight_through, weighted
 from equalbits.functional.optimal_transport import as_filters
+from equalbits.functional.precise import at_least_float32, outside_autocast
 
 
 def bounded(latents: Tensor, values: Tensor) -> Tensor:
@@ -129,8 +130,10 @@ def abcnet_bases(latents: Tensor, bases: int = 1) -> Bases:
     projected = (symbols * rows[..., None]).mean(dim=1)
     if bases == 1:
         return Bases(symbols, projected)
-    gram = (symbols.transpose(1, 2) @ symbols / rows.shape[1]).to(torch.promote_types(rows.dtype, torch.float32))
-    weights = torch.linalg.pinv(gram, hermitian=True) @ projected[..., None].to(gram.dtype)
+    precise = symbols.to(at_least_float32(rows.dtype))
+    with outside_autocast(rows.device):
+        gram = precise.transpose(1, 2) @ precise / rows.shape[1]
+        weights = torch.linalg.pinv(gram, hermitian=True) @ projected[..., None].to(gram.dtype)
     return Bases(symbols, weights[..., 0].to(rows.dtype))
 
 

@@ -1,0 +1,88 @@
+"""A binary weight is the same under autocast as outside it: by every method, to the bit, and kept so in eval."""
+
+import copy
+
+import pytest
+import torch
+
+from equalbits.functional import rotation as turn
+from equalbits.functional.precise import outside_autocast
+from equalbits.nn import BinaryConv2d, list_quantizers, quantizer_by_name
+
+_MORE = ("abc-net:bases=2", "abc-net:bases=5", "pruned-bihalf:by=score", "pruned-bihalf:by=magnitude")
+each_method = pytest.mark.parametrize("name", [*list_quantizers(), *_MORE])
+each_half = pytest.mark.parametrize("half", [torch.bfloat16, torch.float16], ids=str)
+
+
+def layer_of(name):
+    torch.manual_seed(0)
+    return BinaryConv2d(32, 16, 3, bias=False, weight_quantizer=quantizer_by_name(name))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+@each_half
+@each_method
+def test_the_binary_weight_inside_autocast_is_the_one_outside(name, half, training):
+    layer = layer_of(name).train(training)
+    expected = copy.deepcopy(layer).binary_weight()
+    with torch.autocast("cpu", half):
+        inside, symbols = layer.binary_weight(), layer.symbols()
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, expected)
+    assert torch.equal(symbols, copy.deepcopy(layer).symbols())
+
+
+@each_method
+def test_what_eval_keeps_from_a_pass_under_autocast_serves_one_without(name):
+    layer = layer_of(name).eval()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            layer.binary_weight()
+        assert torch.equal(layer.binary_weight(), copy.deepcopy(layer).binary_weight())
+
+
+@pytest.mark.parametrize("name", ["rbnn", "abc-net:bases=3"])
+def test_the_gradient_under_autocast_is_the_one_outside(name):
+    gradients = []
+    for enabled in (False, True):
+        layer = layer_of(name)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            weight = layer.binary_weight()
+        (weight * torch.linspace(-1, 1, weight.numel()).view_as(weight)).sum().backward()
+        gradients.append({key: value.grad for key, value in layer.named_parameters() if value.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    assert all(torch.equal(gradients[1][key], gradient) for key, gradient in gradients[0].items())
+
+
+@pytest.mark.parametrize("name", ["rbnn", "abc-net:bases=3"])
+def test_compiled_in_one_graph_under_autocast_it_is_the_same(name):
+    torch._dynamo.reset()
+    layer = layer_of(name)
+    compiled = torch.compile(layer.binary_weight, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(compiled(), layer_of(name).binary_weight())
+    torch._dynamo.reset()
+
+
+def test_a_rotation_fitted_under_autocast_is_the_one_outside():
+    layer = layer_of("rbnn")
+    other = copy.deepcopy(layer)
+    other.weight_quantizer.refit_(other.weight.detach())
+    with torch.autocast("cpu", torch.bfloat16):
+        layer.weight_quantizer.refit_(layer.weight.detach())
+    assert torch.equal(layer.weight_quantizer.left, other.weight_quantizer.left)
+    assert torch.equal(layer.weight_quantizer.right, other.weight_quantizer.right)
+
+
+@each_half
+def test_products_of_halves_are_those_of_float32_rounded_once(half):
+    torch.manual_seed(0)
+    rows = torch.randn(8, 64).to(half)
+    rotation = turn.Rotation(*(torch.linalg.qr(torch.randn(8, 8)).Q.to(half) for _ in range(2)))
+    precise = turn.rotate(rows.float(), turn.Rotation(*(matrix.float() for matrix in rotation)))
+    assert torch.equal(turn.rotate(rows, rotation), precise.to(half))
+
+
+def test_devices_that_autocast_does_not_know_are_left_alone():
+    with torch.autocast("cpu", torch.bfloat16), outside_autocast(torch.device("meta")):
+        assert torch.is_autocast_enabled("cpu")
