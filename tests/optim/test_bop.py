@@ -159,8 +159,50 @@ def test_a_small_gamma_does_not_vanish_in_half_precision():
     assert bits.tolist() == [-1.0, -1.0]
 
 
+@pytest.mark.parametrize("kind", [Bop, BalancedBop])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_loaded_average_is_as_precise_as_the_saved_one(kind, dtype):
+    bits, others = (nn.Parameter(torch.ones(2, 3, dtype=dtype)) for _ in "ab")
+    optimizer = kind([bits], gamma=1e-4, tau=1.0)
+    step(optimizer, bits, [[0.1, 0.2, 0.3]] * 2)
+    loaded = kind([others], tau=1.0)
+    loaded.load_state_dict(optimizer.state_dict())
+    saved, found = optimizer.state[bits]["momentum"], loaded.state[others]["momentum"]
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    assert torch.equal(found, saved)
+    step(loaded, others, [[1.0, 1.0, 1.0]] * 2)
+    assert not torch.equal(found, saved)  # a copy, not the saved tensor itself
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.2, torch.tensor(0.2)])
+def test_gamma_follows_the_rate_that_a_scheduler_moves(rate):
+    bits = nn.Parameter(torch.ones(1))
+    optimizer = Bop([bits], gamma=0.5, tau=1.0, lr=rate)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+    expected = 0.0
+    for gamma in (0.5, 0.25, 0.125):
+        step(optimizer, bits, [0.75])
+        scheduler.step()
+        expected = (1 - gamma) * expected + gamma * 0.75
+        assert float(optimizer.state[bits]["momentum"]) == pytest.approx(expected)
+
+
+def test_a_state_saved_without_a_rate_goes_on_at_its_gamma():
+    bits = nn.Parameter(torch.ones(1))
+    optimizer = Bop([bits], gamma=0.5, tau=1.0, lr=3.0)
+    optimizer.load_state_dict({"state": {}, "param_groups": [{"gamma": 0.25, "tau": 1.0, "params": [0]}]})
+    step(optimizer, bits, [1.0])
+    assert float(optimizer.state[bits]["momentum"]) == 0.25
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"), [({"gamma": 0.0}, "gamma=0.0"), ({"gamma": 2.0}, "usual"), ({"tau": -1.0}, "0 or more")]
+    ("arguments", "message"),
+    [
+        ({"gamma": 0.0}, "gamma=0.0"),
+        ({"gamma": 2.0}, "usual"),
+        ({"tau": -1.0}, "0 or more"),
+        ({"lr": 0.0}, "lr=0.0.*above 0"),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -1,7 +1,10 @@
 """Two optimizers as one: they step, forget, save and load together."""
 
 import copy
+import pickle
+from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
@@ -56,7 +59,7 @@ def test_a_setting_changed_in_a_group_reaches_the_part_before_and_after_loading(
     both = make(model)
     for _ in range(2):
         for group in both.param_groups:
-            group["lr" if "lr" in group else "gamma"] = 0.0
+            group["lr"] = 0.0
         before = copy.deepcopy(model)
         steps(model, both, 1)
         assert all(map(torch.equal, before.parameters(), model.parameters()))
@@ -77,3 +80,61 @@ def test_a_closure_is_asked_once_with_gradients() -> None:
     with torch.no_grad():
         loss = make(model).step(closure)
     assert asked == [True] and loss.requires_grad
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_goes_on_to_the_bit_and_leaves_the_first_alone(copied: Callable) -> None:
+    model = net()
+    both = make(model)
+    steps(model, both, 3)
+    other, again = copied((model, both))
+    assert [type(part) for part in again.parts] == [BalancedBop, torch.optim.SGD]
+    before = copy.deepcopy(model)
+    steps(other, again, 3, start=3)
+    assert all(map(torch.equal, model.parameters(), before.parameters()))
+    steps(model, both, 3, start=3)
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+def test_a_new_group_is_refused_with_the_way_to_add_it() -> None:
+    model = net()
+    both = make(model)
+    steps(model, both, 2)
+    more = nn.Parameter(torch.zeros(2))
+    with pytest.raises(ValueError, match=r"which part .*parts\[1\]\.add_param_group"):
+        both.add_param_group({"params": [more]})
+    momentum = both.state[model[1].weight]["momentum_buffer"].clone()
+    both.parts[1].add_param_group({"params": [more]})
+    both = Together(*both.parts)
+    assert torch.equal(both.state[model[1].weight]["momentum_buffer"], momentum)
+    more.grad = torch.ones(2)
+    both.step()
+    assert more.tolist() == pytest.approx([-0.1, -0.1])
+
+
+def test_one_scheduler_moves_the_rates_of_all_parts() -> None:
+    model = net()
+    both = make(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(both, 2)
+    steps(model, both, 1)
+    scheduler.step()
+    assert [group["lr"] for part in both.parts for group in part.param_groups] == pytest.approx([0.5, 0.05])
+    scheduler.step()
+    before = copy.deepcopy(model)
+    momentum = both.state[model[0].weight]["momentum"].clone()
+    steps(model, both, 1, start=1)
+    assert torch.equal(both.state[model[0].weight]["momentum"], momentum)
+    assert torch.equal(model[1].weight, before[1].weight)
+
+
+def test_averages_of_half_precision_bits_load_as_precise_as_they_were() -> None:
+    first, second = net().bfloat16(), net().bfloat16()
+    both, again = make(first), make(second)
+    for parameter in first.parameters():
+        parameter.grad = torch.full_like(parameter, 0.1)
+    both.step()
+    again.load_state_dict(both.state_dict())
+    saved, found = both.state[first[0].weight]["momentum"], again.state[second[0].weight]["momentum"]
+    assert found.dtype == torch.float32
+    assert torch.equal(found, saved)
+    assert again.state[second[1].weight]["momentum_buffer"].dtype == torch.bfloat16

@@ -55,9 +55,12 @@ def test_bop_keeps_bits_bits_and_balanced_bop_their_share(name, p_pos, make_load
 def test_gamma_follows_the_learning_rate(capture) -> None:
     optimizer = make_optimizer(net(Bits()), OptimizerConfig(name="bop", lr=0.2, gamma=0.01), capture=capture)
     set_learning_rate(optimizer, 0.05)
-    found = {key: float(group[key]) for group in optimizer.param_groups for key in ("gamma", "lr") if key in group}
-    assert found == pytest.approx({"gamma": 0.0025, "lr": 0.05})
-    assert isinstance(optimizer.param_groups[0]["gamma"], torch.Tensor) == capture
+    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.05, 0.05])
+    assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor) == capture
+    (bits,) = optimizer.param_groups[0]["params"]
+    bits.grad = torch.ones_like(bits)
+    optimizer.step()
+    assert optimizer.state[bits]["momentum"].unique().tolist() == pytest.approx([0.0025])
 
 
 def test_gamma_on_the_device_flips_the_same_bits() -> None:

@@ -21,8 +21,11 @@ class Bop(Optimizer):
     ``m ← (1 − gamma) · m + gamma · g`` from ``m = 0``; then ``b ← −b`` where ``b · m > tau``. ``gamma`` is how quickly
     the average adapts: divide it where other optimizers divide the learning rate. ``tau`` is how sure it must be. The
     gradient is that of the bit, so a layer's scale is in it: with a scale ``α`` the same flips need ``α · tau``. The
-    defaults are those of the authors' CIFAR-10 runs. A group's ``gamma`` may be a tensor on the bits' device, which a
-    captured step reads anew each time.
+    defaults are those of the authors' CIFAR-10 runs.
+
+    ``lr`` has no part in the rule: it is what schedules move, and ``gamma`` moves in proportion to it from where it
+    starts. A group's ``gamma`` and ``lr`` may be tensors on the bits' device, which a captured step reads anew each
+    time.
 
     >>> bits = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
     >>> optimizer = Bop([bits], gamma=0.5, tau=0.1)
@@ -32,17 +35,24 @@ class Bop(Optimizer):
     tensor([-1., -1.])
     """
 
-    def __init__(self, params: ParamsT, *, gamma: float = 1e-4, tau: float = 1e-8) -> None:
+    def __init__(self, params: ParamsT, *, gamma: float = 1e-4, tau: float = 1e-8, lr: float | Tensor = 1.0) -> None:
         if not 0 < gamma <= 1:
             raise ValueError(f"gamma={gamma} is no weight of an average: it must lie in (0, 1]; 1e-4 is usual")
         if not tau >= 0:
             raise ValueError(f"tau={tau} would flip bits that the gradient agrees with: it must be 0 or more")
-        super().__init__(params, {"gamma": gamma, "tau": tau, "transposed_groups": 0})
+        super().__init__(params, {"gamma": gamma, "tau": tau, "lr": lr, "transposed_groups": 0})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take in more bits; whatever is not ±1 is refused."""
         super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
+        group = self.param_groups[-1]
+        group["start_lr"] = float(group["lr"])
+        if not group["start_lr"] > 0:
+            self.param_groups.pop()
+            raise ValueError(
+                f"lr={group['start_lr']} leaves gamma nothing to move with: it must be above 0; 1 is usual"
+            )
+        for parameter in group["params"]:
             if not bool((parameter.detach().abs() == 1).all()):
                 self.param_groups.pop()
                 raise ValueError(
@@ -60,7 +70,7 @@ class Bop(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    momentum = self._averaged(parameter, group["gamma"])
+                    momentum = self._averaged(parameter, group["gamma"] * (group["lr"] / group["start_lr"]))
                     flips = self.flips(parameter, momentum, group)
                     parameter.copy_(torch.where(flips, -parameter, parameter))
         return loss
@@ -69,11 +79,30 @@ class Bop(Optimizer):
         """Which bits change sign."""
         return bop_flips(bits, momentum, group["tau"])
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state; the averages stay as precise as they were kept."""
+        super().load_state_dict(state_dict)
+        self.load_averages_(state_dict["state"], state_dict["param_groups"])
+
+    def load_averages_(self, saved: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> None:
+        """Take the averages of saved groups anew, since torch gives all it loads the parameter's dtype."""
+        for group, own in zip(groups, self.param_groups, strict=True):
+            for number, parameter in zip(group["params"], own["params"], strict=True):
+                if "momentum" in saved.get(number, {}):
+                    momentum = saved[number]["momentum"].to(parameter.device, _precise(parameter.dtype), copy=True)
+                    self.state[parameter]["momentum"] = momentum
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over a state; one without a rate to move stays at its gamma."""
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault("lr", 1.0)
+            group.setdefault("start_lr", float(group["lr"]))
+
     def _averaged(self, parameter: Tensor, gamma: float | Tensor) -> Tensor:
         state = self.state[parameter]
-        if "momentum" not in state:  # at least float32: a small gamma would vanish in less
-            precise = torch.promote_types(parameter.dtype, torch.float32)
-            state["momentum"] = torch.zeros_like(parameter, dtype=precise)
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter, dtype=_precise(parameter.dtype))
         momentum: Tensor = state["momentum"]
         if isinstance(gamma, Tensor):  # alpha would ask the device for its value
             return momentum.mul_(1 - gamma).add_(parameter.grad * gamma)  # type: ignore[operator]
@@ -103,6 +132,11 @@ class BalancedBop(Bop):
             return balanced_flips(bits, momentum, group["tau"])
         filters, averages = (_exchange_axes(tensor, groups) for tensor in (bits, momentum))
         return _exchange_axes(balanced_flips(filters, averages, group["tau"]), groups)
+
+
+def _precise(dtype: torch.dtype) -> torch.dtype:
+    """At least float32: a small gamma would vanish in less."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def _exchange_axes(weight: Tensor, groups: int) -> Tensor:

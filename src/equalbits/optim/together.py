@@ -1,10 +1,12 @@
 """Two optimizers as one: one for the bits, one for the real parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+
+from equalbits.optim.bop import Bop
 
 
 class Together(Optimizer):
@@ -21,9 +23,13 @@ class Together(Optimizer):
     ([-1.0, 1.0], [-0.5])
     """
 
+    parts: tuple[Optimizer, ...] = ()
+
     def __init__(self, *parts: Optimizer) -> None:
-        self.parts = parts
         super().__init__([group for part in parts for group in part.param_groups], {})
+        self.parts = parts
+        for part in parts:
+            self.state.update(part.state)
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -36,13 +42,38 @@ class Together(Optimizer):
             part.step()
         return loss
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused, since nothing says which part is to train the group."""
+        if self.parts:
+            raise ValueError(
+                "Together cannot tell which part is to train a new group: "
+                "give it to one, as in both.parts[1].add_param_group(…), then make both = Together(*both.parts)"
+            )
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, Bop's averages as precise as they were kept."""
+        super().load_state_dict(state_dict)
+        for part, groups in self._shares(state_dict["param_groups"]):
+            if isinstance(part, Bop):
+                part.load_averages_(state_dict["state"], groups)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parts": self.parts, **super().__getstate__()}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take over a loaded state, and give the parts their share of it."""
         super().__setstate__(state)
         self._share()
 
     def _share(self) -> None:
+        for part, groups in self._shares(self.param_groups):
+            part.__setstate__({"param_groups": groups, "state": self.state})
+
+    def _shares(self, groups: list[dict[str, Any]]) -> Iterator[tuple[Optimizer, list[dict[str, Any]]]]:
+        """Each part, and those of the groups that are its own."""
         start = 0
         for part in self.parts:
             stop = start + len(part.param_groups)
-            part.param_groups, part.state, start = self.param_groups[start:stop], self.state, stop
+            yield part, groups[start:stop]
+            start = stop

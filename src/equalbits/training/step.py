@@ -78,11 +78,10 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, *, capture: bool =
 
 
 def _torchs_own(learning: list[nn.Parameter], config: OptimizerConfig, *, capture: bool) -> torch.optim.Optimizer:
-    device = learning[0].device
     shared: dict[str, Any] = {
-        "lr": torch.tensor(config.lr, device=device) if capture else config.lr,
+        "lr": _rate(learning[0], config, capture=capture),
         "weight_decay": config.weight_decay,
-        "fused": device.type == "cuda" or None,
+        "fused": learning[0].device.type == "cuda" or None,
     }
     if config.name in ("sgd", "bop", "balanced-bop"):
         return torch.optim.SGD(learning, momentum=config.momentum, nesterov=config.nesterov, **shared)
@@ -94,23 +93,23 @@ def _latent_free(model: nn.Module, config: OptimizerConfig, *, capture: bool) ->
     """Bop for the bits, SGD for the real parameters that learn, where there are any."""
     bits, reals = bop_parameters(model)
     kind = Bop if config.name == "bop" else BalancedBop
-    flipping = kind(bits, gamma=config.gamma, tau=config.tau)
-    for group in flipping.param_groups:
-        group["gamma_per_lr"] = config.gamma / config.lr
-        if capture:
-            group["gamma"] = torch.tensor(config.gamma, device=group["params"][0].device)
+    rate = _rate(bits[0]["params"][0], config, capture=capture)
+    flipping = kind(bits, gamma=config.gamma, tau=config.tau, lr=rate)
     learning = [parameter for parameter in reals if parameter.requires_grad]
     return Together(flipping, _torchs_own(learning, config, capture=capture)) if learning else flipping
+
+
+def _rate(parameter: nn.Parameter, config: OptimizerConfig, *, capture: bool) -> float | Tensor:
+    return torch.tensor(config.lr, device=parameter.device) if capture else config.lr
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set it for every group, in place where it lives on the device; Bop's ``gamma`` moves as it does."""
     for group in optimizer.param_groups:
-        name, value = ("gamma", lr * group["gamma_per_lr"]) if "gamma_per_lr" in group else ("lr", lr)
-        if isinstance(group[name], Tensor):
-            group[name].fill_(value)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
         else:
-            group[name] = value
+            group["lr"] = lr
 
 
 class Step:
