@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from equalbits.nn import SignActivation
 from equalbits.recipes import Recipe, get_recipe, list_recipes, make_model
 from equalbits.recipes.make import Images, make_loader
 from equalbits.training import ScheduleConfig, train
@@ -65,6 +66,16 @@ def test_a_net_starts_is_ordered_and_normalised_as_its_authors_have_it() -> None
     stem = make_model(released, Images(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)).stem
     assert list(dict(stem.named_children())) == ["conv", "norm", "prelu"]
     assert all(get_recipe(name).model.init == "torch" for name in list_recipes("cifar10*-conv?"))
+
+
+def test_irnets_resnet20_has_its_authors_ede_which_starts_lower_where_inputs_are_bits() -> None:
+    inputs = [get_recipe(f"cifar10-resnet20-{bits}").model.input_quantizer for bits in ("1w32a", "1w1a")]
+    assert inputs == ["", "ede:t_min=0.001"]
+    images = Images(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)
+    model = make_model(get_recipe("cifar10-resnet20-1w1a"), images)
+    starts = {(m.t_min, m.t_max) for m in model.modules() if isinstance(m, SignActivation)}
+    assert starts == {(1e-3, 10.0)}
+    assert "irnet:t_min=0.001" in get_recipe("cifar10-resnet20-1w1a").about
 
 
 def test_names_match_patterns_and_every_recipe_says_what_it_is() -> None:

@@ -30,11 +30,12 @@ def _recipes() -> list[Recipe]:
         for data, expected in (("cifar10", score), ("cifar100", None)):
             found.append(_recipe(f"{data}-{net}", about, net, data, _SHALLOW, expected=expected))
     resnet20 = TrainConfig(epochs=400)
-    for net, inputs, name in (("resnet20", "", "resnet20-1w32a"), ("resnet20", "ede", "resnet20-1w1a")):
-        about = "IR-Net's ResNet-20 and its settings, which the paper announces and does not report"
-        model = ModelConfig(name=net, input_quantizer=inputs, init="kaiming")
+    sharpness = "; EDE's t starts at 0.001 (for its weights, too: irnet:t_min=0.001)"
+    for bits, inputs, more in (("1w32a", "", ""), ("1w1a", "ede:t_min=0.001", sharpness)):
+        about = f"IR-Net's ResNet-20 and its settings, which the paper announces and does not report{more}"
+        model = ModelConfig(name="resnet20", input_quantizer=inputs, init="kaiming")
         images = DataConfig(name="cifar10", statistics="imagenet")
-        found.append(Recipe(name=f"cifar10-{name}", about=about, model=model, data=images, train=resnet20))
+        found.append(Recipe(name=f"cifar10-resnet20-{bits}", about=about, model=model, data=images, train=resnet20))
     for data, nets in {
         "cifar10": ("resnet18", "resnet34"),
         "cifar100": ("vgg16", "resnet18", "resnet34", "inception_v3", "shufflenet"),
