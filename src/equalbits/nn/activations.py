@@ -18,13 +18,15 @@ class RSign(nn.Module):
     """ReActNet's sign with a learned shift for each channel (Liu et al. 2020): ``sign(x + b)``, ApproxSign gradient.
 
     The shifts start at 0 and get the same gradient as the inputs, summed over batch and positions. Without ``channels``
-    they are made by the first input: run one batch before the optimizer is made. ``create_model`` knows them at once.
+    the layer that takes it in makes them, one for each of its own; alone, the first input does. A channel is an entry
+    of ``axis``, the second unless the layer says otherwise: a linear layer's is the last.
 
     >>> RSign(2)(torch.tensor([[-0.5, 0.5]])).tolist()
     [[-1.0, 1.0]]
     """
 
     shift: nn.Parameter | UninitializedParameter
+    axis: int = 1
 
     def __init__(self, channels: int | None = None) -> None:
         super().__init__()
@@ -36,10 +38,20 @@ class RSign(nn.Module):
             self.shift.materialize((channels,))
             nn.init.zeros_(self.shift)
 
+    def fit_inputs_(self, channels: int, axis: int) -> None:
+        """Make the shifts of a layer's input, along its axis of channels."""
+        self.axis = axis
+        self.fit_(channels)
+
+    def reset_parameters(self) -> None:
+        """Put the shifts back to 0."""
+        if not isinstance(self.shift, UninitializedParameter):
+            nn.init.zeros_(self.shift)
+
     def forward(self, inputs: Tensor) -> Tensor:
-        """±1 for each input; the channel is the second axis."""
-        self.fit_(inputs.shape[1])
-        shifted = inputs + per_channel(self.shift, inputs)
+        """±1 for each input."""
+        self.fit_(inputs.shape[self.axis])
+        shifted = inputs + per_channel(self.shift, inputs, self.axis)
         return F.polynomial(shifted, F.sign_symbols(shifted))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -66,6 +78,11 @@ class AdaBinActivation(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.distance, self.centre = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(()))
+
+    def reset_parameters(self) -> None:
+        """Start the two values at −1 and +1."""
+        nn.init.ones_(self.distance)
+        nn.init.zeros_(self.centre)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``b − a`` or ``b + a`` for each input."""
@@ -107,15 +124,23 @@ class BiHalfActivation(nn.Module):
     tensor([-1., -1.,  1.,  1.])
     """
 
+    axis: int = 1
+
     def __init__(self, p_pos: float = 0.5, *, pull: float = 6.0) -> None:
         super().__init__()
         check_p_pos(p_pos)
         self.p_pos, self.pull = p_pos, pull
 
+    def fit_inputs_(self, channels: int, axis: int) -> None:
+        """Note which axis of a layer's input the channels lie along."""
+        self.axis = axis
+
     def forward(self, inputs: Tensor) -> Tensor:
-        """±1 for each input; the channel is the second axis."""
+        """±1 for each input; the channel is the second axis, or the one that the layer said."""
         if self.training:
-            return activations.bihalf_inputs(inputs, p_pos=self.p_pos, pull=self.pull)
+            channel_second = inputs.movedim(self.axis, 1) if inputs.dim() > 2 else inputs
+            found = activations.bihalf_inputs(channel_second, p_pos=self.p_pos, pull=self.pull)
+            return found.movedim(1, self.axis) if inputs.dim() > 2 else found
         return F.straight_through(inputs, F.sign_symbols(inputs))
 
     def extra_repr(self) -> str:
@@ -145,6 +170,6 @@ class HWGQ(nn.Module):
         return f"{self.bits}"
 
 
-def per_channel(values: Tensor, inputs: Tensor) -> Tensor:
-    """One value for each channel, shaped to meet ``inputs``, whose second axis is the channel."""
-    return values.view(-1, *(1,) * (inputs.dim() - 2))
+def per_channel(values: Tensor, inputs: Tensor, axis: int = 1) -> Tensor:
+    """One value for each channel, shaped to meet ``inputs``, whose channels lie along ``axis``."""
+    return values.view(-1, *(1,) * (inputs.dim() - 1 - axis % inputs.dim()))

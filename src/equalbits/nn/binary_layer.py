@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from equalbits import functional as F
 from equalbits.nn.ahead import symbols_ahead
+from equalbits.nn.fitting import fit_, start_
 from equalbits.nn.quantizers import BiHalf, WeightQuantizer
 
 
@@ -40,12 +41,13 @@ class BinaryLayer(nn.Module):
             raise ValueError(f"weight has shape {tuple(self.weight.shape)}: a filter needs at least one connection")
         self.weight_quantizer = copy.deepcopy(weight_quantizer)
         self.input_quantizer = copy.deepcopy(input_quantizer)
-        for quantizer in (self.weight_quantizer, self.input_quantizer):
-            if quantizer is not None:
-                quantizer.to(device=self.weight.device, dtype=self.weight.dtype)
+        told, tell = self.input_channels(), getattr(self.input_quantizer, "fit_inputs_", None)
+        if told is not None and callable(tell):
+            tell(*told)
+        for quantizer in self._quantizers():
+            quantizer.to(device=self.weight.device, dtype=self.weight.dtype)
         self.register_buffer("scale", torch.empty((), dtype=self.weight.dtype, device=self.weight.device))
         self._start_()
-        self.weight_quantizer.fit_(self.to_filters(self.weight.detach()))
         self._known: _Known | None = None
         self.ahead = None
 
@@ -56,6 +58,13 @@ class BinaryLayer(nn.Module):
     def from_filters(self, filters: Tensor) -> Tensor:
         """The inverse of :meth:`to_filters`."""
         return filters
+
+    def input_channels(self) -> tuple[int, int] | None:
+        """How many channels flow in, and along which axis, counted from the last; None where the layer cannot say.
+
+        An input quantizer with a ``fit_inputs_(channels, axis)`` is told.
+        """
+        return None
 
     def binary_weight(self) -> Tensor:
         """``scale · symbols``, joined to the latents by the quantizer's gradient: what the layer multiplies with.
@@ -118,15 +127,28 @@ class BinaryLayer(nn.Module):
         self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
         if self.init == "kaiming":
             nn.init.normal_(self.weight, std=math.sqrt(2 / self._connections()))
+        weight = self.weight.detach()
+        filters = self.to_filters(weight)
+        fit_(self.weight_quantizer, filters)
+        if filters is not weight:  # a layer that keeps its axes in another order may have given a copy
+            weight.copy_(self.from_filters(filters))
+
+    def _quantizers(self) -> list[nn.Module]:
+        return [each for each in (self.weight_quantizer, self.input_quantizer) if each is not None]
 
     def _connections(self) -> int:
         """``D``, how many weights a filter has."""
         return math.prod(self.to_filters(self.weight.detach()).shape[1:])
 
     def reset_parameters(self) -> None:
-        """Start latents, bias and scale as a new layer does; call it after ``to_empty`` on a model made on ``meta``."""
+        """Start latents, bias, scale and quantizers as a new layer does; call it after ``to_empty`` on ``meta`` models.
+
+        A quantizer of one's own that holds tensors starts them in ``fit_``, or in a ``reset_parameters``.
+        """
         super().reset_parameters()  # type: ignore[misc]
         if "scale" in self._buffers:  # torch's constructor calls this before the layer is binary
+            for quantizer in self._quantizers():
+                start_(quantizer)
             self._start_()
 
     def train(self, mode: bool = True) -> Self:
@@ -141,14 +163,25 @@ class BinaryLayer(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The checkpoint of a real layer knows no scale and no quantizer. They stay as they are, so that it loads too.
-        if prefix + "scale" not in state_dict:
-            for name, value in self.state_dict().items():
-                if name == "scale" or name.startswith(("weight_quantizer.", "input_quantizer.")):
-                    state_dict.setdefault(prefix + name, value)
+        of_real_layer = prefix + "scale" not in state_dict
+        if of_real_layer:
+            state_dict[prefix + "scale"] = self.scale
         super()._load_from_state_dict(state_dict, prefix, *args)
         if self.scale.is_meta and not self.weight.is_meta:  # a model made on ``meta`` that took the weights over
-            self.scale = torch.empty_like(self.scale, device=self.weight.device)
-            self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
+            self._leave_meta_()
+        if of_real_layer:
+            for name, value in self.state_dict(keep_vars=True).items():
+                if name.startswith(("weight_quantizer.", "input_quantizer.")):
+                    state_dict.setdefault(prefix + name, value)
+
+    def _leave_meta_(self) -> None:
+        """Start scale and quantizers where the weights are; what a checkpoint knows of them it brings afterwards."""
+        self.scale = torch.empty_like(self.scale, device=self.weight.device)
+        self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
+        for quantizer in self._quantizers():
+            quantizer.to_empty(device=self.weight.device)
+            start_(quantizer)
+        fit_(self.weight_quantizer, self.to_filters(self.weight.detach()).clone())  # the weights are the checkpoint's
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": None, "ahead": None}

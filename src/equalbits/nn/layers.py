@@ -47,6 +47,10 @@ class BinaryLinear(BinaryLayer, nn.Linear):
         nn.Linear.__init__(self, in_features, out_features, bias, device=device, dtype=dtype)
         self.make_binary_(weight_quantizer, input_quantizer, init)
 
+    def input_channels(self) -> tuple[int, int]:
+        """The features, the last axis."""
+        return self.in_features, -1
+
     def forward(self, input: Tensor) -> Tensor:
         """As torch's, with binary weights."""
         return nnf.linear(self.quantize_input(input), self.binary_weight(), self.bias)
@@ -76,6 +80,10 @@ class BinaryConv1d(BinaryLayer, nn.Conv1d):
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         nn.Conv1d.__init__(self, *shape, device=device, dtype=dtype)
         self.make_binary_(weight_quantizer, input_quantizer, init)
+
+    def input_channels(self) -> tuple[int, int]:
+        """The input channels."""
+        return self.in_channels, -2
 
     def forward(self, input: Tensor) -> Tensor:
         """As torch's, with binary weights; padding comes after the input's sign, so it stays 0."""
@@ -113,6 +121,10 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         nn.Conv2d.__init__(self, *shape, device=device, dtype=dtype)
         self.make_binary_(weight_quantizer, input_quantizer, init)
+
+    def input_channels(self) -> tuple[int, int]:
+        """The input channels."""
+        return self.in_channels, -3
 
     def forward(self, input: Tensor) -> Tensor:
         """As torch's, with binary weights; padding comes after the input's sign, so it stays 0."""
@@ -181,6 +193,10 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
         """(out, in/groups, …) to (in, out/groups, …)."""
         grouped = filters.reshape(self.groups, -1, *filters.shape[1:]).transpose(1, 2)
         return grouped.reshape(self.in_channels, -1, *filters.shape[2:])
+
+    def input_channels(self) -> tuple[int, int]:
+        """The input channels."""
+        return self.in_channels, -3
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """As torch's, with binary weights."""

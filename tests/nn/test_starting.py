@@ -1,0 +1,145 @@
+"""Binary layers that start anew, are made on ``meta``, or take over what another layer or method learned."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.nn import (
+    RBNN,
+    AdaBinActivation,
+    BiHalf,
+    BiHalfActivation,
+    BinaryConv1d,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLinear,
+    Bits,
+    BNNPlus,
+    IRNet,
+    PrunedBiHalf,
+    RSign,
+    SignActivation,
+    all_layers,
+    binarize_,
+    list_quantizers,
+    quantizer_by_name,
+)
+
+METHODS = [*list_quantizers(), "pruned-bihalf:by=score,scope=global", "pruned-sign:scope=global,ramp=0.1"]
+
+
+def spoil(layer: nn.Module) -> None:
+    """What fresh memory may hold."""
+    for tensor in (*layer.parameters(), *layer.buffers()):
+        tensor.data.fill_(False if tensor.dtype is torch.bool else float("nan"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_layer_made_on_meta_starts_as_a_new_one_once_it_is_reset(name):
+    settings = {"weight_quantizer": quantizer_by_name(name), "input_quantizer": SignActivation("decaying")}
+    with torch.device("meta"):
+        layer = BinaryLinear(16, 6, **settings)
+    layer.to_empty(device="cpu")
+    spoil(layer)
+    torch.manual_seed(3)
+    layer.reset_parameters()
+    torch.manual_seed(3)
+    new = BinaryLinear(16, 6, **settings)
+    assert list(layer.state_dict()) == list(new.state_dict())
+    for key, value in new.state_dict().items():
+        assert torch.equal(layer.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("quantizer", [RSign(), RSign(8), AdaBinActivation()], ids=["RSign", "RSign8", "AdaBin"])
+def test_learned_input_quantizers_start_with_their_layer(quantizer):
+    new = BinaryConv2d(8, 4, 3, input_quantizer=quantizer)
+    with torch.device("meta"):
+        layer = BinaryConv2d(8, 4, 3, input_quantizer=quantizer)
+    layer.to_empty(device="cpu")
+    spoil(layer)
+    layer.reset_parameters()
+    for key, value in new.input_quantizer.state_dict().items():
+        assert torch.equal(layer.input_quantizer.state_dict()[key], value)
+
+
+def test_starting_anew_keeps_the_tensors_an_optimizer_holds():
+    layer = BinaryLinear(8, 3, weight_quantizer=RBNN())
+    held = {name: tensor.data_ptr() for name, tensor in layer.state_dict().items()}
+    gains = layer.weight_quantizer.gains
+    layer.reset_parameters()
+    assert layer.weight_quantizer.gains is gains
+    assert {name: tensor.data_ptr() for name, tensor in layer.state_dict().items()} == held
+    torch.testing.assert_close(gains.detach(), layer.weight.detach().abs().mean(dim=1))
+
+
+@pytest.mark.parametrize("quantizer", [IRNet("fixed"), BNNPlus(), RBNN(), PrunedBiHalf(0.5, by="score"), Bits(0.5)])
+def test_a_model_made_on_meta_takes_a_real_checkpoint_over(quantizer):
+    real = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 2, 1))
+    with torch.device("meta"):
+        model = copy.deepcopy(real).to("meta")
+        binarize_(model, quantizer, input_quantizer=RSign())
+    weights = {name: tensor.clone() for name, tensor in real.state_dict().items()}
+    model.load_state_dict(weights, assign=True)
+    assert not [name for name, tensor in model.state_dict().items() if tensor.is_meta]
+    assert all(torch.equal(weights[name], tensor) for name, tensor in real.state_dict().items())
+    other = copy.deepcopy(real)
+    binarize_(other, quantizer, input_quantizer=RSign())
+    if isinstance(quantizer, IRNet | BNNPlus):  # the others draw numbers, or wait for bop_parameters
+        torch.testing.assert_close(model(torch.ones(1, 3, 7, 7)), other(torch.ones(1, 3, 7, 7)))
+    assert model(torch.ones(1, 3, 7, 7)).isfinite().all()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_weights_of_a_transposed_convolution_become_bits(groups):
+    real = nn.ConvTranspose2d(4, 6, 3, groups=groups)
+    latents = real.weight.detach().clone()
+    net = nn.Sequential(real)
+    binarize_(net, Bits(0.5), where=all_layers)
+    assert net[0].weight.abs().unique().tolist() == [1.0]
+    wanted = net[0].from_filters(BiHalf().symbols(net[0].to_filters(latents)))
+    assert torch.equal(net[0].weight.detach(), wanted)
+    untouched = BinaryConvTranspose2d(4, 6, 3, groups=groups)
+    untouched.load_state_dict({"weight": latents, "bias": torch.zeros(6)})
+    assert torch.equal(untouched.weight, latents)
+
+
+def test_an_rsign_knows_its_layers_channels_before_the_first_batch():
+    net = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Conv2d(5, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 3))
+    weights = copy.deepcopy(net.state_dict())
+    binarize_(net, BiHalf(), input_quantizer=RSign())
+    assert net[1].input_quantizer.shift.tolist() == [0.0] * 5
+    assert net.state_dict()["1.input_quantizer.shift"].shape == (5,)
+    net.load_state_dict(weights)
+    assert any(net[1].input_quantizer.shift is parameter for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("quantizer", [RSign(), RSign(4)])
+def test_an_rsign_shifts_features_channels_and_images_without_a_batch_alike(quantizer):
+    for layer, shape in (
+        (BinaryLinear(4, 2, input_quantizer=quantizer), (2, 3, 4)),
+        (BinaryLinear(4, 2, input_quantizer=quantizer), (3, 4)),
+        (BinaryLinear(4, 2, input_quantizer=quantizer), (4,)),
+        (BinaryConv1d(4, 2, 1, input_quantizer=quantizer), (2, 4, 3)),
+        (BinaryConv2d(4, 2, 1, input_quantizer=quantizer), (2, 4, 3, 3)),
+        (BinaryConv2d(4, 2, 1, input_quantizer=quantizer), (4, 3, 3)),
+        (BinaryConvTranspose2d(4, 2, 1, input_quantizer=quantizer), (2, 4, 3, 3)),
+    ):
+        with torch.no_grad():
+            layer.input_quantizer.shift.copy_(torch.tensor([-2.0, 0.0, 1.0, 2.0]))
+        inputs = torch.full(shape, -0.5)
+        axis = next(place for place, size in enumerate(shape) if size == 4)
+        by_channel = layer.quantize_input(inputs).movedim(axis, 0).reshape(4, -1)
+        assert by_channel.unique(dim=1).flatten().tolist() == [-1.0, -1.0, 1.0, 1.0], shape
+        assert layer(inputs).isfinite().all()
+
+
+def test_bihalf_inputs_of_tokens_are_balanced_in_each_feature():
+    layer = BinaryLinear(5, 2, input_quantizer=BiHalfActivation())
+    inputs = torch.randn(4, 6, 5, requires_grad=True)
+    signs = layer.quantize_input(inputs)
+    assert signs.shape == inputs.shape
+    assert (signs == 1).sum(dim=(0, 1)).tolist() == [12] * 5
+    signs.sum().backward()
+    torch.testing.assert_close(inputs.grad, 1 + 6 * (inputs.detach() - signs.detach()) / 120)
