@@ -2,10 +2,9 @@
 
 
 def with_extra(extra: str) -> str:
-    """How equalbits is installed with an extra, from an index and from a clone.
+    """How equalbits is installed with an extra.
 
     >>> with_extra("plot")
-    "install equalbits with the extra plot (pip install 'equalbits[plot]', in a clone pip install -c ... '.[plot]')"
+    "install equalbits with the extra plot (in its clone: pip install -c constraints.txt -e '.[plot]')"
     """
-    here = f"pip install -c constraints.txt '.[{extra}]'"
-    return f"install equalbits with the extra {extra} (pip install 'equalbits[{extra}]', in a clone {here})"
+    return f"install equalbits with the extra {extra} (in its clone: pip install -c constraints.txt -e '.[{extra}]')"
