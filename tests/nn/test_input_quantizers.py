@@ -16,12 +16,14 @@ from equalbits.nn import (
     GatedScale,
     LearnedScale,
     Maxout,
+    RBNNActivation,
     RPReLU,
     RSign,
     SwishSignActivation,
     binarize_,
     input_quantizer_by_name,
     list_input_quantizers,
+    set_progress,
 )
 
 
@@ -81,6 +83,34 @@ def test_bihalf_inputs_are_balanced_in_training_and_take_their_sign_in_eval():
     assert (module(inputs) == 1).sum(dim=(0, 2, 3)).tolist() == [32] * 3
     assert torch.equal(module.eval()(inputs - 2), torch.where(inputs >= 2, 1.0, -1.0))
     assert repr(module) == "BiHalfActivation(0.25, pull=6.0)"
+
+
+@pytest.mark.parametrize(("progress", "t"), [(0.0, 1.0), (0.5, 1.0), (5 / 6, 10**0.5), (1.0, 10.0)])  # from 0.01 to 10
+def test_rbnn_inputs_are_standardised_per_sample_with_a_triangle_for_a_slope(progress, t):
+    random = np.random.default_rng(2)
+    reals, gradient = random.normal(0.3, 2.0, (4, 3, 5, 2)), random.normal(size=(4, 3, 5, 2))
+    module = RBNNActivation().double()
+    set_progress(module, progress)
+    inputs = torch.tensor(reals, requires_grad=True)
+    outputs = module(inputs)
+    outputs.backward(torch.tensor(gradient))
+    for x, g, found, slopes in zip(reals, gradient, outputs.detach().numpy(), inputs.grad.numpy(), strict=True):
+        spread = x.std(ddof=1)
+        h = (x - x.mean()) / spread
+        assert np.array_equal(found, np.where(h >= 0, 1.0, -1.0))
+        back = g * np.maximum(0, 2 * np.sqrt(t**2 / 2) - t**2 * np.abs(h))
+        expected = (back - back.mean() - h * (back * h).sum() / (x.size - 1)) / spread
+        np.testing.assert_allclose(slopes, expected, rtol=1e-6, atol=1e-12)
+
+
+def test_rbnn_inputs_in_half_precision_take_the_signs_of_the_precise_mean():
+    inputs = (torch.randn(2, 3, 8, 8) + 100).bfloat16().requires_grad_()
+    outputs = RBNNActivation()(inputs)
+    exact = inputs.detach().double()
+    assert torch.equal(outputs.double(), torch.where(exact >= exact.mean(dim=(1, 2, 3), keepdim=True), 1.0, -1.0))
+    outputs.sum().backward()
+    assert (outputs.dtype, inputs.grad.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert repr(RBNNActivation()) == "RBNNActivation(t_min=0.01, t_max=10.0)"
 
 
 def test_the_swish_sign_and_the_half_wave_pass_their_settings_on():

@@ -8,6 +8,7 @@ import torch
 from equalbits.nn import (
     BiHalf,
     IRNet,
+    RBNNActivation,
     Sign,
     SignActivation,
     WeightQuantizer,
@@ -38,6 +39,8 @@ def tables_restored() -> Iterator[None]:
         ("sign", Sign()),
         ("bihalf", BiHalf()),
         ("bihalf:p_pos=0.25", BiHalf(0.25)),
+        ("bihalf:p_pos=0.25,estimator=clipped", BiHalf(0.25, estimator="clipped")),
+        ("sign:estimator=clipped", Sign("clipped")),
         ("irnet", IRNet("learned")),
         ("irnet-stable", IRNet("fixed")),
         ("irnet-through", IRNet("through")),
@@ -56,6 +59,7 @@ def test_a_name_makes_the_weight_quantizer_its_class_would(name: str, made: Weig
         ("approx-sign", SignActivation("polynomial")),
         ("ede:t_min=0.001", SignActivation("decaying", t_min=0.001)),
         ("sign-straight", SignActivation("straight")),
+        ("rbnn:t_max=5", RBNNActivation(t_max=5)),
     ],
 )
 def test_a_name_makes_the_input_quantizer_its_class_would(name: str, made: SignActivation) -> None:
@@ -83,7 +87,8 @@ def test_true_and_false_are_read_as_python_and_as_toml_write_them(word: str, mea
 
 def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
     assert quantizer_settings("irnet") == {"t_min": 0.1, "t_max": 10.0}
-    assert quantizer_settings("sign") == input_quantizer_settings("sign") == {}
+    assert quantizer_settings("sign") == {"estimator": "straight"}
+    assert quantizer_settings("bi-real") == input_quantizer_settings("sign") == {}
     assert input_quantizer_settings("hwgq") == {"bits": 1}
     with pytest.raises(ValueError, match="did you mean 'bihalf'"):
         quantizer_settings("bihlaf")
@@ -94,8 +99,8 @@ def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
     [
         ("bihlaf", "did you mean 'bihalf'"),
         ("zzz", "there are: .*'bihalf'"),
-        ("bihalf:p=0.25", "setting 'p' is not known: there are: 'p_pos'"),
-        ("sign:p_pos=0.25", "weight quantizer 'sign': setting 'p_pos' is not known: there is none to give"),
+        ("bihalf:p=0.25", "setting 'p' is not known: there are: 'estimator', 'p_pos'"),
+        ("bi-real:p_pos=0.25", "weight quantizer 'bi-real': setting 'p_pos' is not known: there is none to give"),
         ("bihalf:0.25", "write name=value"),
         ("bihalf:p_pos=", "write name=value"),
         ("bihalf:p_pos=half", "p_pos='half' is not a share"),

@@ -16,6 +16,7 @@ from equalbits.nn import (
     SignActivation,
     WeightQuantizer,
     binarize_,
+    ranked_ahead,
     set_progress,
 )
 
@@ -45,6 +46,32 @@ def test_symbols_follow_the_methods_rule(quantizer, expected):
 @pytest.mark.parametrize("quantizer", [Sign(), BiHalf(0.2)])
 def test_the_gradient_of_the_papers_methods_passes_unchanged(quantizer):
     assert torch.equal(gradient_of(quantizer, LATENTS), torch.arange(1.0, 11.0).view(2, 5))
+
+
+@pytest.mark.parametrize("quantizer", [Sign("clipped"), BiHalf(0.2, estimator="clipped")])
+def test_a_clipped_estimator_passes_the_gradient_on_up_to_one_and_counts_the_bound_in(quantizer):
+    latents = torch.tensor([[-1.5, -1.0, 0.0, 0.5, 1.0], [-0.9, 1.01, 2.0, -1.01, 0.3]])
+    expected = [[0, 2, 3, 4, 5], [6, 0, 0, 0, 10]]
+    plain = type(quantizer)() if type(quantizer) is Sign else BiHalf(0.2)
+    assert torch.equal(quantizer(latents), plain(latents))
+    assert gradient_of(quantizer, latents).tolist() == expected
+    layer = BinaryLinear(5, 2, bias=False, weight_quantizer=quantizer)
+    with torch.no_grad():
+        layer.weight.copy_(latents)
+    layer.binary_weight().backward(torch.arange(1.0, 11.0).view(2, 5))
+    assert torch.equal(layer.weight.grad, torch.tensor(expected) * layer.scale)
+
+
+def test_what_finds_symbols_ahead_leaves_out_layers_with_a_clipped_gradient():
+    layers = [BinaryLinear(4, 2, weight_quantizer=BiHalf(estimator=word)) for word in ("straight", "clipped")]
+    assert [ranked_ahead._is_served(layer) for layer in layers] == [True, False]
+
+
+def test_the_estimator_of_weights_shows_where_it_is_unusual_and_is_one_of_two():
+    assert [repr(Sign()), repr(Sign("clipped"))] == ["Sign()", "Sign(estimator='clipped')"]
+    assert repr(BiHalf(estimator="clipped")) == "BiHalf(p_pos=0.5, estimator='clipped')"
+    with pytest.raises(ValueError, match="estimator='clip' is not known: choose one of 'straight', 'clipped'"):
+        BiHalf(estimator="clip")
 
 
 def test_known_symbols_are_taken_as_given():

@@ -233,7 +233,7 @@ def test_all_names_every_method_once() -> None:
     ("words", "message"),
     [
         (["--methods", "bihlaf"], "method 'bihlaf' is not known: did you mean 'bihalf'?"),
-        (["--methods", "bihalf:p=0.5"], "setting 'p' is not known: there are: 'p_pos'"),
+        (["--methods", "bihalf:p=0.5"], "setting 'p' is not known: there are: 'estimator', 'p_pos'"),
         (["--methods", ","], "names none"),
         (
             ["--methods", "bop:gamma=1"],

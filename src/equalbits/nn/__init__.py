@@ -20,7 +20,7 @@ from equalbits.nn.outputs import GatedScale, LearnedScale, Maxout, RPReLU
 from equalbits.nn.policies import Candidate, all_layers, inner_layers
 from equalbits.nn.pruning import MPT, PrunedBiHalf, PrunedSign
 from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
-from equalbits.nn.rotation import RBNN, refit_rotations_
+from equalbits.nn.rotation import RBNN, RBNNActivation, refit_rotations_
 from equalbits.nn.sieve import empty_filters, freeze_latents_, set_global_masks_
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "PrunedBiHalf",
     "PrunedSign",
     "QuickConv2d",
+    "RBNNActivation",
     "RPReLU",
     "RSign",
     "ReCU",

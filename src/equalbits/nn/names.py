@@ -76,7 +76,7 @@ def quantizer_settings(name: str) -> dict[str, Any]:
     """What may follow the colon of a weight quantizer's name, with the defaults.
 
     >>> quantizer_settings("bihalf")
-    {'p_pos': 0.5}
+    {'p_pos': 0.5, 'estimator': 'straight'}
     """
     return _WEIGHT_QUANTIZERS.settings(name)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from equalbits import functional as F
 from equalbits.functional.optimal_transport import check_p_pos
+from equalbits.functional.scaled import bounded
 from equalbits.functional.standardised import centred_symbols
 
 
@@ -55,8 +56,29 @@ class WeightQuantizer(nn.Module):
         return math.sqrt(2 / connections)
 
 
-class Sign(WeightQuantizer):
+class _Estimated(WeightQuantizer):
+    """Passes the gradient on as ``estimator`` says: to every latent, or to those with ``|w| ≤ 1``."""
+
+    estimator: str = "straight"
+
+    def __init__(self, estimator: str = "straight") -> None:
+        super().__init__()
+        _check_choice("estimator", estimator, ("straight", "clipped"))
+        self.estimator = estimator
+
+    def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+        """The symbols, and the gradient unchanged or clipped."""
+        return bounded(latents, symbols) if self.estimator == "clipped" else F.straight_through(latents, symbols)
+
+    def extra_repr(self) -> str:
+        """The estimator, where it is not the usual one."""
+        return "" if self.estimator == "straight" else f"estimator={self.estimator!r}"
+
+
+class Sign(_Estimated):
     """Each weight by its own sign, the paper's baseline; 0 counts as +1.
+
+    ``estimator`` is ``"straight"`` (the gradient passes unchanged, the paper's) or ``"clipped"`` (where ``|w| ≤ 1``).
 
     >>> Sign()(torch.tensor([[-0.5, 0.0, 2.0]]))
     tensor([[-1.,  1.,  1.]])
@@ -67,8 +89,10 @@ class Sign(WeightQuantizer):
         return F.sign_symbols(latents)
 
 
-class BiHalf(WeightQuantizer):
+class BiHalf(_Estimated):
     """Exactly the share ``p_pos`` of +1 in every filter, by optimal transport; one half is the paper's bi-half.
+
+    ``estimator`` is ``"straight"`` (the gradient passes unchanged, the paper's) or ``"clipped"`` (where ``|w| ≤ 1``).
 
     >>> BiHalf()(torch.tensor([[0.1, 0.2, 0.3, 0.4]]))
     tensor([[-1., -1.,  1.,  1.]])
@@ -78,8 +102,8 @@ class BiHalf(WeightQuantizer):
 
     p_pos: float
 
-    def __init__(self, p_pos: float = 0.5) -> None:
-        super().__init__()
+    def __init__(self, p_pos: float = 0.5, *, estimator: str = "straight") -> None:
+        super().__init__(estimator)
         check_p_pos(p_pos)
         self.p_pos = p_pos
 
@@ -89,7 +113,7 @@ class BiHalf(WeightQuantizer):
 
     def extra_repr(self) -> str:
         """The settings, as the constructor takes them."""
-        return f"p_pos={self.p_pos}"
+        return ", ".join(filter(None, (f"p_pos={self.p_pos}", super().extra_repr())))
 
 
 class IRNet(WeightQuantizer):

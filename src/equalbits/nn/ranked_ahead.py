@@ -89,9 +89,9 @@ def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:
 
 
 def _is_served(layer: BinaryLayer) -> bool:
-    """Whether it is one of ours, filters first, with the plain ranking: a subclass may do otherwise."""
-    ours = type(layer) in (BinaryLinear, BinaryConv1d, BinaryConv2d)
-    return ours and type(layer.weight_quantizer) is BiHalf
+    """Whether it is one of ours, filters first, with the plain ranking and gradient: a subclass may do otherwise."""
+    ours, quantizer = type(layer) in (BinaryLinear, BinaryConv1d, BinaryConv2d), layer.weight_quantizer
+    return ours and type(quantizer) is BiHalf and quantizer.estimator == "straight"
 
 
 def _negatives(layer: BinaryLayer) -> int:

@@ -9,8 +9,8 @@ from equalbits import functional as F
 from equalbits.functional import rotation as turn
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted, times_gains
-from equalbits.nn.names import register_quantizer
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.names import register_input_quantizer, register_quantizer
+from equalbits.nn.quantizers import SignActivation, WeightQuantizer
 
 
 @register_quantizer("rbnn")
@@ -85,6 +85,32 @@ class RBNN(WeightQuantizer):
     def initial_scale(self, connections: int) -> float:
         """1: the method learns its own."""
         return 1.0
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"t_min={self.t_min}, t_max={self.t_max}"
+
+
+@register_input_quantizer("rbnn")
+class RBNNActivation(SignActivation):
+    """RBNN's sign of what flows into a layer: each sample standardised over all its values, then the sign.
+
+    The slope is that of the weights with ``t`` at least 1, and so ``k = 1``; the gradient goes on through the
+    standardisation. Tell it how far training is with :func:`~equalbits.nn.set_progress`.
+
+    >>> RBNNActivation()(torch.tensor([[1.0, 2.0, 3.0, 6.0]]))
+    tensor([[-1., -1.,  1.,  1.]])
+    """
+
+    def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
+        super().__init__("decaying", t_min=t_min, t_max=t_max)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """±1 for each input; the sample is the first axis."""
+        rows = turn.standardised(inputs.to(_precise(inputs.dtype)))  # a mean rounded to half precision moves signs
+        sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
+        symbols = F.sign_symbols(rows).to(inputs.dtype)
+        return F.weighted(rows, symbols, turn.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)
 
     def extra_repr(self) -> str:
         """The settings, as the constructor takes them."""
