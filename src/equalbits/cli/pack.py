@@ -34,11 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Pack the run's model, check it on eight random images, write it, and say how large it is."""
+    """Pack the run's model, check it on eight random images, write it, and say how large it is and how it answers."""
     # Imported here, so that --help need not wait for torch.
     import torch
 
     from equalbits.deploy import pack
+    from equalbits.deploy.check_native import another_class
     from equalbits.recipes import Images, load_run
 
     out, path = Path(options.run), Path(options.file)
@@ -56,7 +57,10 @@ def run(options: argparse.Namespace) -> None:
             class_names=images.classes,
             mean=images.mean,
             std=images.std,
+            resize=images.resize,
         )
+    with torch.no_grad():
+        otherwise = another_class(packed(example.numpy()), model(example).numpy())
     written = _write(packed, path)
     real = 4 * sum(parameter.numel() for parameter in model.parameters())
     audit = packed.audit()
@@ -64,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     shares = "every promised share of +1 exact" if audit.holds else "SHARES OF +1 NOT AS PROMISED"
     print(
         f"{path}: {written:,} bytes, {times} than its parameters in float32; "
-        f"checked against the model on {len(example)} images; "
+        f"the model's class for {int((~otherwise).sum())} of {len(example)} random images; "
         + (f"{len(audit.layers)} binary layers, {shares}" if audit.layers else "no layer of it is binary")
     )
 

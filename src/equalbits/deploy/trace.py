@@ -38,13 +38,18 @@ def pack(
     class_names: Iterable[str] | None = None,
     mean: Iterable[float] | None = None,
     std: Iterable[float] | None = None,
+    resize: int | None = None,
 ) -> PackedModel:
     """Pack ``model`` into operations and bits; ``.save(path)`` writes the file.
 
     ``example`` is a batch of images as the model takes them. The packed model's answer to it (to its first 8 images)
     is compared with the model's before this returns: the same class for each, and logits within 1e-4 of the largest, by
-    numpy and by the native engine where it is built.
-    :class:`PackError` names the layer that differs, or the first operation that a packed network does not know.
+    numpy and by the native engine where it is built. :class:`PackError` names the layer that differs, or the first
+    operation that a packed network does not know.
+
+    One difference is let through, with a warning of the logger ``equalbits`` that says how many images get another
+    class: where the model takes the sign of a sum that is 0 but for rounding. Its own answer then differs between two
+    machines, or from that in float64. Untrained networks with sign inputs have many such sums, trained ones few.
 
     ``rest`` is how the numbers that are no bits are stored: ``"float32"``; ``"float16"``; or ``"int8"``, real weights
     as whole numbers with a scale for each filter and the other numbers as float16. The last two round, and move
@@ -55,7 +60,8 @@ def pack(
     or logits move by more than 5 % of the largest, the model is refused.
 
     ``class_names`` go into the file, and so do ``mean`` and ``std``, one for each channel,
-    which let it take images of bytes.
+    which let it take images of bytes. ``resize`` is for pictures that ``equalbits run`` reads: it stretches each to a
+    square of so many pixels a side and takes the middle of it; without, it scales a picture to cover the model's size.
 
     >>> from equalbits.nn import BinaryConv2d
     >>> net = nn.Sequential(BinaryConv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
@@ -67,7 +73,7 @@ def pack(
         if value not in known:
             raise PackError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, known))}")
     names = () if class_names is None else tuple(class_names)
-    header: dict[str, Any] = {"classes": names}
+    header: dict[str, Any] = {"classes": names, "resize": resize}
     for name, numbers in (("mean", mean), ("std", std)):
         header[name] = None if numbers is None else tuple(map(float, numbers))
     frozen = freeze(model, example)
