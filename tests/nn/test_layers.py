@@ -251,11 +251,12 @@ def test_a_checkpoint_that_lost_a_quantizers_buffer_is_refused():
 @each_small_layer
 def test_saved_copied_and_pickled_layers_answer_the_same(binary, real, arguments, shape):
     layer = binary(**arguments, weight_quantizer=BiHalf(0.3), input_quantizer=SignActivation()).eval()
-    layer.scale.mul_(3)  # so that the answer shows whether the scale came along
+    layer.scale.mul_(2.9)  # so that the answer shows whether the scale came along
     inputs = torch.randn(shape)
     expected = layer(inputs)
     fresh = binary(**arguments, weight_quantizer=BiHalf(0.3), input_quantizer=SignActivation())
-    fresh.load_state_dict(layer.state_dict())
+    with pytest.warns(UserWarning, match="not what BiHalf starts with: it is taken all the same"):
+        fresh.load_state_dict(layer.state_dict())
     for other in (fresh, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(other(inputs), expected)
         assert other.weight is not layer.weight

@@ -1,13 +1,17 @@
 """Binary layers that start anew, are made on ``meta``, or take over what another layer or method learned."""
 
 import copy
+import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 from equalbits.nn import (
+    MPT,
     RBNN,
+    XNOR,
     AdaBinActivation,
     BiHalf,
     BiHalfActivation,
@@ -19,7 +23,9 @@ from equalbits.nn import (
     BNNPlus,
     IRNet,
     PrunedBiHalf,
+    PrunedSign,
     RSign,
+    Sign,
     SignActivation,
     all_layers,
     binarize_,
@@ -143,3 +149,48 @@ def test_bihalf_inputs_of_tokens_are_balanced_in_each_feature():
     assert (signs == 1).sum(dim=(0, 1)).tolist() == [12] * 5
     signs.sum().backward()
     torch.testing.assert_close(inputs.grad, 1 + 6 * (inputs.detach() - signs.detach()) / 120)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Sign(), XNOR()), (BiHalf(), PrunedBiHalf(0.9)), (BiHalf(), PrunedSign(0.9)), (XNOR(), Sign()), (XNOR(), MPT())],
+    ids=lambda quantizer: type(quantizer).__name__,
+)
+@pytest.mark.parametrize("on_meta", [False, True], ids=["", "on-meta"])
+def test_the_checkpoint_of_another_method_leaves_a_layer_its_scale(before, after, on_meta):
+    dense = BinaryLinear(256, 8, weight_quantizer=before)
+    pruned = BinaryLinear(256, 8, weight_quantizer=after)
+    scale, checkpoint = pruned.scale.clone(), dense.state_dict()
+    if isinstance(after, MPT):
+        checkpoint["weight_quantizer.scores"] = torch.ones(8, 256)
+    if on_meta:
+        pruned = BinaryLinear(256, 8, weight_quantizer=after, device="meta")
+    same = math.isclose(dense.scale, scale)
+    with nullcontext() if same else pytest.warns(UserWarning, match="another method's, and the layer keeps its own"):
+        pruned.load_state_dict(checkpoint, assign=on_meta)
+    assert torch.equal(pruned.weight, dense.weight)
+    assert torch.equal(pruned.scale, scale)
+    assert float(checkpoint["scale"]) == float(dense.scale)
+
+
+def test_a_scale_of_ones_own_is_loaded():
+    given, untouched, by_hand, learned = (BinaryLinear(256, 8) for _ in range(4))
+    given.scale.fill_(0.7)
+    with pytest.warns(UserWarning, match="not what BiHalf starts with: it is taken all the same"):
+        untouched.load_state_dict(given.state_dict())
+    given.scale.fill_(1.0)
+    by_hand.scale.fill_(3.0)
+    by_hand.load_state_dict(given.state_dict())
+    start = float(learned.scale)
+    del learned.scale
+    learned.scale = nn.Parameter(torch.tensor(start))
+    learned.load_state_dict(given.state_dict())
+    assert [float(layer.scale.detach()) for layer in (untouched, by_hand, learned)] == [pytest.approx(0.7), 1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_same_method_in_another_precision_loads_without_a_word(dtype):
+    layer, wide = BinaryLinear(27, 8), BinaryLinear(27, 8, dtype=dtype)
+    for target, source in ((layer, wide), (wide, layer)):
+        target.load_state_dict(source.state_dict())
+        assert torch.equal(target.scale, source.scale.to(target.scale.dtype))

@@ -7,6 +7,7 @@ working. What it multiplies with is ``scale · quantizer(weight)``.
 import copy
 import enum
 import math
+import warnings
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -19,7 +20,13 @@ from equalbits.nn.quantizers import BiHalf, WeightQuantizer
 
 
 class BinaryLayer(nn.Module):
-    """What all binary layers share. A layer of one's own adds the axes (:meth:`to_filters`) and a forward."""
+    """What all binary layers share. A layer of one's own adds the axes (:meth:`to_filters`) and a forward.
+
+    ``scale`` is a buffer that starts as the quantizer says. A checkpoint brings its own, but for one: where that is
+    what another method starts with, 1 or ``√(2/D)``, the layer keeps its own, so that a dense net may go on as a
+    pruned one. Whatever else differs from an untouched layer's scale (one set by hand, that of another sparsity) is
+    taken. Both are warned of. A scale made a parameter, or set by hand before loading, is loaded like any tensor.
+    """
 
     weight: Tensor
     scale: Tensor
@@ -164,7 +171,7 @@ class BinaryLayer(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The checkpoint of a real layer knows no scale and no quantizer. They stay as they are, so that it loads too.
         of_real_layer = prefix + "scale" not in state_dict
-        if of_real_layer:
+        if of_real_layer or self._is_anothers(state_dict[prefix + "scale"]):
             state_dict[prefix + "scale"] = self.scale
         super()._load_from_state_dict(state_dict, prefix, *args)
         if self.scale.is_meta and not self.weight.is_meta:  # a model made on ``meta`` that took the weights over
@@ -173,6 +180,25 @@ class BinaryLayer(nn.Module):
             for name, value in self.state_dict(keep_vars=True).items():
                 if name.startswith(("weight_quantizer.", "input_quantizer.")):
                     state_dict.setdefault(prefix + name, value)
+
+    def _is_anothers(self, scale: Tensor) -> bool:
+        """Whether a checkpoint's scale is what another method starts with; warn where it is not what this one does."""
+        comparable = scale.shape == self.scale.shape == () and scale.is_floating_point() and not scale.is_meta
+        if not comparable or isinstance(self.scale, nn.Parameter):
+            return False
+        rounding = 4 * max(torch.finfo(tensor.dtype).eps for tensor in (scale, self.scale))
+        connections, method = self._connections(), type(self.weight_quantizer).__name__
+        start = self.weight_quantizer.initial_scale(connections)
+        untouched = self.scale.is_meta or math.isclose(self.scale, start, rel_tol=rounding)
+        if not untouched or math.isclose(scale, start, rel_tol=rounding):
+            return False
+        others = any(math.isclose(scale, each, rel_tol=rounding) for each in (1.0, math.sqrt(2 / connections)))
+        what = "it is another method's, and the layer keeps its own" if others else "it is taken all the same"
+        warnings.warn(
+            f"a checkpoint's scale is not what {method} starts with: {what}; set layer.scale if that is wrong",
+            stacklevel=2,
+        )
+        return others
 
     def _leave_meta_(self) -> None:
         """Start scale and quantizers where the weights are; what a checkpoint knows of them it brings afterwards."""
