@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import native, ops, report
-from equalbits.runtime.format import read_network, write_network
+from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
 
@@ -50,7 +50,7 @@ class PackedModel:
             raise ValueError(f"threads={threads!r} must be a whole number, 1 to {MAX_THREADS}")
         if engine not in ("auto", "native", "numpy"):
             raise ValueError(f"engine={engine!r} is not known: choose 'auto', 'native' or 'numpy'")
-        self.network, self.threads = network, threads
+        self.network, self.threads, self._asked = network, threads, engine
         self._native: NativeEngine | None = None
         if engine != "numpy":
             try:
@@ -87,6 +87,10 @@ class PackedModel:
         """Write the packed file."""
         write_network(self.network, path)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle as a file's bytes: whoever gets them checks them whole, and plans for its own machine."""
+        return _from_packed, (b"".join(to_chunks(self.network)), self.threads, self._asked)
+
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.network.input_shape))
         return f"PackedModel({len(self.network.operations)} operations on {shape} images, {self.engine} engine)"
@@ -114,6 +118,11 @@ class PackedModel:
         if batch.dtype != np.uint8:
             return np.ascontiguousarray(batch, np.float32)
         return byte_table(self.network)[np.arange(self.network.input_shape[0])[:, None, None], batch]
+
+
+def _from_packed(packed: bytes, threads: int, engine: str) -> PackedModel:
+    """The model in a packed file's bytes, for ``pickle`` and ``copy``."""
+    return PackedModel(from_bytes(packed), threads=threads, engine=engine)
 
 
 class NativeEngine:
