@@ -27,6 +27,8 @@ ACTIVATIONS = ("sign", "irnet", "bihalf")  # IR-Net as published: these nets hav
 PARTS = ("weights", "activations")
 #: A mean of float32 entropies cannot be nearer than this to the number worked out in float64.
 ROUNDING = 1e-6
+#: Legends stand under the axes: inside, whiskers would run through them.
+_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)}
 
 
 def _recipes(options: Options) -> tuple[Recipe, Recipe]:
@@ -114,7 +116,7 @@ def _mean(found: dict[str, Any]) -> float:
 def draw(result: Result, out: Path) -> None:
     """Left the weights over epochs, right the channels of each layer as boxes; what was not asked for is left out."""
     widths = [share for name, share in zip(PARTS, (2, 3), strict=True) if result[name]]
-    figure = new_figure(2.6 * sum(widths), 4.8, title=heading(result))
+    figure = new_figure(2.6 * sum(widths), 5.2, title=heading(result))
     grid = figure.add_gridspec(1, len(widths), width_ratios=widths)
     if result["weights"]:
         _draw_weights(figure, grid[0], result)
@@ -128,7 +130,8 @@ def _draw_weights(figure: Any, place: Any, result: Result) -> None:
     for method, found in result["weights"].items():
         axes.plot(found["steps"], found["network"], color=COLOURS[method], label=METHODS[method], marker=".")
     axes.axhline(attainable(found["shapes"]), color="black", linestyle=":", linewidth=1, label="attainable")
-    legend(axes, loc="center right")
+    axes.locator_params(axis="x", integer=True)  # there is no half an epoch
+    legend(axes, **_BELOW, ncols=2)
 
 
 def _draw_activations(figure: Any, place_of: Any, result: Result) -> None:
@@ -145,7 +148,7 @@ def _draw_activations(figure: Any, place_of: Any, result: Result) -> None:
                 line.set(color="white" if part == "medians" else COLOURS[method], linewidth=1)
         axes.plot([], [], color=COLOURS[method], linewidth=5, label=f"{METHODS[method]}, mean {_mean(found):.3f}")
     axes.set_xticks(range(1, len(layers) + 1), map(str, range(1, len(layers) + 1)))
-    legend(axes, loc="lower right")
+    legend(axes, **_BELOW, ncols=3)
 
 
 ITEM = Item(

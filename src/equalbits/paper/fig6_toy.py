@@ -163,26 +163,39 @@ def _row(counts: Sequence[int]) -> str:
 
 def draw(result: Result, out: Path) -> None:
     """All boundaries; those that bi-half keeps and loses; the counts over the number of negatives."""
-    figure = new_figure(12.5, 4.4)
-    half, found = PARAMETERS // 2, result["boundaries"]
+    figure = new_figure(12.5, 4.7)
+    half, found, combinations = PARAMETERS // 2, result["boundaries"], result["combinations"]
     kept = [each for each in found if half in each["negatives"]]
     lost = [each for each in found if half not in each["negatives"]]
-    axes = panel(figure, (1, 3, 1), x="x₁", y="x₂", title=f"all {sum(result['combinations'])} nets: {len(found)}")
+    title = f"all {sum(combinations)} nets:\n{len(found)} boundaries"
+    axes = panel(figure, (1, 3, 1), x="x₁", y="x₂", title=title)
     _contours(axes, found, GAP, 0.5)
-    title = f"the {result['combinations'][half]} with half −1: {len(kept)}, without {len(lost)} (black)"
+    title = (
+        f"the {combinations[half]} nets with {half} of {PARAMETERS} bits −1:\n"
+        f"{len(kept)} boundaries kept (red), {len(lost)} lost (black)"
+    )
     axes = panel(figure, (1, 3, 2), x="x₁", y="x₂", title=title)
     _contours(axes, kept, GAP, 0.5)
     _contours(axes, lost, "black", 0.9)
-    axes = panel(figure, (1, 3, 3), x="parameters that are −1", y="count", title="by the number of −1")
-    drawn = [k for k in range(PARAMETERS + 1) if result["unique"][k]]
-    for name, colour, label in (("combinations", UP, "combinations"), ("unique", GAP, "unique boundaries")):
+    _counts(figure, result)
+    save(figure, out, "fig6")
+
+
+def _counts(figure: Any, result: Result) -> None:
+    """How many nets and boundaries there are with each number of −1; a number stands outside its curve's bend."""
+    title = "nets and their boundaries\nby the number of bits that are −1"
+    axes = panel(figure, (1, 3, 3), x="bits that are −1", y="count", title=title)
+    drawn, half = [k for k in range(PARAMETERS + 1) if result["unique"][k]], PARAMETERS // 2
+    for name, colour, label in (("combinations", UP, "nets"), ("unique", GAP, "different boundaries")):
         axes.semilogy(drawn, [result[name][k] for k in drawn], color=colour, marker="o", label=label)
         for k in drawn:
-            axes.annotate(str(result[name][k]), (k, result[name][k]), textcoords="offset points", xytext=(0, 6),
-                          ha="center", fontsize=8, color=colour)  # fmt: skip
-    axes.margins(y=0.12)
+            side = (k > half) - (k < half)  # the curve rises to the half and falls behind it
+            axes.annotate(str(result[name][k]), (k, result[name][k]), textcoords="offset points",
+                          xytext=(5 * side, 4 if side else 7), ha=("center", "left", "right")[side], fontsize=9,
+                          color=colour)  # fmt: skip
+    axes.margins(x=0.13, y=0.12)
+    axes.set_xticks(drawn)
     legend(axes, loc="lower center")
-    save(figure, out, "fig6")
 
 
 def _contours(axes: Any, boundaries: list[dict[str, list[int]]], colour: str, width: float) -> None:
