@@ -218,6 +218,58 @@ def test_a_ramped_global_ranking_follows_the_training():
     assert sum(set_global_masks_(net).values()) == total - int(0.9 * total)
 
 
+LOUD = [
+    *(PrunedBiHalf(0.9, by=by, ramp=0.1) for by in ("rank", "magnitude", "score")),
+    PrunedBiHalf(0.9, by="magnitude", scope="filter", ramp=0.1),
+    PrunedSign(0.9, ramp=0.1),
+    PrunedSign(0.3, ramp=0.1),
+]
+
+
+@pytest.mark.parametrize("quantizer", LOUD)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_ramp_leaves_the_layer_as_loud_at_every_moment(quantizer, training):
+    layer = linear(100, 4, quantizer).train(training)
+    for progress in (0.0, 0.05, 0.1, 1.0):
+        set_progress(layer, progress)
+        weight, symbols = layer.binary_weight().detach(), layer.symbols()
+        power = weight.square().sum(dim=1).mean()  # 2 keeps the variance through a ReLU
+        assert float(power) == pytest.approx(2.0)
+        assert len(weight[symbols != 0].abs().unique()) == 1
+    assert torch.equal(weight, symbols * layer.scale)  # at the full sparsity nothing is added
+
+
+def test_without_a_scale_for_the_fan_a_ramp_changes_none():
+    layer = linear(100, 4, PrunedSign(0.9, ramp=0.1, scale_fan=False))
+    assert torch.equal(layer.binary_weight().detach(), layer.symbols() * math.sqrt(2 / 100))
+
+
+def test_scores_learn_by_the_same_rule_along_a_ramp():
+    layer = linear(12, 5, PrunedBiHalf(0.9, by="score", ramp=0.1))
+    gradient = torch.randn(5, 12, dtype=torch.float64)
+    weight = layer.binary_weight()
+    weight.backward(gradient)
+    scores = layer.weight_quantizer.scores
+    expected = gradient * layer.weight.detach() * scores.detach().sign()
+    torch.testing.assert_close(scores.grad, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(layer.weight.grad, gradient * weight.detach().abs().max(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("quantizer", [PrunedSign(0.9, scope="global"), PrunedBiHalf(0.9, by="score", scope="global")])
+def test_layers_that_are_ranked_together_are_each_as_loud_as_they_should_be(quantizer):
+    net = global_net(quantizer)
+    layers = [net[i] for i in (0, 2, 3)]
+    for sparsity in (None, 0.9, 0.5):
+        if sparsity is not None:
+            set_global_masks_(net, sparsity=sparsity)
+        for layer in layers:
+            power = layer.binary_weight().detach().flatten(1).square().sum(dim=1).mean()
+            assert float(power) == pytest.approx(2.0 if (layer.symbols() != 0).any() else 0.0)
+    with torch.no_grad():
+        layers[0].weight_quantizer.sieve.kept.fill_(False)
+    assert not layers[0].binary_weight().any()
+
+
 def test_an_empty_filter_is_allowed_and_told():
     layer = BinaryLinear(4, 3, weight_quantizer=PrunedBiHalf(2 / 3, by="magnitude"))
     with torch.no_grad():

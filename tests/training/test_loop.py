@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from equalbits.nn import BinaryConv2d, BinaryLinear, IRNet, PrunedSign, binarize_
+from equalbits.nn import BinaryConv2d, BinaryLinear, IRNet, PrunedSign, binarize_, set_progress
 from equalbits.training import EpochRecord, StepRecord, TrainConfig, evaluate, train
 from equalbits.training import run as run_module
 
@@ -140,3 +141,20 @@ def test_a_mask_ranked_over_the_whole_net_is_renewed_as_the_weights_move(make_lo
     assert sum(int(mask.sum()) for mask in kept) == round(0.25 * len(magnitudes))
     threshold = magnitudes.sort(descending=True).values[round(0.25 * len(magnitudes)) - 1]
     assert torch.equal(kept[0], model[0].weight.abs() >= threshold)
+
+
+@pytest.mark.parametrize("ramp", [0.0, 0.5])
+def test_the_first_watcher_sees_the_global_masks_of_the_first_step(ramp, make_loader, make_config) -> None:
+    quantizer = PrunedSign(0.75, scope="global", ramp=ramp)
+    model = nn.Sequential(
+        nn.Flatten(), *(BinaryLinear(*shape, weight_quantizer=quantizer) for shape in ((64, 8), (8, 4)))
+    )
+    set_progress(model, 1.0)  # as an earlier training leaves it
+    total = 64 * 8 + 8 * 4
+    zeros = []
+
+    def watch(net: nn.Module, step: int) -> None:
+        zeros.append(sum(int((net[place].symbols() == 0).sum()) for place in (1, 2)))
+
+    train(model, make_loader(), make_config(epochs=1), watchers=[watch])
+    assert zeros == [int((0.5 if ramp else 0.75) * total)] * 7

@@ -15,7 +15,7 @@ from equalbits.functional.pruning import halfmask_symbols, mpt_values, outer_sym
 from equalbits.nn.gains import fitted
 from equalbits.nn.names import register_quantizer
 from equalbits.nn.quantizers import WeightQuantizer
-from equalbits.nn.sieve import Sieve
+from equalbits.nn.sieve import Sieve, evened
 
 _SCOPES = {"rank": ("filter",), "magnitude": ("layer", "filter", "global"), "score": ("layer", "filter", "global")}
 
@@ -35,8 +35,10 @@ class PrunedBiHalf(WeightQuantizer):
     Latents get the gradient unchanged, pruned ones too, so that a weight may return; ``train_latent=False`` (by score)
     leaves them as they started. ``scale_fan`` makes the scale ``√(2/(D(1 − sparsity)))``, which a net without batch
     norm needs. With ``ramp`` the sparsity rises from one half over that share of training: see
-    :func:`~equalbits.nn.set_progress`. ``released_counts`` takes the released code's counts, off balance by one at
-    most rates; it then promises no share. A filter may be left empty: see :func:`~equalbits.nn.empty_filters`.
+    :func:`~equalbits.nn.set_progress`. Then, and in a global ranking, the symbols are also multiplied by
+    ``√((1 − sparsity) / share kept)``, so that the scale fits the weights a layer has now. ``released_counts`` takes
+    the released code's counts, off balance by one at most rates; it then promises no share. A filter may be left
+    empty: see :func:`~equalbits.nn.empty_filters`.
 
     >>> PrunedBiHalf(1 / 3)(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6]]))
     tensor([[-1., -1.,  0.,  0.,  1.,  1.]])
@@ -90,13 +92,15 @@ class PrunedBiHalf(WeightQuantizer):
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """Straight through to every latent; by score also ``g · w · sign(s)`` to the scores."""
+        evenness = self.sieve.evenness(self._buffers["progress"], self.scale_fan)
         if self.by != "score":
-            return F.straight_through(latents, symbols)
+            return evened(F.straight_through(latents, symbols), evenness)
         scores = fitted(self.scores)
         # What arrives here is the gradient times the layer's scale: the rule wants it without.
-        scale = self.initial_scale(F.as_filters(latents).shape[1])
+        scale = self.initial_scale(F.as_filters(latents).shape[1]) * (1 if evenness is None else evenness)
         slope = latents.detach() * scores.detach().sign() / scale
-        return scored(latents if self.train_latent else latents.detach(), scores, symbols, slope)
+        learning = latents if self.train_latent else latents.detach()
+        return evened(scored(learning, scores, symbols, slope.to(latents.dtype)), evenness)
 
     def initial_scale(self, connections: int) -> float:
         """``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
@@ -138,6 +142,11 @@ class PrunedSign(WeightQuantizer):
         """The sign of each kept latent, 0 elsewhere."""
         mask = self.sieve.mask(self.importance(latents), self._buffers["progress"])
         return F.sign_symbols(latents).masked_fill(~mask, 0.0)
+
+    def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+        """Straight through to every latent."""
+        evenness = self.sieve.evenness(self._buffers["progress"], self.scale_fan)
+        return evened(F.straight_through(latents, symbols), evenness)
 
     def initial_scale(self, connections: int) -> float:
         """``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""

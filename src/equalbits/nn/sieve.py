@@ -53,9 +53,28 @@ class Sieve(nn.Module):
         """``√(2/D)``, with ``D`` the connections that stay where ``scale_fan`` says so."""
         return math.sqrt(2 / (connections * (1 - self.sparsity if scale_fan else 1)))
 
+    def evenness(self, progress: Tensor | None, scale_fan: bool) -> Tensor | None:
+        """What :meth:`initial_scale` lacks while the share kept is not yet, or never is, ``1 − sparsity``.
+
+        ``√((1 − sparsity) / share kept)`` of a ramp, or of the layer's part in a global ranking; so the layer is as
+        loud at every moment. None where the share never differs.
+        """
+        if not scale_fan or (progress is None and self.scope != "global"):
+            return None
+        if self.scope == "global":
+            share = self.kept.sum().clamp(min=1) / self.kept.numel()
+        else:
+            share = torch.as_tensor(1 - self.sparsity_at(progress))
+        return ((1 - self.sparsity) / share).sqrt()
+
     def extra_repr(self) -> str:
         """The settings, as the constructor takes them."""
         return f"{self.sparsity}, {self.scope!r}, ramp={self.ramp}"
+
+
+def evened(values: Tensor, evenness: Tensor | None) -> Tensor:
+    """``values`` times :meth:`Sieve.evenness`, where there is any."""
+    return values if evenness is None else values * evenness.to(values.dtype)
 
 
 def set_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dict[str, int]:

@@ -67,6 +67,9 @@ class Run:
         if self.config.speed != "plain":
             torch.compiler.reset()  # so that one process may train net after net without end
         self.step = Step(self._wrapped(), self.optimizer, self.loss, self.config, self.meter)
+        if not self.is_done:  # whoever looks before the first step sees the net that it meets
+            self._tell_progress()
+            self._renew_masks()
 
     def _wrapped(self) -> nn.Module:
         if self.alone:
@@ -103,7 +106,7 @@ class Run:
         self.began, self.seconds_before = time.perf_counter() - self.seconds_before, 0.0
         self.resumed_at = time.perf_counter()
         self.first_batch, self.seen_before = self.batch, self.meter.read(everywhere=False).total
-        set_progress(self.model, self.epoch / self.config.epochs)
+        self._tell_progress()
         if self.batch == 0:  # an epoch that is gone on with began before
             at_epoch_(self.model)
         self.model.train()
@@ -142,9 +145,15 @@ class Run:
         if lr != self.lr:
             set_learning_rate(self.optimizer, lr)
             self.lr = lr
+        self._renew_masks()
+        self._seed(self.position)
+
+    def _tell_progress(self) -> None:
+        set_progress(self.model, self.epoch / self.config.epochs)
+
+    def _renew_masks(self) -> None:
         if self.global_masks:
             set_global_masks_(self.model)
-        self._seed(self.position)
 
     def _seed(self, position: Position) -> None:
         """Randomness inside the net (dropout) hangs on the step alone, so a resumed run draws the same."""
@@ -205,8 +214,7 @@ class Run:
     def finish_epoch(self, test: Iterable[tuple[Tensor, Tensor]] | None, seconds: float | None = None) -> EpochRecord:
         """Score the epoch, note it, and stand at the beginning of the next."""
         self.check_weights()
-        if self.global_masks:
-            set_global_masks_(self.model)
+        self._renew_masks()
         number, scored = self.epoch + 1, None
         if test is not None and (number % self.config.evaluate_every == 0 or number == self.config.epochs):
             distributed.share_buffers(self.model)
