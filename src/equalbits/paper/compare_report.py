@@ -7,10 +7,14 @@ from typing import Any
 
 from equalbits.analysis.table import as_table
 from equalbits.extras import with_extra
+from equalbits.nn.names import list_quantizers, quantizer_settings
 from equalbits.recipes.compare import HOW, Compared, Comparison
 from equalbits.training.checkpoint import write_atomically
 
-UP, DOWN, EXACT, OTHER = "#1f3b73", "#29a7c9", "#1f3b73", "#9aa0a8"
+#: Navy and grey say whether a share of +1 is promised; flips have colours of their own.
+EXACT, OTHER, UP, DOWN = "#1f3b73", "#9aa0a8", "#d98032", "#f0c596"
+#: Sizes for a picture that is as wide as a page: it is not made smaller there.
+_WIDTH, _FONT = 9.4, 10
 HEADER = (
     *("method", "test accuracy", "n", "entropy, bits", "flips to +1", "flips to −1"),
     *("filters exactly half", "seconds", "packed bytes", "lr"),
@@ -108,30 +112,32 @@ def caution(comparison: Comparison) -> str:
 def draw(comparison: Comparison, out: Path) -> None:
     """Draw accuracy, entropy, flips, exact filters, time and size of every method as compare.png and compare.svg."""
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError(f"the picture needs matplotlib: {with_extra('plot')}; the numbers are kept") from None
     rows = [row for row in reversed(ranked(comparison)) if row.mean is not None]
     if not rows:
         return
-    figure = Figure(figsize=(15, 2.2 + 0.34 * len(rows)), layout="constrained")
-    panels = figure.subplots(1, 6, sharey=True, width_ratios=(2.2, 1.4, 2.0, 1.0, 1.0, 1.0))
-    _accuracy(panels[0], rows)
-    _entropy(panels[1], rows)
-    _flips(panels[2], rows)
-    shares = [100 * statistics.fmean(row.exact_filters) / row.filters if row.filters else 0.0 for row in rows]
-    _bars(panels[3], shares, rows, "filters exactly half, %")
-    _bars(panels[4], [statistics.fmean(row.seconds) for row in rows], rows, "seconds a net")
-    _bars(panels[5], [row.packed_bytes / 1000 for row in rows], rows, "packed size, kB")
-    panels[0].set_ylim(-0.7, len(rows) - 0.3)
-    panels[0].set_yticks(range(len(rows)), [row.method for row in rows])
-    facts = comparison.facts
-    figure.suptitle(
-        f"{facts['recipe']}: the same net, data, start and batches (n = {facts['n']}); "
-        "dark: every filter's share of +1 is promised"
-    )
-    for kind in ("png", "svg"):
-        figure.savefig(out / f"compare.{kind}", dpi=110)
+    with rc_context({"font.size": _FONT}):
+        figure = Figure(figsize=(_WIDTH, 3.2 + 0.52 * len(rows)), layout="constrained")
+        (first, second, third), (fourth, fifth, sixth) = figure.subplots(2, 3, sharey=True, width_ratios=(1.5, 1, 1.3))
+        _accuracy(first, rows)
+        _entropy(second, rows)
+        _flips(third, rows)
+        shares = [100 * statistics.fmean(row.exact_filters) / row.filters if row.filters else None for row in rows]
+        _bars(fourth, shares, rows, "filters exactly half, %")
+        _bars(fifth, [statistics.fmean(row.seconds) for row in rows], rows, "seconds a net")
+        _bars(sixth, [row.packed_bytes / 1000 for row in rows], rows, "packed size, kB")
+        first.set_ylim(-0.7, len(rows) - 0.3)
+        first.set_yticks(range(len(rows)), [row.method for row in rows])
+        facts = comparison.facts
+        figure.suptitle(
+            f"{facts['recipe']}: the same net, data, start and batches (n = {facts['n']})\n"
+            "navy: the method promises every filter its share of +1; grey: it does not"
+        )
+        for kind in ("png", "svg"):
+            figure.savefig(out / f"compare.{kind}", dpi=140)
 
 
 def _colours(rows: Sequence[Compared]) -> list[str]:
@@ -140,9 +146,10 @@ def _colours(rows: Sequence[Compared]) -> list[str]:
 
 def _accuracy(axes: Any, rows: Sequence[Compared]) -> None:
     for place, (row, colour) in enumerate(zip(rows, _colours(rows), strict=True)):
-        axes.errorbar(row.mean, place, xerr=row.std, fmt="o", color=colour, capsize=3)
-        axes.plot(row.accuracies, [place] * len(row.correct), ".", color=colour, alpha=0.45, markersize=4)
-    axes.set_xlabel("test accuracy, % (last epoch,\nmean ± std, a dot for each seed)")
+        axes.errorbar(row.mean, place + 0.12, xerr=row.std, fmt="o", color=colour, capsize=3, markersize=5)
+        below = [place - 0.22] * len(row.correct)  # on the bar they would not be seen
+        axes.plot(row.accuracies, below, "o", color="black", markerfacecolor="none", markersize=4, markeredgewidth=0.8)
+    axes.set_xlabel("test accuracy, % (last epoch:\nmean ± std, a ring for each seed)")
     axes.grid(alpha=0.25)
 
 
@@ -150,12 +157,23 @@ def _entropy(axes: Any, rows: Sequence[Compared]) -> None:
     places = [place for place, row in enumerate(rows) if row.entropy]
     found = [statistics.fmean(rows[place].entropy) for place in places]
     axes.scatter(found, places, color=[_colours(rows)[place] for place in places], s=28, zorder=3)
-    attainable = [row.attainable_entropy for row in rows if row.attainable_entropy]
-    if attainable:
-        axes.axvline(attainable[0], color="black", linestyle=":", linewidth=1)
-    axes.set_xlabel("weight entropy, bits\n(dotted: attainable)")
+    for place in places:
+        most = attainable(rows[place])
+        if most is not None:
+            axes.vlines(most, place - 0.36, place + 0.36, color="black", linewidth=1)
+    axes.set_xlabel("weight entropy, bits\n(black line: the most attainable)")
     axes.locator_params(axis="x", nbins=3)  # their many digits would run together
     axes.grid(alpha=0.25)
+
+
+def attainable(row: Compared) -> float | None:
+    """The greatest entropy that whole numbers of weights allow; None where it is not known.
+
+    A method that cuts weights leaves each filter fewer to halve, so the number counted over all of them is not its own.
+    """
+    name = row.method.partition(":")[0]
+    cuts = name in list_quantizers() and "sparsity" in quantizer_settings(name)
+    return None if cuts else row.attainable_entropy
 
 
 def _flips(axes: Any, rows: Sequence[Compared]) -> None:
@@ -169,9 +187,13 @@ def _flips(axes: Any, rows: Sequence[Compared]) -> None:
     axes.grid(alpha=0.25, axis="x")
 
 
-def _bars(axes: Any, values: Sequence[float], rows: Sequence[Compared], label: str) -> None:
-    bars = axes.barh(range(len(rows)), values, color=_colours(rows), height=0.6)
-    axes.bar_label(bars, [f"{value:.0f}" if value >= 10 else f"{value:.1f}" for value in values], padding=2, fontsize=8)
-    axes.margins(x=0.22)
+def _bars(axes: Any, values: Sequence[float | None], rows: Sequence[Compared], label: str) -> None:
+    bars = axes.barh(range(len(rows)), [value or 0.0 for value in values], color=_colours(rows), height=0.6)
+    axes.bar_label(bars, [_figure(value) for value in values], padding=2, fontsize=_FONT - 1)
+    axes.margins(x=0.24)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25, axis="x")
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}"
