@@ -136,7 +136,7 @@ def _head(r: random.Random, parts: Parts) -> None:
     """Another header."""
     header = parts[0]
     name = r.choice(
-        ["input", "input", "input", "mean", "std", "version", "classes", "notes", "padding", "bit_one", "x"]
+        ["input", "input", "input", "mean", "std", "resize", "version", "classes", "notes", "padding", "bit_one", "x"]
     )
     shape = header["input"]
     if name == "input" and r.random() < 0.8 and isinstance(shape, list) and shape:  # it may have been changed before

@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a packed file, made by equalbits pack")
     parser.add_argument(
         "images", metavar="IMAGE", nargs="+",
-        help="a picture (scaled to cover the model's size, its middle taken), or a .npy of one image or of a batch: "
-        "uint8 is normalised by the file's mean and std, floats are taken as they are, already normalised",
+        help="a picture, prepared as in training (a file that says no resize: scaled to cover the model's size, its "
+        "middle taken), or a .npy of one image or of a batch: uint8 is normalised by the file's mean and std, floats "
+        "are taken as they are, already normalised",
     )  # fmt: skip
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name (default: 5)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the native engine (default: 1)")
@@ -35,7 +36,12 @@ def run(options: argparse.Namespace) -> None:
         print(native.REASON, file=sys.stderr)
     answers = {}
     for path in map(Path, options.images):
-        images = read_images(path, model.network.input_shape)
+        images = read_images(path, model.network.input_shape, resize=model.network.resize)
+        if images.dtype.kind == "u" and model.network.mean is None:
+            raise ValueError(
+                f"{path} holds bytes, and {options.file} no mean and std to normalise them by: "
+                "pack again with mean= and std=, or give a .npy of floats"
+            )
         try:
             logits = model(images).reshape(len(images), -1)
         except ValueError as error:
@@ -52,8 +58,11 @@ def run(options: argparse.Namespace) -> None:
             print(f"  {entry['share']:7.2%}  {entry['class']}")
 
 
-def read_images(path: Path, shape: tuple[int, ...]) -> "NDArray[Any]":
-    """A batch of images: numbers as they are, pictures as bytes of the model's channels and size."""
+def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None) -> "NDArray[Any]":
+    """A batch of images: numbers as they are, pictures as bytes of the model's channels and size.
+
+    With ``resize`` a picture is scaled and cut as training on image files does it, and not turned as its camera says.
+    """
     import numpy as np
 
     if path.suffix == ".npy":
@@ -61,20 +70,26 @@ def read_images(path: Path, shape: tuple[int, ...]) -> "NDArray[Any]":
         return images[None] if images.ndim == len(shape) else images
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    from equalbits.runtime.pictures import centre, scaled_square
+
     channels, height, width = shape
     if channels not in (1, 3):
         raise ValueError(f"{path}: a picture has 1 or 3 channels, the model takes {channels}; give a .npy")
     try:
         with Image.open(path) as picture:
-            turned = ImageOps.exif_transpose(picture).convert("L" if channels == 1 else "RGB")
+            mode = "L" if channels == 1 else "RGB"
+            if resize is None:
+                turned = ImageOps.exif_transpose(picture).convert(mode)
+                pixels = np.asarray(ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR))
+            else:
+                pixels = centre(scaled_square(picture, resize, mode=mode), height=height, width=width)
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow can read, and no .npy") from None
     except (OSError, SyntaxError, ValueError) as error:  # Pillow's words for bytes that end too early or make no sense
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's: it is not there, or may not be read
         raise ValueError(f"{path} is cut off or damaged: {error}") from None
-    fitted = ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR)
-    return np.asarray(fitted).reshape(height, width, channels).transpose(2, 0, 1)[None]
+    return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
 
 
 def _read_array(path: Path) -> "NDArray[Any]":

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from equalbits.data.records import DataError
+from equalbits.runtime.pictures import scaled_square
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
@@ -26,7 +26,9 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
     folder = _split_folder(name, home, split) if home else None
     if home is None or folder is None:
         wanted = " or ".join(f"{option}/" for option in _split_names(name, split))
-        raise DataError(f"{root}: no {wanted} in it; put the images there as {wanted.split()[0]}<class>/<image>.jpg")
+        raise DataError(
+            f"{root}: no {wanted} in it; put the images there as {wanted.split()[0]}<class>/<image>.png (or .jpg, …)"
+        )
     classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
     strangers = sorted(set(_class_folders(folder)) - set(classes))
     if strangers:
@@ -55,7 +57,7 @@ def _split_folder(name: str, home: Path, split: str) -> Path | None:
 def _class_folders(folder: Path) -> tuple[str, ...]:
     names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."))
     if not names:
-        raise DataError(f"{folder}: no class folders; put the images there as <class>/<image>.jpg")
+        raise DataError(f"{folder}: no class folders; put the images there as <class>/<image>.png (or .jpg, …)")
     return names
 
 
@@ -95,34 +97,12 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
     """Return the picture in ``path`` as uint8 (3, resize, resize)."""
     from PIL import Image  # heavy, and only image folders need it
 
-    size = decoding.resize
     try:
         with Image.open(path) as image:
-            if decoding.draft:
-                image.draft("RGB", (size, size))  # never below the asked size; does nothing but for JPEG
-            if image.mode == "P":
-                image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
-            picture = image.convert("RGB")
-            width, height = picture.size
-            box = _middle(width, height, size) if decoding.fit == "shorter" else None
-            pixels = np.array(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
+            pixels = scaled_square(image, decoding.resize, draft=decoding.draft, middle=decoding.fit == "shorter")
     except Exception as error:  # the many decoders raise many kinds
         raise DataError(f"{path}: not a readable image ({_one_line(error)}); replace or remove the file") from None
     return torch.from_numpy(pixels).permute(2, 0, 1)
-
-
-def _middle(width: int, height: int, size: int) -> tuple[float, float, float, float]:
-    """The part of an image that is its middle square once the shorter side is ``size``, rounded as torchvision does.
-
-    Scaling that part alone gives the pixels that scaling the whole and then cutting would give.
-    """
-    scaled = [size * length // min(width, height) for length in (width, height)]
-    starts = [round((length - size) / 2) for length in scaled]
-    (left, right), (top, bottom) = (
-        (start * length / whole, (start + size) * length / whole)
-        for start, whole, length in zip(starts, scaled, (width, height), strict=True)
-    )
-    return left, top, right, bottom
 
 
 def _one_line(error: Exception) -> str:

@@ -53,18 +53,19 @@ class Images:
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    resize: int | None = None  # of image files: the side they are scaled to before the middle is taken
 
     @classmethod
     def of(cls, loader: Loader | FolderLoader) -> "Images":
         """The images a loader gives."""
-        dataset = loader.dataset
+        dataset, resize = loader.dataset, None
         if isinstance(dataset, Dataset):
             channels, height, width = dataset.images.shape[1:]
             if height != width:
                 raise ValueError(f"{dataset.name}: images are {height}×{width}, and the networks here take square ones")
         else:
-            channels, height = 3, loader.decoding.crop  # type: ignore[union-attr]
-        return cls(dataset.classes, channels, height, dataset.mean, dataset.std)
+            channels, height, resize = 3, loader.decoding.crop, loader.decoding.resize  # type: ignore[union-attr]
+        return cls(dataset.classes, channels, height, dataset.mean, dataset.std, resize)
 
     @classmethod
     def read(cls, path: Path) -> "Images":
@@ -72,7 +73,8 @@ class Images:
         try:
             facts: dict[str, Any] = json.loads(path.read_text())
             mean, std = tuple(facts["mean"]), tuple(facts["std"])
-            return cls(tuple(facts["classes"]), int(facts["channels"]), int(facts["size"]), mean, std)
+            channels, size, resize = int(facts["channels"]), int(facts["size"]), facts.get("resize")
+            return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
         except FileNotFoundError:
             raise CheckpointError(f"{path} is not there: name the folder of a run that train made") from None
         except (ValueError, TypeError, KeyError) as error:

@@ -88,7 +88,10 @@ def decode(whole: memoryview) -> Container:
     """The container in these bytes; tensors are views of them, not copies."""
     length = int.from_bytes(whole[:8], "little")
     if length > MAX_TABLE_BYTES:
-        raise FormatError(f"the table claims {length} bytes, over {MAX_TABLE_BYTES}: not a packed model, or damaged")
+        raise FormatError(
+            f"not a packed model, or a damaged one: its first 8 bytes claim a table of {length} bytes, "
+            f"and {MAX_TABLE_BYTES} are the most"
+        )
     if 8 + length > len(whole):
         raise FormatError(
             f"the table claims {length} bytes of a file of {len(whole)}: the file is cut short or damaged"

@@ -100,7 +100,7 @@ def _interpret(found: container.Container) -> Network:
     header = parse_json(texts["equalbits"].encode(errors="replace"), "the header")
     if header.get("version") != VERSION:
         raise FormatError(f"the header says version {header.get('version')!r}: this reader knows {VERSION}; update it")
-    allowed = {*_HEADER, "input", "mean", "std", "classes", "notes"}
+    allowed = {*_HEADER, "input", "resize", "mean", "std", "classes", "notes"}
     for name in header:
         if name not in allowed:
             raise FormatError(f"the header says {name[:80]!r}, which version {VERSION} does not know")
@@ -130,6 +130,7 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
         mean=_numbers(header, "mean"),
         std=_numbers(header, "std"),
         classes=tuple(_texts(header.get("classes", []), "classes")),
+        resize=header.get("resize"),
         notes=dict(zip(notes := header.get("notes", {}), _texts(_values(notes), "notes"), strict=True)),
     )
     reader.finish()
@@ -145,6 +146,8 @@ def _operation(reader: Reader, place: int, line: str) -> Operation:
 
 def _describe(network: Network) -> dict[str, Any]:
     header: dict[str, Any] = {**_HEADER, "input": list(network.input_shape)}
+    if network.resize is not None:
+        header["resize"] = network.resize
     if network.mean is not None and network.std is not None:
         header |= {"mean": list(network.mean), "std": list(network.std)}
     if network.classes:

@@ -14,6 +14,8 @@ from equalbits.runtime.operations import KINDS, MAX_ELEMENTS, Shape, connections
 
 #: The most operations a network may have.
 MAX_OPERATIONS = 1 << 14
+#: The largest side a picture may be scaled to.
+MAX_SIDE = 1 << 13
 #: The most products an image may take, over all operations: a file cannot ask for days.
 MAX_WORK = 1 << 38
 
@@ -61,7 +63,8 @@ class Network:
     """A packed network. The last operation's value is the answer, the logits.
 
     ``tensors`` holds arrays as they are stored: planes of bits (uint8), int8, float16 or float32. ``mean`` and ``std``
-    say how an image of bytes becomes the input, ``(byte / 255 − mean) / std`` per channel.
+    say how an image of bytes becomes the input, ``(byte / 255 − mean) / std`` per channel. ``resize`` says how a
+    picture becomes an image: stretched to a square of so many pixels a side, of which the middle is cut out.
     """
 
     input_shape: Shape
@@ -71,6 +74,7 @@ class Network:
     std: tuple[float, ...] | None = None
     classes: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
+    resize: int | None = None
 
     def __post_init__(self) -> None:
         _check_image(self)
@@ -146,6 +150,9 @@ def _check_image(network: Network) -> None:
             raise ValueError(
                 f"{name} is {numbers}: it must be {network.input_shape[0]} finite numbers, one per channel"
             )
+    least = max(network.input_shape[1:])
+    if network.resize is not None and not (type(network.resize) is int and least <= network.resize <= MAX_SIDE):
+        raise ValueError(f"resize is {str(network.resize)[:80]}: it must be a whole number from {least} to {MAX_SIDE}")
     if network.std is not None and min(network.std) <= 0:
         raise ValueError(f"std is {network.std}: each must be above 0")
 

@@ -1,0 +1,54 @@
+"""Pictures as bytes, by Pillow: what training on image files and ``equalbits run`` must do alike, pixel for pixel."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Pixels = NDArray[np.uint8]
+
+
+def scaled_square(
+    image: "Image.Image", side: int, *, mode: str = "RGB", draft: bool = True, middle: bool = False
+) -> Pixels:
+    """An opened picture as uint8 (side, side, channel): stretched, or with ``middle`` the middle square of it scaled.
+
+    ``draft`` lets the JPEG decoder skip detail that the scaling would lose anyway.
+    """
+    from PIL.Image import Resampling  # heavy, and only pictures need it
+
+    if draft:
+        image.draft("RGB", (side, side))  # never below the asked size; does nothing but for JPEG
+    if image.mode == "P":
+        image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
+    picture = image.convert(mode)
+    box = _middle_square(picture.width, picture.height, side) if middle else None
+    pixels: NDArray[Any] = np.array(picture.resize((side, side), Resampling.BILINEAR, box=box))
+    return pixels.reshape(side, side, -1)
+
+
+def centre(pixels: Pixels, *, height: int, width: int) -> Pixels:
+    """The middle of a picture (row, column, channel). Half a pixel is rounded to the even one, as torchvision does.
+
+    >>> centre(np.arange(9, dtype=np.uint8).reshape(3, 3, 1), height=1, width=1).item()
+    4
+    """
+    top, left = round((pixels.shape[0] - height) / 2), round((pixels.shape[1] - width) / 2)
+    return pixels[top : top + height, left : left + width]
+
+
+def _middle_square(width: int, height: int, side: int) -> tuple[float, float, float, float]:
+    """The part of an image that is its middle square once the shorter side is ``side``, rounded as torchvision does.
+
+    Scaling that part alone gives the pixels that scaling the whole and then cutting would give.
+    """
+    scaled = [side * length // min(width, height) for length in (width, height)]
+    starts = [round((length - side) / 2) for length in scaled]
+    (left, right), (top, bottom) = (
+        (start * length / whole, (start + side) * length / whole)
+        for start, whole, length in zip(starts, scaled, (width, height), strict=True)
+    )
+    return left, top, right, bottom

@@ -1,0 +1,110 @@
+"""Pictures of one's own, in folders: trained on, scored, packed and run, the same way at every step."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equalbits.cli import main
+from equalbits.deploy import pack
+from equalbits.recipes import load_run
+from equalbits.recipes.make import Images, make_loader
+from equalbits.runtime import load_packed
+from equalbits.training.distributed import Place
+
+RECIPE = """
+epochs = 2
+[model]
+name = "conv2"
+options = {width = 0.05}
+[data]
+name = "imagefolder"
+batch_size = 4
+resize = 20
+crop = 16
+workers = 0
+"""
+
+
+def draw(folder, *, seed, size=(31, 26)):
+    """A dozen pictures of two classes, none of them square: plain, with a palette, grey and JPEG."""
+    random = np.random.default_rng(seed)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
+            picture = Image.fromarray(pixels)
+            picture = [picture, picture.convert("P"), picture.convert("L")][number % 3]
+            picture.save(folder / name / f"{number}.{'jpg' if number == 5 else 'png'}")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A tree of made-up pictures, with train/ and val/."""
+    root = tmp_path_factory.mktemp("pictures")
+    draw(root / "train", seed=0)
+    draw(root / "val", seed=1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("recipe") / "own.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(pictures, own, tmp_path_factory):
+    """A run trained on the pictures; to read and not to write."""
+    out = tmp_path_factory.mktemp("runs") / "own"
+    assert main(["train", str(own), "--data", str(pictures), "--out", str(out), "--device", "cpu", "--json"]) == 0
+    return out
+
+
+def test_a_picture_is_run_exactly_as_it_is_evaluated(run, pictures, tmp_path, call):
+    assert call("pack", run, tmp_path / "net.ebits")[0] == 0
+    recipe, model = load_run(run)
+    test = make_loader(recipe.data, "test", root=pictures, device="cpu", seed=0, place=Place())
+    with torch.no_grad():
+        logits = torch.cat([model(images) for images, _ in test]).numpy()
+    classes = test.dataset.classes
+    code, printed, errors = call("run", tmp_path / "net.ebits", *test.dataset.paths, "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(printed)
+    for path, row in zip(test.dataset.paths, logits, strict=True):
+        assert found[path][0]["class"] == classes[row.argmax()]
+        answer = {entry["class"]: entry["logit"] for entry in found[path]}
+        assert [answer[name] for name in classes] == pytest.approx(row.tolist(), abs=1e-5)
+
+
+def test_the_side_that_pictures_are_scaled_to_is_kept_with_the_model(run, tmp_path, call):
+    assert json.loads((run / "model.json").read_text())["resize"] == 20
+    assert Images.read(run / "model.json").resize == 20
+    assert call("pack", run, tmp_path / "net.ebits")[0] == 0
+    network = load_packed(tmp_path / "net.ebits").network
+    assert (network.resize, network.input_shape) == (20, (3, 16, 16))
+
+
+def test_a_run_that_does_not_say_it_is_read_and_packed_as_before(run, tmp_path, call):
+    facts = json.loads((run / "model.json").read_text())
+    del facts["resize"]
+    (tmp_path / "model.json").write_text(json.dumps(facts))
+    assert Images.read(tmp_path / "model.json").resize is None
+
+
+def test_bytes_for_a_file_without_mean_and_std_are_refused_with_both_ways_out(pictures, tmp_path, call):
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 2))
+    pack(net, torch.randn(2, 3, 4, 4)).save(tmp_path / "bare.ebits")
+    code, _, errors = call("run", tmp_path / "bare.ebits", pictures / "val" / "cat" / "0.png")
+    assert code == 1
+    assert errors.endswith("pack again with mean= and std=, or give a .npy of floats\n")
+
+
+def test_a_text_is_said_to_be_no_packed_model_before_anything_else(tmp_path, call):
+    (tmp_path / "README.md").write_text("# A text that nobody packed")
+    code, _, errors = call("inspect", tmp_path / "README.md")
+    assert (code, errors.count("\n")) == (1, 1)
+    assert errors.startswith(f"equalbits inspect: {tmp_path / 'README.md'}: not a packed model")
