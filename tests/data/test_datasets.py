@@ -162,7 +162,7 @@ def test_test_classes_keep_the_numbers_of_the_training_classes(tmp_path, image_t
 
 
 def test_a_tree_that_is_not_one_is_refused(tmp_path, image_tree):
-    with pytest.raises(DataError, match=r"no train/ in it; put the images there as train/<class>/<image>.png \(or .jpg, …\)"):
+    with pytest.raises(DataError, match=r"no train/ in it; put the images there as train/<class>/<image>.png \(or"):
         load_dataset("imagefolder", tmp_path, split="train")
     with pytest.raises(DataError, match="no val/ or test/ in it"):
         load_dataset("imagenet", tmp_path, split="test")

@@ -65,7 +65,7 @@ def load_dataset(
     ============================  =======================================================================
     ``fashion``                   10,000 + 2,000 images of Fashion-MNIST that come with the package
     ``cifar10``, ``cifar100``     the binary edition, or numpy files, in ``root`` or ``root/<name>``
-    ``imagenet``, ``imagefolder``  ``root/train/<class>/*.png`` (or jpg, …) and ``root/val/...`` or ``root/test``;
+    ``imagenet``, ``imagefolder``  ``root/train/<class>/*.png``, jpg, …, and ``root/val/...`` or ``root/test``;
                                   gives a :class:`FolderDataset`, which keeps the files' names only
     ``synthetic:CxHxW:classes``   made-up images, see :func:`~equalbits.data.synthetic.make_synthetic`
     ============================  =======================================================================
