@@ -40,6 +40,17 @@ def test_a_layer_that_is_not_ready_is_refused_and_nothing_is_changed(layer, mess
     assert binarize_(model, BiHalf(), where=["2", "3"]).replaced == ("2", "3"), "left out, it does no harm"
 
 
+def test_a_model_without_a_layer_to_convert_is_told_every_reason_once():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    with pytest.raises(ValueError, match="nothing to make binary") as caught:
+        binarize_(model, BiHalf(), where=all_layers)
+    line = str(caught.value)
+    assert "where=" not in line
+    assert line.count("TransformerEncoderLayer reads its weight past it") == 1
+    assert "'layers.0.self_attn' is left: " in line
+
+
 def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
     class Picky(BiHalf):
         def fit_(self, latents):
@@ -56,6 +67,8 @@ def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
     ("model", "arguments", "message"),
     [
         (nn.Sequential(nn.ReLU()), {}, "nothing to make binary: no layer could be"),
+        (nn.Sequential(nn.ReLU()), {"where": "0"}, "no layer could be; give the model nn.Linear"),
+        (nn.Sequential(nn.Bilinear(2, 2, 2)), {"where": all_layers}, "'0' is left: of class Bilinear, which has no"),
         (mlp(4, 6, 2), {}, "2 layers could be, and where= chose none; pass where=all_layers"),
         (mlp(4, 6, 2), {"where": lambda candidate: False}, "where= chose none"),
         (mlp(4, 6, 2), {"where": []}, "where= chose none"),

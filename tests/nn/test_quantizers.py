@@ -94,6 +94,25 @@ def test_published_irnet_brings_its_own_scale_and_its_variants_take_the_layers(s
     assert torch.allclose(layer.binary_weight().abs(), torch.as_tensor(expected).expand(8, 50))
 
 
+class Following(nn.Module):
+    """Not one of ours, and wants to know how far training is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("progress", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs
+
+
+def test_set_progress_tells_an_input_quantizer_of_ones_own_and_its_parts():
+    alone, parts = (BinaryLinear(4, 2, input_quantizer=each) for each in (Following(), nn.Sequential(Following())))
+    model = nn.Sequential(alone, parts, Following())
+    set_progress(model, 0.75)
+    told = alone.input_quantizer, parts.input_quantizer[0], model[2]
+    assert [float(each.progress) for each in told] == [0.75, 0.75, 0.0], "what no layer holds is the model's own affair"
+
+
 def test_set_progress_tells_every_quantizer_that_wants_to_know():
     layers = [
         BinaryConv2d(2, 4, 3, weight_quantizer=IRNet(), input_quantizer=SignActivation("decaying")),

@@ -61,13 +61,14 @@ def binarize_(
         raise ValueError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
     check_quantizers(weight_quantizer, input_quantizer)
     candidates, unsuited, already = _survey(model)
+    if not candidates:
+        raise ValueError(f"nothing to make binary: {_why_none(unsuited, already)}")
     policy = where if callable(where) else by_name(where, _names(model, candidates))
     verdicts = [(candidate, policy(candidate)) for candidate in candidates]
     chosen = [candidate for candidate, verdict in verdicts if verdict is True]
     reasons = [(c.name, v if isinstance(v, str) else "not chosen") for c, v in verdicts if v is not True]
     if not chosen:
-        what = f"{len(candidates)} layers could be, and where= chose none" if candidates else "no layer could be"
-        what += f"; {len(already)} are binary already" if already else ""
+        what = f"{len(candidates)} layers could be, and where= chose none" + _count(already)
         raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
     for candidate in chosen:
         _refuse_unready(candidate)
@@ -110,6 +111,19 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
         else:
             candidates.append(Candidate(name, layer, position, len(layers), _within(model, name)))
     return candidates, unsuited, tuple(already)
+
+
+def _why_none(unsuited: list[tuple[str, str]], already: tuple[str, ...]) -> str:
+    """The reasons, each told once with the first layer that it holds for, and the way out."""
+    first: dict[str, str] = {}
+    for name, reason in unsuited:
+        first.setdefault(reason, f"{name!r} is left: {reason}")
+    told = f" ({'; '.join(first.values())})" if first else ""
+    return f"no layer could be{told}{_count(already)}; give the model nn.Linear or convolutions that it calls"
+
+
+def _count(already: tuple[str, ...]) -> str:
+    return f"; {len(already)} are binary already" if already else ""
 
 
 def _within(model: nn.Module, name: str) -> tuple[str, ...]:

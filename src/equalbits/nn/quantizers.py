@@ -6,7 +6,7 @@ is a subclass that answers both.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 import torch
@@ -206,6 +206,8 @@ _PLAIN_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingPro
 def set_progress(model: nn.Module, progress: float) -> None:
     """Tell every quantizer that wants to know which share of training is done, from 0 to 1.
 
+    One wants to know if it has a buffer named ``progress``. That may be of one's own, as a binary layer's quantizer.
+
     >>> layer = IRNet()
     >>> set_progress(layer, 0.25)
     >>> layer.progress
@@ -213,10 +215,20 @@ def set_progress(model: nn.Module, progress: float) -> None:
     """
     if not 0 <= progress <= 1:
         raise ValueError(f"progress={progress} is not a share of training: it must lie in [0, 1]")
-    for module in model.modules():
-        known = module._buffers.get("progress") if isinstance(module, WeightQuantizer | SignActivation) else None
+    for module in dict.fromkeys(_quantizers(model)):
+        known = module._buffers.get("progress")
         if known is not None:
             known.fill_(progress)
+
+
+def _quantizers(model: nn.Module) -> Iterator[nn.Module]:
+    """Our own wherever they stand, and all parts of those that a layer holds; a model may know progress of its own."""
+    for module in model.modules():
+        if isinstance(module, WeightQuantizer | SignActivation):
+            yield module
+        for held in (module._modules.get("weight_quantizer"), module._modules.get("input_quantizer")):
+            if held is not None:
+                yield from held.modules()
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
