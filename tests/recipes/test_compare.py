@@ -185,6 +185,27 @@ def test_each_method_may_have_the_learning_rate_that_does_best_on_training_image
     assert "of 1e-09, 0.1, that did best" in (tmp_path / "compare.md").read_text()
 
 
+def test_methods_that_flip_bits_are_given_a_gamma_and_keep_the_rate(tmp_path) -> None:
+    methods = ("bop", "sign")
+    found, told = first(tmp_path, methods=methods, seeds=(0,), tune=(1e-9, 0.1, 100))
+    tried = [line.partition(",")[0] for line in told if "held-out" in line]
+    assert tried[:3] == ["bop at gamma 1e-12", "bop at gamma 0.0001", "bop at gamma 0.1"]
+    assert tried[3:] == ["sign at lr 1e-09", "sign at lr 0.1", "sign at lr 100"]
+    paths = {g: run_file(tmp_path / "tuning" / f"gamma{g:g}", "bop", tuning_seed([0])) for g in (1e-12, 1e-4, 0.1)}
+    runs = {gamma: json.loads(path.read_text()) for gamma, path in paths.items()}
+    flips = [run["measured"]["to_positive"] for run in runs.values()]
+    assert len({str(each) for each in flips}) == 3  # each gamma moves the bits in its own way
+    best = max(runs, key=lambda gamma: (runs[gamma]["last"]["test"]["correct"], -gamma))
+    bop, sign = found.rows
+    assert (bop.lr, bop.gamma, sign.gamma) == (0.1, pytest.approx(best), None)
+    assert json.loads(run_file(tmp_path, "bop", 0).read_text())["recipe"]["optimizer"]["gamma"] == pytest.approx(best)
+    assert Comparison.from_dict(json.loads((tmp_path / "compare.json").read_text())).rows == found.rows
+    write_markdown(found, tmp_path)
+    page = (tmp_path / "compare.md").read_text()
+    assert f"| 0.1, gamma {best:g} |" in page
+    assert "; bop a gamma moved as far in its place; nothing else was tuned" in page
+
+
 def test_too_few_images_to_hold_some_out_are_refused(tmp_path) -> None:
     few = BLINK.with_settings({"data.limit": 4})
     with pytest.raises(ValueError, match="--tune holds out one training image in 5, and there are 4: train on more"):
@@ -267,6 +288,6 @@ def test_the_command_prints_what_the_file_holds(finished, capsys) -> None:
 
 def test_the_entropys_ticks_are_few_enough_to_be_told_apart() -> None:
     axes = Figure().subplots()
-    row = SimpleNamespace(entropy=[0.9901], attainable_entropy=0.9971, p_pos=None)
-    _entropy(axes, [row, SimpleNamespace(entropy=[0.9971], attainable_entropy=0.9971, p_pos=0.5)])
+    row = SimpleNamespace(method="sign", entropy=[0.9901], attainable_entropy=0.9971, p_pos=None)
+    _entropy(axes, [row, SimpleNamespace(method="bihalf", entropy=[0.9971], attainable_entropy=0.9971, p_pos=0.5)])
     assert 2 <= len([tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]]) <= 4

@@ -77,7 +77,9 @@ def test_a_number_beyond_its_bound_is_refused_in_the_pages_words(name: str, boun
         PLAIN.with_settings({name: given})
 
 
-@pytest.mark.parametrize("name", ["precision", "speed", "optimizer.name", "schedule.name", "schedule.per"])
+@pytest.mark.parametrize(
+    "name", ["precision", "speed", "optimizer.name", "optimizer.reals", "schedule.name", "schedule.per"]
+)
 def test_a_word_that_is_not_among_those_shown_is_refused_with_them(name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name}='zzz' is not known: choose one of {SETTINGS[name][1]}$"):
         PLAIN.with_settings({name: "zzz"})

@@ -75,6 +75,34 @@ def test_gamma_on_the_device_flips_the_same_bits() -> None:
     assert torch.equal(first(models[0]).weight, first(models[1]).weight)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
+)
+def test_real_parameters_beside_bits_are_trained_by_what_is_asked_for(name, kind) -> None:
+    model = net(Bits(p_pos=0.5))
+    settings = OptimizerConfig(name="balanced-bop", reals=name, lr=0.02, weight_decay=0.0, betas=(0.8, 0.9), gamma=0.5)
+    optimizer = make_optimizer(model, settings)
+    assert type(optimizer.parts[1]) is kind
+    assert optimizer.param_groups[1].get("betas", (0.8, 0.9)) == (0.8, 0.9)
+    before = model[3].weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 0.25)
+    optimizer.step()
+    moved = 0.02 if name != "sgd" else 0.02 * 0.25  # Adam's first step is the rate, whatever the gradient
+    torch.testing.assert_close(before - model[3].weight, torch.full_like(before, moved))
+    assert set(first(model).weight.abs().flatten().tolist()) == {1.0}
+
+
+def test_a_net_of_bits_trains_with_adam_and_goes_on_from_a_checkpoint(tmp_path, make_loader, make_config) -> None:
+    settings = config(make_config, name="bop", reals="adam", lr=0.01, gamma=0.01)
+    whole, halted = net(Bits()), net(Bits())
+    train(whole, make_loader(), settings)
+    with pytest.raises(InterruptedTraining):
+        train(halted, make_loader(), settings, out=tmp_path, reporters=[lambda _: os.kill(os.getpid(), signal.SIGTERM)])
+    train(halted, make_loader(), settings, out=tmp_path)
+    assert all(map(torch.equal, whole.parameters(), halted.parameters()))
+
+
 def test_bits_without_real_parameters_need_no_second_optimizer() -> None:
     model = nn.Sequential(BinaryLinear(6, 2, bias=False, weight_quantizer=Bits()))
     assert [len(group["params"]) for group in make_optimizer(model, OptimizerConfig(name="bop")).param_groups] == [1]

@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tune", metavar="LR,LR,…", default="",
-        help="first find each method's learning rate among these, on training images held out (default: none)",
+        help="first find each method's learning rate among these, on training images held out; where bits are flipped, "
+        "a gamma as many times the recipe's in its place (default: none)",
     )  # fmt: skip
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"

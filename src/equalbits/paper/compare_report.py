@@ -34,7 +34,7 @@ def table(comparison: Comparison) -> str:
 def cells(row: Compared) -> list[str]:
     """A method's row as text."""
     if row.mean is None:
-        return [row.method, "failed", "0", *("–",) * 6, f"{row.lr:g}"]
+        return [row.method, "failed", "0", *("–",) * 6, _rate(row)]
     lost = f" ({len(row.failed)} failed)" if row.failed else ""
     spread = "" if row.std is None else f" ± {row.std:.2f}"
     bits = ["–"] * 4
@@ -53,8 +53,12 @@ def cells(row: Compared) -> list[str]:
         *bits,
         seconds,
         f"{row.packed_bytes:,}",
-        f"{row.lr:g}",
+        _rate(row),
     ]
+
+
+def _rate(row: Compared) -> str:
+    return f"{row.lr:g}" if row.gamma is None else f"{row.lr:g}, gamma {row.gamma:g}"
 
 
 def write_markdown(comparison: Comparison, out: Path) -> None:
@@ -98,7 +102,7 @@ def caution(comparison: Comparison) -> str:
     rates = comparison.facts["tuned_over"]
     tuned = (
         f"Each method has the learning rate, of {', '.join(f'{rate:g}' for rate in rates)}, that did best on a fifth "
-        "of the training images held out; nothing else was tuned."
+        f"of the training images held out; {_instead(comparison.rows)}nothing else was tuned."
         if rates
         else "No method was tuned for this net: the order is that of these settings, not of the methods at their best."
     )
@@ -107,6 +111,12 @@ def caution(comparison: Comparison) -> str:
     share, total = (scored[0].mean or 0) / 100, scored[0].total
     points = 200 * (2 * share * (1 - share) / total) ** 0.5  # two standard errors of the difference of two such scores
     return f"{total:,} test images: differences below about {points:.1f} points say little. {tuned}"
+
+
+def _instead(rows: Sequence[Compared]) -> str:
+    """What was tuned of methods that flip bits, where there are any."""
+    flipping = [row.method for row in rows if row.gamma is not None]
+    return f"{' and '.join(flipping)} a gamma moved as far in its place; " if flipping else ""
 
 
 def draw(comparison: Comparison, out: Path) -> None:

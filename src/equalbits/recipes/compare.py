@@ -19,7 +19,7 @@ from equalbits.recipes.launch import no_reporters
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
-from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
@@ -40,7 +40,7 @@ HOW = {
 class Compared:
     """What a method came to. Each list has an entry for each seed that ended well; ``failed`` says why others did not.
 
-    ``entropy`` and ``flips`` are empty for a net without bits.
+    ``entropy`` and ``flips`` are empty for a net without bits; ``gamma`` is None where no bits are flipped by it.
     """
 
     method: str
@@ -62,6 +62,7 @@ class Compared:
     lr: float
     speed: str
     stacked_with: int
+    gamma: float | None = None
 
     @property
     def accuracies(self) -> list[float]:
@@ -80,7 +81,8 @@ class Compared:
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and what is taken from them, for JSON."""
-        return {**asdict(self), "n": len(self.correct), "mean": self.mean, "std": self.std}
+        known = {name: value for name, value in asdict(self).items() if (name, value) != ("gamma", None)}
+        return {**known, "n": len(self.correct), "mean": self.mean, "std": self.std}
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def compare(
     """Train every method with every seed and write compare.json; runs that are done are not run again.
 
     ``stack`` nets of one method are trained at once: all seeds on a GPU and one on a CPU, if you do not say. Of the
-    learning rates to ``tune`` over, each method is first given the one that does best on training images held out.
+    learning rates to ``tune`` over, each method is first given the one that does best on training images held out;
+    methods that flip bits are given a ``gamma`` in its place (:func:`~equalbits.recipes.tuning.setting_at`).
     ``reporters_for`` is asked for the listeners of each method, by its name.
     """
     out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
@@ -136,7 +139,7 @@ def compare(
             mine = recipe
             if tune:
                 trials = Trials(recipe, out, tuple(tune), seed=tuning_seed(seeds))
-                mine = recipe.with_settings({"optimizer.lr": trials.best(method, ground, tell)})
+                mine = trials.best(method, ground, tell)
             missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
             for start in range(0, len(missing), stack):
                 here = replace(ground(), recipe=mine, reporters=reporters_for(method))
@@ -175,6 +178,7 @@ def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
     measured = [run["measured"] for run in well]
     binary = [each for each in measured if "entropy" in each]
     first: dict[str, Any] = measured[0] if measured else {}
+    optimizer = recipe_from_dict(runs[0]["recipe"]).train.optimizer
     return Compared(
         method=method,
         p_pos=first.get("p_pos"),
@@ -192,7 +196,8 @@ def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
         seconds=[run["seconds"] for run in well],
         packed_bytes=first.get("packed_bytes", 0),
         float32_bytes=first.get("float32_bytes", 0),
-        lr=runs[0]["recipe"]["optimizer"]["lr"],
+        lr=optimizer.lr,
         speed=runs[0]["recipe"]["speed"],
         stacked_with=max(run.get("stacked_with", 1) for run in runs),
+        gamma=optimizer.gamma if optimizer.flips else None,
     )

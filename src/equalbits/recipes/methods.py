@@ -12,7 +12,7 @@ from equalbits.recipes.recipe import Recipe
 
 #: The net itself, nothing binary: what there is to reach.
 REAL = "real"
-#: Methods that are more than a quantizer. Bop's defaults are for hundreds of epochs; these are for some thousand steps.
+#: Methods that are more than a quantizer. Bop's gamma and tau, and what trains the real parameters, are the recipe's.
 _MORE = {
     "bop": {"model.weight_quantizer": "bits", "optimizer.name": "bop"},
     "balanced-bop": {"model.weight_quantizer": "bits:p_pos=0.5", "optimizer.name": "balanced-bop"},

@@ -1,7 +1,8 @@
 """A learning rate for each method, chosen on training images held out from it, so that none is judged at another's.
 
 How far a step moves the bits depends on the method: one that divides by the latents' spread takes far larger steps at
-the same rate. The test images have no say in the choice.
+the same rate. Bop's bits do not feel the rate: their gamma is tuned in its place. The test images have no say in the
+choice.
 """
 
 import itertools
@@ -14,6 +15,7 @@ import torch
 
 from equalbits.data import Dataset, Loader
 from equalbits.recipes.contest import Ground, is_done, run_file, run_method
+from equalbits.recipes.methods import recipe_for
 from equalbits.recipes.recipe import Recipe
 
 _EVERY = 5  # one image in five is held out
@@ -29,6 +31,20 @@ def tuning_seed(seeds: Sequence[int]) -> int:
     return next(seed for seed in itertools.count(_FIRST_SEED) if seed not in seeds)
 
 
+def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
+    """What a method has in place of a learning rate, and its value there: gamma where bits are flipped.
+
+    The gamma is as many times the recipe's as the rate is the recipe's rate; all else keeps the recipe's.
+
+    >>> from equalbits.recipes import get_recipe
+    >>> recipe = get_recipe("fashion-compare")
+    >>> setting_at(recipe, "bihalf", 0.2), setting_at(recipe, "bop", 0.2)
+    (('lr', 0.2), ('gamma', 0.0002))
+    """
+    optimizer = recipe_for(method, recipe).train.optimizer
+    return ("gamma", optimizer.gamma * (rate / optimizer.lr)) if optimizer.flips else ("lr", rate)
+
+
 @dataclass(frozen=True)
 class Trials:
     """Runs at several learning rates, each kept under ``tuning/`` in the comparison's folder and not run again."""
@@ -38,18 +54,19 @@ class Trials:
     rates: tuple[float, ...]
     seed: int
 
-    def best(self, method: str, ground: Callable[[], Ground], tell: Callable[[str], None]) -> float:
-        """The rate with which the method scores best on held-out training images; of equals the smaller."""
-        scores = {}
+    def best(self, method: str, ground: Callable[[], Ground], tell: Callable[[str], None]) -> Recipe:
+        """The recipe at the rate with which the method scores best on held-out images; of equals the smaller."""
+        scores: list[tuple[int, Recipe]] = []
         for rate in sorted(set(self.rates)):
-            recipe = self.recipe.with_settings({"optimizer.lr": rate})
-            out = self.out / "tuning" / f"lr{rate:g}"
+            name, value = setting_at(self.recipe, method, rate)
+            recipe = self.recipe.with_settings({f"optimizer.{name}": value})
+            out = self.out / "tuning" / f"{name}{value:g}"
             if not is_done(recipe, out, method, self.seed):
                 told = run_method(_held_out(replace(ground(), recipe=recipe, out=out)), method, [self.seed])
-                tell(f"{method} at lr {rate:g}, on held-out images: {told}")
+                tell(f"{method} at {name} {value:g}, on held-out images: {told}")
             run = json.loads(run_file(out, method, self.seed).read_text())
-            scores[rate] = -1 if "failed" in run else run["last"]["test"]["correct"]
-        return max(scores, key=lambda rate: (scores[rate], -rate))
+            scores.append((-1 if "failed" in run else run["last"]["test"]["correct"], recipe))
+        return max(scores, key=lambda found: found[0])[1]
 
 
 def _held_out(ground: Ground) -> Ground:

@@ -10,8 +10,7 @@ from equalbits.training.rules import OneOf, Within, check_settings
 class OptimizerConfig:
     """How the parameters move. One group: weight decay acts on every parameter, as in the paper's code.
 
-    - ``name``: the optimizer; ``bop`` and ``balanced-bop`` flip the weights of a net whose quantizer is ``bits``, and
-      SGD trains its real parameters
+    - ``name``: the optimizer; ``bop`` and ``balanced-bop`` flip the weights of a net whose quantizer is ``bits``
     - ``lr``: the learning rate at the start, before the schedule lowers it
     - ``momentum``: the share of the last step that SGD keeps
     - ``nesterov``: whether SGD looks ahead along its momentum, which must then be above 0
@@ -19,6 +18,7 @@ class OptimizerConfig:
     - ``betas``: the averaging of the gradient and of its square in ``adam`` and ``adamw``
     - ``gamma``: how quickly Bop's average of the gradient adapts; it follows the schedule as ``lr`` does
     - ``tau``: how far that average must stand against a bit to flip it
+    - ``reals``: what trains the real parameters beside ``bop`` and ``balanced-bop``; Bop's authors take ``adam``
     """
 
     name: Annotated[str, OneOf("sgd", "adam", "adamw", "bop", "balanced-bop")] = "sgd"
@@ -29,11 +29,17 @@ class OptimizerConfig:
     betas: Annotated[tuple[float, float], Within(at_least=0, below=1)] = (0.9, 0.999)
     gamma: Annotated[float, Within(above=0, at_most=1)] = 1e-4
     tau: Annotated[float, Within(at_least=0)] = 1e-8
+    reals: Annotated[str, OneOf("sgd", "adam", "adamw")] = "sgd"
 
     def __post_init__(self) -> None:
         check_settings(self, "optimizer.")
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov=true needs optimizer.momentum above 0")
+
+    @property
+    def flips(self) -> bool:
+        """Whether bits are flipped, and only the other parameters move."""
+        return self.name in ("bop", "balanced-bop")
 
 
 @dataclass(frozen=True, kw_only=True)

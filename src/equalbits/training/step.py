@@ -65,7 +65,7 @@ def as_batches(loader: AnyBatches) -> Batches:
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, capture: bool = False) -> torch.optim.Optimizer:
     """The optimizer of all parameters that learn; with ``capture`` its learning rate lives on the device."""
-    if config.name in ("bop", "balanced-bop"):
+    if config.flips:
         return _latent_free(model, config, capture=capture)
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learning:
@@ -83,14 +83,15 @@ def _torchs_own(learning: list[nn.Parameter], config: OptimizerConfig, *, captur
         "weight_decay": config.weight_decay,
         "fused": learning[0].device.type == "cuda" or None,
     }
-    if config.name in ("sgd", "bop", "balanced-bop"):
+    name = config.reals if config.flips else config.name
+    if name == "sgd":
         return torch.optim.SGD(learning, momentum=config.momentum, nesterov=config.nesterov, **shared)
-    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
     return kind(learning, betas=config.betas, capturable=capture, **shared)
 
 
 def _latent_free(model: nn.Module, config: OptimizerConfig, *, capture: bool) -> torch.optim.Optimizer:
-    """Bop for the bits, SGD for the real parameters that learn, where there are any."""
+    """Bop for the bits, one of torch's own for the real parameters that learn, where there are any."""
     bits, reals = bop_parameters(model)
     kind = Bop if config.name == "bop" else BalancedBop
     rate = _rate(bits[0]["params"][0], config, capture=capture)
