@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from equalbits.nn import BinaryLinear, BNNPlus
-from equalbits.training import NonFiniteError, OptimizerConfig, TrainConfig, load_checkpoint, train
+from equalbits.nn import BinaryLinear, BNNPlus, SignActivation
+from equalbits.training import NonFiniteError, OptimizerConfig, TrainConfig, evaluate, load_checkpoint, run, train
 
 LAST = "last.safetensors"
 
@@ -114,3 +114,45 @@ def test_a_learning_rate_far_too_large_is_caught(make_net, make_loader, make_con
     huge = make_config(epochs=30, schedule="constant", optimizer=OptimizerConfig(lr=1e30))
     with pytest.raises(NonFiniteError, match=r"lower optimizer.lr or set clip_norm=1"):
         train(make_net(), make_loader(), huge)
+
+
+def hidden_by_signs() -> nn.Module:
+    """A net whose logits are finite whatever its stem holds."""
+    signs = BinaryLinear(64, 4, input_quantizer=SignActivation())
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64), signs)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda net: net[1].weight.data.fill_(float("nan")), "first non-finite weights in layer '1'; take another"),
+        (lambda net: net[1].bias.data[3:].fill_(float("inf")), "first non-finite weights in layer '1'; take another"),
+        (lambda net: net[2].running_var.fill_(float("nan")), "buffer '2.running_var' holds NaN; take another"),
+    ],
+)
+def test_a_net_that_hides_its_nan_behind_signs_gets_no_score(spoil, message, make_loader) -> None:
+    model = hidden_by_signs()
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    assert evaluate(model, make_loader("test")).total == 11
+    spoil(model)
+    assert model.eval()(torch.randn(2, 1, 8, 8)).isfinite().all()
+    with pytest.raises(NonFiniteError, match=f"the score would mean nothing: {message}"):
+        evaluate(model, make_loader("test"))
+
+
+def test_a_loss_that_is_nan_gives_no_score(make_net, make_loader) -> None:
+    with pytest.raises(NonFiniteError, match="the loss is nan on the test images; all weights are finite still"):
+        evaluate(spoiled(make_net(), at=1), make_loader("test"))
+
+
+def test_weights_that_signs_hide_are_noticed_within_the_epoch(make_loader, make_config, monkeypatch) -> None:
+    monkeypatch.setattr(run, "REPORT_SECONDS", 0.0)
+
+    def spoil(net: nn.Module, step: int) -> None:
+        if step == 2:
+            net[1].weight.data.fill_(float("nan"))
+
+    with pytest.raises(
+        NonFiniteError, match="weights left the finite at step 2; first non-finite weights in layer '1'"
+    ):
+        train(hidden_by_signs(), make_loader(), make_config(), watchers=[spoil])

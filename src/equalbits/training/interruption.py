@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -83,10 +83,24 @@ def check_finite(
 
 def check_weights(model: nn.Module, *, step: int, checkpoint: Path | None) -> None:
     """Stop likewise when a weight is NaN or infinite, as after a step whose loss was finite and whose gradient not."""
-    if not all(_finite(parameter) for parameter in model.parameters()):
+    if not _all_finite(model.parameters()):
         raise NonFiniteError(
             f"weights left the finite at step {step:,}; {_bad_weights(model)}; {_way_back(checkpoint)}"
         )
+
+
+def check_scored(loss_sum: float, model: nn.Module) -> None:
+    """Refuse the score of a net whose numbers have left the finite: behind a sign the logits do not show it.
+
+    Buffers may hold infinities, as the masks of attention do, and are held to be numbers only.
+    """
+    if not _all_finite(model.parameters()):
+        raise NonFiniteError(f"the score would mean nothing: {_bad_weights(model)}; take another checkpoint")
+    for name, buffer in model.named_buffers():
+        if bool(torch.isnan(buffer).any()):
+            raise NonFiniteError(f"the score would mean nothing: buffer {name!r} holds NaN; take another checkpoint")
+    if not math.isfinite(loss_sum):
+        raise NonFiniteError(f"the loss is {loss_sum} on the test images; {_bad_weights(model)}")
 
 
 def _way_back(checkpoint: Path | None) -> str:
@@ -127,6 +141,12 @@ def _bad_weights(model: nn.Module) -> str:
     if bad:
         return f"first non-finite weights in layer {bad[0].rpartition('.')[0] or bad[0]!r}"
     return "all weights are finite still, so look at the loss and the labels"
+
+
+def _all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all are, asking a device once."""
+    found = [torch.isfinite(tensor.detach()).all() for tensor in tensors]
+    return not found or bool(torch.stack([flag.to(found[0].device) for flag in found]).all())
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -25,7 +25,7 @@ from equalbits.training.distill import Loss
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 from equalbits.training.interruption import check_finite, check_weights
 from equalbits.training.schedule import Position, learning_rate
-from equalbits.training.score import Meter, device_of, evaluate
+from equalbits.training.score import Meter, count_score, device_of
 from equalbits.training.step import Batches, Step, make_optimizer, plain_steps, set_learning_rate
 
 # A host that asks a GPU for its counts has to wait for it; once a second is often enough for a person.
@@ -191,7 +191,7 @@ class Run:
         if not self.place.is_writer or now - self.reported_at < REPORT_SECONDS:
             return
         self.reported_at = now
-        self.check_finite()
+        self.check_weights()  # behind a sign no loss shows that they have left the finite
         train, seconds = self.meter.read(everywhere=False), now - self.resumed_at
         pace = seconds / (self.batch - self.first_batch)
         record = StepRecord(
@@ -218,7 +218,7 @@ class Run:
         number, scored = self.epoch + 1, None
         if test is not None and (number % self.config.evaluate_every == 0 or number == self.config.epochs):
             distributed.share_buffers(self.model)
-            scored = evaluate(self.model, test, precision=self.config.precision)
+            scored = count_score(self.model, test, precision=self.config.precision)
             check_finite(scored.loss_sum, self.model, step=self.position.step, checkpoint=self.last_checkpoint)
         lr = self.lr_at(dataclasses.replace(self.position, batch=len(self.batches) - 1))
         took = time.perf_counter() - self.began if seconds is None else seconds

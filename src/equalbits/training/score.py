@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.training import distributed
+from equalbits.training.interruption import check_scored
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,17 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str = "fp32") -> Score:
-    """Score a model on every image of ``batches``; over all processes where there are several."""
+    """Score a model on every image of ``batches``; over all processes where there are several.
+
+    A model whose weights or loss are not finite is refused with a :class:`NonFiniteError`.
+    """
+    score = count_score(model, batches, precision=precision)
+    check_scored(score.loss_sum, model)
+    return score
+
+
+def count_score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str) -> Score:
+    """What :func:`evaluate` counts, whatever the numbers are."""
     device = device_of(model)
     meter = Meter(device)
     with (
