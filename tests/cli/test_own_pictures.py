@@ -1,6 +1,7 @@
 """Pictures of one's own, in folders: trained on, scored, packed and run, the same way at every step."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -108,3 +109,46 @@ def test_a_text_is_said_to_be_no_packed_model_before_anything_else(tmp_path, cal
     code, _, errors = call("inspect", tmp_path / "README.md")
     assert (code, errors.count("\n")) == (1, 1)
     assert errors.startswith(f"equalbits inspect: {tmp_path / 'README.md'}: not a packed model")
+
+
+def test_evaluate_finds_the_pictures_a_run_was_trained_on(run, pictures, tmp_path, call, monkeypatch):
+    monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "elsewhere"))
+    code, printed, errors = call("evaluate", run, "--device", "cpu", "--json")
+    assert (code, errors) == (0, "")
+    trained = json.loads((run / "run.json").read_text())["last"]["test"]
+    assert json.loads(printed)["correct"] == trained["correct"]
+
+
+def test_evaluate_asks_for_data_that_has_gone(run, pictures, tmp_path, call, monkeypatch):
+    monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "elsewhere"))
+    moved = tmp_path / "moved"
+    shutil.copytree(run, moved)
+    facts = json.loads((moved / "model.json").read_text())
+    (moved / "model.json").write_text(json.dumps(facts | {"data": str(tmp_path / "gone")}))
+    code, _, errors = call("evaluate", moved, "--device", "cpu")
+    assert (code, errors.count("\n")) == (1, 1)
+    assert f"{tmp_path / 'gone'}, where the run's data lay, is not there any more" in errors
+    assert errors.endswith("or give --data\n")
+    assert call("evaluate", moved, "--device", "cpu", "--data", pictures)[0] == 0
+
+
+@pytest.mark.parametrize("command", ["train", "sweep", "compare"])
+def test_a_command_without_its_data_leaves_no_folder(command, own, tmp_path, call):
+    out = tmp_path / "new" / "runs"
+    code, _, errors = call(command, own, "--data", tmp_path / "nowhere", "--out", out, "--device", "cpu")
+    assert (code, errors.count("\n")) == (1, 1)
+    assert not out.parent.exists()
+
+
+def test_training_that_fails_in_its_first_batch_leaves_no_folder_and_an_old_one_alone(own, tmp_path, call):
+    draw(tmp_path / "data" / "train", seed=0)
+    draw(tmp_path / "data" / "val", seed=1)
+    for path in (tmp_path / "data" / "train").glob("*/*"):
+        path.write_bytes(path.read_bytes()[:50])
+    (tmp_path / "old").mkdir()
+    for name in ("new", "old"):
+        code, _, errors = call("train", own, "--data", tmp_path / "data", "--out", tmp_path / name, "--device", "cpu")
+        assert code == 1
+        assert "not a readable image" in errors
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "old" / "recipe.toml").exists()

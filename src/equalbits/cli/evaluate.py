@@ -12,7 +12,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--which", choices=("last", "best"), default="last", help="the last epoch (default) or the best"
     )
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
+    parser.add_argument(
+        "--data", metavar="DIR",
+        help="where data sets lie (else where train was told to look, $EQUALBITS_DATA, ~/.cache/equalbits)",
+    )  # fmt: skip
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     parser.add_argument("--json", action="store_true", help="print the counts as one JSON object")
 

@@ -3,8 +3,10 @@
 import json
 import platform
 import shlex
+import shutil
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,8 +46,8 @@ def recipe_in(path: Path, name: str = "recipe") -> Recipe:
         raise CheckpointError(f"{path} does not say what made it ({error}): delete it to measure again") from None
 
 
-def begin(out: Path, recipe: Recipe, images: Images, place: Place) -> None:
-    """Write what the run is, unless the folder holds a run of something else."""
+def begin(out: Path, recipe: Recipe, images: Images, place: Place, *, root: Path | None = None) -> None:
+    """Write what the run is, and where its data lie if that was said, unless the folder holds a run of another kind."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
     if (out / LAST).exists() and (out / "recipe.toml").exists():
@@ -59,7 +61,29 @@ def begin(out: Path, recipe: Recipe, images: Images, place: Place) -> None:
     if not (out / LAST).exists():
         (out / "run.json").unlink(missing_ok=True)  # the result of weights that are gone
     write_atomically(out / "recipe.toml", recipe.to_toml().encode())
-    write_atomically(out / "model.json", (json.dumps(asdict(images), indent=1) + "\n").encode())
+    facts = asdict(images) | ({"data": str(Path(root).resolve())} if root else {})
+    write_atomically(out / "model.json", (json.dumps(facts, indent=1) + "\n").encode())
+
+
+@contextmanager
+def forgotten_if_it_fails(out: Path) -> Iterator[None]:
+    """Take away what :func:`begin` and the writers left in a new folder, if nothing came of it."""
+    try:
+        yield
+    except BaseException:
+        history = out / "history.jsonl"
+        trained = any((out / name).exists() for name in (LAST, BEST)) or (history.exists() and history.stat().st_size)
+        if not trained:
+            for name in ("recipe.toml", "model.json", "history.jsonl"):
+                (out / name).unlink(missing_ok=True)
+            shutil.rmtree(out / "tensorboard", ignore_errors=True)
+        raise
+
+
+def recorded_root(out: Path) -> Path | None:
+    """Where a run's data lay when it was trained, if it says so."""
+    found = json.loads((out / "model.json").read_text()).get("data")
+    return Path(found) if isinstance(found, str) else None
 
 
 def writers(out: Path, known: History, at_the_end: ExitStack) -> list[Reporter]:

@@ -26,7 +26,8 @@ class FolderInUse(ValueError):  # noqa: N818 (it says what is the case)
 def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
     """Hold the folder, made if need be, while the ``with`` lasts; refuse if another job does.
 
-    A job may hold a folder twice, as an item of the paper does whose runs lie in its own folder.
+    A job may hold a folder twice, as an item of the paper does whose runs lie in its own folder. A folder that was made
+    here and is empty at the end, since the job failed before its first file, is taken away again.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, in_use(Path(folder)), in_use(Path(folder)):
@@ -35,6 +36,7 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder, new or of the same run, with --out")
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError:  # a place that takes no folders, as /proc
@@ -59,6 +61,16 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
             os.close(descriptor)
         with _guard:
             del _held[place]
+        _take_away(made)
+
+
+def _take_away(folders: list[Path]) -> None:
+    """Remove folders, the innermost first, as far as they are empty."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:  # something lies in it
+            return
 
 
 def _locked(folder: Path, command: str | None) -> int | None:

@@ -8,7 +8,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from equalbits.recipes.folder import begin, command_line, facts_of, finish, load_run, writers
+from equalbits.data import DataError
+from equalbits.recipes.folder import (
+    begin,
+    command_line,
+    facts_of,
+    finish,
+    forgotten_if_it_fails,
+    load_run,
+    recorded_root,
+    writers,
+)
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import Images, make_loader, make_model, pick_device
@@ -73,8 +83,11 @@ def run_recipe(
         model = make_model(recipe, images).to(device)
         taught_by = _teacher(teacher, images).to(device) if teacher else None
         if place.is_writer:
+            new = not out.exists()
             at_the_end.enter_context(in_use(out, command=command_line()))
-        begin(out, recipe, images, place)
+            if new:
+                at_the_end.enter_context(forgotten_if_it_fails(out))
+        begin(out, recipe, images, place, root=root)
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
         history = train(
@@ -94,11 +107,20 @@ def run_recipe(
 
 
 def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", which: str = "last") -> Score:
-    """Score a run's model on every image of its test data."""
+    """Score a run's model on every image of its test data, in ``root`` or where they lay when it was trained."""
     recipe, model = load_run(out, which=which)
     device = pick_device(device)
     config = recipe.train.settled(torch.device(device).type, can_capture=False)
-    test = make_loader(recipe.data, "test", root=root, device=device, seed=0, place=Place())
+    known = None if root else recorded_root(out)
+    if known and known.is_dir():
+        root = known
+    try:
+        test = make_loader(recipe.data, "test", root=root, device=device, seed=0, place=Place())
+    except DataError as error:
+        if root:
+            raise
+        gone = f"{known}, where the run's data lay, is not there any more; " if known else ""
+        raise DataError(f"{gone}{error}; or give --data") from None
     return evaluate(model.to(device), test, precision=config.precision)
 
 
