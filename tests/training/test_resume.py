@@ -172,6 +172,19 @@ def test_other_settings_are_refused_in_one_line(change, line, tmp_path, make_net
     assert path.read_bytes() == content
 
 
+def test_a_setting_that_is_younger_than_the_checkpoint_had_its_default(
+    tmp_path, make_net, make_loader, make_config
+) -> None:
+    path = stopped(tmp_path, make_net, make_loader, make_config)
+    tensors, facts = load_checkpoint(path)
+    del facts["config"]["optimizer"]["nesterov"]
+    save_checkpoint(path, tensors, facts)
+    other = make_config(optimizer=OptimizerConfig(lr=0.05, nesterov=True))
+    with pytest.raises(CheckpointError, match=r"was made with optimizer\.nesterov=False, this run has .*=True"):
+        train(make_net(), make_loader(), other, out=tmp_path)
+    assert len(train(make_net(), make_loader(), make_config(), out=tmp_path).epochs) == 3
+
+
 def test_batches_of_another_number_and_weights_of_another_model_are_refused(
     tmp_path, make_net, make_loader, make_config
 ) -> None:

@@ -19,6 +19,7 @@ from equalbits.training.checkpoint import (
     save_checkpoint,
     sweep_leftovers,
 )
+from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
 from equalbits.training.interruption import InterruptedTraining
 from equalbits.training.run import Run
@@ -151,11 +152,13 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    before, wanted = ({**flat(facts["config"]), "batches": facts["batches"]} for facts in (saved, now))
+    """A setting that is younger than the checkpoint had its default."""
+    defaults = flat(dataclasses.asdict(TrainConfig(epochs=1)))
+    before, wanted = ({**defaults, **flat(facts["config"]), "batches": facts["batches"]} for facts in (saved, now))
     for name, value in wanted.items():
-        if name not in FREE_SETTINGS and before.get(name) != value:
+        if name not in FREE_SETTINGS and before[name] != value:
             raise CheckpointError(
-                f"{path} was made with {name}={before.get(name)}, this run has {name}={value}: "
+                f"{path} was made with {name}={before[name]}, this run has {name}={value}: "
                 f"use the same settings to go on, or another folder to start anew"
             )
 
