@@ -95,7 +95,8 @@ _PAGE = """<!doctype html>
   --yes: #1a7f4b; --no: #c0334d; --link: #1f5fbf; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e8ee; --soft: #9aa4b2; --line: #343b45; --back: #14181d; --raised: #1c2128;
-    --yes: #5fcf95; --no: #ff8398; --link: #82b1ff; } }
+    --yes: #5fcf95; --no: #ff8398; --link: #82b1ff; }
+  polyline.navy, line.navy { stroke: #8fb0f5; } circle.navy { fill: #8fb0f5; } }
 * { box-sizing: border-box; }
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 72rem;
   margin: 0 auto; padding: 1.5rem 1rem 4rem; overflow-wrap: break-word; }

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from equalbits.paper.contents import Found, contents
 from equalbits.paper.page import Html, table, tag, whole_page
+from equalbits.paper.report_parts import scores_of
 from equalbits.paper.report_sections import SECTIONS, title_of
 from equalbits.training.checkpoint import write_atomically
 
@@ -71,15 +72,39 @@ def _overview(found: Sequence[Found], titles: Sequence[str], folder: Path) -> Ht
     rows = []
     for number, (each, title) in enumerate(zip(found, titles, strict=True)):
         link = tag("a", title, href=f"#s{number}")
-        verdicts = [claim.get("agrees") for claim in each.claims]
-        agreed = f"{verdicts.count(True)} of {len(verdicts)}" if verdicts else "–"
-        not_decided = str(verdicts.count(None)) if verdicts else "–"
         where = each.path.relative_to(folder).as_posix()
-        rows.append([link, tag("code", where), _WORDS[each.kind], str(len(each.runs)), agreed, not_decided])
-    header = ("what", "where", "kind", "runs", "claims that agree", "not decided")
+        row = [link, tag("code", where), _WORDS[each.kind], str(len(each.runs)), _accuracy(each), _claims(each)]
+        rows.append(row)
+    header = ("what", "where", "kind", "runs", "test accuracy, %", "claims")
     return tag(
-        "nav", table(header, rows, caption="Contents", words=("where", "kind"), cards=True), aria_label="Contents"
+        "nav",
+        table(header, rows, caption="Contents", words=("where", "kind", "claims"), cards=True),
+        aria_label="Contents",
     )
+
+
+def _accuracy(found: Found) -> str:
+    """The last epoch's, from the least run to the most; an item has claims instead, of runs that are not alike."""
+    ended = [run for run in found.runs if run.facts and not run.trouble and run.facts.get("last")]
+    try:
+        scores = sorted(scores_of(run, "last") for run in ended if found.kind != "item")
+    except (KeyError, TypeError, ZeroDivisionError):  # its section says what is wrong
+        scores = []
+    if not scores:
+        return "–"
+    low, high = f"{scores[0]:.2f}", f"{scores[-1]:.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _claims(found: Found) -> str:
+    """How many claims agree, do not, and are not decided.
+
+    >>> _claims(Found("item", Path(), {}, claims=({"agrees": True}, {"agrees": True}, {"agrees": None})))
+    '2 agree, 1 not decided'
+    """
+    verdicts = [claim.get("agrees") for claim in found.claims]
+    counts = {"agree": verdicts.count(True), "do not": verdicts.count(False), "not decided": verdicts.count(None)}
+    return ", ".join(f"{count} {words}" for words, count in counts.items() if count) or "–"
 
 
 def _section(found: Found, folder: Path, number: int) -> tuple[str, Html, bool]:

@@ -14,6 +14,7 @@ from equalbits.paper.curves import Curve, chart
 from equalbits.paper.item import get_item
 from equalbits.paper.page import Html, details, join, table, tag
 from equalbits.paper.parts import command
+from equalbits.paper.report_bits import bits_of_run, bits_of_runs
 from equalbits.paper.report_parts import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
 from equalbits.recipes.catalogue import own_settings
 from equalbits.recipes.compare import Comparison
@@ -29,19 +30,30 @@ def title_of(found: Found, folder: Path) -> str:
     if found.kind == "compare" and found.facts:
         return f"Methods on {found.facts['recipe']}"
     if found.kind == "sweep" and found.facts:
-        return f"Sweep of {found.facts['recipe']}"
+        return f"Sweep of {found.facts['recipe']}{_methods(found.runs)}"
     if found.kind == "run" and found.facts:
         recipe = found.facts["recipe"]
         changed = [
-            setting_words(value)
-            if name == "model.weight_quantizer"
-            else f"{name.split('.')[-1]}={setting_words(value)}"
+            f"{name.split('.')[-1]}={setting_words(value)}"
             for name, value in own_settings(recipe).items()
+            if name != "model.weight_quantizer"
         ]
-        return ", ".join([recipe["name"], *changed[:4], *(["…"] if changed[4:] else []), f"seed {found.facts['seed']}"])
+        words = [recipe["name"], method_of(recipe), *changed[:4], *(["…"] if changed[4:] else [])]
+        return ", ".join([*words, f"seed {found.facts['seed']}"])
     where = found.path.relative_to(folder).as_posix()
     name = found.path.resolve().name if where == "." else where
     return f"{_NAMED[found.kind]} {name}"
+
+
+def method_of(recipe: Mapping[str, Any]) -> str:
+    """A run's weight quantizer, by which it is told from others."""
+    return recipe["model"]["weight_quantizer"] or "real weights"
+
+
+def _methods(runs: Sequence[Run]) -> str:
+    """The methods that runs train, each once."""
+    found = list(dict.fromkeys(method_of(run.facts["recipe"]) for run in runs if run.facts.get("recipe")))
+    return f" by {', '.join(found[:4])}{', …' if found[4:] else ''}" if found else ""
 
 
 def item(found: Found) -> list[Html]:
@@ -72,8 +84,8 @@ def _verdict(cell: str, claim: Claim) -> Html:
 
 
 def _command_of_item(facts: Mapping[str, Any], path: Path) -> str:
-    """The command that measures an item again."""
-    return command(facts["item"], facts["asked"], out=path.name)
+    """The command that measures an item again, into the folder as it was named."""
+    return command(facts["item"], facts["asked"], out=path.as_posix())
 
 
 def compare(found: Found) -> list[Html]:
@@ -136,6 +148,7 @@ def run(found: Found) -> list[Html]:
     """One run: scores, curves, and its recipe."""
     (one,) = found.runs
     parts = [_scores(one)] if one.facts else [_unfinished(one)]
+    parts.append(bits_of_run(one))
     parts.append(tag("div", *curves_of([one], found.path, split=True), class_="charts"))
     parts += [picture(path, path.stem) for path in found.pictures]
     parts.append(made_by(one.facts | {"seeds": None}, settings=one.facts.get("recipe", {})))
@@ -182,9 +195,9 @@ def _of_runs(runs: Sequence[Run], within: Path, *, folded: bool) -> list[Html]:
     if not runs:
         return []
     drawn = tag("div", *curves_of(runs, within, split=False), class_="charts")
-    listed = runs_table(runs, within)
+    bits, listed = bits_of_runs(runs, within), runs_table(runs, within)
     words = f"All {len(runs)} runs" if len(runs) > 1 else "Its run"
-    return [details(words, join([drawn, listed]))] if folded else [drawn, details(words, listed)]
+    return [details(words, join([drawn, bits, listed]))] if folded else [bits, drawn, details(words, listed)]
 
 
 SECTIONS: Mapping[str, Section] = {"item": item, "compare": compare, "sweep": sweep, "run": run, "pictures": pictures}
