@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -152,3 +154,42 @@ def test_training_that_fails_in_its_first_batch_leaves_no_folder_and_an_old_one_
         assert "not a readable image" in errors
     assert not (tmp_path / "new").exists()
     assert (tmp_path / "old" / "recipe.toml").exists()
+
+
+def test_methods_are_compared_on_pictures(own, pictures, tmp_path, call):
+    words = ["--data", pictures, "--out", tmp_path / "a", "--device", "cpu", "--seeds", "0", "--methods", "sign,bihalf"]
+    code, printed, errors = call("compare", own, *words, "--tune", "0.01,0.1", "--json")
+    assert code == 0, errors
+    assert [(row["method"], row["total"]) for row in json.loads(printed)["methods"]] == [("sign", 12), ("bihalf", 12)]
+
+
+def test_runs_side_by_side_see_what_runs_one_by_one_see(own, pictures, tmp_path, call):
+    found = []
+    for stack in (1, 2):
+        words = ["--data", pictures, "--out", tmp_path / str(stack), "--device", "cpu", "--seeds", "0,1", "--json"]
+        code, _, errors = call("sweep", own, *words, "--stack", stack)
+        assert code == 0, errors
+        runs = [tmp_path / str(stack) / "own" / f"seed{seed}" / "run.json" for seed in (0, 1)]
+        found.append([json.loads(path.read_text())["last"] for path in runs])
+    for one, other in zip(*found, strict=True):
+        for part in ("train", "test"):
+            assert one[part] == pytest.approx(other[part], rel=1e-5)
+
+
+def test_a_comparison_of_too_many_pictures_names_the_way_out_and_leaves_no_folder(own, pictures, tmp_path, call):
+    words = ["--data", pictures, "--out", tmp_path / "a", "--device", "cpu", "--set", "data.resize=8000"]
+    code, _, errors = call("compare", own, *words)
+    assert (code, errors.count("\n")) == (1, 1)
+    assert "equalbits sweep --vary model.weight_quantizer=sign,bihalf" in errors
+    assert not (tmp_path / "a").exists()
+
+
+def test_pictures_that_are_enlarged_are_told_of_in_one_line(own, pictures, tmp_path, call, caplog):
+    words = ["train", own, "--data", pictures, "--device", "cpu", "--set", "epochs=1", "--json"]
+    assert call(*words, "--out", tmp_path / "a")[2] == ""
+    assert caplog.messages == []
+    larger = ["--set", "data.resize=40", "--set", "data.crop=32", "--out", tmp_path / "b"]
+    command = [sys.executable, "-m", "equalbits", *map(str, [*words, *larger])]
+    (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    assert "is 26×31 pixels: pictures are enlarged to 40×40, of which the net sees 32×32" in line
+    assert line.endswith("set data.resize and data.crop")

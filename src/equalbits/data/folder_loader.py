@@ -2,6 +2,7 @@
 
 import importlib.util
 import multiprocessing
+import os
 import signal
 from collections.abc import Iterator, Sequence
 
@@ -18,8 +19,9 @@ from equalbits.data.augment import (
     random_crop,
     resized_crop,
 )
+from equalbits.data.decoded import decode_whole
 from equalbits.data.folder import Decoding, decode_image
-from equalbits.data.loader import check_erase, check_fixed, check_start
+from equalbits.data.loader import Loader, check_erase, check_fixed, check_start
 from equalbits.data.plan import Plan
 from equalbits.data.records import DataError, FolderDataset
 from equalbits.extras import with_extra
@@ -28,8 +30,9 @@ from equalbits.extras import with_extra
 class FolderLoader:
     """The :class:`~equalbits.data.Loader` of a :class:`FolderDataset`: same calls, same promises.
 
-    ``workers`` processes decode ahead (0: this process does it). They are started anew, not forked from a process
-    that may hold a GPU, so a script that uses them needs ``if __name__ == "__main__":``. They stay for the next epoch.
+    ``workers`` processes decode ahead, at most one for each core (0: this process does it). They are started anew, not
+    forked from a process that may hold a GPU, so a script that uses them needs ``if __name__ == "__main__":``. They
+    stay for the next epoch.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class FolderLoader:
         self.mean = torch.tensor(dataset.mean, device=dataset.device)
         self.std = torch.tensor(dataset.std, device=dataset.device)
         self._queue = _Queue()
-        self._decoded = _start(self._queue, self.decoding, workers, pin=dataset.device.type == "cuda")
+        self._decoded = _start(self._queue, self.decoding, min(workers, _cores()), pin=dataset.device.type == "cuda")
 
     def __len__(self) -> int:
         return len(self.plan.sizes)
@@ -121,6 +124,21 @@ class FolderLoader:
             images = random_crop(pictures, Randoms(*row[:3]), self.mean, self.std, size=size)
         return erase_squares(images, Squares(*row[-2:]), side=self.erase) if self.erase else images
 
+    def in_memory(self) -> Loader:
+        """The same batches, of images decoded once and held on the device; refused where they would not fit."""
+        plan = self.plan
+        return Loader(
+            decode_whole(self.dataset, self.decoding, threads=_cores()),
+            batch_size=plan.batch_size,
+            shuffle=plan.shuffle,
+            augment=self.augment,
+            seed=plan.seed,
+            rank=plan.rank,
+            world_size=plan.world_size,
+            drop_last=plan.drop_last,
+            erase=self.erase,
+        )
+
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate once over data in fixed order, as an evaluation does."""
         check_fixed(self.plan, augment=self.augment)
@@ -173,6 +191,11 @@ def _join(pictures: list[Tensor | str]) -> Tensor | str:
 def _leave_ctrl_c(worker: int) -> None:
     """Leave Ctrl-C, which a terminal sends to every process, to the one that trains: it may need a batch more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start(queue: _Queue, decoding: Decoding, workers: int, *, pin: bool) -> DataLoader[Tensor | str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from equalbits.data.augment import PADDING, Randoms, Squares, erase_squares, make_batch
+from equalbits.data.augment import PADDING, Randoms, Squares, centre_crop, erase_squares, make_batch, random_crop
 from equalbits.data.plan import Plan
 from equalbits.data.records import DataError, Dataset
 
@@ -47,7 +47,7 @@ class Loader:
         drop_last: bool = False,
         erase: int = 0,
     ) -> None:
-        check_erase(erase, augment=augment, side=max(dataset.images.shape[-2:]))
+        check_erase(erase, augment=augment, side=dataset.crop or max(dataset.images.shape[-2:]))
         self.dataset = dataset
         self.augment = augment
         self.erase = erase
@@ -83,11 +83,13 @@ class Loader:
         """
         if not self.augment:
             return None
-        device = self.dataset.device
-        drawn = Randoms(*(values.to(device) for values in self.plan.windows(epoch, offsets=2 * PADDING + 1)))
+        device, crop = self.dataset.device, self.dataset.crop
+        height, width = self.dataset.images.shape[-2:]
+        room = height - crop if crop else 2 * PADDING
+        drawn = Randoms(*(values.to(device) for values in self.plan.windows(epoch, offsets=room + 1)))
         if not self.erase:
             return drawn
-        height, width = self.dataset.images.shape[-2:]
+        height, width = (crop, crop) if crop else (height, width)
         return (*drawn, *(values.to(device) for values in self.plan.squares(epoch, size=(height, width))))
 
     def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
@@ -106,10 +108,18 @@ class Loader:
     def pick(self, indices: Tensor, randoms: Sequence[Tensor] | None) -> tuple[Tensor, Tensor]:
         """The batch of these images with these random choices, made on the device alone, as a captured step needs."""
         chosen = Randoms(*randoms[:3]) if randoms is not None else None
-        images = make_batch(self.dataset.images, indices, chosen, self.mean, self.std)
+        images = self._cut(indices, chosen)
         if randoms is not None and self.erase:
             images = erase_squares(images, Squares(*randoms[3:]), side=self.erase)
         return images, self.dataset.labels[indices]
+
+    def _cut(self, indices: Tensor, chosen: Randoms | None) -> Tensor:
+        images, crop = self.dataset.images, self.dataset.crop
+        if not crop:
+            return make_batch(images, indices, chosen, self.mean, self.std)
+        if chosen is None:
+            return centre_crop(images[indices], self.mean, self.std, size=crop)
+        return random_crop(images[indices], chosen, self.mean, self.std, size=crop)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate once over data in fixed order, as an evaluation does."""

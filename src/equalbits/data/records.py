@@ -41,7 +41,8 @@ class Dataset:
     """Images and labels of one split, whole and on one device.
 
     ``images`` is uint8 (image, channel, row, column); ``labels`` is int64; ``mean`` and ``std`` normalise pixels
-    scaled to [0, 1], one number per channel.
+    scaled to [0, 1], one number per channel. ``crop`` is the side of the part of an image that a batch holds (0: all of
+    it): the middle, or with augmentation a window at random.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    crop: int = 0
 
     def __post_init__(self) -> None:
         shape = tuple(self.images.shape)
@@ -59,6 +61,8 @@ class Dataset:
             raise DataError(
                 f"{self.name}: images are on {self.images.device} and labels on {self.labels.device}; use .to(device)"
             )
+        if self.crop and not (1 <= self.crop <= shape[2] == shape[3]):
+            raise DataError(f"{self.name}: crop={self.crop} must be 1 to the side of square images, not of {shape[2:]}")
         check_labels(self.labels, count=shape[0], classes=len(self.classes), where=self.name)
         check_statistics(self.mean, self.std, channels=shape[1], where=self.name)
 

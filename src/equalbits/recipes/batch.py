@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from equalbits.data import FolderLoader
 from equalbits.recipes.folder import FREE, facts_of
-from equalbits.recipes.make import Images, make_loader, make_model, pick_device
+from equalbits.recipes.make import Images, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
 from equalbits.training import History, NonFiniteError, Reporter, StackError
@@ -98,11 +97,9 @@ def train_side_by_side(
     members = [(batch.case, recipe) for batch in batches for recipe in batch.seeded()]
     recipes = [recipe for _, recipe in members]
     data, seeds = recipes[0].data, [recipe.train.seed for recipe in recipes]
-    first = make_loader(data, "train", root=root, device=device, seed=seeds[0], place=alone)
-    if isinstance(first, FolderLoader):
-        raise ValueError(f"{data.name} is read from files, too large for a device: use --stack 1")
+    first = on_device(make_loader(data, "train", root=root, device=device, seed=seeds[0], place=alone))
     loaders = [first, *(first.with_seed(seed) for seed in seeds[1:])]
-    test = make_loader(data, "test", root=root, device=device, seed=0, place=alone)
+    test = on_device(make_loader(data, "test", root=root, device=device, seed=0, place=alone))
     images = Images.of(first)
     models = [make_model(recipe, images).to(device) for recipe in recipes]
     if device.startswith("cuda"):

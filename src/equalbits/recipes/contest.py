@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from equalbits.data import FolderLoader, Loader
+from equalbits.data import Loader
 from equalbits.recipes.batch import stack_file
 from equalbits.recipes.folder import check_same, facts_of, recipe_in
 from equalbits.recipes.look import Look
-from equalbits.recipes.make import Images, make_loader
+from equalbits.recipes.make import Images, make_loader, on_device
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe
 from equalbits.training import History, Reporter, StackError, train_stack
@@ -37,9 +37,7 @@ class Ground:
     def of(cls, recipe: Recipe, out: Path, *, root: Path | None, device: str) -> "Ground":
         """Load the images, once for all methods."""
         shared: dict[str, Any] = {"root": root, "device": device, "seed": 0, "place": Place()}
-        train, test = (make_loader(recipe.data, split, **shared) for split in ("train", "test"))
-        if isinstance(train, FolderLoader) or isinstance(test, FolderLoader):
-            raise ValueError(f"{recipe.data.name} is read from files: compare methods on images that fit the device")
+        train, test = (on_device(make_loader(recipe.data, split, **shared)) for split in ("train", "test"))
         return cls(recipe, train, test, Images.of(train), device, out)
 
 

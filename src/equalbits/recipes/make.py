@@ -1,6 +1,7 @@
 """What a recipe names, made: its device, its batches, its model."""
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ class Images:
             channels, height, width = dataset.images.shape[1:]
             if height != width:
                 raise ValueError(f"{dataset.name}: images are {height}×{width}, and the networks here take square ones")
+            if dataset.crop:
+                height, resize = dataset.crop, height
         else:
             channels, height, resize = 3, loader.decoding.crop, loader.decoding.resize  # type: ignore[union-attr]
         return cls(dataset.classes, channels, height, dataset.mean, dataset.std, resize)
@@ -137,8 +140,32 @@ def make_loader(
     }
     if isinstance(dataset, FolderDataset):
         decoding = Decoding(resize=data.resize, crop=data.crop)
+        if training and place.is_writer:
+            _say_if_enlarged(dataset, decoding)
         return FolderLoader(dataset, workers=data.workers, decoding=decoding, **shared)
     return Loader(dataset, **shared)
+
+
+def on_device(loader: Loader | FolderLoader) -> Loader:
+    """The same batches from images that lie on the device: files are decoded once, if they are not too many."""
+    return loader.in_memory() if isinstance(loader, FolderLoader) else loader
+
+
+def _say_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
+    """A line of the logger ``equalbits`` where the first picture is smaller than what the net is to see of it."""
+    from PIL import Image  # heavy, and only image folders need it
+
+    try:
+        with Image.open(files.paths[0]) as picture:
+            width, height = picture.size
+    except Exception:  # whoever decodes it will say what is wrong with it
+        return
+    if max(width, height) < decoding.crop:
+        logging.getLogger("equalbits").warning(
+            "%s is %d×%d pixels: pictures are enlarged to %d×%d, of which the net sees %d×%d; to change that, "
+            "set data.resize and data.crop",
+            files.paths[0], width, height, *(decoding.resize,) * 2, *(decoding.crop,) * 2,
+        )  # fmt: skip
 
 
 def _part(dataset: Dataset | FolderDataset, count: int, *, held_out: bool) -> Dataset | FolderDataset:
