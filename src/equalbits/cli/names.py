@@ -3,10 +3,13 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from equalbits.cli.about import about
 
 if TYPE_CHECKING:
     from equalbits.recipes.settings import Table
@@ -40,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
         return
     known = names()
     kinds = [options.kind] if options.kind else _KINDS
-    found = {kind: {n: about for n, about in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
+    found = {kind: {n: words for n, words in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
     if not any(found.values()):
         raise ValueError(f"--match {options.match}: no name is like this; equalbits list shows all")
     if options.json:
@@ -50,8 +53,8 @@ def run(options: argparse.Namespace) -> None:
         if not rows:
             continue
         print(f"{kind}:")
-        for name, about in rows.items():
-            print(f"  {name:<26}  {about}".rstrip())
+        for name, words in rows.items():
+            print(f"  {name:<26}  {words}".rstrip())
 
 
 def _print_settings(options: argparse.Namespace) -> None:
@@ -113,17 +116,29 @@ def live_names() -> Names:
     """All names there are; needs torch."""
     from equalbits.data.datasets import NAMES
     from equalbits.models import list_models
-    from equalbits.nn import list_input_quantizers, list_quantizers
+    from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
     from equalbits.recipes import get_recipe, list_recipes
     from equalbits.recipes.methods import list_methods
 
-    recipes = {name: get_recipe(name).about for name in list_recipes()}
     methods = list_quantizers()
-    more = {name: "a method for `equalbits compare` alone" for name in list_methods() if name not in methods}
-    plain = {"models": list_models(), "methods": methods, "inputs": list_input_quantizers(), "data": NAMES}
-    return {"recipes": recipes, "compare-only": more} | {
-        kind: dict.fromkeys(found, "") for kind, found in plain.items()
+    return {
+        "recipes": {name: get_recipe(name).about for name in list_recipes()},
+        "compare-only": {name: about("compare-only", name) for name in list_methods() if name not in methods},
+        "models": {name: about("models", name) for name in list_models()},
+        "methods": {name: about("methods", name, _made(quantizer_by_name, name)) for name in methods},
+        "inputs": {
+            name: about("inputs", name, _made(input_quantizer_by_name, name)) for name in list_input_quantizers()
+        },
+        "data": {name: about("data", name) for name in NAMES},
     }
+
+
+def _made(make: Callable[[str], object], name: str) -> object:
+    """What a name makes; nothing where it makes nothing without settings."""
+    try:
+        return make(name)
+    except ValueError:
+        return None
 
 
 if __name__ == "__main__":
