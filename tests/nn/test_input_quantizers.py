@@ -196,3 +196,20 @@ def test_rprelu_and_maxout_are_their_formulas():
     np.testing.assert_allclose(moved(inputs).detach().numpy(), expected)
     np.testing.assert_allclose(maxout(inputs).detach().numpy(), np.where(x > 0, positive * x, negative * x))
     assert [repr(moved), repr(maxout)] == ["RPReLU(3)", "Maxout(3)"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: LearnedScale(4, (3, 5)), lambda: GatedScale(16, 5), lambda: RPReLU(3), lambda: Maxout(3)]
+)
+def test_what_stands_behind_a_layer_starts_anew_after_memory_is_made_for_it(make):
+    with torch.device("meta"):
+        module = make()
+    module.to_empty(device="cpu")
+    for parameter in module.parameters():
+        parameter.data.fill_(float("nan"))
+    torch.manual_seed(4)
+    module.reset_parameters()
+    torch.manual_seed(4)
+    for ours, new in zip(module.parameters(), make().parameters(), strict=True):
+        assert ours.isfinite().all()
+        assert isinstance(module, GatedScale) or torch.equal(ours, new)  # whose linear layers draw twice

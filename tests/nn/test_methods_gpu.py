@@ -63,6 +63,22 @@ def test_a_captured_graph_follows_the_ramp(by):
         assert torch.equal(symbols, layer.symbols())
 
 
+def test_a_captured_graph_is_as_loud_as_the_layer_along_a_ramp_and_a_global_ranking():
+    for settings in ("ramp=0.5", "scope=global"):
+        layer = BinaryConv2d(
+            16, 8, 3, weight_quantizer=quantizer_by_name(f"pruned-sign:sparsity=0.9,{settings}")
+        ).cuda()
+        with torch.no_grad():
+            graph, weight = captured(layer.binary_weight)
+        for progress in (0.0, 0.2, 0.7):
+            set_progress(layer, progress)
+            if settings == "scope=global":
+                set_global_masks_(nn.Sequential(layer), sparsity=0.5 + progress / 2)
+            graph.replay()
+            torch.testing.assert_close(weight, layer.binary_weight().detach())
+            assert float(weight.square().sum()) == pytest.approx(2 * 8, rel=1e-2)
+
+
 def test_a_captured_graph_follows_global_masks():
     layer = BinaryConv2d(16, 8, 3, weight_quantizer=PrunedSign(0.9, scope="global")).cuda()
     graph, symbols = captured(layer.symbols)

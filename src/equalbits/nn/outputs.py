@@ -38,6 +38,11 @@ class LearnedScale(nn.Module):
         shapes = [tuple(lengths[axis] for axis in axes) for axes in _FACTORS[form]]
         self.factors = nn.ParameterList([nn.Parameter(torch.ones(shape)) for shape in shapes])
 
+    def reset_parameters(self) -> None:
+        """Put all factors back to 1."""
+        for factor in self.factors:
+            nn.init.ones_(factor)
+
     def forward(self, outputs: Tensor) -> Tensor:
         """The outputs times the product of all factors."""
         if self.form == "channel":
@@ -70,6 +75,10 @@ class GatedScale(nn.Module):
             nn.Linear(in_channels, hidden, bias=False),
             nn.Linear(hidden, out_channels, bias=False),
         )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start the weights by He's rule."""
         for layer in (self.reduce, self.expand):
             nn.init.kaiming_normal_(layer.weight)
 
@@ -88,8 +97,14 @@ class RPReLU(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.before, self.after = (nn.Parameter(torch.zeros(channels)) for _ in range(2))
-        self.slope = nn.Parameter(torch.full((channels,), 0.25))
+        self.before, self.after, self.slope = (nn.Parameter(torch.empty(channels)) for _ in range(3))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start the shifts at 0 and the slopes at 0.25."""
+        nn.init.zeros_(self.before)
+        nn.init.zeros_(self.after)
+        nn.init.constant_(self.slope, 0.25)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The moved PReLU of each input; the channel is the second axis."""
@@ -108,7 +123,13 @@ class Maxout(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.positive, self.negative = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.full((channels,), 0.25))
+        self.positive, self.negative = (nn.Parameter(torch.empty(channels)) for _ in range(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start the slopes at 1 and 0.25."""
+        nn.init.ones_(self.positive)
+        nn.init.constant_(self.negative, 0.25)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Each input times the slope of its side; the channel is the second axis."""
