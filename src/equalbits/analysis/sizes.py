@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from equalbits.analysis.packed_inputs import packed_numbers
 from equalbits.functional import as_filters, filter_entropy
-from equalbits.nn import BinaryLayer
+from equalbits.functional.planes import Plane, planes_of, planes_of_bases
+from equalbits.functional.scaled import abcnet_bases
+from equalbits.nn import ABCNet, BinaryLayer, RSign
 
 
 @dataclass(frozen=True)
@@ -36,28 +40,31 @@ def size_of(layer: nn.Module, seen: set[object]) -> Size:
     """What ``layer`` holds that is not in ``seen``, which is added to: a tensor that several layers share counts once.
 
     A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter, twice that where some are 0 (a plane of signs
-    and a plane of what is kept) or where −1 and +1 weigh differently (a plane of ones for what lies between them), and
-    4 for each real number: the scale, or the scales where a method has one for each filter, bias, and what quantizes
-    the input. A batch norm is packed as a gain and a shift for each channel (see :func:`takes_in`). What only training
-    needs (latents, scores, how far training is) takes none.
+    and a plane of what is kept) or where −1 and +1 weigh differently (a plane of ones for what lies between them), once
+    for each base of ABC-Net; and 4 for each real number: the scales of a plane (one, or one for each filter), bias, and
+    what quantizes the input (:func:`~equalbits.analysis.packed_inputs.packed_numbers`). A batch norm is packed as a
+    gain and a shift for each channel (see :func:`takes_in`). What only training needs (latents, scores, how far
+    training is) takes none.
     """
     if not isinstance(layer, BinaryLayer):
         real = _count_new(_held(layer), seen)
         packed = min(real, 2 * layer.num_features) if isinstance(layer, _BatchNorm) else real
+        packed = 2 * real if isinstance(layer, RSign) else packed
         return Size(0, None, real, 4 * packed, 4 * real, None)
     beside = [tensor for tensor in _held(layer) if tensor is not layer.weight and tensor is not layer.scale]
-    inputs = (
-        [] if layer.input_quantizer is None else [t for part in layer.input_quantizer.modules() for t in _held(part)]
-    )
-    real = _count_new(beside, seen)
+    real, inputs, stored_inputs = _count_new(beside, seen), 0, 0
+    if layer.input_quantizer is not None:
+        inputs = _count_new([tensor for part in layer.input_quantizer.modules() for tensor in _held(part)], seen)
+        stored_inputs = packed_numbers(layer.input_quantizer, layer, inputs)
     symbols = as_filters(layer.symbols())
-    scales = _scales(layer, symbols)
-    added = scales + _count_new(inputs, seen)  # what the same layer in float32 would not have
-    two_planes = bool((symbols == 0).any()) or scales == 2 * len(symbols)
-    bits, new = 1 + two_planes, _count_new([layer.weight], seen, "latent")
+    planes = _planes(layer, symbols)
+    scales = sum(plane.scale.size for plane in planes)
+    bits = sum(1 + bool((plane.symbols == 0).any()) for plane in planes)
+    new = _count_new([layer.weight], seen, "latent")
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
-    entropy = float(filter_entropy(symbols).nanmean())
-    return Size(new, bits, real + added, packed + 4 * (real + added), 4 * (new + real), entropy)
+    packed += 4 * (real + scales + stored_inputs)
+    # The same layer in float32 would have neither scales nor what quantizes its input.
+    return Size(new, bits, real + scales + inputs, packed, 4 * (new + real), float(filter_entropy(symbols).nanmean()))
 
 
 def takes_in(layer: nn.Module, norm: nn.Module) -> bool:
@@ -71,14 +78,15 @@ def taken_in(norm: Size, layer: nn.Module) -> Size:
     return replace(norm, packed_bytes=norm.packed_bytes // 2 if layer.bias is None else 0)
 
 
-def _scales(layer: BinaryLayer, symbols: Tensor) -> int:
-    """How many real numbers scale the symbols: one, one for each filter, or two where −1 and +1 weigh differently."""
-    values, kept = as_filters(layer.to_filters(layer.binary_weight())).abs(), symbols != 0
-    largest = values.masked_fill(~kept, 0.0).amax(dim=1)
-    smallest = values.masked_fill(~kept, torch.inf).amin(dim=1).minimum(largest)
-    if not torch.equal(smallest, largest):
-        return 2 * len(symbols)
-    return 1 if bool(((largest == largest.max()) | (largest == 0)).all()) else len(symbols)
+def _planes(layer: BinaryLayer, symbols: Tensor) -> tuple[Plane, ...]:
+    """The planes that a packed file stores of a layer; weights that are no bits count as if −1 and +1 were two."""
+    planes = planes_of(layer.to_filters(layer.binary_weight()), symbols)
+    if planes is not None:
+        return planes
+    if isinstance(layer.weight_quantizer, ABCNet):
+        return planes_of_bases(abcnet_bases(layer.to_filters(layer.weight), layer.weight_quantizer.bases), layer.scale)
+    signs = symbols.sign().cpu().numpy().astype(np.int8)
+    return (Plane(np.where(signs == 0, np.int8(1), signs), np.zeros(len(signs), np.float32)),) * 2
 
 
 def _held(module: nn.Module) -> Iterator[Tensor]:

@@ -80,12 +80,15 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     the first axis is the batch. A row stands for every module with weights of its own:
 
     * symbols and real: how many 1-bit weights, and how many real numbers (parameters, saved floating buffers).
-    * bytes packed: ⌈D/8⌉ for the ``D`` symbols of a filter, twice that where some are 0; 4 for each real number, the
-      scales included; a gain and a shift for each channel of a batch norm, or a bias alone where it stands right
-      behind a real convolution or linear layer. A packed file holds exactly these numbers, behind a table that names
-      them.
-    * MACs 1×1: binary weights on inputs of two values; 1×32: binary weights on real inputs; 32×32: real weights.
-      Convolutions and linear layers count, products between activations (attention) do not.
+    * bytes packed: ⌈D/8⌉ for the ``D`` symbols of a filter, twice that where some are 0 or −1 and +1 weigh differently,
+      once for each base of ABC-Net; 4 for each real number, the scales included; a gain and a shift for each channel
+      of a batch norm, or a bias alone where it stands right behind a real convolution or linear layer; gains and shifts
+      for what an input quantizer adds to its sign. A packed file holds exactly these numbers, behind a table that names
+      them: for every method and input quantizer here that packs, in layers that are called once and share no weights.
+      For modules of other kinds, they are what the modules hold.
+    * MACs 1×1: binary weights on inputs of two values; 1×32: binary weights on real inputs; 32×32: real weights. A
+      weight counts once, however many bits it takes. Convolutions and linear layers count, products between activations
+      (attention) do not.
     * entropy: the mean over filters, in bits.
 
     A layer that the example did not reach is marked "never called": its weights may be read by code that passes it by.

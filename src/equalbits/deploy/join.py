@@ -6,6 +6,7 @@
 """
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,12 @@ from numpy.typing import NDArray
 from equalbits.deploy.steps import Arrays, Step, Steps, Value
 
 
-def join(steps: Steps, answer: Value) -> None:
-    """Rewrite ``steps`` in place. Rows that nothing reads any more stay, for whoever drops what is dead."""
+def join(steps: Steps, answer: Value, norms: Container[str]) -> None:
+    """Rewrite ``steps`` in place; ``norms`` names the nodes that are batch norms.
+
+    Other gains and shifts stay by themselves, so that what a layer takes in a file does not hang on its neighbours.
+    Rows that nothing reads any more stay, for whoever drops what is dead.
+    """
     readers = Counter(number for step in steps.rows for number in step.inputs)
     readers[answer.number] += 1
     layers = Counter(step.layer for step in steps.rows if _is_real(step))
@@ -25,7 +30,7 @@ def join(steps: Steps, answer: Value) -> None:
         # A layer that is used twice stays as it is: its weights are stored once.
         if before is None or readers[number] > 1 or not _is_real(before) or layers[before.layer] > 1:
             continue
-        if step.kind == "affine":
+        if step.kind == "affine" and step.node is not None and step.node in norms:
             arrays = _folded(before.arrays, step.arrays["gain_shift"])
             steps.rows[place] = replace(before, arrays=arrays, node=step.node)
         elif step.kind == "avg_pool" and _sees_one_pixel(before) and not any(step.settings["padding"]):

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from equalbits.deploy.steps import Arrays, PackError, Step, Steps
+from equalbits.functional.planes import Plane, planes_of, planes_of_bases
 from equalbits.functional.scaled import abcnet_bases
 from equalbits.nn import ABCNet, BinaryLayer
 from equalbits.runtime import bits
@@ -25,22 +26,6 @@ _MOVES = ("flatten", "reshape", "permute", "slice", "channel_shuffle")
 #: The smallest half with all its digits.
 _LEAST_HALF = float(np.finfo(np.float16).smallest_normal)
 
-Rows = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Plane:
-    """Symbols −1, 0 and +1 of shape (filter, connection), and what they are multiplied by: one number, or one each."""
-
-    symbols: NDArray[np.int8]
-    scale: NDArray[np.float32]
-
-    def arrays(self) -> Arrays:
-        """The parts as a packed layer has them."""
-        sign, kept = bits.pack_symbols(self.symbols)
-        arrays: Arrays = {"weight": sign, "scale": self.scale}
-        return arrays if kept is None else {**arrays, "kept": kept}
-
 
 @dataclass(frozen=True)
 class BinaryWeights:
@@ -51,83 +36,34 @@ class BinaryWeights:
     p_pos: float | None
 
 
+def plane_arrays(plane: Plane) -> Arrays:
+    """A plane's parts as a packed layer has them."""
+    sign, kept = bits.pack_symbols(plane.symbols)
+    arrays: Arrays = {"weight": sign, "scale": plane.scale}
+    return arrays if kept is None else {**arrays, "kept": kept}
+
+
 @torch.no_grad()
 def binary_weights(layer: BinaryLayer, name: str) -> BinaryWeights:
     """What ``layer`` multiplies with, as planes: found by holding its weights against its symbols.
 
-    Most methods scale each filter's symbols by one number, which is exact. AdaBin's ``a · symbol + b`` is two planes,
-    the second all +1; ABC-Net's bases are a plane each. Anything else is refused.
+    ABC-Net's bases are a plane each, the others as :func:`~equalbits.functional.planes.planes_of` finds them. Anything
+    else is refused.
     """
-    values, symbols = (_rows(t) for t in (layer.to_filters(layer.binary_weight()), layer.symbols()))
-    if not np.isfinite(values).all():
+    values = layer.to_filters(layer.binary_weight())
+    if not bool(values.isfinite().all()):
         raise PackError(f"layer {name!r} has weights that are not finite: it was trained to nothing; train it again")
-    p_pos = getattr(layer.weight_quantizer, "p_pos", None)
-    for form in (_one_scale, _two_values):
-        planes = form(values, symbols)
-        if planes is not None:
-            return BinaryWeights(name, planes, p_pos)
+    planes = planes_of(values, layer.symbols())
+    if planes is not None:
+        return BinaryWeights(name, planes, getattr(layer.weight_quantizer, "p_pos", None))
     if isinstance(layer.weight_quantizer, ABCNet):
-        return BinaryWeights(name, _bases(layer, layer.weight_quantizer), None)
+        bases = abcnet_bases(layer.to_filters(layer.weight), layer.weight_quantizer.bases)
+        return BinaryWeights(name, planes_of_bases(bases, layer.scale), None)
     method = type(layer.weight_quantizer).__name__
     raise PackError(
         f"layer {name!r} ({method}) multiplies by numbers that are not a scale times its symbols: such weights are not "
         f"bits; leave the layer real, or give {method} a scale for each filter"
     )
-
-
-def _one_scale(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
-    """``values = scale · symbols``, filter by filter, to the last bit."""
-    kept = symbols != 0
-    if values[~kept].any():
-        return None
-    signed = values * symbols
-    largest, smallest = (
-        reduce(np.where(kept, signed, fill), axis=1) for reduce, fill in ((np.max, -np.inf), (np.min, np.inf))
-    )
-    filled = kept.any(axis=1)
-    if (largest != smallest)[filled].any():
-        return None
-    return (Plane(symbols.astype(np.int8), _shortest(largest, filled)),)
-
-
-def _shortest(scale: Rows, filled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """One number where all filters that have a connection agree, else one for each; a filter without any has 0."""
-    found = np.unique(scale[filled])
-    if len(found) <= 1:
-        return (found if len(found) else np.zeros(1)).astype(np.float32)
-    return np.where(filled, scale, 0).astype(np.float32)
-
-
-def _two_values(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
-    """``values = a · symbols + b``, filter by filter: a second plane of +1 carries ``b``."""
-    if not symbols.all():
-        return None
-    above, below = (_constant(values, symbols == symbol) for symbol in (1, -1))
-    if above is None or below is None:
-        return None
-    above, below = np.where(np.isnan(above), -below, above), np.where(np.isnan(below), -above, below)
-    slope, centre = (above - below) / 2, (above + below) / 2
-    planes = (symbols, slope), (np.ones_like(symbols), centre)
-    return tuple(Plane(rows.astype(np.int8), scale.astype(np.float32)) for rows, scale in planes)
-
-
-def _constant(values: Rows, where: NDArray[np.bool_]) -> Rows | None:
-    """Each row's value at ``where``, NaN where there is none; None when a row has several."""
-    high, low = np.where(where, values, -np.inf).max(axis=1), np.where(where, values, np.inf).min(axis=1)
-    some = where.any(axis=1)
-    return None if (high != low)[some].any() else np.where(some, high, np.nan)
-
-
-def _bases(layer: BinaryLayer, quantizer: ABCNet) -> tuple[Plane, ...]:
-    found = abcnet_bases(layer.to_filters(layer.weight), quantizer.bases)
-    scales = (found.weights * layer.scale).double().cpu().numpy()
-    symbols = found.symbols.cpu().numpy().astype(np.int8)
-    return tuple(Plane(symbols[:, :, i], scales[:, i].astype(np.float32)) for i in range(quantizer.bases))
-
-
-def _rows(tensor: torch.Tensor) -> Rows:
-    rows: Rows = tensor.detach().cpu().contiguous().flatten(1).double().numpy()
-    return rows
 
 
 def store(step: Step, rest: str) -> Arrays:

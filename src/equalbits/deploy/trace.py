@@ -119,7 +119,8 @@ def trace(frozen: Frozen) -> Steps:
                 f"layer {weights.name!r} is binary, but the model changes its weights before it multiplies by them, or "
                 f"reads its latents: have a convolution or linear layer take binary_weight() as it is"
             )
-    join(walk.steps, answer)
+    norms = {node.name for node in program.graph.nodes if plain_name(node) == "aten.batch_norm.default"}
+    join(walk.steps, answer, norms)
     return without_dead(walk.steps, answer)
 
 

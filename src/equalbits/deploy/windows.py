@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equalbits.deploy.packing import plane_arrays
 from equalbits.deploy.steps import Arrays, Value
 from equalbits.deploy.walk import Rule, Walk
 
@@ -18,10 +19,10 @@ def weighted(walk: Walk, kind: str, value: Value, weight: Any, bias: Any, **sett
         return walk.steps.add(kind, value, layer=layer, arrays={"weight": walk.vector(weight), **extra}, **settings)
     walk.used.add(found.name)
     name = found.name or walk.layer
-    first, *others = found.planes
-    made = walk.steps.add(kind, value, layer=name, arrays={**first.arrays(), **extra}, **settings, p_pos=found.p_pos)
+    first, *others = map(plane_arrays, found.planes)
+    made = walk.steps.add(kind, value, layer=name, arrays={**first, **extra}, **settings, p_pos=found.p_pos)
     for number, plane in enumerate(others, start=1):
-        part = walk.steps.add(kind, value, layer=f"{name}.{number}", arrays=plane.arrays(), **settings)
+        part = walk.steps.add(kind, value, layer=f"{name}.{number}", arrays=plane, **settings)
         made = walk.steps.add("add", made, part, layer=name)
     return made
 

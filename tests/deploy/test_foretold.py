@@ -1,0 +1,69 @@
+"""A summary foretells the numbers of a packed file to the byte: for every method, and every input quantizer."""
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.analysis import summarize
+from equalbits.deploy import pack
+from equalbits.nn import (
+    BinaryConv2d,
+    BinaryLinear,
+    RSign,
+    input_quantizer_by_name,
+    list_input_quantizers,
+    list_quantizers,
+    quantizer_by_name,
+)
+
+_METHODS = [*list_quantizers(), *(f"abc-net:bases={n}" for n in (2, 3, 5)), "pruned-bihalf:sparsity=0.9"]
+_INPUTS = [None, *sorted({*list_input_quantizers()} - {"rbnn"}), "hwgq:bits=2"]  # those of rbnn cannot be packed
+
+
+def foretold_and_stored(model, *shape):
+    images = torch.randn(2, *shape)
+    packed = pack(model.eval(), images)
+    return summarize(model, images).total["packed_bytes"], packed.summary().total("stored_bytes")
+
+
+def net(weights="bihalf", inputs=None):
+    """A binary convolution right behind a real one, which could take a gain and a shift in, and a binary linear one."""
+    torch.manual_seed(0)
+    chosen = {
+        "weight_quantizer": quantizer_by_name(weights),
+        "input_quantizer": None if inputs is None else input_quantizer_by_name(inputs),
+    }
+    return nn.Sequential(
+        nn.Conv2d(3, 10, 3),
+        BinaryConv2d(10, 7, 3, bias=False, **chosen),
+        nn.BatchNorm2d(7),
+        nn.ReLU(),
+        nn.Flatten(),
+        BinaryLinear(7 * 16, 5, **chosen),
+    )
+
+
+@pytest.mark.parametrize("weights", _METHODS)
+@pytest.mark.parametrize("inputs", [None, "sign", "rsign"])
+def test_of_every_method(weights, inputs):
+    foretold, stored = foretold_and_stored(net(weights, inputs), 3, 8, 8)
+    assert foretold == stored
+
+
+@pytest.mark.parametrize("values", ["as they start", "as they are learned", "one of them learned"])
+@pytest.mark.parametrize("inputs", _INPUTS)
+def test_of_every_input_quantizer(inputs, values):
+    model = net(inputs=inputs)
+    with torch.no_grad():
+        for layer in (model[1], model[5]):
+            learned = [] if layer.input_quantizer is None else list(layer.input_quantizer.parameters())
+            for parameter in learned[: {"as they start": 0, "one of them learned": 1}.get(values)]:
+                parameter.add_(torch.rand_like(parameter) + 0.1)
+    foretold, stored = foretold_and_stored(model, 3, 8, 8)
+    assert foretold == stored
+
+
+def test_of_a_learned_shift_that_stands_by_itself():
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), RSign(4), BinaryConv2d(4, 4, 3, padding=1), nn.Flatten()]
+    foretold, stored = foretold_and_stored(nn.Sequential(*layers), 3, 8, 8)
+    assert foretold == stored
