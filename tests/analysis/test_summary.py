@@ -196,6 +196,9 @@ def test_the_table_reads_as_such_and_goes_to_json():
         "total                             256   145           612       256          –         128\n"
         "packed 612 bytes, float32 1,600 bytes: 2.6 times smaller"
     )
+    batch = summarize(model, torch.randn(8, 8))
+    assert str(batch).splitlines()[-1] == "outputs are of the batch of 8, MACs of one example"
+    assert batch.total["real_macs"] == 128
     read = json.loads(json.dumps(summary.as_dict(), allow_nan=False))
     assert read["total"]["symbols"] == 256
     assert read["layers"][1]["output"] == [1, 16]

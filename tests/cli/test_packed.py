@@ -67,12 +67,22 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, call):
 
 def test_a_packed_file_is_inspected_without_torch(packed):
     printed = without_torch("inspect", packed)
-    assert "every promised share of +1 is exact" in printed
+    assert "5 of 5 layers promise a share of +1; all " in printed and " filters hold it" in printed
     assert "images of 1×8×8, 4 classes" in printed
     facts = json.loads(without_torch("inspect", packed, "--json"))
     assert facts["bytes"] == packed.stat().st_size
     assert facts["holds"] is True
     assert {layer["layer"] for layer in facts["audit"]} == {"conv1", "conv2", "fc1", "fc2", "fc3"}
+
+
+def test_a_run_and_its_packed_file_are_inspected_in_the_same_words(trained, packed, call):
+    of_run, of_file = (call("inspect", each)[1].splitlines() for each in (trained, packed))
+    start, begin = (next(at for at, line in enumerate(lines) if "weights each" in line) for lines in (of_run, of_file))
+    assert of_run[start:] == of_file[begin:]  # the audit, to the letter
+    columns = "layer kind output symbols real bytes packed MACs 1×1 MACs 1×32 MACs 32×32"
+    assert all(" ".join(lines[2].split()).startswith(columns) for lines in (of_run, of_file))
+    totals = [next(line for line in lines if line.startswith("total")).split() for lines in (of_run, of_file)]
+    assert totals[0] == totals[1]
 
 
 def test_a_packed_file_names_the_likeliest_classes_without_torch(packed, tmp_path):

@@ -63,7 +63,9 @@ class Summary:
         last = ("total", "", "", *(_figure(total[column]) for column in _COLUMNS), "", "")
         table = as_table(_HEADER, [*map(_row, self.layers), last], left=(0, 1, 2))
         packed, real = f"packed {total['packed_bytes']:,} bytes", f"float32 {total['float32_bytes']:,} bytes"
-        return f"{table}\n{packed}, {real}: {self.compression:.1f} times smaller"
+        batch = self.example[0] if self.example else 1
+        per = f"\noutputs are of the batch of {batch}, MACs of one example" if batch > 1 else ""
+        return f"{table}\n{packed}, {real}: {self.compression:.1f} times smaller{per}"
 
 
 _COLUMNS = ("symbols", "real", "packed_bytes", "binary_macs", "mixed_macs", "real_macs")

@@ -50,6 +50,7 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
 
 def _inspect_packed(path: Path, *, as_json: bool) -> None:
     """A packed file, by numpy alone."""
+    from equalbits.cli.packed_tables import audit_table, summary_table
     from equalbits.runtime import read_network
     from equalbits.runtime.report import audit, summarize
 
@@ -72,5 +73,5 @@ def _inspect_packed(path: Path, *, as_json: bool) -> None:
         return
     shape = "×".join(map(str, network.input_shape))
     named = f", {len(network.classes)} classes" if network.classes else ""
-    verdict = "every promised share of +1 is exact" if report.holds else "NOT every promised share of +1 is exact"
-    print(f"{path}: {size:,} bytes, images of {shape}{named}\n\n{summary}\n\n{report}\n{verdict}")
+    print(f"{path}: {size:,} bytes, images of {shape}{named}\n")
+    print(f"{summary_table(network, summary)}\n\n{audit_table(report)}")
