@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from equalbits.analysis import audit, summarize
 from equalbits.cli import main
-from equalbits.functional import positive_count
-from equalbits.paper import report_bits
 from equalbits.paper.claims import Claim
 from equalbits.paper.curves import inks_of
 from equalbits.paper.drawing import COLOURS
 from equalbits.paper.item import reproduce
 from equalbits.paper.report import report_page, write_report
-from equalbits.recipes import get_recipe, load_run, recipe_from_dict, run_recipe
+from equalbits.recipes import get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.launch import sweep
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
@@ -119,44 +116,6 @@ def test_a_runs_scores_and_what_made_it_are_those_of_its_files(folder: Path) -> 
     assert run["versions"]["torch"] in words
     assert run["device"] in words
     assert 'name = "synthetic:1x8x8:4:24"' in words
-
-
-def test_the_bits_of_a_run_are_those_that_its_weights_hold(folder: Path) -> None:
-    _, model = load_run(folder / "one")
-    text = report_page(folder / "one")
-    words = Page(text).words()
-    for layer in audit(model).layers:
-        half = positive_count(layer.connections, 0.5)
-        share, entropy = 100 * half / layer.connections, float(layer.entropy.mean())
-        sizes = f"{layer.filters} {layer.connections:,} {half:,} (50 %) {half:,} ({share:.1f} %)"
-        assert f"{layer.name} {sizes} yes {entropy:.5f} " in words
-    total = summarize(model, (1, 1, 8, 8)).total
-    filters = sum(layer.filters for layer in audit(model).layers)
-    assert f"exactly the share of +1 that was asked: {filters} of {filters} ." in words
-    assert f"Packed, the net will take {total['packed_bytes']:,} bytes" in words
-    assert "&lt;" not in text
-
-
-def test_a_sweep_says_which_runs_hold_what_was_asked_and_weights_that_are_gone_or_broken_stop_nothing(
-    folder: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(folder / "sweep", tmp_path / "sweep")
-    words = Page(report_page(tmp_path / "sweep")).words()
-    assert re.search(r"bihalf/seed0 (\d+) of \1 0\.9", words) and "sign/seed1 nothing asked 0." in words
-    (tmp_path / "sweep" / "bihalf" / "seed0" / "last.safetensors").write_bytes(b"no weights")
-    words = Page(report_page(tmp_path / "sweep")).words()
-    assert "Weights that could not be read: bihalf/seed0: " in words and "sign/seed1 nothing asked 0." in words
-    for weights in tmp_path.rglob("last.safetensors"):
-        weights.unlink()
-    words = Page(report_page(tmp_path / "sweep")).words()
-    assert "Bits of the last epoch" not in words and "could not be read" not in words
-
-
-def test_large_weights_are_left_out_and_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = (folder / "sweep" / "sign" / "seed0" / "last.safetensors").stat().st_size
-    monkeypatch.setattr(report_bits, "MOST_BYTES", int(2.5 * size))
-    words = Page(report_page(folder / "sweep")).words()
-    assert "Not counted here, for their size: 2 more." in words and "bihalf/seed1" in words
 
 
 def test_the_contents_say_how_well_each_thing_did_and_by_which_method(page: Page, folder: Path) -> None:

@@ -171,7 +171,7 @@ def _entropy(axes: Any, rows: Sequence[Compared]) -> None:
         most = attainable(rows[place])
         if most is not None:
             axes.vlines(most, place - 0.36, place + 0.36, color="black", linewidth=1)
-    axes.set_xlabel("weight entropy, bits\n(black line: the most attainable)")
+    axes.set_xlabel("weight entropy, bits\n(black: attainable)")
     axes.locator_params(axis="x", nbins=3)  # their many digits would run together
     axes.grid(alpha=0.25)
 

@@ -119,8 +119,8 @@ def _verdict(report: Audit) -> Html:
 def _size(summary: Summary) -> str:
     total = summary.total
     return (
-        f" Packed, the net will take {total['packed_bytes']:,} bytes: {summary.compression:.1f} times less than the "
-        f"{total['float32_bytes']:,} in float32."
+        f" Packed, its numbers will take {total['packed_bytes']:,} bytes, beside the file's table of names: "
+        f"{summary.compression:.1f} times less than the {total['float32_bytes']:,} in float32."
     )
 
 
