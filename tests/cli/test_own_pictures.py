@@ -32,15 +32,19 @@ workers = 0
 
 
 def draw(folder, *, seed, size=(31, 26)):
-    """A dozen pictures of two classes, none of them square: plain, with a palette, grey and JPEG."""
+    """A dozen pictures of two classes, none of them square: plain, with a palette, grey, and JPEG on its side."""
     random = np.random.default_rng(seed)
+    sideways = Image.Exif()
+    sideways[0x0112] = 6
     for name in ("cat", "dog"):
         (folder / name).mkdir(parents=True)
-        for number in range(6):
+        for number in range(5):
             pixels = random.integers(0, 256, (*size, 3), dtype=np.uint8)
             picture = Image.fromarray(pixels)
             picture = [picture, picture.convert("P"), picture.convert("L")][number % 3]
-            picture.save(folder / name / f"{number}.{'jpg' if number == 5 else 'png'}")
+            picture.save(folder / name / f"{number}.png")
+        large = random.integers(0, 256, (4 * size[0], 4 * size[1], 3), dtype=np.uint8)
+        Image.fromarray(large).save(folder / name / "6.jpg", exif=sideways)
 
 
 @pytest.fixture(scope="module")

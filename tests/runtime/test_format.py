@@ -47,7 +47,7 @@ def test_a_network_comes_back_as_it_was_written(name: str, tmp_path: Path) -> No
     written = network(name)
     write_network(written, tmp_path / "net.ebits")
     found = read_network(tmp_path / "net.ebits")
-    for part in ("input_shape", "operations", "mean", "std", "classes", "notes", "shapes"):
+    for part in ("input_shape", "operations", "mean", "std", "classes", "notes", "resize", "shapes"):
         assert getattr(found, part) == getattr(written, part)
     assert set(found.tensors) == set(written.tensors)
     for key, tensor in found.tensors.items():

@@ -110,7 +110,8 @@ class PackedModel:
             raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as read from a picture")
         if batch.dtype == np.uint8 and self.network.mean is None:
             raise ValueError(
-                "images are uint8, and the file holds no mean and std: give float32 as the model took them"
+                "images are uint8, and the file holds no mean and std: pack again with mean= and std=, "
+                "or give float32 as the model took them"
             )
         return batch
 
