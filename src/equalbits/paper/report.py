@@ -75,7 +75,7 @@ def _overview(found: Sequence[Found], titles: Sequence[str], folder: Path) -> Ht
         where = each.path.relative_to(folder).as_posix()
         row = [link, tag("code", where), _WORDS[each.kind], str(len(each.runs)), _accuracy(each), _claims(each)]
         rows.append(row)
-    header = ("what", "where", "kind", "runs", "test accuracy, %", "claims")
+    header = ("what", "where", "kind", "runs", "accuracy, %", "claims")
     return tag(
         "nav",
         table(header, rows, caption="Contents", words=("where", "kind", "claims"), cards=True),
@@ -84,7 +84,7 @@ def _overview(found: Sequence[Found], titles: Sequence[str], folder: Path) -> Ht
 
 
 def _accuracy(found: Found) -> str:
-    """The last epoch's, from the least run to the most; an item has claims instead, of runs that are not alike."""
+    """Test images right after the last epoch, from the least run to the most; an item has claims instead, of runs that are not alike."""
     ended = [run for run in found.runs if run.facts and not run.trouble and run.facts.get("last")]
     try:
         scores = sorted(scores_of(run, "last") for run in ended if found.kind != "item")

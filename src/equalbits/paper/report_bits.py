@@ -40,7 +40,7 @@ def bits_of(folder: Path) -> Bits | None:
             return None
         images = Images.read(folder / "model.json")
         return Bits(audit(model, strict=False), summarize(model, (1, images.channels, images.size, images.size)))
-    except (TypeError, RuntimeError, OSError) as error:  # weights that do not fit take no page down
+    except (TypeError, RuntimeError, MemoryError, OSError) as error:  # weights that do not fit take no page down
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -67,7 +67,7 @@ def bits_of_run(run: Run) -> Html:
         ]
         for layer in found.audit.layers
     ]
-    listed = table(header, rows, caption="Bits of the last epoch, filter by filter: one number where all have the same")
+    listed = table(header, rows, caption="Bits of the last epoch; a range where filters differ")
     return join([listed, tag("p", _verdict(found.audit), _size(found.summary))])
 
 
