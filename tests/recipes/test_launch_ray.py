@@ -54,7 +54,7 @@ def job(each: Batch, **more: object) -> str:
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed")
 def test_without_ray_the_way_to_get_it_is_said_and_nothing_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--ray needs the package ray: install .* \(pip install 'equalbits\[ray\]', "):
+    with pytest.raises(ValueError, match=r"--ray needs the package ray: install .* -e '\.\[ray\]'"):
         sweep(batch().recipe, tmp_path / "a", vary={}, seeds=[0], ray="auto")
     assert not (tmp_path / "a").exists()
 

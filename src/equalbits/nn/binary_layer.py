@@ -171,7 +171,9 @@ class BinaryLayer(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The checkpoint of a real layer knows no scale and no quantizer. They stay as they are, so that it loads too.
         of_real_layer = prefix + "scale" not in state_dict
-        if of_real_layer or self._is_anothers(state_dict[prefix + "scale"]):
+        weight = state_dict.get(prefix + "weight")
+        fits = weight is not None and weight.shape == self.weight.shape  # where it does not, torch refuses it all
+        if of_real_layer or (fits and self._is_anothers(state_dict[prefix + "scale"])):
             state_dict[prefix + "scale"] = self.scale
         super()._load_from_state_dict(state_dict, prefix, *args)
         if self.scale.is_meta and not self.weight.is_meta:  # a model made on ``meta`` that took the weights over
