@@ -171,6 +171,20 @@ def test_epochs_of_very_few_batches_can_be_captured(count: int, batch_size: int,
     assert_same_images(fast, plain)
 
 
+@pytest.mark.parametrize("speed", ["captured", "recorded"])
+def test_gradients_seen_after_a_step_are_its_own_also_behind_a_smaller_batch(speed: str, make_config) -> None:
+    seen: dict[str, list[float]] = {"plain": [], speed: []}
+    for way, sizes in seen.items():
+
+        def watch(model: nn.Module, step: int, sizes: list[float] = sizes) -> None:
+            if step:
+                sizes.append(float(model[0].weight.grad.abs().sum()))
+
+        train(make_net(), make_loader(), make_config(speed=way, precision="fp32", lr=0.01), watchers=[watch])
+    assert len(seen[speed]) == 18
+    assert seen[speed] == pytest.approx(seen["plain"], rel=0.02)
+
+
 def test_a_net_in_evaluation_mode_is_captured_in_training_mode(make_config) -> None:
     for way in ("alone", "stack"):
         model = make_net().eval()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equalbits.training.checkpoint import optimizer_tensors
 from equalbits.training.score import device_of
@@ -55,6 +55,7 @@ class CapturedSteps:
         compiled = steps[0].compiled is not None
         self.pick = torch.compile(_batch, dynamic=False) if compiled else _batch
         self.graph = torch.cuda.CUDAGraph()
+        self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []  # where the graph writes each parameter's
         if self.full:
             self._capture()
 
@@ -62,6 +63,9 @@ class CapturedSteps:
         """Take the steps of an epoch one by one, each when asked for the next."""
         self._stage(epoch)
         self.counter.fill_(start)
+        if start < self.full:
+            for parameter, gradient in self.gradients:  # a smaller last batch has put its own there
+                parameter.grad = gradient
         for batch in range(start, self.full):
             self.graph.replay()
             if batch == self.full - 1:
@@ -118,6 +122,8 @@ class CapturedSteps:
             gc.collect()
             with torch.cuda.graph(self.graph, stream=self.side):
                 self._all()
+            learning = [parameter for step in self.steps for parameter in step.model.parameters()]
+            self.gradients = [(parameter, parameter.grad) for parameter in learning]
         finally:
             for step in self.steps:
                 if step.ahead is not None:
