@@ -263,6 +263,9 @@ def test_a_run_that_diverges_in_a_stack_is_noted_and_the_others_are_not_trained_
     assert sum("done in" in line for line in told) == 1 and sum("diverged" in line for line in told) == 2
     alone = swept(recipe, tmp_path / "alone", options, vary=vary, seeds=[0, 1])
     assert accuracies(alone[1]) == accuracies(found[1])
+    for _ in range(2):
+        (lost,) = swept(recipe, tmp_path / "lost", stacked, vary={"optimizer.lr": [1e30]}, seeds=[0, 1])
+        assert [run["last"] for run in lost["runs"]] == [None, None]
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,11 @@ def test_seeds_of_several_cases_share_a_stack_where_their_settings_allow_it(tmp_
     assert [len(group) for group in many] == [8, 4]
 
 
+def test_runs_that_may_share_a_stack_are_brought_together(tmp_path: Path) -> None:
+    groups = grouped(tmp_path, 4, {"optimizer.lr": [0.1, 0.2], "data.erase": [0, 2]})
+    assert groups == [[("0.1_0", (0, 5)), ("0.2_0", (0, 5))], [("0.1_2", (0, 5)), ("0.2_2", (0, 5))]]
+
+
 def test_a_stack_of_several_settings_finds_what_runs_alone_find(tmp_path: Path) -> None:
     vary = {**METHODS, "optimizer.lr": [0.1, 0.02]}
     alone = sweep(own(), tmp_path / "alone", vary=vary, seeds=[0], device="cpu")

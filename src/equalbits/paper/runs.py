@@ -104,7 +104,8 @@ def _train_side_by_side(
         for group in side_by_side(_missing(folder, cases, seeds), stack):
             with timed(group, options.tell):
                 _train_group(group, folder, options)
-        write_ledger(folder)
+        if any(folder.glob("*/seed*/run.json")):  # else every run has diverged
+            write_ledger(folder)
 
 
 def _train_group(group: Sequence[Batch], folder: Path, options: Options) -> None:

@@ -164,10 +164,16 @@ def missing_of(out: Path, case: Case, seeds: Sequence[int]) -> list[Batch]:
 
 
 def side_by_side(batches: Sequence[Batch], stack: int) -> list[list[Batch]]:
-    """The batches in groups of at most ``stack`` seeds, to be trained at once: seeds of a case, then of the next."""
+    """The batches in groups of at most ``stack`` seeds, to be trained at once: seeds of a case, then of the next.
+
+    Those that may share a group are brought together first, for a setting such as ``data.erase`` may lie between them.
+    """
     groups: list[list[Batch]] = []
     room = 0
+    kinds: list[object] = []
     for batch in batches:
+        kinds += [kind] if (kind := beside(batch.recipe)) not in kinds else []
+    for batch in sorted(batches, key=lambda batch: kinds.index(beside(batch.recipe))):
         for seed in batch.seeds:
             cases = groups[-1] if groups and room else []
             same = bool(cases) and cases[-1].case == batch.case
