@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from equalbits import functional as F
 from equalbits.analysis import EntropyWatcher, FlipWatcher, activation_bits, audit, summarize
@@ -196,6 +197,16 @@ def test_a_record_never_grows_beyond_its_limit_and_adds_up(looks, limit, reads):
         assert table[:, 1].cumsum(0).tolist() == steps
         assert table[:, 0].cumsum(0).tolist() == [step * (step + 1) // 2 for step in steps]
         assert set(table[:-1, 1].tolist()) <= {record.looks_per_row}
+
+
+def test_a_record_that_is_read_while_it_fills_goes_on_where_its_looks_are():
+    with FakeTensorMode():  # has the devices' rules without a device
+        record = Record(limit=4, adds=True)
+        for step in range(1, 9):
+            record.add(step, torch.empty(3, dtype=torch.int64, device="cuda"))
+            if step == 5:
+                record.table()  # halves five rows: the odd one begins the next
+        assert record.table().shape == (4, 3) and record.table().device.type == "cpu"
 
 
 @pytest.mark.parametrize("name", list_quantizers())

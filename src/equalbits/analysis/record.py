@@ -68,7 +68,7 @@ class Record:
     def _halve(self, rows: Tensor) -> Tensor:
         if len(rows) % 2:  # the odd row out begins the next one
             odd, rows = rows[-1], rows[:-1]
-            self._open = odd if self._open is None else self._join(odd.to(self._open.device), self._open)
+            self._open = odd if self._open is None else self._join(odd, self._open)
             self._looks += self.looks_per_row
             self._steps.pop()
         self.looks_per_row *= 2
@@ -76,4 +76,5 @@ class Record:
         return self._join(rows[0::2], rows[1::2])
 
     def _join(self, earlier: Tensor | None, later: Tensor) -> Tensor:
-        return later if earlier is None or not self.adds else earlier + later
+        # what was fetched already goes back to where the looks are
+        return later if earlier is None or not self.adds else earlier.to(later.device) + later
