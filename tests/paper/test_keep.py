@@ -196,8 +196,39 @@ def test_a_folder_that_holds_a_part_is_gone_on_with(part, tmp_path, cifar10):
     assert list(result["nets"]) == ["conv2", "conv4"] and result["trained"]["nets"] == 30
     assert all(path.stat().st_mtime_ns == before for path, before in runs.items())
     less = Options(root=cifar10, device="cpu", settings=SMALL, grid={**grid, "nets": ["conv4"]})
-    with pytest.raises(ValueError, match="was measured with grid="):
+    with pytest.raises(ValueError, match="was measured with parts="):
         reproduce("tab2", tmp_path / "more", options=less)
+
+
+def gone_on(folder, root, **options):
+    """Ask for table 2 in a folder that was measured, and tell how many nets were trained anew."""
+    runs = {path: path.stat().st_mtime_ns for path in folder.rglob("run.json")}
+    reproduce("tab2", folder, options=Options(**{"root": root, "device": "cpu", "settings": SMALL, **options}))
+    assert all(path.stat().st_mtime_ns == before for path, before in runs.items())
+    return len(list(folder.rglob("run.json"))) - len(runs)
+
+
+def test_the_command_that_the_page_prints_goes_on_with_what_lacks(tmp_path, cifar10):
+    some = {"nets": ["conv2", "conv4", "conv6"], "model.weight_quantizer": ["bihalf"]}
+    settings = {**SMALL, "evaluate_every": 2}  # changes no result, and the page does not name it
+    assert gone_on(tmp_path, cifar10, grid=some, settings=settings, seeds=[0]) == 3
+    one = {"model.weight_quantizer": ["bihalf"]}
+    assert gone_on(tmp_path, cifar10, grid=one, seeds=[0]) == 1
+    assert gone_on(tmp_path, cifar10, grid=one) == 16
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["seeds"] == [0, 1, 2, 3, 4] and lacks(get_item("tab2"), result)[0].startswith("weight quantizer sign")
+
+
+def test_the_same_in_other_words_is_the_same(part, tmp_path, cifar10):
+    grid = json.loads((part / "result.json").read_text())["asked"]["grid"]
+    shutil.copytree(part, tmp_path / "same")
+    stamp = (tmp_path / "same" / "result.json").stat().st_mtime_ns
+    free = {**SMALL, "data.workers": 0, "evaluate_every": 1}
+    for asked in ({"seeds": [0, 1, 2, 3, 4]}, {"seeds": [4, 3, 2, 1, 0]}, {"settings": free}):
+        assert gone_on(tmp_path / "same", cifar10, **{"grid": grid, **asked}) == 0
+    assert (tmp_path / "same" / "result.json").stat().st_mtime_ns == stamp
+    with pytest.raises(ValueError, match=r"was measured with parts=.*ask for the same or more"):
+        gone_on(tmp_path / "same", cifar10, grid=grid, seeds=[0, 1, 2, 3])
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -128,3 +128,14 @@ def test_the_result_says_what_its_nets_cost(tmp_path, tiny):
     assert result["trained"]["seconds"] == pytest.approx(sum(run["seconds"] for run in runs))
     assert result["trained"]["devices"] == [result["device"]]
     assert result["trained"]["versions"] == [" · ".join(f"{k} {v}" for k, v in result["versions"].items())]
+
+
+def test_a_quick_part_that_the_default_may_not_hold_is_not_dropped(tmp_path, tiny):
+    first = {"nets": ["conv6"], "model.weight_quantizer": ["sign"]}
+    settings = {"model.options.width": 0.05}
+    reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid=first))
+    with pytest.raises(ValueError, match=r"was measured with parts=.*conv6.*ask for the same or more"):
+        reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid={"model.weight_quantizer": ["sign"]}))
+    reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0, 1), grid={**first, "nets": ["conv2", "conv6"]}))
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert list(result["nets"]) == ["conv2", "conv6"] and result["seeds"] == [0, 1]

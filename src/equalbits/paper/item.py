@@ -16,7 +16,7 @@ from equalbits.nn.names import unknown
 from equalbits.paper.claims import Claim, write_claims
 from equalbits.paper.parts import Grid, holds, split
 from equalbits.paper.trained import trained
-from equalbits.recipes.folder import command_line, where_and_with
+from equalbits.recipes.folder import FREE, command_line, where_and_with
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
@@ -173,22 +173,31 @@ def _check(item: Item, options: Options) -> None:
 
 
 def _known(item: Item, path: Path, options: Options) -> Result | None:
-    """What an earlier call measured; a folder of something else is refused."""
+    """What an earlier call measured; None where more is asked for; a folder of something else is refused."""
     if not path.exists():
         return None
     result = read_result(path)
-    for what, was, wanted in (
-        ("item", result["item"], item.name),
-        *((name, result["asked"][name], value) for name, value in _plain(options.asked()).items()),
-    ):
-        if what == "grid" and was != wanted and holds(wanted, was, item.grid):
-            options.tell(f"{path} holds a part: going on with what it lacks")
-            return None
-        if was != wanted:
+    before = {"item": result["item"], **_deciding(result["asked"])}
+    now = {"item": item.name, **_deciding(_plain(options.asked()))}
+    # What a quick item goes through where nothing is asked for, its measurement alone knows.
+    whole: Grid = {} if options.quick else {**item.grid, "seeds": range(item.seeds)}
+    for what, wanted in now.items():
+        was = before[what]
+        if was != wanted and not (what == "parts" and holds(wanted, was, whole)):
             raise ValueError(
-                f"{path} was measured with {what}={was}, not {wanted}: ask for the same again, or use another --out"
+                f"{path} was measured with {what}={was}, not {wanted}: ask for the same or more, or use another --out"
             )
-    return result
+    if holds(before["parts"], now["parts"], whole):
+        return result
+    options.tell(f"{path} holds a part: going on with what it lacks")
+    return None
+
+
+def _deciding(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for, less settings that change no result; seeds are a part like others."""
+    settings = {name: value for name, value in asked["settings"].items() if name not in FREE}
+    seeds = {"seeds": asked["seeds"]} if asked["seeds"] else {}
+    return {"quick": asked["quick"], "settings": settings, "parts": {**asked["grid"], **seeds}}
 
 
 def _measured(item: Item, out: Path, options: Options) -> Result:

@@ -48,12 +48,17 @@ def _values(name: str, value: Any) -> list[Any]:
 
 
 def holds(more: Grid, less: Grid, whole: Grid) -> bool:
-    """Whether one choice of parts holds all of another; a part that is not named is whole.
+    """Whether one choice of parts holds all of another.
+
+    A part that one does not name is whole; where ``whole`` does not say what that is, none holds the other.
 
     >>> holds({}, {"nets": ["conv2"]}, {"nets": ("conv2", "conv4")})
     True
+    >>> holds({}, {"nets": ["conv2"]}, {})
+    False
     """
-    return all(set(less.get(name, values)) <= set(more.get(name, values)) for name, values in whole.items())
+    few, many = {**whole, **less}, {**whole, **more}
+    return all(name in few and name in many and set(few[name]) <= set(many[name]) for name in {**less, **more})
 
 
 def missing(grid: Grid, whole: Grid) -> dict[str, list[Any]]:
