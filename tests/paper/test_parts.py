@@ -19,6 +19,15 @@ def test_a_setting_that_names_a_part_is_a_list_of_values_to_go_through():
     assert grid == {"p_pos": [0.4, 0.5], "data": ["CIFAR-10"]}
 
 
+def test_a_number_spelt_otherwise_is_the_same_part(tmp_path, tiny):
+    settings = {"model.options.width": 0.05, **parse_settings(["sparsity=0,0.0,1e0"])}
+    assert str(split(settings, {}, whole=get_item("fig8").grid, item="fig8")[1]) == "{'sparsity': [0.0, 1.0]}"
+    reproduce("fig8", tmp_path, options=tiny({**settings, "sparsity": "0"}, seeds=(0,)))
+    reproduce("fig8", tmp_path, options=tiny(settings | {"sparsity": "0.0,0.5"}, seeds=(0,)))
+    folders = {path.parents[1].name for path in tmp_path.glob("runs/conv2/mpt/**/run.json")}
+    assert len(folders) == 2 and any("sparsity=0.0" in name for name in folders), folders
+
+
 @pytest.mark.parametrize(
     ("grid", "words"),
     [

@@ -31,6 +31,8 @@ def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) ->
         for value in values if not words else ():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{name} of {item} is {value!r}: it must be a number, as in {name}={whole[name][0]}")
+        if not words:
+            parts[name] = list(dict.fromkeys(_spelt(value, whole[name]) for value in values))
         if "." not in name and words:  # a name of the item's own, not a recipe's setting that takes other values too
             for value in values:
                 if value not in words:
@@ -45,6 +47,19 @@ def _values(name: str, value: Any) -> list[Any]:
     if isinstance(value, str):
         return [parse_settings([f"{name}={part}"])[name] for part in value.split(",")]
     return [value]
+
+
+def _spelt(value: float, like: Sequence[float]) -> float:
+    """A number as the item writes it, for a run's folder is named by it.
+
+    >>> _spelt(0, (0.0, 0.5)), _spelt(1, (0.0, 0.5)), _spelt(8.0, (0, 4))
+    (0.0, 1.0, 8)
+    """
+    if value in like:
+        return like[like.index(value)]
+    if any(isinstance(one, float) for one in like):
+        return float(value)
+    return int(value) if float(value).is_integer() else value
 
 
 def holds(more: Grid, less: Grid, whole: Grid) -> bool:
