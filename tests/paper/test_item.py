@@ -1,6 +1,8 @@
 """What every item shares: measured once, drawn from what was stored, and rows that come from it."""
 
 import json
+import math
+import statistics
 
 import pytest
 
@@ -80,10 +82,37 @@ def _case(*correct, total=1000):
     return {"runs": score}
 
 
-def test_a_gap_within_two_standard_errors_decides_nothing():
+def _less(case, gone):
+    return {"runs": [*case["runs"], *[{"last": None, "diverged": "the loss is nan"}] * gone]}
+
+
+def test_a_gap_that_chance_explains_decides_nothing():
     assert above("", _case(800, 802), _case(799, 801)).agrees is None
     assert above("", _case(900, 902), _case(799, 801)).agrees is True
     assert above("", _case(799, 801), _case(900, 902)).agrees is False
+
+
+def test_chance_is_judged_by_the_seeds_for_the_images_are_the_same():
+    right = [8000, 8050, 8020, 8070, 8010], [7950, 7900, 7980, 7930, 7960]
+    row = above("", *(_case(*some, total=10_000) for some in right))
+    error = math.sqrt(sum(statistics.variance(some) / 5 for some in right)) / 100
+    assert row.agrees is True and row.within.endswith(f"{2.31 * error:.2f} points")  # Student's t of eight degrees
+    few = above("", _case(8014, 8023, total=10_000), _case(7961, 8005, total=10_000))
+    assert few.agrees is None  # two seeds each know little of their own scatter
+
+
+def test_seeds_that_happen_to_agree_do_not_make_a_small_test_set_large():
+    assert above("", _case(803, 803, 803), _case(800, 800, 800)).agrees is None  # three images of a thousand
+    assert above("", _case(850, 850, 850), _case(800, 800, 800)).agrees is True
+
+
+def test_what_is_left_when_others_diverged_decides_nothing():
+    whole, some = _case(900, 901, 902, 903, 904), _less(_case(800, 801), 3)
+    for row in (above("", whole, some), above("", some, whole), above("", _less(_case(900), 4), _less(_case(), 5))):
+        assert row.agrees is None and "diverged" in row.ours
+    for row in (near("", some, 80.0, 0.5), beyond("", some, 10.0, 0.5, by=1.0)):
+        assert row.agrees is None and row.ours.endswith("% (3 of 5 diverged)") and row.n == 2
+    assert near("", _case(800), 80.0, 0.5).agrees is None
 
 
 def test_one_seed_decides_nothing():

@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from equalbits.training.checkpoint import write_atomically
 
 _WORDS = {True: "yes", False: "no", None: "not decided"}
 _ONE_SEED = "one seed each decides nothing"
+_SOME_LOST = "runs that are left over decide nothing"
+# Student's t, two-sided 95 %, by degrees of freedom; the last stands for more.
+_STUDENT = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 #: Points between two means of five seeds that chance explains: two standard errors where each has a ± of 0.25.
 NEAR = 0.3
@@ -63,59 +66,65 @@ def accuracies(case: Mapping[str, Any], split: str = "test") -> list[float]:
     return [100 * run["last"][split]["correct"] / run["last"][split]["total"] for run in runs]
 
 
-def as_score(values: Sequence[float]) -> str:
-    """Mean ± sample deviation, in per cent."""
+def as_score(values: Sequence[float], *, lost: int = 0) -> str:
+    """Mean ± sample deviation, in per cent, and how many runs diverged."""
     if not values:
         return "diverged"
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.2f}{spread} %"
+    return f"{statistics.fmean(values):.2f}{spread} %" + (f" ({lost} of {lost + len(values)} diverged)" if lost else "")
+
+
+def lost(case: Mapping[str, Any]) -> int:
+    """How many runs of a case diverged."""
+    return len(case["runs"]) - len(accuracies(case))
 
 
 def near(claim: str, case: Mapping[str, Any], mean: float, spread: float) -> Claim:
     """Ours against a published mean: agrees when they differ by no more than :data:`NEAR`, to the printed digits."""
-    ours = accuracies(case)
-    gap = statistics.fmean(ours) - mean if ours else None
-    return Claim(
-        claim=claim,
-        paper=f"{mean:.2f} ± {spread:.2f} %",
-        ours=as_score(ours),
-        difference=gap,
-        agrees=gap is not None and round(abs(gap), 2) <= NEAR,
-        within=f"{NEAR} points",
-        n=len(ours),
-    )
+    return _against(claim, case, mean, spread, lambda gap: abs(gap) <= NEAR, f"{NEAR} points")
 
 
 def beyond(claim: str, case: Mapping[str, Any], mean: float, spread: float, *, by: float) -> Claim:
-    """Ours above a published mean by so many points or more; with one seed that decides nothing."""
-    ours = accuracies(case)
+    """Ours above a published mean by so many points or more."""
+    words = f"{by:g} point{'' if by == 1 else 's'} above, or more"
+    return _against(claim, case, mean, spread, lambda gap: gap >= by, words)
+
+
+def _against(
+    claim: str, case: Mapping[str, Any], mean: float, spread: float, holds: Callable[[float], bool], within: str
+) -> Claim:
+    """A row with a published mean; one seed decides nothing, nor do those that are left when others diverged."""
+    ours, gone = accuracies(case), lost(case)
     gap = statistics.fmean(ours) - mean if ours else None
+    undecided = bool(ours) and (gone > 0 or len(ours) == 1)
     return Claim(
         claim=claim,
         paper=f"{mean:.2f} ± {spread:.2f} %",
-        ours=as_score(ours),
+        ours=as_score(ours, lost=gone),
         difference=gap,
-        agrees=None if len(ours) == 1 else gap is not None and round(gap, 2) >= by,
-        within=f"{by:g} point{'' if by == 1 else 's'} above, or more" if len(ours) != 1 else _ONE_SEED,
+        agrees=None if undecided else gap is not None and holds(round(gap, 2)),
+        within=within if not undecided else _SOME_LOST if gone else _ONE_SEED,
         n=len(ours),
     )
 
 
 def above(claim: str, better: Mapping[str, Any], worse: Mapping[str, Any], *, paper: str = "yes") -> Claim:
-    """Whether one case scores above another by more than chance: two standard errors, with two seeds or more."""
+    """Whether one case scores above another by more than chance."""
     first, second = accuracies(better), accuracies(worse)
+    gone = lost(better), lost(worse)
+    shown = f"{as_score(first, lost=gone[0])} against {as_score(second, lost=gone[1])}"
     n = min(len(first), len(second))
     if not n:
-        ours = f"{as_score(first)} against {as_score(second)}"
-        verdict = bool(first) if first or second else None
-        return Claim(claim=claim, paper=paper, ours=ours, agrees=verdict, within="whether it trains at all", n=n)
+        whole = bool(first) != bool(second) and 0 in gone  # all of the one trained, and none of the other
+        verdict = bool(first) if whole else None
+        return Claim(claim=claim, paper=paper, ours=shown, agrees=verdict, within="whether it trains at all", n=n)
     gap, margin = statistics.fmean(first) - statistics.fmean(second), two_errors(better, worse)
     return Claim(
         claim=claim,
         paper=paper,
-        ours=f"{gap:+.2f} points ({as_score(first)} against {as_score(second)})",
-        agrees=decided(gap > 0, by_more=abs(gap) > margin, n=n),
-        within=two_errors_in_words(margin, n),
+        ours=f"{gap:+.2f} points ({shown})",
+        agrees=None if any(gone) else decided(gap > 0, by_more=abs(gap) > margin, n=n),
+        within=_SOME_LOST if any(gone) else two_errors_in_words(margin, n),
         n=n,
     )
 
@@ -127,21 +136,23 @@ def decided(verdict: bool, *, by_more: bool, n: int) -> bool | None:
 
 def two_errors_in_words(margin: float, n: int) -> str:
     """What a gap was held against."""
-    return f"two standard errors, {margin:.2f} points" if n > 1 else _ONE_SEED
+    return f"chance (95 %, by the seeds): {margin:.2f} points" if n > 1 else _ONE_SEED
 
 
 def two_errors(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Two standard errors of the difference of two cases' means, in points.
+    """The gap between two cases' means that chance explains, in points: 95 % by Student's t from the seeds' scatter.
 
-    From the scatter of the seeds, and never less than the scatter of the test images allows: seeds that happen to
-    agree do not make a small test set large.
+    Both are scored on the same test images, which are therefore no chance between them but for this: a gap of so many
+    images is never surer than as many images that fell one way. So seeds that happen to agree do not make a small
+    test set large.
     """
-    return 2 * math.sqrt(_squared_error(one) + _squared_error(other))
+    first, second = accuracies(one), accuracies(other)
+    freedom = len(first) + len(second) - 2
+    seeds = math.sqrt(_squared_error(first) + _squared_error(second))
+    images: int = min(run["last"]["test"]["total"] for case in (one, other) for run in case["runs"] if run["last"])
+    gap = abs(statistics.fmean(first) - statistics.fmean(second)) / 100
+    return max(_STUDENT[min(freedom, len(_STUDENT) - 1)] * seeds, 200 * math.sqrt(gap * (1 - gap) / images))
 
 
-def _squared_error(case: Mapping[str, Any]) -> float:
-    values = accuracies(case)
-    share = statistics.fmean(values) / 100
-    images: int = next(run["last"]["test"]["total"] for run in case["runs"] if run["last"] is not None)
-    of_images = 1e4 * share * (1 - share) / images
-    return max(statistics.variance(values) / len(values) if len(values) > 1 else 0.0, of_images)
+def _squared_error(values: Sequence[float]) -> float:
+    return statistics.variance(values) / len(values) if len(values) > 1 else 0.0
