@@ -33,6 +33,36 @@ def test_the_readme_shows_the_rows_of_the_ledgers():
     assert with_table(readme, readme_table(ROOT / "results")) == readme
 
 
+def test_the_readme_says_what_its_table_cost():
+    trained = json.loads((ROOT / "results" / "tab2.json").read_text())["trained"]
+    minutes, seconds = divmod(round(trained["seconds"]), 60)
+    line = f"\n{trained['nets']} nets in {minutes} m {seconds:02} s of training on one NVIDIA H200, up to "
+    readme = (ROOT / "README.md").read_text()
+    assert line in readme and "of one H200" not in readme
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"seeds": [0, 1, 2]}, False),
+        ({"asked": {"grid": {}, "settings": {"epochs": 1}}}, False),
+        ({"asked": {"grid": {"nets": ["conv2"]}, "settings": {"evaluate_every": 5}}}, True),
+    ],
+)
+def test_only_the_papers_setting_with_all_seeds_stands_beside_the_paper(tmp_path, change, shown):
+    kept = json.loads((ROOT / "results" / "tab2.json").read_text())
+    for name in ("tab2", "tab2-tuned"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**kept, **change}))
+    table = readme_table(tmp_path)
+    assert ("| Conv2 |" in table) == ("| Conv2, tuned |" in table) == ("\nTuned: 60 nets in " in table) == shown
+
+
+@pytest.mark.parametrize("readme", ["", "<!-- drawn by python -m equalbits.paper.results_page -->\nall the rest"])
+def test_a_readme_without_its_marks_is_left_as_it_is(readme):
+    with pytest.raises(ValueError, match="write both where it belongs"):
+        with_table(readme, "| a |")
+
+
 @pytest.mark.parametrize("net", ["conv2", "conv4", "conv6", "conv8"])
 @pytest.mark.parametrize("method", ["sign", "bihalf"])
 def test_the_papers_numbers_are_met_with_torchs_start_and_five_seeds(net, method):

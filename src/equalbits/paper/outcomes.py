@@ -42,12 +42,16 @@ def outcomes(folder: Path) -> str:
 
 def lacks(item: Item, kept: Mapping[str, Any]) -> list[str]:
     """What keeps a measurement from being the whole item in the paper's setting, in words."""
-    asked = kept["asked"]
-    seeds = len(kept.get("seeds", range(item.seeds)))
-    parts = missing(asked["grid"], item.grid)
+    parts = missing(kept["asked"]["grid"], item.grid)
     words = [f"{name.rpartition('.')[2].replace('_', ' ')} {_listed(values)}" for name, values in parts.items()]
-    words += [f"{item.seeds - seeds} of {item.seeds} seeds"] if seeds < item.seeds else []
-    others = [f"{name}={value}" for name, value in asked["settings"].items() if name not in FREE]
+    return words + falls_short(item, kept)
+
+
+def falls_short(item: Item, kept: Mapping[str, Any]) -> list[str]:
+    """What keeps even the parts that were measured from standing beside the paper's, in words."""
+    seeds = len(kept.get("seeds", range(item.seeds)))
+    words = [f"{item.seeds - seeds} of {item.seeds} seeds"] if seeds < item.seeds else []
+    others = [f"{name}={value}" for name, value in kept["asked"]["settings"].items() if name not in FREE]
     return words + ([f"the paper's setting: it ran with {', '.join(others)}"] if others else [])
 
 
@@ -65,21 +69,25 @@ def _section(item: Item, kept: Mapping[str, Any]) -> str:
 
 def made(kept: Mapping[str, Any]) -> str:
     """What made a measurement: nets, time, device, versions, seeds, where its counts are, and the command."""
-    nets = kept["trained"]
-    whole = f"{duration(kept['seconds'])} on {kept['device']}"
-    if nets["nets"]:
-        device = f"one {nets['devices'][0]}" if len(nets["devices"]) == 1 else " and ".join(nets["devices"])
-        # The command's own time, unless it went on with what others had begun, or spread it over a cluster.
-        by_one = kept["seconds"] >= nets["seconds"]
-        time = f"{duration(kept['seconds'])} of" if by_one else f"{duration(nets['seconds'])} of training on"
-        whole = f"{nets['nets']} nets in {time} {device}"
-        whole += f", up to {nets['side_by_side']} side by side" if nets["side_by_side"] > 1 else ""
-        whole += f", {nets['diverged']} of which diverged" if nets["diverged"] else ""
     here = " · ".join(f"{name} {version}" for name, version in kept["versions"].items())
     seeds = kept.get("seeds", [])
-    parts = [whole, " and ".join(nets["versions"]) or here]
+    parts = [cost(kept), " and ".join(kept["trained"]["versions"]) or here]
     parts += [f"seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"] if seeds else []
     return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`; by `{_command(kept['item'], kept['asked'])}`."
+
+
+def cost(kept: Mapping[str, Any]) -> str:
+    """How many nets a measurement trained, how long that took, and on what."""
+    nets = kept["trained"]
+    if not nets["nets"]:
+        return f"{duration(kept['seconds'])} on {kept['device']}"
+    device = f"one {nets['devices'][0]}" if len(nets["devices"]) == 1 else " and ".join(nets["devices"])
+    # The command's own time, unless it went on with what others had begun, or spread it over a cluster.
+    by_one = kept["seconds"] >= nets["seconds"]
+    time = f"{duration(kept['seconds'])} of" if by_one else f"{duration(nets['seconds'])} of training on"
+    words = f"{nets['nets']} nets in {time} {device}"
+    words += f", up to {nets['side_by_side']} side by side" if nets["side_by_side"] > 1 else ""
+    return words + (f", {nets['diverged']} of which diverged" if nets["diverged"] else "")
 
 
 def _row(item: Item, kept: Mapping[str, Any] | None, seen: set[str]) -> str:

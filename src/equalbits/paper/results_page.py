@@ -11,13 +11,15 @@ from typing import Any
 from equalbits.paper.claims import accuracies, as_score
 from equalbits.paper.compare_report import markdown
 from equalbits.paper.drawing import name_of
+from equalbits.paper.item import get_item
 from equalbits.paper.keep import take
-from equalbits.paper.outcomes import outcomes
+from equalbits.paper.outcomes import cost, falls_short, outcomes
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.tab2_convnets import COMPARED, by_method
 from equalbits.recipes.compare import Comparison
 
 _MARKER = "<!-- drawn by python -m equalbits.paper.results_page -->"
+_END = "<!-- drawn to here -->"
 
 _HEAD = """# Results
 
@@ -83,25 +85,34 @@ def comparison_page(folder: Path) -> str:
 
 
 def readme_table(folder: Path) -> str:
-    """What the README shows: a row for each net, and one with tuned settings where that was measured."""
+    """What the README shows: a row for each net, one with tuned settings where that was measured, and what it cost.
+
+    Only what was measured as the paper did, with all seeds, stands beside it; nets and methods may lack.
+    """
     head = [f"{name_of(method)}, paper | equalbits" for method in COMPARED]
     lines = [f"| | {' | '.join(head)} |", f"|---|{'---|' * 2 * len(COMPARED)}"]
-    for name, words in (("tab2", ""), ("tab2-tuned", ", tuned")):
+    costs = []
+    for name, which, of_it in (("tab2", "", ""), ("tab2-tuned", ", tuned", "Tuned: ")):
         path = folder / f"{name}.json"
-        nets = json.loads(path.read_text())["measured"]["nets"] if path.exists() else {}
-        for net, cases in nets.items():
+        kept = json.loads(path.read_text()) if path.exists() else None
+        if kept is None or falls_short(get_item(name), kept):
+            continue
+        costs.append(f"{of_it}{cost(kept)}.")
+        for net, cases in kept["measured"]["nets"].items():
             methods = by_method(cases)
             scores = {method: as_score(accuracies(case)).removesuffix(" %") for method, case in methods.items()}
             papers = {method: TABLE_2[net, method] for method in COMPARED}
             cells = [f"{paper.mean:.2f} ± {paper.spread:.2f} | {scores.get(of, '–')}" for of, paper in papers.items()]
-            lines.append(f"| {net.capitalize()}{words} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append(f"| {net.capitalize()}{which} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *costs]).rstrip()
 
 
 def with_table(readme: str, table: str) -> str:
-    """The README with its table replaced."""
-    before, marker, rest = readme.partition(_MARKER)
-    return before + marker + "\n" + table + "\n\n" + rest.partition("\n\n")[2]
+    """The README with what is drawn between its two marks replaced."""
+    before, begin, rest = readme.partition(_MARKER)
+    if not begin or _END not in rest:
+        raise ValueError(f"the README must have {_MARKER} and {_END} around what is drawn: write both where it belongs")
+    return f"{before}{_MARKER}\n{table}\n\n{_END}{rest.partition(_END)[2]}"
 
 
 def _memory(folder: Path) -> str:
