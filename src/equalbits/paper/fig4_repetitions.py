@@ -39,33 +39,56 @@ def values(case: dict[str, Any], split: str, what: str) -> list[float]:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Bi-half better in all four on average; and, sorted, loss by loss."""
-    rows = []
-    for split, what, less in PANELS:
-        sign, half = (values(result["methods"][method], split, what) for method in COMPARED)
-        n = min(len(sign), len(half))
-        gap = statistics.fmean(half) - statistics.fmean(sign)
-        margin = 2 * (_squared_error(sign) + _squared_error(half)) ** 0.5
-        unit = "" if what == "loss" else " %"
-        shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" for found in (half, sign))
-        rows.append(
-            Claim(
-                claim=f"{split} {what} of bi-half {'below' if less else 'above'} Sign's",
-                paper="yes, on average",
-                ours=f"{gap:+.3f}{unit} ({shown})",
-                agrees=None if n < 2 or abs(gap) <= margin else (gap < 0) == less,
-                within=f"two standard errors, {margin:.3f}{unit}" if n > 1 else "one seed decides nothing",
-                n=n,
-            )
-        )
+    """Bi-half better in all four on average; and, sorted, loss by loss. Where runs diverged nothing is decided."""
+    rows = [_on_average(result, split, what, less) for split, what, less in PANELS]
     sign, half = (sorted(values(result["methods"][method], "train", "loss")) for method in COMPARED)
     below = sum(ours < theirs for ours, theirs in zip(half, sign, strict=False))
-    n = min(len(sign), len(half))
+    n, lost = min(len(sign), len(half)), _lost(result)
     rows.append(
-        Claim(claim="sorted training losses: bi-half's below Sign's of the same place", paper="consistently",
-              ours=f"{below} of {n}", agrees=below == n, within="every place", n=n)
-    )  # fmt: skip
+        Claim(
+            claim="sorted training losses: bi-half's below Sign's of the same place",
+            paper="consistently",
+            ours=f"{below} of {n}{lost}",
+            agrees=None if lost or n < 2 else below == n,
+            within=_within("every place", n, lost),
+            n=n,
+        )
+    )
     return rows
+
+
+def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
+    sign, half = (values(result["methods"][method], split, what) for method in COMPARED)
+    n, lost, unit = min(len(sign), len(half)), _lost(result), "" if what == "loss" else " %"
+    claim = f"{split} {what} of bi-half {'below' if less else 'above'} Sign's"
+    shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" if found else "diverged" for found in (half, sign))
+    if not n:
+        return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=_LOST, n=0)
+    gap = statistics.fmean(half) - statistics.fmean(sign)
+    margin = 2 * (_squared_error(sign) + _squared_error(half)) ** 0.5
+    return Claim(
+        claim=claim,
+        paper="yes, on average",
+        ours=f"{gap:+.3f}{unit} ({shown}){lost}",
+        agrees=None if lost or n < 2 or abs(gap) <= margin else (gap < 0) == less,
+        within=_within(f"two standard errors, {margin:.3f}{unit}", n, lost),
+        n=n,
+    )
+
+
+_LOST = "runs that are left over decide nothing"
+
+
+def _within(words: str, n: int, lost: str) -> str:
+    return _LOST if lost else words if n > 1 else "one seed decides nothing"
+
+
+def _lost(result: Result) -> str:
+    """What diverged, in words; empty where nothing did."""
+    runs = {method: result["methods"][method]["runs"] for method in COMPARED}
+    gone = {method: sum(run["last"] is None for run in some) for method, some in runs.items()}
+    words = [f"{count} of {len(runs[method])} by {METHODS[method]} diverged" for method, count in gone.items() if count]
+    return f"; {', '.join(words)}" if words else ""
 
 
 def _squared_error(found: list[float]) -> float:
@@ -80,7 +103,7 @@ def draw(result: Result, out: Path) -> None:
         axes = panel(figure, (1, 5, place), x=f"{split} {what}{unit}", y="runs" if place == 1 else "")
         found = {method: values(case, split, what) for method, case in result["methods"].items()}
         every = [value for some in found.values() for value in some]
-        edges = _edges(min(every), max(every), len(result["seeds"]))
+        edges = _edges(min(every, default=0.0), max(every, default=1.0), len(result["seeds"]))
         for method, some in found.items():
             axes.hist(some, bins=edges, color=COLOURS[method], alpha=0.65, label=METHODS[method])
         if place == 1:

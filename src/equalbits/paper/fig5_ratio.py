@@ -6,10 +6,12 @@ are in the thousands. The literal net therefore measures mostly how signals trav
 the share itself is worth.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import Claim, accuracies, as_score, decided, two_errors, two_errors_in_words
+from equalbits.paper.chosen import above_chosen, best
+from equalbits.paper.claims import Claim, accuracies, as_score, lost
 from equalbits.paper.drawing import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
@@ -54,27 +56,26 @@ def claims(result: Result) -> list[Claim]:
     rows = []
     for data, forms in result["data"].items():
         for form, cases in forms.items():
-            scored = {share: case for share, case in zip(result["shares"], cases, strict=True) if accuracies(case)}
-            if 0.5 not in scored:
-                continue
-            rows.append(_best(f"{data}, {form}: the best share of +1", scored, n=len(result["seeds"])))
+            if 0.5 in result["shares"]:
+                by_share = dict(zip(result["shares"], cases, strict=True))
+                rows.append(_best(f"{data}, {form}: the best share of +1", by_share))
     return rows
 
 
-def _best(claim: str, scored: dict[float, Any], *, n: int) -> Claim:
-    means = {share: sum(accuracies(case)) / len(accuracies(case)) for share, case in scored.items()}
-    best = max(means, key=lambda share: means[share])
-    rivals = {share: mean for share, mean in means.items() if share != 0.5} or means
-    rival = max(rivals, key=lambda share: rivals[share])
-    margin = two_errors(scored[rival], scored[0.5])
-    wide = abs(means[rival] - means[0.5]) > margin
-    ours = f"{best:g} with {as_score(accuracies(scored[best]))}"
-    other = rival if best == 0.5 else 0.5
-    ours += f"; {other:g} has {as_score(accuracies(scored[other]))}"
-    return Claim(
-        claim=claim, paper="0.5", ours=ours, difference=best - 0.5, agrees=decided(best == 0.5, by_more=wide, n=n), n=n,
-        within=two_errors_in_words(margin, n),
-    )  # fmt: skip
+def _best(claim: str, cases: dict[float, Any]) -> Claim:
+    """One half against the best of the others, which was chosen by its score."""
+    others = {share: case for share, case in cases.items() if share != 0.5} or cases
+    first, rival = best(cases.items()), best(others.items())
+    row = above_chosen(claim, cases[0.5], cases[rival], candidates=len(others))
+    other = rival if first == 0.5 else 0.5
+    ours = f"{first:g} with {_score(cases[first])}; {other:g} has {_score(cases[other])}"
+    if not accuracies(cases[first]):
+        return replace(row, paper="0.5", ours="all diverged")
+    return replace(row, paper="0.5", ours=ours, difference=first - 0.5)
+
+
+def _score(case: dict[str, Any]) -> str:
+    return as_score(accuracies(case), lost=lost(case))
 
 
 def draw(result: Result, out: Path) -> None:

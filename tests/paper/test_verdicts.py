@@ -1,0 +1,115 @@
+"""Figures 4, 5 and 8 decide nothing by the runs that happened to live, nor by a best that chance alone picks."""
+
+import random
+
+import pytest
+
+from equalbits.paper import fig4_repetitions, fig5_ratio, fig8_pruning
+from equalbits.paper.drawing import METHODS
+
+
+def case(*scores, total=10000):
+    """Per cent right of each run; None where it diverged."""
+    tests = [None if score is None else {"correct": round(score * total / 100), "total": total} for score in scores]
+    return {"runs": [{"last": test and {"test": test}} for test in tests]}
+
+
+def share_row(**cases):
+    names = {"less": 0.4, "half": 0.5, "more": 0.6}
+    result = {"seeds": [0, 1], "shares": [names[name] for name in cases], "data": {"X": {"literal": [*cases.values()]}}}
+    return fig5_ratio.claims(result)
+
+
+def test_one_live_run_at_one_half_decides_nothing_and_is_counted_as_one():
+    half = case(79, None, None, None, None)
+    (row,) = share_row(less=case(70, 70, 70, 70, 70), half=half, more=case(60, None, None, None, None))
+    assert (row.agrees, row.n) == (None, 1) and "4 of 5 diverged" in row.ours
+
+
+def test_lost_runs_of_the_best_rival_decide_nothing():
+    (row,) = share_row(less=case(60, 61), half=case(70, 70.1), more=case(80, None))
+    assert (row.agrees, row.n) == (None, 1)
+
+
+def test_one_half_that_does_not_train_where_others_do_is_not_the_best():
+    (row,) = share_row(less=case(70, 70), half=case(None, None), more=case(60, 61))
+    assert row.agrees is False and row.ours == "0.4 with 70.00 ± 0.00 %; 0.5 has diverged"
+    (alone,) = share_row(less=case(70), half=case(None))
+    assert alone.agrees is None  # one seed
+
+
+def test_one_half_that_alone_trains_is_the_best_and_where_nothing_trains_nothing_is():
+    (row,) = share_row(less=case(None, None), half=case(70, 70.5), more=case(None, None))
+    assert row.agrees is True
+    (row,) = share_row(less=case(None, None), half=case(None, None))
+    assert (row.agrees, row.ours, row.n, row.difference) == (None, "all diverged", 0, None)
+
+
+def repeated(sign, half):
+    def run(loss):
+        return {
+            "last": loss
+            and {split: {"correct": 70, "total": 100, "loss_sum": 100 * loss} for split in ("train", "test")}
+        }
+
+    methods = {"sign": {"runs": [run(loss) for loss in sign]}, "bihalf": {"runs": [run(loss) for loss in half]}}
+    return {"seeds": [*range(len(sign))], "methods": methods, "quick": False, "title": "Conv2"}
+
+
+@pytest.mark.parametrize("half", [[0.4, 0.41] + [None] * 8, [None] * 10])
+def test_figure_4_says_what_diverged_and_decides_nothing_by_the_rest(half, tmp_path):
+    result = repeated([0.5 + 0.01 * seed for seed in range(10)], half)
+    rows = fig4_repetitions.claims(result)
+    assert len(rows) == 5 and {row.agrees for row in rows} == {None}
+    lost = half.count(None)
+    assert all(row.ours.endswith(f"; {lost} of 10 by Bi-half diverged") and row.n == 10 - lost for row in rows)
+    fig4_repetitions.draw(result, tmp_path)
+
+
+def test_figure_4_is_drawn_where_nothing_trained(tmp_path):
+    result = repeated([None, None], [None, None])
+    assert {row.agrees for row in fig4_repetitions.claims(result)} == {None}
+    fig4_repetitions.draw(result, tmp_path)
+    assert (tmp_path / "fig4.png").exists()
+
+
+def test_figure_4_decides_by_two_seeds_and_not_by_one():
+    assert fig4_repetitions.claims(repeated([0.5], [0.4]))[-1].agrees is None
+    assert fig4_repetitions.claims(repeated([0.5, 0.51], [0.4, 0.41]))[-1].agrees is True
+
+
+def pruned(cases):
+    rules = {rule: [case(80, 80.2) for _ in cases] for rule in fig8_pruning.RULES}
+    rules["pruned-bihalf-score"] = [*cases.values()]
+    return fig8_pruning.claims({"sparsities": [*cases], "nets": {"Conv2": rules}})
+
+
+def test_figure_8_holds_both_rules_of_bihalf_against_both_baselines_but_no_untrained_net():
+    names = [row.claim for row in pruned({0.0: case(80, 81), 0.5: case(82, 83)})]
+    for words in ("bi-half", "bi-half on learned masks"):
+        assert f"Conv2, 0% pruned: {words} above {METHODS['pruned-sign']}" in names
+        assert f"Conv2, 50% pruned: {words} above {METHODS['mpt']}" in names
+        assert f"Conv2: best pruned {words} (50%) above the full binary net" in names
+    assert len(names) == 2 * (2 + 1 + 1)
+
+
+def test_figure_8_says_no_where_every_pruned_net_diverged_and_nothing_where_some_runs_did():
+    row = pruned({0.0: case(80, 81), 0.5: case(None, None)})[-1]
+    assert row.agrees is False and row.ours.startswith("diverged against")
+    assert pruned({0.0: case(80, 81), 0.5: case(90, None)})[-1].agrees is None
+
+
+def test_a_best_that_chance_picks_is_seldom_taken_for_better():
+    draw, times, taken, refused = random.Random(0), 400, 0, 0
+
+    def alike(places):
+        return {place: case(*(draw.gauss(79.3, 1.0) for _ in range(5))) for place in places}
+
+    for _ in range(times):
+        (row,) = fig8_pruning._better_than_full("x", alike(fig8_pruning.SPARSITIES))
+        taken += row.agrees is True
+        refused += fig5_ratio._best("x", alike(fig5_ratio.SHARES)).agrees is False
+    assert "widened for the best of 10" in row.within
+    assert max(taken, refused) / times < 0.07
+    far = {**alike(fig8_pruning.SPARSITIES), 0.5: case(89, 90, 91, 90, 90)}
+    assert fig8_pruning._better_than_full("x", far)[0].agrees is True
