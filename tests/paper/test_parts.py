@@ -143,7 +143,9 @@ def test_a_quick_part_that_the_default_may_not_hold_is_not_dropped(tmp_path, tin
     first = {"nets": ["conv6"], "model.weight_quantizer": ["sign"]}
     settings = {"model.options.width": 0.05}
     reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid=first))
-    with pytest.raises(ValueError, match=r"was measured with parts=.*conv6.*ask for the same or more"):
+    with pytest.raises(
+        ValueError, match=r"was measured with parts=.*conv6.*ask for the same, naming each part, or more"
+    ):
         reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid={"model.weight_quantizer": ["sign"]}))
     reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0, 1), grid={**first, "nets": ["conv2", "conv6"]}))
     result = json.loads((tmp_path / "result.json").read_text())
