@@ -2,6 +2,7 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +12,9 @@ from matplotlib.figure import Figure
 
 from equalbits.cli import main
 from equalbits.nn import BinaryLayer
-from equalbits.paper.compare_report import _entropy, draw, table, write_markdown
+from equalbits.paper.compare_report import _entropy, draw, markdown, table, write_markdown
 from equalbits.recipes import Recipe, get_recipe
-from equalbits.recipes.compare import Comparison, compare
+from equalbits.recipes.compare import Comparison, _row, compare
 from equalbits.recipes.contest import run_file
 from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images
@@ -220,6 +221,34 @@ def test_table_and_picture_name_every_method(finished) -> None:
     assert "| sign |" in page and "| bihalf |" in page and "n = 2" in page
     assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (out / "compare.svg").read_text()
+
+
+def test_seconds_at_another_speed_are_marked_and_a_line_below_says_why(finished) -> None:
+    _, found = finished
+    sign, half = found.rows
+    alike = [sign, half, replace(half, method="xnor")]
+    assert "†" not in markdown(replace(found, rows=alike)) + table(replace(found, rows=alike))
+    mixed = replace(found, rows=[sign, half, replace(half, method="xnor", speed="plain")])
+    for page in (markdown(mixed), table(mixed)):
+        marked = [line for line in page.splitlines() if "†" in line]
+        assert len(marked) == 2 and "xnor" in marked[0]
+        usual = sign.speed
+        assert marked[1].startswith(f"† trained with speed=plain, the others with speed={usual}: seconds of xnor")
+
+
+def test_a_table_of_nearly_all_methods_names_those_it_lacks(finished) -> None:
+    _, found = finished
+    every = [replace(found.rows[0], method=method) for method in list_methods()]
+    assert "not among them" not in markdown(replace(found, rows=every)) + markdown(found)
+    page, count = markdown(replace(found, rows=every[1:])), len(every)
+    assert f"\n{count - 1} of {count} methods; not among them: {every[0].method}.\n" in page
+
+
+def test_a_row_names_the_speed_of_every_seed(finished) -> None:
+    out, _ = finished
+    runs = [json.loads(run_file(out, "sign", seed).read_text()) for seed in (0, 1)]
+    runs[0]["recipe"]["speed"], runs[1]["recipe"]["speed"] = "recorded", "plain"
+    assert _row("sign", runs).speed == "plain and recorded"
 
 
 @pytest.mark.parametrize("method", list_methods())

@@ -9,12 +9,15 @@ from equalbits.analysis.table import as_table
 from equalbits.extras import with_extra
 from equalbits.nn.names import list_quantizers, quantizer_settings
 from equalbits.recipes.compare import HOW, Compared, Comparison
+from equalbits.recipes.methods import list_methods
 from equalbits.training.checkpoint import write_atomically
 
 #: Navy and grey say whether a share of +1 is promised; flips have colours of their own.
 EXACT, OTHER, UP, DOWN = "#1f3b73", "#9aa0a8", "#d98032", "#f0c596"
 #: Sizes for a picture that is as wide as a page: it is not made smaller there.
 _WIDTH, _FONT = 9.4, 10
+#: Behind seconds that do not stand against the others.
+_MARK = "†"
 HEADER = (
     *("method", "test accuracy", "n", "entropy, bits", "flips to +1", "flips to −1"),
     *("filters exactly half", "seconds", "packed bytes", "lr"),
@@ -27,12 +30,32 @@ def ranked(comparison: Comparison) -> list[Compared]:
 
 
 def table(comparison: Comparison) -> str:
-    """The table as plain text."""
-    return as_table(HEADER, [cells(row) for row in ranked(comparison)])
+    """The table as plain text, and below it a line for those that were trained at another speed."""
+    usual = usual_speed(comparison)
+    lines = [as_table(HEADER, [cells(row, usual=usual) for row in ranked(comparison)])]
+    return "\n".join([*lines, *other_speeds(comparison)])
 
 
-def cells(row: Compared) -> list[str]:
-    """A method's row as text."""
+def usual_speed(comparison: Comparison) -> str:
+    """The ``speed`` that most methods were trained with."""
+    return statistics.mode([row.speed for row in comparison.rows])
+
+
+def other_speeds(comparison: Comparison) -> list[str]:
+    """A line for each other ``speed``: seconds at one do not stand against seconds at another."""
+    usual, methods = usual_speed(comparison), dict[str, list[str]]()
+    for row in ranked(comparison):
+        if row.mean is not None and row.speed != usual:
+            methods.setdefault(row.speed, []).append(row.method)
+    return [
+        f"{_MARK} trained with speed={speed}, the others with speed={usual}: "
+        f"seconds of {', '.join(names)} do not stand against theirs."
+        for speed, names in methods.items()
+    ]
+
+
+def cells(row: Compared, *, usual: str | None = None) -> list[str]:
+    """A method's row as text; its seconds are marked where it was trained at another speed than the usual one."""
     if row.mean is None:
         return [row.method, "failed", "0", *("–",) * 6, _rate(row)]
     lost = f" ({len(row.failed)} failed)" if row.failed else ""
@@ -45,7 +68,7 @@ def cells(row: Compared) -> list[str]:
             f"{statistics.fmean(row.to_negative):,.0f}",
             f"{statistics.fmean(row.exact_filters):,.0f} of {row.filters:,}",
         ]
-    seconds = f"{statistics.fmean(row.seconds):.1f}"
+    seconds = f"{statistics.fmean(row.seconds):.1f}{_MARK if usual not in (None, row.speed) else ''}"
     return [
         row.method,
         f"{row.mean:.2f}{spread} %{lost}",
@@ -68,6 +91,7 @@ def write_markdown(comparison: Comparison, out: Path) -> None:
 
 def markdown(comparison: Comparison) -> str:
     """The table, what made it, and how each number was taken."""
+    usual = usual_speed(comparison)
     lines = [
         f"# Methods on {comparison.facts['recipe']}",
         "",
@@ -75,14 +99,24 @@ def markdown(comparison: Comparison) -> str:
         "",
         f"| {' | '.join(HEADER)} |",
         f"|---|{'---:|' * (len(HEADER) - 1)}",
-        *(f"| {' | '.join(cells(row))} |" for row in ranked(comparison)),
+        *(f"| {' | '.join(cells(row, usual=usual))} |" for row in ranked(comparison)),
         "",
+        *(line for note in (*other_speeds(comparison), *_left_out(comparison)) for line in (note, "")),
         "Entropy, flips, filters and seconds are means over the seeds; each seed's counts are in compare.json.",
         "",
         *(f"- {name.replace('_', ' ')}: {words}." for name, words in HOW.items()),
         *(f"- {row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _left_out(comparison: Comparison) -> list[str]:
+    """The methods that are not in a table of nearly all: it is easily taken for one of all."""
+    known, here = list_methods(), {row.method for row in comparison.rows}
+    missing = [method for method in known if method not in here]
+    if not 0 < len(missing) < len(known) / 4:
+        return []
+    return [f"{len(known) - len(missing)} of {len(known)} methods; not among them: {', '.join(missing)}."]
 
 
 def _made_by(facts: dict[str, Any]) -> str:

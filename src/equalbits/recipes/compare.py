@@ -41,6 +41,7 @@ class Compared:
     """What a method came to. Each list has an entry for each seed that ended well; ``failed`` says why others did not.
 
     ``entropy`` and ``flips`` are empty for a net without bits; ``gamma`` is None where no bits are flipped by it.
+    ``speed`` names each setting of it that these seeds were trained with.
     """
 
     method: str
@@ -197,7 +198,7 @@ def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
         packed_bytes=first.get("packed_bytes", 0),
         float32_bytes=first.get("float32_bytes", 0),
         lr=optimizer.lr,
-        speed=runs[0]["recipe"]["speed"],
+        speed=" and ".join(sorted({run["recipe"]["speed"] for run in well or runs})),
         stacked_with=max(run.get("stacked_with", 1) for run in runs),
         gamma=optimizer.gamma if optimizer.flips else None,
     )
