@@ -76,12 +76,11 @@ def results_page(folder: Path) -> str:
 
 def comparison_page(folder: Path) -> str:
     """docs/comparison.md: every method side by side on the embedded data."""
-    comparison = Comparison.from_dict(json.loads((folder / "fashion-compare.json").read_text()))
+    table = json.loads((folder / "fashion-compare.json").read_text())
+    comparison = Comparison.from_dict(table)
     title, _, rest = markdown(comparison).partition("\n")
-    command = "`equalbits compare --methods all --seeds 0-2`"
-    return (
-        f"{title}\n\nMade by {command}; drawn from `results/fashion-compare.json`.\n{rest}\n![{_ALT}](comparison.png)\n"
-    )
+    made = f"`equalbits compare {table['recipe']} --seeds {','.join(map(str, table['seeds']))}` with these methods"
+    return f"{title}\n\nMade by {made}; drawn from `results/fashion-compare.json`.\n{rest}\n![{_ALT}](comparison.png)\n"
 
 
 def readme_table(folder: Path) -> str:

@@ -103,7 +103,9 @@ def _interpret(found: container.Container) -> Network:
     allowed = {*_HEADER, "input", "resize", "mean", "std", "classes", "notes"}
     for name in header:
         if name not in allowed:
-            raise FormatError(f"the header says {name[:80]!r}, which version {VERSION} does not know")
+            raise FormatError(
+                f"the header says {name[:80]!r}, which this version of equalbits does not know: update it"
+            )
     for name, expected in _HEADER.items():
         if header.get(name) != expected:
             raise FormatError(f"the header says {name}={header.get(name)!r}: version {VERSION} has {expected!r}")
