@@ -4,15 +4,17 @@ What a packed file stores of a layer, and what a summary foretells of it, are bo
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from equalbits.functional.optimal_transport import as_filters
 from equalbits.functional.scaled import Bases
 
-Rows = NDArray[np.float64]
+Rows = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def _two_values(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
     above, below = (_constant(values, symbols == symbol) for symbol in (1, -1))
     if above is None or below is None:
         return None
+    above, below = above.astype(np.float64), below.astype(np.float64)
     above, below = np.where(np.isnan(above), -below, above), np.where(np.isnan(below), -above, below)
     slope, centre = (above - below) / 2, (above + below) / 2
     planes = (symbols, slope), (np.ones_like(symbols), centre)
@@ -91,5 +94,7 @@ def _constant(values: Rows, where: NDArray[np.bool_]) -> Rows | None:
 
 
 def _rows(tensor: Tensor) -> Rows:
-    rows: Rows = as_filters(tensor.detach().cpu().contiguous()).double().numpy()
-    return rows
+    """As they are, or in float32, which holds what is less precise: a large layer should not double here."""
+    rows = as_filters(tensor.detach().cpu().contiguous())
+    found: Rows = (rows if rows.dtype == torch.float64 else rows.float()).numpy()
+    return found
