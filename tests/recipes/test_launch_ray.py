@@ -115,7 +115,7 @@ def test_a_sweep_over_two_nodes_one_of_which_is_killed_finds_what_runs_here_find
     from ray.cluster_utils import Cluster
 
     recipe = tmp_path / "own.toml"
-    recipe.write_text(RECIPE.format(epochs=8, images=800))
+    recipe.write_text(RECIPE.format(epochs=20, images=800))
     for name, value in {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}.items():
         monkeypatch.setenv(name, value)  # for the nodes, too
     environment = {**os.environ, "PYTHONWARNINGS": "default"}
