@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.optimal_transport import as_filters, positive_count
+from equalbits.functional.precise import at_least_float32
 
 
 class Flips(NamedTuple):
@@ -35,7 +36,7 @@ def binary_entropy(share: Tensor) -> Tensor:
     >>> binary_entropy(torch.tensor([0.0, 0.25, 0.5, 1.0]))
     tensor([0.0000, 0.8113, 1.0000, 0.0000])
     """
-    share = share.to(torch.promote_types(share.dtype, torch.float32))
+    share = share.to(at_least_float32(share.dtype))
     nats: Tensor = torch.special.entr(share) + torch.special.entr(1 - share)
     return nats / math.log(2)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.precise import at_least_float32
 
 #: What the statistics hold for each channel, by row: of the PReLU's output, then sums over its inputs at or below 0.
 MEAN, VARIANCE, INVERSE_DEVIATION, LOW_SUM, LOW_SQUARES = range(5)
@@ -112,7 +113,7 @@ def plain_backward(
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return as_rows(tensor).to(torch.promote_types(tensor.dtype, torch.float32))
+    return as_rows(tensor).to(at_least_float32(tensor.dtype))
 
 
 def _pack(bits: Tensor) -> Tensor:
@@ -163,7 +164,7 @@ def _(
     rows, channels = c.numel() // c.shape[1], c.shape[1]
     y, s = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
     near = c.new_empty((rows, (channels + 7) // 8) if signs else 0, dtype=torch.uint8)
-    stats = c.new_empty(5, channels, dtype=torch.promote_types(c.dtype, torch.float32))
+    stats = c.new_empty(5, channels, dtype=at_least_float32(c.dtype))
     return y, s if signs else c.new_empty(0), near, stats
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from equalbits import functional as F
 from equalbits.functional import rotation as turn
+from equalbits.functional.precise import at_least_float32
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted, times_gains
 from equalbits.nn.names import register_input_quantizer, register_quantizer
@@ -47,14 +48,14 @@ class RBNN(WeightQuantizer):
         self.beta = nn.Parameter(rows.new_empty(len(rows)).uniform_(0, math.pi / 2))
         self.gains = nn.Parameter(rows.abs().mean(dim=1))
         for name, size in zip(("left", "right"), turn.factor_pair(rows.shape[1]), strict=True):
-            start = torch.empty(size, size, dtype=_precise(rows.dtype), device=rows.device).normal_()
+            start = torch.empty(size, size, dtype=at_least_float32(rows.dtype), device=rows.device).normal_()
             self.register_buffer(name, torch.linalg.qr(start).Q.to(rows.dtype))
         self.refit_(latents)
 
     @torch.no_grad()
     def refit_(self, latents: Tensor) -> None:
         """Turn the rotations to the latents as they are now."""
-        precise = _precise(latents.dtype)  # torch finds no singular values in half precision
+        precise = at_least_float32(latents.dtype)  # torch finds no singular values in half precision
         start = turn.Rotation(self.left.to(precise), self.right.to(precise))
         rotation = turn.fit_rotation(turn.standardised(latents.to(precise)), start)
         self.left.copy_(rotation.left)
@@ -107,7 +108,9 @@ class RBNNActivation(SignActivation):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """±1 for each input; the sample is the first axis."""
-        rows = turn.standardised(inputs.to(_precise(inputs.dtype)))  # a mean rounded to half precision moves signs
+        rows = turn.standardised(
+            inputs.to(at_least_float32(inputs.dtype))
+        )  # a mean rounded to half precision moves signs
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
         symbols = F.sign_symbols(rows).to(inputs.dtype)
         return F.weighted(rows, symbols, turn.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)
@@ -127,7 +130,3 @@ def refit_rotations_(model: nn.Module) -> list[str]:
     if not refitted:
         raise ValueError("no layer has the RBNN quantizer: there is no rotation to refit")
     return refitted
-
-
-def _precise(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)

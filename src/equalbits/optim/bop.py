@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from equalbits.functional.latent_free import balanced_flips, bop_flips
+from equalbits.functional.precise import at_least_float32
 
 
 class Bop(Optimizer):
@@ -89,7 +90,9 @@ class Bop(Optimizer):
         for group, own in zip(groups, self.param_groups, strict=True):
             for number, parameter in zip(group["params"], own["params"], strict=True):
                 if "momentum" in saved.get(number, {}):
-                    momentum = saved[number]["momentum"].to(parameter.device, _precise(parameter.dtype), copy=True)
+                    momentum = saved[number]["momentum"].to(
+                        parameter.device, at_least_float32(parameter.dtype), copy=True
+                    )
                     self.state[parameter]["momentum"] = momentum
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -101,8 +104,8 @@ class Bop(Optimizer):
 
     def _averaged(self, parameter: Tensor, gamma: float | Tensor) -> Tensor:
         state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter, dtype=_precise(parameter.dtype))
+        if "momentum" not in state:  # a small gamma would vanish in half precision
+            state["momentum"] = torch.zeros_like(parameter, dtype=at_least_float32(parameter.dtype))
         momentum: Tensor = state["momentum"]
         if isinstance(gamma, Tensor):  # alpha would ask the device for its value
             return momentum.mul_(1 - gamma).add_(parameter.grad * gamma)  # type: ignore[operator]
@@ -132,11 +135,6 @@ class BalancedBop(Bop):
             return balanced_flips(bits, momentum, group["tau"])
         filters, averages = (_exchange_axes(tensor, groups) for tensor in (bits, momentum))
         return _exchange_axes(balanced_flips(filters, averages, group["tau"]), groups)
-
-
-def _precise(dtype: torch.dtype) -> torch.dtype:
-    """At least float32: a small gamma would vanish in less."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _exchange_axes(weight: Tensor, groups: int) -> Tensor:
