@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
-from equalbits.paper.claims import Claim, above, accuracies, decided, lost, two_errors
+from equalbits.paper.claims import Claim, above, accuracies, chance, decided, lost
 
 Case = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def above_chosen(claim: str, better: Case, worse: Case, *, candidates: int) -> C
     if lost(better) or lost(worse):  # what that decides is said there
         return row
     gap = statistics.fmean(accuracies(better)) - statistics.fmean(accuracies(worse))
-    margin = widened(two_errors(better, worse), candidates=candidates)
+    margin = widened(chance(better, worse), candidates=candidates)
     words = f"chance, widened for the best of {candidates}" if candidates > 1 else "chance"
     verdict = decided(gap > 0, by_more=abs(gap) > margin, n=row.n)
     return replace(row, agrees=verdict, within=f"{words}: {margin:.2f} points")

@@ -11,8 +11,8 @@ from typing import Any
 from equalbits.training.checkpoint import write_atomically
 
 _WORDS = {True: "yes", False: "no", None: "not decided"}
-_ONE_SEED = "one seed each decides nothing"
-_SOME_LOST = "runs that are left over decide nothing"
+ONE_SEED = "one seed each decides nothing"
+SOME_LOST = "runs that are left over decide nothing"
 # Student's t, two-sided 95 %, by degrees of freedom; the last stands for more.
 _STUDENT = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
@@ -79,6 +79,11 @@ def lost(case: Mapping[str, Any]) -> int:
     return len(case["runs"]) - len(accuracies(case))
 
 
+def score_of(case: Mapping[str, Any]) -> str:
+    """A case's score in words."""
+    return as_score(accuracies(case), lost=lost(case))
+
+
 def near(claim: str, case: Mapping[str, Any], mean: float, spread: float) -> Claim:
     """Ours against a published mean: agrees when they differ by no more than :data:`NEAR`, to the printed digits."""
     return _against(claim, case, mean, spread, lambda gap: abs(gap) <= NEAR, f"{NEAR} points")
@@ -100,10 +105,10 @@ def _against(
     return Claim(
         claim=claim,
         paper=f"{mean:.2f} ± {spread:.2f} %",
-        ours=as_score(ours, lost=gone),
+        ours=score_of(case),
         difference=gap,
         agrees=None if undecided else gap is not None and holds(round(gap, 2)),
-        within=within if not undecided else _SOME_LOST if gone else _ONE_SEED,
+        within=within if not undecided else SOME_LOST if gone else ONE_SEED,
         n=len(ours),
     )
 
@@ -112,19 +117,19 @@ def above(claim: str, better: Mapping[str, Any], worse: Mapping[str, Any], *, pa
     """Whether one case scores above another by more than chance."""
     first, second = accuracies(better), accuracies(worse)
     gone = lost(better), lost(worse)
-    shown = f"{as_score(first, lost=gone[0])} against {as_score(second, lost=gone[1])}"
+    shown = f"{score_of(better)} against {score_of(worse)}"
     n = min(len(first), len(second))
     if not n:
         whole = bool(first) != bool(second) and 0 in gone  # all of the one trained, and none of the other
         verdict = bool(first) if whole else None
         return Claim(claim=claim, paper=paper, ours=shown, agrees=verdict, within="whether it trains at all", n=n)
-    gap, margin = statistics.fmean(first) - statistics.fmean(second), two_errors(better, worse)
+    gap, margin = statistics.fmean(first) - statistics.fmean(second), chance(better, worse)
     return Claim(
         claim=claim,
         paper=paper,
         ours=f"{gap:+.2f} points ({shown})",
         agrees=None if any(gone) else decided(gap > 0, by_more=abs(gap) > margin, n=n),
-        within=_SOME_LOST if any(gone) else two_errors_in_words(margin, n),
+        within=SOME_LOST if any(gone) else chance_in_words(margin, n),
         n=n,
     )
 
@@ -134,12 +139,12 @@ def decided(verdict: bool, *, by_more: bool, n: int) -> bool | None:
     return verdict if by_more and n > 1 else None
 
 
-def two_errors_in_words(margin: float, n: int) -> str:
+def chance_in_words(margin: float, n: int) -> str:
     """What a gap was held against."""
-    return f"chance (95 %, by the seeds): {margin:.2f} points" if n > 1 else _ONE_SEED
+    return f"chance (95 %, by the seeds): {margin:.2f} points" if n > 1 else ONE_SEED
 
 
-def two_errors(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def chance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """The gap between two cases' means that chance explains, in points: 95 % by Student's t from the seeds' scatter.
 
     Both are scored on the same test images, which are therefore no chance between them but for this: a gap of so many
@@ -148,11 +153,12 @@ def two_errors(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     """
     first, second = accuracies(one), accuracies(other)
     freedom = len(first) + len(second) - 2
-    seeds = math.sqrt(_squared_error(first) + _squared_error(second))
+    seeds = math.sqrt(squared_error(first) + squared_error(second))
     images: int = min(run["last"]["test"]["total"] for case in (one, other) for run in case["runs"] if run["last"])
     gap = abs(statistics.fmean(first) - statistics.fmean(second)) / 100
     return max(_STUDENT[min(freedom, len(_STUDENT) - 1)] * seeds, 200 * math.sqrt(gap * (1 - gap) / images))
 
 
-def _squared_error(values: Sequence[float]) -> float:
+def squared_error(values: Sequence[float]) -> float:
+    """The square of the mean's standard error; 0 for one value."""
     return statistics.variance(values) / len(values) if len(values) > 1 else 0.0

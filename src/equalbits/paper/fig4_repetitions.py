@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import Claim
+from equalbits.paper.claims import ONE_SEED, SOME_LOST, Claim, squared_error
 from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
@@ -63,9 +63,9 @@ def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
     claim = f"{split} {what} of bi-half {'below' if less else 'above'} Sign's"
     shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" if found else "diverged" for found in (half, sign))
     if not n:
-        return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=_LOST, n=0)
+        return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=SOME_LOST, n=0)
     gap = statistics.fmean(half) - statistics.fmean(sign)
-    margin = 2 * (_squared_error(sign) + _squared_error(half)) ** 0.5
+    margin = 2 * (squared_error(sign) + squared_error(half)) ** 0.5
     return Claim(
         claim=claim,
         paper="yes, on average",
@@ -76,11 +76,8 @@ def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
     )
 
 
-_LOST = "runs that are left over decide nothing"
-
-
 def _within(words: str, n: int, lost: str) -> str:
-    return _LOST if lost else words if n > 1 else "one seed decides nothing"
+    return SOME_LOST if lost else words if n > 1 else ONE_SEED
 
 
 def _lost(result: Result) -> str:
@@ -89,10 +86,6 @@ def _lost(result: Result) -> str:
     gone = {method: sum(run["last"] is None for run in some) for method, some in runs.items()}
     words = [f"{count} of {len(runs[method])} by {METHODS[method]} diverged" for method, count in gone.items() if count]
     return f"; {', '.join(words)}" if words else ""
-
-
-def _squared_error(found: list[float]) -> float:
-    return statistics.variance(found) / len(found) if len(found) > 1 else 0.0
 
 
 def draw(result: Result, out: Path) -> None:

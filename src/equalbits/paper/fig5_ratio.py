@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.chosen import above_chosen, best
-from equalbits.paper.claims import Claim, accuracies, as_score, lost
+from equalbits.paper.claims import Claim, accuracies, score_of
 from equalbits.paper.drawing import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
@@ -68,14 +68,10 @@ def _best(claim: str, cases: dict[float, Any]) -> Claim:
     first, rival = best(cases.items()), best(others.items())
     row = above_chosen(claim, cases[0.5], cases[rival], candidates=len(others))
     other = rival if first == 0.5 else 0.5
-    ours = f"{first:g} with {_score(cases[first])}; {other:g} has {_score(cases[other])}"
+    ours = f"{first:g} with {score_of(cases[first])}; {other:g} has {score_of(cases[other])}"
     if not accuracies(cases[first]):
         return replace(row, paper="0.5", ours="all diverged")
     return replace(row, paper="0.5", ours=ours, difference=first - 0.5)
-
-
-def _score(case: dict[str, Any]) -> str:
-    return as_score(accuracies(case), lost=lost(case))
 
 
 def draw(result: Result, out: Path) -> None:
