@@ -108,9 +108,8 @@ class RBNNActivation(SignActivation):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """±1 for each input; the sample is the first axis."""
-        rows = turn.standardised(
-            inputs.to(at_least_float32(inputs.dtype))
-        )  # a mean rounded to half precision moves signs
+        precise = at_least_float32(inputs.dtype)  # a mean rounded to half precision moves signs
+        rows = turn.standardised(inputs.to(precise))
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
         symbols = F.sign_symbols(rows).to(inputs.dtype)
         return F.weighted(rows, symbols, turn.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)
