@@ -16,7 +16,7 @@ from equalbits.paper.fig3_hyper import MagnitudeWatcher
 from equalbits.paper.fig4_repetitions import values
 from equalbits.paper.published import TABLE_2, TABLE_3
 from equalbits.paper.runs import swept
-from equalbits.paper.tab2_tuned import pick
+from equalbits.paper.tab2_tuned import pick, tried_with
 from equalbits.recipes import get_recipe
 
 NARROW = {"model.options.width": 0.05}
@@ -90,18 +90,26 @@ def test_both_readings_of_irnet_stand_beside_the_papers(tmp_path, cifar10, drawn
 
 def test_tab2_tuned_picks_on_held_out_images_and_scores_on_test_images(tmp_path, tiny, drawn):
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["bihalf"], "optimizer.lr": [0.05, 0.1],
-            "optimizer.weight_decay": [1e-4]}  # fmt: skip
+            "optimizer.weight_decay": [1e-4], "label_smoothing": [0.1]}  # fmt: skip
     options = tiny({**NARROW, "data.name": "synthetic:1x16x16:10:1040"}, seeds=(0,), grid=grid)
     _, result = finished("tab2-tuned", tmp_path, options)
     drawn(tmp_path, "tab2-tuned")
     tuning = result["tuning"]["conv2"]["bihalf"]
     assert [run["last"]["test"]["total"] for case in tuning["tried"] for run in case["runs"]] == [1000, 1000]
     assert tuning["picked"] == pick(tuning["tried"])
-    assert set(tuning["picked"]) == {"optimizer.lr", "optimizer.weight_decay", "label_smoothing", "data.erase"}
+    assert set(tuning["picked"]) == {"epochs", "optimizer.lr", "optimizer.weight_decay", "label_smoothing"}
     (case,) = result["nets"]["conv2"]
     assert case["settings"]["optimizer.lr"] == tuning["picked"]["optimizer.lr"]
     assert [run["last"]["test"]["total"] for run in case["runs"]] == [260]
     assert [run["last"]["train"]["total"] for run in case["runs"]] == [1040]
+
+
+def test_tab2_tuned_lets_the_smallest_net_train_longer_unless_epochs_are_asked_for():
+    assert tried_with("conv2", Options())["epochs"] == [100, 200]
+    assert tried_with("conv8", Options())["epochs"] == [100]
+    assert tried_with("conv2", Options(grid={"epochs": [7], "nets": ["conv2"]})) == {
+        **tried_with("conv2", Options()), "epochs": [7]
+    }  # fmt: skip
 
 
 def test_fig5_goes_through_every_share_in_both_forms(tmp_path, tiny, drawn):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, above, accuracies, near
-from equalbits.paper.drawing import colour_of, heading, legend, name_of, new_figure, panel, save
+from equalbits.paper.drawing import colour_of, heading, name_of, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import quick_recipe, swept
@@ -80,7 +80,8 @@ def ahead(net: str, methods: Mapping[str, Any], *, quick: bool) -> list[Claim]:
 
 def draw(result: Result, out: Path) -> None:
     """Every seed's score as a dot, the mean as a line; the paper's mean and ± as a grey box."""
-    figure = new_figure(2.6 + 0.8 * sum(map(len, result["nets"].values())), 4.2, title=heading(result))
+    width = 2.6 + 0.8 * sum(max(len(cases), 2) for cases in result["nets"].values())
+    figure, box = new_figure(width, 4.2, title=heading(result)), None
     for place, (net, cases) in enumerate(result["nets"].items(), start=1):
         axes = panel(figure, (1, len(result["nets"]), place), x="", y="test accuracy, %", title=net.capitalize())
         shown = by_method(cases)
@@ -89,14 +90,11 @@ def draw(result: Result, out: Path) -> None:
             published = TABLE_2.get((net, method))
             if published is not None and not result["quick"]:
                 low, high = published.mean - published.spread, published.mean + published.spread
-                axes.fill_between(
-                    [at - 0.4, at + 0.4], low, high, color="black", alpha=0.12, linewidth=0, label="paper ±"
-                )
+                box = axes.fill_between([at - 0.4, at + 0.4], low, high, color="black", alpha=0.12, linewidth=0)
         axes.set_xticks(range(len(shown)), [name_of(method).replace(" (", "\n(") for method in shown])
         axes.set_xlim(-0.6, len(shown) - 0.1)
-        if axes.get_legend_handles_labels()[1]:
-            handles = axes.get_legend_handles_labels()[0]
-            legend(axes, handles=handles[:1], loc="lower right")
+    if box is not None:
+        figure.legend([box], ["paper ±"], loc="outside lower right", frameon=False)
     save(figure, out, result["item"])
 
 
