@@ -1,6 +1,8 @@
 """Every recipe builds its net and trains it; its settings are those of the paper."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +83,14 @@ def test_irnets_resnet20_has_its_authors_ede_which_starts_lower_where_inputs_are
 def test_names_match_patterns_and_every_recipe_says_what_it_is() -> None:
     assert list_recipes("imagenet-*") == ["imagenet-resnet18", "imagenet-resnet34"]
     assert all(get_recipe(name).about for name in list_recipes())
+
+
+def test_tuned_recipes_are_those_that_the_ledger_says_were_picked() -> None:
+    ledger = json.loads((Path(__file__).parents[2] / "results" / "tab2-tuned.json").read_text())["measured"]["tuning"]
+    names = list_recipes("*-tuned")
+    assert names
+    for name in names:
+        recipe, net = get_recipe(name), name.split("-")[1]
+        picked = ledger[net][recipe.model.weight_quantizer]["picked"]
+        assert recipe == recipe.with_settings(picked)
+        assert recipe.expected is None  # no paper has them
