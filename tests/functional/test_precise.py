@@ -83,6 +83,25 @@ def test_products_of_halves_are_those_of_float32_rounded_once(half):
     assert torch.equal(turn.rotate(rows, rotation), precise.to(half))
 
 
+@each_half
+@each_method
+def test_a_wide_layer_in_half_precision_has_the_values_and_gradients_of_a_precise_one(name, half):
+    torch.manual_seed(0)
+    latents = torch.empty(8, 16400).uniform_(-1, 1).div(16400**0.5).to(half)  # squares of which float16 cannot hold
+    precise = quantizer_by_name(name)
+    precise.fit_(latents.double())
+    gradient, results = torch.randn(latents.shape).to(half), []
+    for quantizer, dtype in ((precise.double(), torch.float64), (copy.deepcopy(precise).to(half), half)):
+        inputs = latents.to(dtype, copy=True).requires_grad_()
+        values = quantizer(inputs)
+        assert values.dtype == dtype
+        values.backward(gradient.to(dtype))
+        gradients = [each.grad for each in (inputs, *quantizer.parameters()) if each.grad is not None]
+        results.append([values.detach(), *(each for each in gradients if each.shape == latents.shape)])
+    for expected, found in zip(*results, strict=True):
+        assert (found.double() - expected).abs().mean() < 0.05 * expected.abs().mean()
+
+
 def test_devices_that_autocast_does_not_know_are_left_alone():
     with torch.autocast("cpu", torch.bfloat16), outside_autocast(torch.device("meta")):
         assert torch.is_autocast_enabled("cpu")

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from equalbits.functional.estimators import decaying, ede_slope, straight_through, weighted
 from equalbits.functional.optimal_transport import as_filters, transport_symbols
+from equalbits.functional.precise import at_least_float32
 
 
 def sign_symbols(reals: Tensor) -> Tensor:
@@ -73,9 +74,11 @@ def irnet_stable(latents: Tensor, sharpness: Tensor, *, through_statistics: bool
 def _standardised(rows: Tensor) -> Tensor:
     """Each row less its mean, over the sample's standard deviation; equal weights have none and are only centred.
 
-    A spread below the rounding error counts as none: to divide by it would blow noise, and the gradient, up.
+    A spread below the rounding error counts as none: to divide by it would blow noise, and the gradient, up. Halves
+    are standardised in float32: float16 cannot hold the squares of a wide layer's weights.
     """
-    centred = rows - rows.mean(dim=1, keepdim=True)
+    wide = rows.to(at_least_float32(rows.dtype))
+    centred = wide - wide.mean(dim=1, keepdim=True)
     spread = centred.std(dim=1, keepdim=True, correction=min(1, rows.shape[1] - 1))
-    noise = torch.finfo(rows.dtype).eps * rows.detach().abs().amax(dim=1, keepdim=True)
-    return centred / torch.where(spread > noise, spread, 1.0)
+    noise = torch.finfo(rows.dtype).eps * wide.detach().abs().amax(dim=1, keepdim=True)
+    return (centred / torch.where(spread > noise, spread, 1.0)).to(rows.dtype)

@@ -18,6 +18,7 @@ from equalbits.functional.optimal_transport import (
     positive_count,
     transport_symbols,
 )
+from equalbits.functional.precise import at_least_float32
 from equalbits.functional.transport_ops import transport_masked
 
 
@@ -144,7 +145,9 @@ def mpt_values(latents: Tensor, mask: Tensor) -> Tensor:
     tensor([[ 1., -1.,  0.]])
     """
     kept = mask.to(latents.dtype)
-    scale = (latents.detach().abs() * kept).sum() / kept.sum().clamp(min=1)
+    # float16 ends at 65504: neither the sum nor the count of a layer need fit into it
+    total = (latents.detach().abs() * kept).sum(dtype=at_least_float32(latents.dtype))
+    scale = (total / mask.sum().clamp(min=1)).to(latents.dtype)
     return scale * sign_symbols(latents) * kept
 
 

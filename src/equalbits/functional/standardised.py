@@ -8,6 +8,7 @@ from torch import Tensor
 from equalbits.functional.binarize import sign_symbols
 from equalbits.functional.estimators import decaying, straight_through, weighted
 from equalbits.functional.optimal_transport import as_filters
+from equalbits.functional.precise import at_least_float32
 
 
 def centred_symbols(latents: Tensor) -> Tensor:
@@ -29,12 +30,12 @@ def adabin(latents: Tensor, sharpness: Tensor) -> Tensor:
     >>> adabin(torch.tensor([[1.0, 3.0, 1.0, 3.0]]), torch.tensor(1.0))
     tensor([[1., 3., 1., 3.]])
     """
-    rows = as_filters(latents)
+    rows = as_filters(latents).to(at_least_float32(latents.dtype))  # float16 cannot hold small squares
     middle = rows.mean(dim=1, keepdim=True)
     distance = (rows - middle).square().mean(dim=1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny).sqrt()
     balanced = (rows - middle) / distance
     symbols = centred_symbols(rows)
-    return (distance * decaying(balanced, symbols, sharpness) + middle).view(latents.shape)
+    return (distance * decaying(balanced, symbols, sharpness) + middle).to(latents.dtype).view(latents.shape)
 
 
 def recu(latents: Tensor, tau: Tensor) -> Tensor:
