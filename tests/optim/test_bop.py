@@ -216,6 +216,18 @@ def test_what_is_not_bits_is_refused():
         bop_parameters(nn.Linear(3, 2))
 
 
+def test_bits_that_two_layers_share_are_handed_out_once():
+    net = nn.Sequential(*(BinaryLinear(8, 8, weight_quantizer=Bits(p_pos=0.5)) for _ in "ab"))
+    net[1].weight = net[0].weight
+    bits, reals = bop_parameters(net)
+    assert [len(group["params"]) for group in bits] == [1]
+    assert len(reals) == 2
+    optimizer = BalancedBop(bits)
+    net(torch.randn(3, 8)).sum().backward()
+    optimizer.step()
+    assert (net[0].weight > 0).sum(dim=1).tolist() == [4] * 8
+
+
 def test_bits_take_the_place_of_latents():
     layer = BinaryConv2d(3, 8, 3, weight_quantizer=Bits(p_pos=0.5))
     assert layer.weight.detach().abs().eq(1).all()

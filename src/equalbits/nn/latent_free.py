@@ -74,18 +74,18 @@ def bop_parameters(model: nn.Module) -> BopParameters:
     >>> [len(reals), *(len(group["params"]) for group in bits)]
     [3, 1]
     """
-    groups: dict[int, list[nn.Parameter]] = {}
+    groups: dict[int, dict[nn.Parameter, None]] = {}  # in order, and each once, should several layers share it
     for layer in model.modules():
         if isinstance(layer, BinaryLayer) and isinstance(layer.weight_quantizer, Bits):
             weight = layer.weight
             with torch.no_grad():
                 weight.copy_(layer.from_filters(layer.weight_quantizer.start(layer.to_filters(weight))))
             transposed = layer.groups if isinstance(layer, BinaryConvTranspose2d) else 0
-            groups.setdefault(transposed, []).append(weight)  # type: ignore[arg-type]
+            groups.setdefault(transposed, {})[weight] = None  # type: ignore[index]
     if not groups:
         raise ValueError(
             "the model has no bits to optimize: binarize it with Bits(), in a recipe model.weight_quantizer=bits"
         )
     held = {weight for weights in groups.values() for weight in weights}
-    bits = [{"params": weights, "transposed_groups": transposed} for transposed, weights in groups.items()]
+    bits = [{"params": list(weights), "transposed_groups": transposed} for transposed, weights in groups.items()]
     return BopParameters(bits, [parameter for parameter in model.parameters() if parameter not in held])
