@@ -12,7 +12,9 @@ from equalbits.nn import (
     AdaBinActivation,
     BiHalfActivation,
     BinaryConnect,
+    BinaryConv1d,
     BinaryConv2d,
+    BinaryConvTranspose2d,
     GatedScale,
     LearnedScale,
     Maxout,
@@ -83,6 +85,18 @@ def test_bihalf_inputs_are_balanced_in_training_and_take_their_sign_in_eval():
     assert (module(inputs) == 1).sum(dim=(0, 2, 3)).tolist() == [32] * 3
     assert torch.equal(module.eval()(inputs - 2), torch.where(inputs >= 2, 1.0, -1.0))
     assert repr(module) == "BiHalfActivation(0.25, pull=6.0)"
+
+
+@pytest.mark.parametrize("name", list_input_quantizers())
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(BinaryConv1d, (3, 9)), (BinaryConv2d, (3, 4, 5)), (BinaryConvTranspose2d, (3, 4, 5))],
+)
+def test_one_example_without_a_batch_is_quantized_as_a_batch_of_one(name, make, shape):
+    layer, inputs = make(3, 2, 1, input_quantizer=input_quantizer_by_name(name)), torch.randn(shape) + 0.5
+    for training in (True, False):
+        layer.train(training)
+        assert torch.equal(layer.quantize_input(inputs), layer.quantize_input(inputs[None])[0])
 
 
 @pytest.mark.parametrize(("progress", "t"), [(0.0, 1.0), (0.5, 1.0), (5 / 6, 10**0.5), (1.0, 10.0)])  # from 0.01 to 10

@@ -138,9 +138,9 @@ class BiHalfActivation(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """±1 for each input; the channel is the second axis, or the one that the layer said."""
         if self.training:
-            channel_second = inputs.movedim(self.axis, 1) if inputs.dim() > 2 else inputs
+            channel_second = inputs.movedim(self.axis, 1) if inputs.dim() > 1 else inputs
             found = activations.bihalf_inputs(channel_second, p_pos=self.p_pos, pull=self.pull)
-            return found.movedim(1, self.axis) if inputs.dim() > 2 else found
+            return found.movedim(1, self.axis)
         return F.straight_through(inputs, F.sign_symbols(inputs))
 
     def extra_repr(self) -> str:

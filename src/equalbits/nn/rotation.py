@@ -103,13 +103,19 @@ class RBNNActivation(SignActivation):
     tensor([[-1., -1.,  1.,  1.]])
     """
 
+    axis: int = -1
+
     def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
         super().__init__("decaying", t_min=t_min, t_max=t_max)
+
+    def fit_inputs_(self, channels: int, axis: int) -> None:
+        """Note where a layer's channels lie: an input that begins with them is one sample without a batch."""
+        self.axis = axis
 
     def forward(self, inputs: Tensor) -> Tensor:
         """±1 for each input; the sample is the first axis."""
         precise = at_least_float32(inputs.dtype)  # a mean rounded to half precision moves signs
-        rows = turn.standardised(inputs.to(precise))
+        rows = turn.standardised((inputs[None] if inputs.dim() == -self.axis else inputs).to(precise))
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
         symbols = F.sign_symbols(rows).to(inputs.dtype)
         return F.weighted(rows, symbols, turn.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)
