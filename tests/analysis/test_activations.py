@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from equalbits.analysis import activation_bits
-from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, SignActivation
+from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLayer, BinaryLinear, SignActivation
 
 
 def test_counts_are_per_channel_over_positions_and_batches():
@@ -36,6 +36,31 @@ def test_the_channel_is_found_in_every_kind_of_layer(layer, shape):
     found = activation_bits(nn.Sequential(layer), [inputs])["0"]
     assert found.share.tolist() == [0, 1, 0]
     assert found.entropy.tolist() == [0, 0, 0]
+
+
+class ChannelsLast(BinaryLayer):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 3))
+        self.make_binary_(None, None)
+
+    def input_channels(self):
+        return 3, -1
+
+    def forward(self, inputs):
+        return inputs @ self.binary_weight().T
+
+
+class Silent(ChannelsLast):
+    def input_channels(self):
+        return None
+
+
+def test_a_layer_of_ones_own_says_where_its_channels_are_or_has_them_second():
+    inputs = torch.tensor([[1.0, -1.0, -1.0], [1.0, 1.0, -1.0]])
+    for layer in (ChannelsLast(), Silent()):
+        assert activation_bits(nn.Sequential(layer), [inputs])["0"].share.tolist() == [1, 0.5, 0]
+    assert activation_bits(nn.Sequential(ChannelsLast()), [inputs[:, None]])["0"].share.tolist() == [1, 0.5, 0]
 
 
 class Shifted(nn.Module):

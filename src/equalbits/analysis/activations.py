@@ -47,7 +47,8 @@ def activation_bits(model: nn.Module, batches: Iterable[Tensor | tuple[Tensor, .
 
     def onlooker(name: str, layer: nn.Module, given: Tensor | None, output: Any) -> None:
         assert isinstance(layer, BinaryLayer) and given is not None
-        bits = (layer.quantize_input(given) >= 0).movedim(_channel_axis(layer), 0).flatten(1)  # (channel, input)
+        _, axis = layer.input_channels() or (None, 1)  # counted from the last, so that an input without a batch will do
+        bits = (layer.quantize_input(given) >= 0).movedim(axis, 0).flatten(1)  # (channel, input)
         positive[name] = bits.sum(dim=1) + positive.get(name, 0)
         total[name] += bits.shape[1]
 
@@ -58,8 +59,3 @@ def activation_bits(model: nn.Module, batches: Iterable[Tensor | tuple[Tensor, .
     if not positive:
         raise ValueError("no input reached a binary layer: batches is empty, or the model calls none of its layers")
     return {name: ActivationBits(counts.cpu(), total[name]) for name, counts in positive.items()}
-
-
-def _channel_axis(layer: nn.Module) -> int:
-    """The axis of the input's channels, counted from the end, so that an input without a batch will do."""
-    return -1 if isinstance(layer, nn.Linear) else -1 - len(layer.kernel_size)  # type: ignore[arg-type]
