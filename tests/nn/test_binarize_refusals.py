@@ -4,10 +4,11 @@ import warnings
 from itertools import pairwise
 
 import pytest
+import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from equalbits.nn import BiHalf, BinaryLayer, BinaryLinear, SignActivation, all_layers, binarize_
+from equalbits.nn import BiHalf, BinaryLayer, BinaryLinear, Bits, SignActivation, all_layers, binarize_
 
 
 def mlp(*widths: int) -> nn.Sequential:
@@ -61,6 +62,15 @@ def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
     with pytest.raises(ValueError, match="seven filters"):
         binarize_(model, Picky(), where=all_layers)
     assert not any(isinstance(module, BinaryLayer) for module in model.modules())
+
+
+def test_weights_that_became_bits_are_real_again_when_a_later_layer_is_refused():
+    model = mlp(4, 6, 7, 2)
+    nn.init.constant_(model[1].weight, float("nan"))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with pytest.raises(ValueError, match="only finite weights can be ranked"):
+        binarize_(model, Bits(p_pos=0.5), where=all_layers)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True) if not b.isnan().any())
 
 
 @pytest.mark.parametrize(

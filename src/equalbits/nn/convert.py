@@ -72,7 +72,7 @@ def binarize_(
         raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
     for candidate in chosen:
         _refuse_unready(candidate)
-    _put(model, {c.layer: binary_twin(c.layer, weight_quantizer, input_quantizer) for c in chosen})
+    _put(model, _twins(chosen, weight_quantizer, input_quantizer))
     return Conversion(tuple(c.name for c in chosen), (*reasons, *unsuited), already)
 
 
@@ -159,6 +159,20 @@ def _refuse_unready(candidate: Candidate) -> None:
         f"layer {candidate.name!r} computes its weight from other parameters: make that permanent first with "
         f"{way_out}; or leave the layer out with where="
     )
+
+
+def _twins(
+    chosen: list[Candidate], weight_quantizer: WeightQuantizer, input_quantizer: nn.Module | None
+) -> dict[nn.Module, BinaryLayer]:
+    """The twin of each layer; weights that some wrote to, as Bits does, are put back when a later one is refused."""
+    writes = type(weight_quantizer).fit_ is not WeightQuantizer.fit_
+    before = [(c.layer.weight, c.layer.weight.detach().clone()) for c in chosen if writes]  # type: ignore[operator]
+    try:
+        return {c.layer: binary_twin(c.layer, weight_quantizer, input_quantizer) for c in chosen}
+    except Exception:
+        for weight, values in before:
+            weight.detach().copy_(values)  # type: ignore[operator]
+        raise
 
 
 def _put(model: nn.Module, twins: dict[nn.Module, BinaryLayer]) -> None:
