@@ -14,7 +14,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from equalbits import functional as F
 from equalbits.analysis import EntropyWatcher, FlipWatcher, activation_bits, audit, summarize
 from equalbits.analysis.record import Record
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, Sign, list_quantizers, quantizer_by_name
+from equalbits.nn import (
+    BiHalf,
+    BinaryConnect,
+    BinaryConv2d,
+    BinaryLinear,
+    PrunedSign,
+    Sign,
+    list_quantizers,
+    quantizer_by_name,
+    set_global_masks_,
+)
 
 
 def small_net(quantizer: nn.Module) -> nn.Sequential:
@@ -139,15 +149,29 @@ def test_a_short_record_of_entropy_keeps_the_last_look_of_each_row():
         assert value == full.network[full.steps.index(step)]
 
 
+@pytest.mark.parametrize("quantizer", [BiHalf(), BinaryConnect(stochastic=True)], ids=str)
 @pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
-def test_watching_changes_neither_training_nor_the_model(make):
-    alone, watched = small_net(BiHalf()), small_net(BiHalf())
+def test_watching_changes_neither_training_nor_the_model(make, quantizer):
+    alone, watched = small_net(quantizer), small_net(quantizer)
     torch.manual_seed(3)
     train(alone, [])
     torch.manual_seed(3)
     train(watched, [watcher := make()])
     assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), watched.parameters(), strict=True))
     json.dumps(watcher.as_dict(), allow_nan=False)
+
+
+def test_the_entropy_of_a_layer_with_nothing_left_goes_to_json_as_none():
+    model = nn.Sequential(*(BinaryLinear(8, 8, weight_quantizer=PrunedSign(0.5, scope="global")) for _ in "ab"))
+    torch.nn.init.constant_(model[0].weight, 1e-6)
+    set_global_masks_(model)
+    watcher = EntropyWatcher()
+    watcher(model, 0)
+    read = json.loads(json.dumps(watcher.as_dict(), allow_nan=False))
+    assert read["layers"]["0"] == [None]
+    assert read["network"] == watcher.network == watcher.layers["1"]
+    read = json.loads(json.dumps(summarize(model, (1, 8)).as_dict(), allow_nan=False))
+    assert read["layers"][0]["entropy"] is None
 
 
 @pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])

@@ -1,5 +1,6 @@
 """``EntropyWatcher``: the entropy of each layer's filters, step by step."""
 
+import math
 from typing import Any
 
 import torch
@@ -63,8 +64,13 @@ class EntropyWatcher:
         return self._columns()[-1] if self._names else []
 
     def as_dict(self) -> dict[str, Any]:
-        """All values, for JSON."""
-        return {"steps": self.steps, "layers": self.layers, "network": self.network}
+        """All values, for JSON; None where no symbol is left."""
+        layers = {name: _with_none(values) for name, values in self.layers.items()}
+        return {"steps": self.steps, "layers": layers, "network": _with_none(self.network)}
 
     def _columns(self) -> list[list[float]]:
         return [column.tolist() for column in self._record.table().T]
+
+
+def _with_none(values: list[float]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]

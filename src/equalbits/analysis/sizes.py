@@ -1,5 +1,6 @@
 """What each layer of a model holds: 1-bit symbols, real numbers, and the bytes of both in a packed file."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from equalbits.nn import ABCNet, BinaryLayer, RSign
 
 @dataclass(frozen=True)
 class Size:
-    """What one layer holds. ``bits`` and ``entropy`` (the mean over filters) are None in a real layer."""
+    """What one layer holds. ``bits`` and ``entropy`` (the mean over filters) are None where there are no symbols."""
 
     symbols: int
     bits: int | None
@@ -64,7 +65,9 @@ def size_of(layer: nn.Module, seen: set[object]) -> Size:
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
     packed += 4 * (real + scales + stored_inputs)
     # The same layer in float32 would have neither scales nor what quantizes its input.
-    return Size(new, bits, real + scales + inputs, packed, 4 * (new + real), float(filter_entropy(symbols).nanmean()))
+    entropy = float(filter_entropy(symbols).nanmean())
+    known = None if math.isnan(entropy) else entropy
+    return Size(new, bits, real + scales + inputs, packed, 4 * (new + real), known)
 
 
 def takes_in(layer: nn.Module, norm: nn.Module) -> bool:

@@ -1,6 +1,5 @@
 """``summarize``: what each layer of a model is, weighs and costs, binary and real side by side."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -169,7 +168,7 @@ def _row(layer: LayerSummary) -> tuple[str, ...]:
     values, size = layer.as_dict(), layer.size
     output = "never called" if not layer.calls else "–" if layer.output is None else str(layer.output)
     figures = (_figure(values[column]) for column in _COLUMNS)
-    entropy = "–" if size.entropy is None or math.isnan(size.entropy) else f"{size.entropy:.4f}"
+    entropy = "–" if size.entropy is None else f"{size.entropy:.4f}"
     return (
         layer.name or "(model)",
         layer.kind,

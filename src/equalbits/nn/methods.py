@@ -32,12 +32,17 @@ class BinaryConnect(WeightQuantizer):
         self.stochastic = stochastic
 
     def symbols(self, latents: Tensor) -> Tensor:
-        """The sign of each latent, or a draw."""
-        return scaled.stochastic_symbols(latents) if self.stochastic and self.training else F.sign_symbols(latents)
+        """The sign of each latent. A draw belongs to the pass that makes it: who looks on should not draw another."""
+        return F.sign_symbols(latents)
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """The symbols; backward the gradient where ``|w| ≤ 1``."""
         return scaled.bounded(latents, symbols)
+
+    def forward(self, latents: Tensor, symbols: Tensor | None = None) -> Tensor:
+        """Quantize, by a draw where asked."""
+        drawn = self.stochastic and self.training
+        return super().forward(latents, scaled.stochastic_symbols(latents) if drawn else symbols)
 
     def after_step_(self, latents: Tensor) -> None:
         """Clip to ±1: further out no gradient would bring a latent back."""
