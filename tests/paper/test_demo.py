@@ -10,12 +10,13 @@ from equalbits.paper.demo_measure import METHODS, demo_recipe
 from equalbits.paper.demo_pack import pack_run
 from equalbits.paper.demo_report import table, verdict
 
+SMALL = {"data.limit": 256, "data.batch_size": 32, "model.options.width": 0.1, "epochs": 1}
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
-    small = {"data.limit": 256, "data.batch_size": 32, "model.options.width": 0.1, "epochs": 1}
-    return out, run_demo(out, recipe=demo_recipe().with_settings(small))
+    return out, run_demo(out, recipe=demo_recipe().with_settings(SMALL))
 
 
 def test_bihalf_is_exact_in_every_filter_and_flips_evenly(finished):
@@ -70,10 +71,15 @@ def test_a_second_call_draws_without_training(finished):
     out, measured = finished
     before = {path: path.stat().st_mtime_ns for path in out.glob("*/measured.json")}
     (out / "demo.png").unlink()
-    again = run_demo(out, recipe=demo_recipe())
+    again = run_demo(out, recipe=demo_recipe().with_settings(SMALL))
     assert again == measured
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/measured.json")} == before
     assert (out / "demo.png").exists()
+
+
+def test_other_epochs_are_not_answered_with_what_was_measured_before(finished):
+    with pytest.raises(ValueError, match=r"sign holds a run with epochs=1, this one has epochs=2: .*another --out"):
+        run_demo(finished[0], recipe=demo_recipe().with_settings({**SMALL, "epochs": 2}))
 
 
 def test_a_method_cut_off_before_it_was_measured_starts_anew(finished, tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 from equalbits.analysis import EntropyWatcher, FlipWatcher, audit
 from equalbits.functional import attainable_entropy, positive_count
 from equalbits.recipes import Recipe, get_recipe, run_recipe
+from equalbits.recipes.folder import check_same, recipe_in
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import BEST, LAST, write_atomically
 
@@ -63,6 +64,7 @@ def measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter]
     """Train one method into ``out``, or read what an earlier call measured there."""
     stored = out / "measured.json"
     if stored.exists():
+        check_same(out, recipe_in(out / "run.json"), recipe)  # else other epochs would be answered with the old numbers
         return Measured(**json.loads(stored.read_text()))
     for name in (LAST, BEST):  # a run cut off has lost its watchers' counts: begin it anew
         (out / name).unlink(missing_ok=True)
