@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from torch import nn
 
 from equalbits.training import (
     CheckpointError,
@@ -12,6 +13,8 @@ from equalbits.training import (
     InterruptedTraining,
     NonFiniteError,
     StackError,
+    load_checkpoint,
+    save_checkpoint,
     train,
     train_stack,
 )
@@ -92,6 +95,25 @@ def test_a_stack_whose_nets_all_diverge_ends_at_once(make_net, make_loader, make
         train_stack([make_net(), make_net(1)], [make_loader()] * 2, make_config(lr=1e30, epochs=10**6), seeds=[0, 1])
 
 
+class NanOnce(nn.Module):
+    """Says NaN in one step only."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.linear, self.step, self.taken = nn.Linear(64, 4), step, 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.taken += self.training
+        return self.linear(images.flatten(1)) * (float("nan") if self.training and self.taken == self.step else 1.0)
+
+
+def test_a_net_that_diverges_is_left_out_from_that_step_on_and_the_step_is_named(make_net, make_loader, make_config):
+    nets = [NanOnce(2), make_net()]
+    with pytest.raises(StackError, match="number 0: the loss is nan at step 2;"):
+        train_stack(nets, [make_loader()] * 2, make_config(), seeds=[0, 1])
+    assert nets[0].taken == 3  # and one more look for the layer
+
+
 def make_stack(make_net, make_loader, make_config) -> tuple:
     configs = [make_config(checkpoint_seconds=0), make_config(lr=1e30, checkpoint_seconds=0)]
     configs.append(make_config(lr=0.01, checkpoint_seconds=0))
@@ -129,6 +151,21 @@ def test_a_stack_that_is_stopped_anywhere_goes_on_to_the_same_bits(
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
         found, expected = caught.value.histories[place], straight.value.histories[place]
         assert [(r.train, r.lr) for r in found.epochs] == [(r.train, r.lr) for r in expected.epochs]
+
+
+def test_the_seconds_of_an_epoch_are_those_of_all_its_pieces(tmp_path, make_net, make_loader, make_config) -> None:
+    path, config = tmp_path / "stack.safetensors", make_config(epochs=1, checkpoint_seconds=0)
+
+    def go_on() -> list:
+        loaders = [make_loader(seed=seed) for seed in (0, 1)]
+        return train_stack([make_net(), make_net(1)], loaders, config, seeds=[0, 1], checkpoint=path)
+
+    go_on()
+    tensors, facts = load_checkpoint(path)  # of the last step, before the epoch was scored
+    assert all(0 < net["seconds"] < 5000 for net in facts["stack"].values())
+    earlier = {place: {**net, "seconds": 5000.0} for place, net in facts["stack"].items()}
+    save_checkpoint(path, tensors, {**facts, "stack": earlier})
+    assert all(2500 < history.epochs[0].seconds < 2530 for history in go_on())  # an equal share each
 
 
 def test_the_checkpoint_of_another_stack_is_refused(tmp_path, make_net, make_loader, make_config) -> None:

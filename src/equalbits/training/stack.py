@@ -74,11 +74,11 @@ def train_stack(
         if runs[0].config.in_graph:
             captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
         while going := {place: run for place, run in enumerate(runs) if place not in errors and not run.is_done}:
-            began = time.perf_counter()
             for run in going.values():
                 run.begin_epoch()
             for _ in _steps(going, errors, captured):
                 saver.save_or_stop(errors, stop.signal_number)
+            began = min(run.began for run in going.values())  # before now, where an earlier call began the epoch
             seconds = (time.perf_counter() - began) / len(going)
             for place, run in going.items():
                 try:
@@ -136,6 +136,8 @@ def _steps(
             try:
                 if together is None:
                     run.take(alone[place])
+                    if run.device.type == "cpu":
+                        run.check_finite()
             except NonFiniteError as error:
                 errors[place] = error
         if together is not None:
