@@ -212,6 +212,43 @@ def test_a_forked_child_starts_threads_of_its_own() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_child_forked_in_the_middle_of_a_run_answers_too(threads: int) -> None:
+    """Another thread of the parent has its turn just then, and no thread of the child can end it."""
+    program = (
+        "import os, signal, sys, threading, time, numpy as np\n"
+        "from equalbits.runtime import load_packed\n"
+        "model = load_packed(sys.argv[1], threads=int(sys.argv[2]))\n"
+        "images = np.ones((4, 3, 8, 8), np.float32)\n"
+        "truth, many = model(images), np.ones((100_000, 3, 8, 8), np.float32)\n"
+        "busy = threading.Thread(target=model, args=(many,))\n"
+        "busy.start()\n"
+        "time.sleep(0.05)\n"
+        "assert busy.is_alive()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    signal.alarm(30)\n"
+        "    os._exit(0 if (model(images) == truth).all() else 1)\n"
+        "sys.exit(os.waitpid(child, 0)[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, GOLDEN / "residual.ebits", str(threads)], timeout=120)
+    assert done.returncode == 0
+
+
+def test_thousands_of_values_that_live_long_find_their_places_soon() -> None:
+    """It took minutes, and a file may ask for it."""
+    program = (
+        "from equalbits.runtime import NetworkBuilder, PackedModel\n"
+        "build = NetworkBuilder((1, 2, 2))\n"
+        "values = [build.add('sign', build.add('channel_shuffle', build.image, groups=1)) for _ in range(7000)]\n"
+        "while len(values) > 1:\n"
+        "    values = [build.add('concat', *values[i : i + 64]) for i in range(0, len(values), 64)]\n"
+        "PackedModel(build.finish(), engine='native')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_table_of_steps_makes_the_engine_read_or_write_outside(

@@ -196,7 +196,7 @@ void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block
 /* memory.c */
 void *eb_aligned(size_t bytes); /* zeroed, at a multiple of 64 */
 void eb_aligned_free(void *pointer);
-void eb_place_values(eb_plan *plan);
+int eb_place_values(eb_plan *plan);
 
 /* prepare.c, winograd.c, steps.c: the input made ready; then the part [from, to) of the units of work. */
 void eb_step_prepare(const eb_context *context, const eb_step *step);

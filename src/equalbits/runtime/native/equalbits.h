@@ -1,7 +1,7 @@
 /* The native engine's face: a plan is made once from plain arrays, then run on images. Pointers in, pointers out.
  *
  * A plan is a table of values, a table of steps and a list of tensors. Each step is a row of EB_FIELDS numbers, named
- * below; runtime/plan.py fills them. Everything is checked when the plan is made, so running it needs no checks. */
+ * below; runtime/lower.py fills them. Everything is checked when the plan is made, so running it needs no checks. */
 #ifndef EQUALBITS_H
 #define EQUALBITS_H
 
@@ -78,6 +78,11 @@ const char *const *eb_instruction_sets(void);
 /* A plan, or NULL with a line of reason. The tensors are copied; nothing of the recipe is kept. */
 eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char error[EB_ERROR_BYTES]);
 void eb_plan_free(eb_plan *plan);
+
+/* For a forked child: its parent may have been in the middle of a run, and the threads are not there. What runs use is let
+ * be, and made anew. */
+int eb_process(void); /* a number that a child has another of */
+void eb_plan_forget_runs(eb_plan *plan);
 
 /* Run a batch. Images are float, or bytes with a table of what each byte of each channel becomes (256 per channel).
  * One plan runs one batch at a time. Returns 0, or -1 when there is no memory. */

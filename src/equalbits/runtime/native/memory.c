@@ -44,20 +44,32 @@ static void share_places(eb_plan *plan) {
     }
 }
 
-/* Give each value a place in the arena that no value alive at the same time has: the lowest that fits. */
-void eb_place_values(eb_plan *plan) {
+/* The lowest place that no value alive at the same time has. Those that have one are listed by where they start: a clash
+ * moves the value behind the other, and what lies before that is never asked again. */
+static void place_value(const eb_plan *plan, eb_value *value, const int64_t *placed, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const eb_value *other = plan->values + placed[i];
+        const int64_t end = other->offset + other->bytes;
+        if (other->offset >= value->offset + value->bytes) return;
+        if (end > value->offset && value->born <= other->dies && other->born <= value->dies) value->offset = end;
+    }
+}
+
+/* Give each value a place in the arena. Returns 0 where there is no memory. */
+int eb_place_values(eb_plan *plan) {
+    int64_t *placed = malloc((size_t)plan->value_count * sizeof *placed), count = 0;
+    if (!placed) return 0;
     share_places(plan);
     for (int64_t i = 1; i < plan->value_count; i++) {
         eb_value *value = plan->values + i;
-        for (int64_t j = 1; value->shares == i && j < i; j++) { /* on a clash move behind the other, and look again */
-            const eb_value *other = plan->values + j;
-            int alive = other->shares == j && value->born <= other->dies && other->born <= value->dies;
-            if (alive && value->offset < other->offset + other->bytes && other->offset < value->offset + value->bytes) {
-                value->offset = other->offset + other->bytes;
-                j = 0;
-            }
-        }
-        if (value->shares != i) value->offset = plan->values[value->shares].offset;
+        if (value->shares == i) {
+            place_value(plan, value, placed, count);
+            int64_t at = count++;
+            for (; at && plan->values[placed[at - 1]].offset > value->offset; at--) placed[at] = placed[at - 1];
+            placed[at] = i;
+        } else value->offset = plan->values[value->shares].offset;
         if (value->offset + value->bytes > plan->arena_bytes) plan->arena_bytes = value->offset + value->bytes;
     }
+    free(placed);
+    return 1;
 }

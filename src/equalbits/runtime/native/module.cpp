@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -21,7 +22,10 @@ using Answers = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 struct Plan {
     eb_plan *plan = nullptr;
     size_t image_numbers = 0, answer_numbers = 0, channels = 0, step_count = 0;
-    std::mutex in_use;  // a plan has one set of buffers, so callers take turns
+    // A plan has one set of buffers, so callers take turns. In a forked child nobody is left to end a turn that another
+    // thread of its parent had: it starts afresh.
+    std::unique_ptr<std::mutex> in_use = std::make_unique<std::mutex>();
+    int process = eb_process();
 
     Plan(Table values, Table steps, const std::vector<Bytes> &arrays, int64_t answer, const std::string &instruction_set) {
         if (values.shape(1) != EB_VALUE_FIELDS || steps.shape(1) != EB_FIELDS || values.shape(0) < 2)
@@ -43,7 +47,21 @@ struct Plan {
         step_count = steps.shape(0);
     }
     Plan(const Plan &) = delete;
-    ~Plan() { eb_plan_free(plan); }
+    ~Plan() {
+        mutex_here();
+        eb_plan_free(plan);
+    }
+
+    // To be called with the interpreter held, which only one thread of a child has.
+    std::mutex &mutex_here() {
+        if (process != eb_process()) {
+            process = eb_process();
+            (void)in_use.release();
+            in_use = std::make_unique<std::mutex>();
+            eb_plan_forget_runs(plan);
+        }
+        return *in_use;
+    }
 
     int64_t batch_of(size_t images, const Answers &answers, int threads) const {
         size_t batch = images / image_numbers;
@@ -54,24 +72,27 @@ struct Plan {
 
     void run(Reals images, Answers answers, int threads) {
         int64_t batch = batch_of(images.size(), answers, threads);
+        std::mutex &mutex = mutex_here();
         nb::gil_scoped_release release;
-        std::lock_guard<std::mutex> turn(in_use);
+        std::lock_guard<std::mutex> turn(mutex);
         if (eb_plan_run(plan, images.data(), answers.data(), batch, threads)) throw std::bad_alloc();
     }
 
     void run_bytes(Bytes images, Reals table, Answers answers, int threads) {
         int64_t batch = batch_of(images.size(), answers, threads);
         if (table.size() != channels * 256) throw std::invalid_argument("the byte table needs 256 numbers per channel");
+        std::mutex &mutex = mutex_here();
         nb::gil_scoped_release release;
-        std::lock_guard<std::mutex> turn(in_use);
+        std::lock_guard<std::mutex> turn(mutex);
         if (eb_plan_run_bytes(plan, images.data(), table.data(), answers.data(), batch, threads)) throw std::bad_alloc();
     }
 
     std::vector<double> time(Reals image) {
         if (image.size() != image_numbers) throw std::invalid_argument("one image is timed at a time");
         std::vector<double> taken(step_count);
+        std::mutex &mutex = mutex_here();
         nb::gil_scoped_release release;
-        std::lock_guard<std::mutex> turn(in_use);
+        std::lock_guard<std::mutex> turn(mutex);
         if (eb_plan_time(plan, image.data(), taken.data())) throw std::bad_alloc();
         return taken;
     }

@@ -219,12 +219,17 @@ eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char 
         if (good) add_up_memory(plan, plan->steps + i);
     }
     plan->answer = recipe->answer;
-    if (!good || !touch(plan, recipe->answer, recipe->step_count, EB_REAL, 0, error)) {
-        eb_plan_free(plan);
-        return NULL;
-    }
-    eb_place_values(plan);
-    return plan;
+    good = good && touch(plan, recipe->answer, recipe->step_count, EB_REAL, 0, error);
+    if (good && !eb_place_values(plan)) good = eb_fail(error, "there is no memory");
+    if (good) return plan;
+    eb_plan_free(plan);
+    return NULL;
+}
+
+void eb_plan_forget_runs(eb_plan *plan) {
+    plan->pool = NULL;
+    plan->arenas = NULL;
+    plan->arena_count = plan->threads_per_arena = 0;
 }
 
 void eb_plan_free(eb_plan *plan) {

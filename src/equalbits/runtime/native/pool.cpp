@@ -26,6 +26,8 @@ struct eb_pool {
     bool stop = false;
 };
 
+extern "C" int eb_process(void) { return (int)getpid(); }
+
 static void serve(eb_pool *pool, int part) {
     for (unsigned seen = 0;;) {
         std::unique_lock<std::mutex> lock(pool->mutex);
@@ -42,7 +44,7 @@ static void serve(eb_pool *pool, int part) {
 extern "C" eb_pool *eb_pool_new(int threads) {
     try {
         eb_pool *pool = new eb_pool;
-        pool->owner = getpid();
+        pool->owner = eb_process();
         try {
             for (int part = 1; part < threads; part++) pool->workers.emplace_back(serve, pool, part);
             pool->threads = threads;
@@ -57,7 +59,7 @@ extern "C" eb_pool *eb_pool_new(int threads) {
 }
 
 // 0 in a forked child, where the threads do not exist: the caller then makes a pool of its own.
-extern "C" int eb_pool_threads(const eb_pool *pool) { return pool->owner == getpid() ? pool->threads : 0; }
+extern "C" int eb_pool_threads(const eb_pool *pool) { return pool->owner == eb_process() ? pool->threads : 0; }
 
 extern "C" void eb_pool_run(eb_pool *pool, void (*work)(void *, int), void *argument) {
     {
@@ -75,7 +77,7 @@ extern "C" void eb_pool_run(eb_pool *pool, void (*work)(void *, int), void *argu
 
 extern "C" void eb_pool_free(eb_pool *pool) {
     if (!pool) return;
-    if (pool->owner != getpid()) return;  // a child cannot join its parent's threads; it lets them be
+    if (pool->owner != eb_process()) return;  // a child cannot join its parent's threads; it lets them be
     {
         std::lock_guard<std::mutex> lock(pool->mutex);
         pool->stop = true;
