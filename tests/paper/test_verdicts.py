@@ -78,6 +78,17 @@ def test_figure_4_decides_by_two_seeds_and_not_by_one():
     assert fig4_repetitions.claims(repeated([0.5, 0.51], [0.4, 0.41]))[-1].agrees is True
 
 
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+def test_figure_4_seldom_tells_methods_apart_that_are_alike(seeds):
+    draw, times = random.Random(0), 600
+
+    def losses():
+        return [draw.gauss(1, 0.05) for _ in range(seeds)]
+
+    rows = [fig4_repetitions.claims(repeated(losses(), losses()))[0] for _ in range(times)]
+    assert sum(row.agrees is not None for row in rows) / times < 0.07
+
+
 def pruned(cases):
     rules = {rule: [case(80, 80.2) for _ in cases] for rule in fig8_pruning.RULES}
     rules["pruned-bihalf-score"] = [*cases.values()]

@@ -13,7 +13,7 @@ from equalbits.training.checkpoint import write_atomically
 _WORDS = {True: "yes", False: "no", None: "not decided"}
 ONE_SEED = "one seed each decides nothing"
 SOME_LOST = "runs that are left over decide nothing"
-# Student's t, two-sided 95 %, by degrees of freedom; the last stands for more.
+# Student's t, two-sided 95 %, by degrees of freedom.
 _STUDENT = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 #: Points between two means of five seeds that chance explains: two standard errors where each has a ± of 0.25.
@@ -37,8 +37,17 @@ class Claim:
 
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
-        gap = "–" if self.difference is None else f"{self.difference:+.2f}".replace("-", "−")
+        gap = "–" if self.difference is None else signed(self.difference)
         return (self.claim, self.paper, self.ours, gap, _WORDS[self.agrees], self.within, str(self.n))
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A number with its sign; what rounds to 0 is not below it.
+
+    >>> signed(-1.5), signed(0.25), signed(-0.001)
+    ('−1.50', '+0.25', '+0.00')
+    """
+    return f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
 
 HEADER = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
@@ -127,7 +136,7 @@ def above(claim: str, better: Mapping[str, Any], worse: Mapping[str, Any], *, pa
     return Claim(
         claim=claim,
         paper=paper,
-        ours=f"{gap:+.2f} points ({shown})",
+        ours=f"{signed(gap)} points ({shown})",
         agrees=None if any(gone) else decided(gap > 0, by_more=abs(gap) > margin, n=n),
         within=SOME_LOST if any(gone) else chance_in_words(margin, n),
         n=n,
@@ -156,7 +165,16 @@ def chance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     seeds = math.sqrt(squared_error(first) + squared_error(second))
     images: int = min(run["last"]["test"]["total"] for case in (one, other) for run in case["runs"] if run["last"])
     gap = abs(statistics.fmean(first) - statistics.fmean(second)) / 100
-    return max(_STUDENT[min(freedom, len(_STUDENT) - 1)] * seeds, 200 * math.sqrt(gap * (1 - gap) / images))
+    return max(student(freedom) * seeds, 200 * math.sqrt(gap * (1 - gap) / images))
+
+
+def student(freedom: int) -> float:
+    """Student's t, two-sided 95 %; beyond ten degrees of freedom by its expansion around the normal's.
+
+    >>> student(2), round(student(20), 2), round(student(198), 2)
+    (4.3, 2.09, 1.97)
+    """
+    return _STUDENT[freedom] if freedom < len(_STUDENT) else 1.96 + 2.372 / freedom + 2.823 / freedom**2
 
 
 def squared_error(values: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from equalbits.paper.claims import signed
 from equalbits.paper.demo_measure import FILTER, METHODS, Measured
 from equalbits.training.checkpoint import write_atomically
 
@@ -48,7 +49,7 @@ def verdict(measured: list[Measured]) -> Iterator[str]:
     best = max(measured, key=lambda each: each.correct)
     gap = half.accuracy - by_method["sign"].accuracy
     yield (
-        f"Best here: {METHODS[best.method]} with {best.accuracy:.2f} %; bi-half against sign: {gap:+.2f} points. "
+        f"Best here: {METHODS[best.method]} with {best.accuracy:.2f} %; bi-half against sign: {signed(gap)} points. "
         f"One seed and {half.total:,} test images: differences below about {_margin(half):.1f} points say nothing."
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 from equalbits.analysis import EntropyWatcher, activation_bits
 from equalbits.analysis.observe import binary_layers
 from equalbits.functional import as_filters, attainable_entropy
-from equalbits.paper.claims import Claim
+from equalbits.paper.claims import Claim, signed
 from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, quick_recipe, watched
@@ -103,7 +103,7 @@ def claims(result: Result) -> list[Claim]:
         gap = means["bihalf"] - means[method]
         rows.append(
             Claim(claim=f"activation entropy of bi-half above that of {METHODS[method]}", paper="yes",
-                  ours=f"{gap:+.4f} bits ({means['bihalf']:.4f} against {means[method]:.4f})",
+                  ours=f"{signed(gap, 4)} bits ({means['bihalf']:.4f} against {means[method]:.4f})",
                   agrees=None if abs(gap) < 0.005 else gap > 0, within="0.005 bits; one seed each", n=1)
         )  # fmt: skip
     return rows

@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import ONE_SEED, SOME_LOST, Claim, squared_error
+from equalbits.paper.claims import ONE_SEED, SOME_LOST, Claim, signed, squared_error, student
 from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
@@ -65,13 +65,13 @@ def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
     if not n:
         return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=SOME_LOST, n=0)
     gap = statistics.fmean(half) - statistics.fmean(sign)
-    margin = 2 * (squared_error(sign) + squared_error(half)) ** 0.5
+    margin = student(len(sign) + len(half) - 2) * (squared_error(sign) + squared_error(half)) ** 0.5
     return Claim(
         claim=claim,
         paper="yes, on average",
-        ours=f"{gap:+.3f}{unit} ({shown}){lost}",
+        ours=f"{signed(gap, 3)}{unit} ({shown}){lost}",
         agrees=None if lost or n < 2 or abs(gap) <= margin else (gap < 0) == less,
-        within=_within(f"two standard errors, {margin:.3f}{unit}", n, lost),
+        within=_within(f"chance (95 %, by the seeds): {margin:.3f}{unit}", n, lost),
         n=n,
     )
 
