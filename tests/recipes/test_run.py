@@ -114,6 +114,51 @@ def test_a_folder_keeps_to_one_run(done: Path, tmp_path: Path, settings: dict, l
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
+def renamed(run: Path, tmp_path: Path, **facts: object) -> Path:
+    """A run that was trained on other images, as its model.json says."""
+    out = copied(run, tmp_path)
+    known = json.loads((out / "model.json").read_text())
+    (out / "model.json").write_text(json.dumps(known | facts))
+    return out
+
+
+OTHERS = [
+    (
+        {"classes": ["cat", "dog", "eel", "fox"]},
+        r"4 classes \(cat, dog, eel, …\), this data has 4 \(class 0, class 1, ",
+    ),
+    ({"classes": ["cat"]}, r"1 classes \(cat\), this data has 4 \("),
+    ({"channels": 3}, "images of 3×8×8, this data has 1×8×8: "),
+]
+
+
+@pytest.mark.parametrize(("facts", "line"), OTHERS)
+def test_a_folder_keeps_to_the_images_it_knows_and_a_refusal_leaves_it_as_it_was(
+    done: Path, tmp_path: Path, facts: dict, line: str
+) -> None:
+    out = renamed(done, tmp_path, **facts)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(CheckpointError, match=f"holds a run on {line}"):
+        run_recipe(own(), out, device="cpu")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.parametrize(("facts", "line"), OTHERS[:1])
+def test_a_model_is_scored_on_no_images_but_those_it_knows(done: Path, tmp_path: Path, facts: dict, line: str) -> None:
+    out = renamed(done, tmp_path, **facts)
+    with pytest.raises(ValueError, match=f"was trained on {line}.* with --data"):
+        evaluate_run(out, device="cpu")
+
+
+def test_a_run_that_cannot_be_gone_on_with_leaves_the_folder_as_it_was(done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path)
+    (out / "last.safetensors").write_bytes(b"broken")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
+        run_recipe(own(about="other words"), out, device="cpu", root=tmp_path)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_what_changes_no_result_may_differ(done: Path, tmp_path: Path) -> None:
     out = copied(done, tmp_path)
     changed = own(checkpoint_seconds=1.0, about="other words", **{"data.test_batch_size": 7, "data.workers": 0})

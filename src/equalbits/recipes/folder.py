@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,18 +46,24 @@ def recipe_in(path: Path, name: str = "recipe") -> Recipe:
         raise CheckpointError(f"{path} does not say what made it ({error}): delete it to measure again") from None
 
 
-def begin(out: Path, recipe: Recipe, images: Images, place: Place, *, root: Path | None = None) -> None:
-    """Write what the run is, and where its data lie if that was said, unless the folder holds a run of another kind."""
+def check_folder(out: Path, recipe: Recipe, images: Images) -> None:
+    """Refuse a folder that holds a run of another kind, of other settings, or of other images."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
     if (out / LAST).exists() and (out / "recipe.toml").exists():
         check_same(out, read_recipe(out / "recipe.toml"), recipe)
+        other = ""
+        with suppress(CheckpointError):  # a model.json that is gone or broken is written anew
+            other = Images.read(out / "model.json").against(images)
+        if other:
+            raise CheckpointError(f"{out} holds a run on {other}: use the same data to go on, or another --out")
     foreign = [name for name in ("model.json", "history.jsonl", BEST) if (out / name).exists()]
     if foreign and not any((out / name).exists() for name in (LAST, "recipe.toml")):
         raise ValueError(f"{out} holds a {foreign[0]} that no run of ours left: give --out another folder")
-    if not place.is_writer:
-        return
-    out.mkdir(parents=True, exist_ok=True)
+
+
+def begin(out: Path, recipe: Recipe, images: Images, *, root: Path | None = None) -> None:
+    """Write what the run is, and where its data lie if that was said."""
     if not (out / LAST).exists():
         (out / "run.json").unlink(missing_ok=True)  # the result of weights that are gone
     write_atomically(out / "recipe.toml", recipe.to_toml().encode())

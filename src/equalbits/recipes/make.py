@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,23 @@ class Images:
             raise CheckpointError(f"{path} is not there: name the folder of a run that train made") from None
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{path} does not say what images the model takes ({error}): train again") from None
+
+    def against(self, other: "Images") -> str:
+        """What a model of these images cannot take of others, as ``2 classes (a, b), this data has 1 (a)``; else empty.
+
+        A label is a number: of other classes, or the same in another order, each would mean something else.
+        """
+        mine, theirs = (f"{len(each.classes)} ({_few(each.classes)})" for each in (self, other))
+        if self.classes != other.classes:
+            return f"{mine.replace(' ', ' classes ', 1)}, this data has {theirs}"
+        if (self.channels, self.size) != (other.channels, other.size):
+            shapes = (f"{each.channels}×{each.size}×{each.size}" for each in (self, other))
+            return "images of {}, this data has {}".format(*shapes)
+        return ""
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def _check_options(config: ModelConfig) -> None:

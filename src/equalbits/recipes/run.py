@@ -11,6 +11,7 @@ from torch import nn
 from equalbits.data import DataError
 from equalbits.recipes.folder import (
     begin,
+    check_folder,
     command_line,
     facts_of,
     finish,
@@ -87,7 +88,15 @@ def run_recipe(
             at_the_end.enter_context(in_use(out, command=command_line()))
             if new:
                 at_the_end.enter_context(forgotten_if_it_fails(out))
-        begin(out, recipe, images, place, root=root)
+        check_folder(out, recipe, images)
+
+        def listeners(known: History) -> Sequence[Reporter]:
+            """Asked once nothing stands against the run any more: one that is refused leaves the folder as it was."""
+            if not place.is_writer:
+                return reporters
+            begin(out, recipe, images, root=root)
+            return [*reporters, *writers(out, known, at_the_end)]
+
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
         history = train(
@@ -96,7 +105,7 @@ def run_recipe(
             recipe.train,
             test=test,
             watchers=watchers,
-            reporters=lambda known: [*reporters, *(writers(out, known, at_the_end) if place.is_writer else ())],
+            reporters=listeners,
             teacher=taught_by,
             out=out,
         )
@@ -108,6 +117,7 @@ def run_recipe(
 
 def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", which: str = "last") -> Score:
     """Score a run's model on every image of its test data, in ``root`` or where they lay when it was trained."""
+    out = Path(out)
     recipe, model = load_run(out, which=which)
     device = pick_device(device)
     config = recipe.train.settled(torch.device(device).type, can_capture=False)
@@ -121,6 +131,9 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
             raise
         gone = f"{known}, where the run's data lay, is not there any more; " if known else ""
         raise DataError(f"{gone}{error}; or give --data") from None
+    other = Images.read(out / "model.json").against(Images.of(test))
+    if other:
+        raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")
     return evaluate(model.to(device), test, precision=config.precision)
 
 
