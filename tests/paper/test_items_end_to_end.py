@@ -5,17 +5,13 @@ import statistics
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from equalbits.data import DataError
-from equalbits.nn import BiHalf, BinaryLinear
 from equalbits.paper import Options, get_item, reproduce
-from equalbits.paper.claims import accuracies
-from equalbits.paper.fig3_hyper import MagnitudeWatcher
+from equalbits.paper.claims import accuracies, signed
 from equalbits.paper.fig4_repetitions import values
 from equalbits.paper.published import TABLE_2, TABLE_3
-from equalbits.paper.runs import swept
 from equalbits.paper.tab2_tuned import pick, tried_with
 from equalbits.recipes import get_recipe
 
@@ -37,7 +33,7 @@ def test_tab2_scores_every_net_method_and_seed_and_trains_nothing_twice(tmp_path
     cases = {case["settings"]["model.weight_quantizer"]: case for case in result["nets"]["conv2"]}
     gap = statistics.fmean(accuracies(cases["bihalf"])) - statistics.fmean(accuracies(cases["sign"]))
     assert claims[0].claim == "Conv2: bi-half above Sign"
-    assert claims[0].ours.startswith(f"{gap:+.2f} points") and claims[0].n == 2
+    assert claims[0].ours.startswith(f"{signed(gap)} points") and claims[0].n == 2
     before = {path: path.stat().st_mtime_ns for path in runs}
     (tmp_path / "result.json").unlink()
     runs[0].unlink()  # as if cut off there: only this one is trained again
@@ -153,41 +149,9 @@ def test_fig4_counts_every_seed_of_both_methods(tmp_path, tiny, drawn):
     drawn(tmp_path, "fig4")
     sign, half = (values(result["methods"][method], "train", "loss") for method in ("sign", "bihalf"))
     assert len(sign) == len(half) == 3
-    assert claims[0].ours.startswith(f"{statistics.fmean(half) - statistics.fmean(sign):+.3f}")
+    assert claims[0].ours.startswith(signed(statistics.fmean(half) - statistics.fmean(sign), 3))
     below = sum(a < b for a, b in zip(sorted(half), sorted(sign), strict=True))
     assert claims[-1].ours == f"{below} of 3"
-
-
-def test_fig3_sees_latents_gradients_and_flips_of_every_epoch(tmp_path, tiny, drawn):
-    options = tiny({**NARROW, "epochs": 2}, grid={"optimizer.weight_decay": [0.0, 0.1]})
-    claims, result = finished("fig3", tmp_path, options)
-    drawn(tmp_path, "fig3")
-    assert len(result["runs"]) == 4
-    for run in result["runs"]:
-        assert len(run["latent"]) == len(run["cut"]) == 3
-        assert len(run["gradient"]) == len(run["flips"]) == 2
-        assert min(run["gradient"]) > 0 and sum(run["flips"]) > 0
-    assert claims[0].agrees  # so strong a decay shrinks the latents
-    ends = {run["weight_decay"]: run["latent"][-1] for run in result["runs"] if run["schedule"] == "cosine"}
-    assert claims[0].ours == f"{ends[0.1]:.4g} against {ends[0.0]:.4g}"
-
-
-def test_fig3_notes_and_draws_around_a_run_that_diverged(tmp_path, tiny, drawn):
-    options = tiny(NARROW, grid={"optimizer.weight_decay": [0.0, 1e30]})
-    claims, result = finished("fig3", tmp_path, options)
-    drawn(tmp_path, "fig3")
-    assert [run["weight_decay"] for run in result["runs"] if "diverged" in run] == [1e30, 1e30]
-    assert (claims[0].ours, claims[0].agrees, claims[0].n) == ("diverged", None, 0)
-    assert (result["trained"]["nets"], result["trained"]["diverged"]) == (4, 2)
-
-
-def test_the_cut_is_the_smallest_latent_that_is_positive():
-    layer = BinaryLinear(5, 1, bias=False, weight_quantizer=BiHalf())
-    layer.weight.data = torch.tensor([[3.0, -1.0, 0.5, 9.0, -4.0]])
-    watcher = MagnitudeWatcher()
-    watcher.look(torch.nn.Sequential(layer), 0)
-    assert layer.symbols().tolist() == [[1, -1, 1, 1, -1]]
-    assert (watcher.cuts, watcher.latents) == ([0.5], [3.5])
 
 
 def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
@@ -226,7 +190,7 @@ def test_tab3_reads_a_tree_of_images(tmp_path, image_tree, drawn):
     assert ours.ours == f"{100 * test['correct_top5'] / 6:.2f} %"
     gap = by_claim["ResNet-18: bi-half above Sign, top-1"]
     sign = result["nets"]["ResNet-18"]["sign"]["runs"][0]["last"]["test"]
-    assert gap.ours.startswith(f"{100 * (test['correct'] - sign['correct']) / 6:+.2f} points")
+    assert gap.ours.startswith(f"{signed(100 * (test['correct'] - sign['correct']) / 6)} points")
 
 
 def test_tab1_proves_the_flip_form_and_the_ranking_one_rule(tmp_path, tiny, drawn):
@@ -247,33 +211,6 @@ def test_an_item_whose_data_is_not_there_says_so_in_one_line(tmp_path, name, dat
     with pytest.raises(DataError) as caught:
         reproduce(name, tmp_path / "out", root=tmp_path, device="cpu")
     assert "\n" not in str(caught.value)
-
-
-def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
-    recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
-    options = tiny({**NARROW, "epochs": 2})
-    vary = {"optimizer.lr": [1e30, 0.1]}
-    told = []
-    found = swept(recipe, tmp_path, Options(**{**vars(options), "tell": told.append}), vary=vary, seeds=[0])
-    assert found[0]["runs"][0]["last"] is None and "diverged" in found[0]["runs"][0]
-    assert len(accuracies(found[1])) == 1
-    assert any("diverged" in line for line in told)
-    assert swept(recipe, tmp_path, options, vary=vary, seeds=[0]) == found
-
-
-def test_a_run_that_diverges_in_a_stack_is_noted_and_the_others_are_not_trained_again(tmp_path, tiny):
-    recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
-    options = tiny({**NARROW, "epochs": 2})
-    vary, told = {"optimizer.lr": [1e30, 0.1]}, []
-    stacked = Options(**{**vars(options), "tell": told.append, "stack": 4})
-    found = swept(recipe, tmp_path / "stack", stacked, vary=vary, seeds=[0, 1])
-    assert [run["last"] for run in found[0]["runs"]] == [None, None] and len(accuracies(found[1])) == 2
-    assert sum("done in" in line for line in told) == 1 and sum("diverged" in line for line in told) == 2
-    alone = swept(recipe, tmp_path / "alone", options, vary=vary, seeds=[0, 1])
-    assert accuracies(alone[1]) == accuracies(found[1])
-    for _ in range(2):
-        (lost,) = swept(recipe, tmp_path / "lost", stacked, vary={"optimizer.lr": [1e30]}, seeds=[0, 1])
-        assert [run["last"] for run in lost["runs"]] == [None, None]
 
 
 @pytest.fixture(scope="module")

@@ -33,8 +33,7 @@ COLOURS = {
     "pruned-bihalf-score": "#29a7c9",
     "mpt": "#d1495b",
 }
-#: For the steps of a grid, from few to many.
-SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
+_SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
 
 
 def name_of(method: str) -> str:
@@ -49,6 +48,15 @@ def name_of(method: str) -> str:
 def colour_of(method: str) -> str:
     """A method's colour, the same in every picture; one without is green."""
     return COLOURS.get(method, COLOURS["bits"])
+
+
+def shades(count: int) -> list[Any]:
+    """A blue for each step of a grid, darker from few to many."""
+    if count <= len(_SHADES):
+        return list(_SHADES[-count:])
+    from matplotlib import colormaps
+
+    return [colormaps["Blues"](0.35 + 0.65 * number / (count - 1)) for number in range(count)]
 
 
 def heading(result: Mapping[str, Any], title: str = "") -> str:

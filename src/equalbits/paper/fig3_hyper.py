@@ -15,7 +15,7 @@ from equalbits.analysis import FlipWatcher
 from equalbits.analysis.observe import binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import GAP, SHADES, UP, heading, legend, new_figure, panel, save
+from equalbits.paper.drawing import GAP, UP, heading, legend, new_figure, panel, save, shades
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, quick_recipe, watched
 from equalbits.recipes import Recipe, get_recipe
@@ -121,17 +121,21 @@ def claims(result: Result) -> list[Claim]:
     """What the text reads off its five panels."""
     low, high = min(result["weight_decays"]), max(result["weight_decays"])
     runs = {(s, d): _run(result, s, d) for s in SCHEDULES for d in (low, high)}
-    rows = [
+    ends = (low, high) if low < high else (low,)  # one weight decay is not held against itself
+    more = [
         _compare("(a) latents smaller with more weight decay, at the end", runs["cosine", high], runs["cosine", low],
                  "latent", -1),
         _compare("(a) cut smaller with more weight decay, at the end", runs["cosine", high], runs["cosine", low],
                  "cut", -1),
-        *(_falls(f"(b) gradients fall under cosine, weight decay {d:g}", runs["cosine", d], "gradient")
-          for d in (low, high)),
         _compare("(c) constant rate: more flips in the last epoch with more weight decay", runs["constant", high],
                  runs["constant", low], "flips", 1),
-        *(_falls(f"(d) cosine: flips fall, weight decay {d:g}", runs["cosine", d], "flips") for d in (low, high)),
-    ]  # fmt: skip
+    ] if low < high else []  # fmt: skip
+    rows = [
+        *more[:2],
+        *(_falls(f"(b) gradients fall under cosine, weight decay {d:g}", runs["cosine", d], "gradient") for d in ends),
+        *more[2:],
+        *(_falls(f"(d) cosine: flips fall, weight decay {d:g}", runs["cosine", d], "flips") for d in ends),
+    ]
     for schedule in SCHEDULES:
         scored = {d: run for d in result["weight_decays"] if (run := _run(result, schedule, d)) is not None}
         if scored:
@@ -198,7 +202,7 @@ def draw(result: Result, out: Path) -> None:
         for place, (key, (x, y, title)) in enumerate(names.items(), start=1)
     }
     decays = result["weight_decays"]
-    for decay, colour in zip(decays, SHADES[-len(decays) :], strict=True):
+    for decay, colour in zip(decays, shades(len(decays)), strict=True):
         for schedule in SCHEDULES:
             run = _run(result, schedule, decay)
             if run is None:

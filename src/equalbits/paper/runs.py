@@ -67,6 +67,8 @@ def swept(
     vary = {name: list(options.grid.get(name, values)) for name, values in vary.items()}
     seeds = list(options.seeds or seeds)
     found, cases = [], cases_of(recipe, vary)
+    for case in cases:
+        check_names(case.recipe)  # a slip in the last is told before the first has trained
     stack = 1 if not may_stack or options.ray else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
     if options.ray:
         _train_on_ray(folder, options, cases, seeds)
@@ -98,8 +100,6 @@ def _train_side_by_side(
     folder: Path, options: Options, cases: Sequence[Case], seeds: Sequence[int], stack: int
 ) -> None:
     """Train what is missing of all cases, so many nets at once; those that diverge are noted."""
-    for case in cases:
-        check_names(case.recipe)
     with in_use(folder):
         for group in side_by_side(_missing(folder, cases, seeds), stack):
             with timed(group, options.tell):

@@ -1,0 +1,62 @@
+"""Figure 3 sees every epoch of every run, draws as many as are asked for, and says each claim once."""
+
+import json
+
+import torch
+
+from equalbits.nn import BiHalf, BinaryLinear
+from equalbits.paper import reproduce
+from equalbits.paper.fig3_hyper import MagnitudeWatcher
+
+NARROW = {"model.options.width": 0.05}
+
+
+def finished(out, options):
+    claims = reproduce("fig3", out, options=options)
+    return claims, json.loads((out / "result.json").read_text())
+
+
+def test_it_sees_latents_gradients_and_flips_of_every_epoch(tmp_path, tiny, drawn):
+    options = tiny({**NARROW, "epochs": 2}, grid={"optimizer.weight_decay": [0.0, 0.1]})
+    claims, result = finished(tmp_path, options)
+    drawn(tmp_path, "fig3")
+    assert len(result["runs"]) == 4
+    for run in result["runs"]:
+        assert len(run["latent"]) == len(run["cut"]) == 3
+        assert len(run["gradient"]) == len(run["flips"]) == 2
+        assert min(run["gradient"]) > 0 and sum(run["flips"]) > 0
+    assert claims[0].agrees  # so strong a decay shrinks the latents
+    ends = {run["weight_decay"]: run["latent"][-1] for run in result["runs"] if run["schedule"] == "cosine"}
+    assert claims[0].ours == f"{ends[0.1]:.4g} against {ends[0.0]:.4g}"
+
+
+def test_it_notes_and_draws_around_a_run_that_diverged(tmp_path, tiny, drawn):
+    options = tiny(NARROW, grid={"optimizer.weight_decay": [0.0, 1e30]})
+    claims, result = finished(tmp_path, options)
+    drawn(tmp_path, "fig3")
+    assert [run["weight_decay"] for run in result["runs"] if "diverged" in run] == [1e30, 1e30]
+    assert (claims[0].ours, claims[0].agrees, claims[0].n) == ("diverged", None, 0)
+    assert (result["trained"]["nets"], result["trained"]["diverged"]) == (4, 2)
+
+
+def test_the_cut_is_the_smallest_latent_that_is_positive():
+    layer = BinaryLinear(5, 1, bias=False, weight_quantizer=BiHalf())
+    layer.weight.data = torch.tensor([[3.0, -1.0, 0.5, 9.0, -4.0]])
+    watcher = MagnitudeWatcher()
+    watcher.look(torch.nn.Sequential(layer), 0)
+    assert layer.symbols().tolist() == [[1, -1, 1, 1, -1]]
+    assert (watcher.cuts, watcher.latents) == ([0.5], [3.5])
+
+
+def test_more_weight_decays_than_there_are_shades_are_drawn(tmp_path, tiny, drawn):
+    decays = [0.0, 1e-5, 2e-5, 1e-4, 2e-4, 5e-4, 1e-3]
+    finished(tmp_path, tiny(NARROW, grid={"optimizer.weight_decay": decays}))
+    drawn(tmp_path, "fig3")
+
+
+def test_one_weight_decay_says_each_claim_once_and_is_not_held_against_itself(tmp_path, tiny, drawn):
+    claims, _ = finished(tmp_path, tiny({**NARROW, "epochs": 2}, grid={"optimizer.weight_decay": [1e-4]}))
+    drawn(tmp_path, "fig3")
+    names = [claim.claim for claim in claims]
+    assert len(names) == len(set(names)) == 4
+    assert not [name for name in names if "more weight decay" in name]

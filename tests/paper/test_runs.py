@@ -1,0 +1,51 @@
+"""The runs an item is made of: what diverges is noted, and what cannot be trained is refused before the rest is."""
+
+import pytest
+
+from equalbits.paper import Options, reproduce
+from equalbits.paper.claims import accuracies
+from equalbits.paper.runs import swept
+from equalbits.recipes import get_recipe
+
+NARROW = {"model.options.width": 0.05}
+
+
+def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
+    recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
+    options = tiny({**NARROW, "epochs": 2})
+    vary = {"optimizer.lr": [1e30, 0.1]}
+    told = []
+    found = swept(recipe, tmp_path, Options(**{**vars(options), "tell": told.append}), vary=vary, seeds=[0])
+    assert found[0]["runs"][0]["last"] is None and "diverged" in found[0]["runs"][0]
+    assert len(accuracies(found[1])) == 1
+    assert any("diverged" in line for line in told)
+    assert swept(recipe, tmp_path, options, vary=vary, seeds=[0]) == found
+
+
+def test_a_run_that_diverges_in_a_stack_is_noted_and_the_others_are_not_trained_again(tmp_path, tiny):
+    recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
+    options = tiny({**NARROW, "epochs": 2})
+    vary, told = {"optimizer.lr": [1e30, 0.1]}, []
+    stacked = Options(**{**vars(options), "tell": told.append, "stack": 4})
+    found = swept(recipe, tmp_path / "stack", stacked, vary=vary, seeds=[0, 1])
+    assert [run["last"] for run in found[0]["runs"]] == [None, None] and len(accuracies(found[1])) == 2
+    assert sum("done in" in line for line in told) == 1 and sum("diverged" in line for line in told) == 2
+    alone = swept(recipe, tmp_path / "alone", options, vary=vary, seeds=[0, 1])
+    assert accuracies(alone[1]) == accuracies(found[1])
+    for _ in range(2):
+        (lost,) = swept(recipe, tmp_path / "lost", stacked, vary={"optimizer.lr": [1e30]}, seeds=[0, 1])
+        assert [run["last"] for run in lost["runs"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "words"),
+    [
+        ("fig5", {"p_pos": [0.5, 1.5]}, "p_pos=1.5 is not a share"),
+        ("fig8", {"sparsity": [0.5, 2.0]}, "sparsity=2.0 is not a share"),
+        ("tab2", {"model.weight_quantizer": ["sign", "bogus"]}, "weight quantizer 'bogus' is not known"),
+    ],
+)
+def test_a_last_value_that_is_wrong_is_refused_before_the_first_is_trained(tmp_path, tiny, name, grid, words):
+    with pytest.raises(ValueError, match=words):
+        reproduce(name, tmp_path, options=tiny(NARROW, grid=grid, seeds=[0]))
+    assert not list(tmp_path.rglob("run.json"))
