@@ -1,12 +1,11 @@
 """The safetensors container, read and written without its library: a table of tensors, then their bytes.
 
 Eight bytes say how long the table is (little-endian), then comes the table as JSON, then the tensors, end to end. The
-reader maps the file and hands out views; it trusts nothing and refuses with one line, :class:`FormatError`.
+reader hands out views of the bytes; it trusts nothing and refuses with one line, :class:`FormatError`.
 """
 
 import json
 import math
-import mmap
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -27,12 +26,19 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+#: The texts every packed model has.
+TEXTS = ("equalbits", "operations", "sha256")
+
 MAX_TABLE_BYTES = 1 << 24
 _METADATA = "__metadata__"
 
 
 class FormatError(ValueError):
     """A file that is not what it says it is. The message names the part, the rule it breaks and the way out."""
+
+
+#: A row of the table: type, shape, first byte, end and name.
+_Entry = tuple[np.dtype[Any], tuple[int, ...], int, int, str]
 
 
 class Container:
@@ -70,7 +76,10 @@ def in_file_order(tensors: Mapping[str, Array]) -> list[str]:
 
 
 def read(path: str | os.PathLike[str]) -> Container:
-    """Map a file and check it whole: every byte belongs to exactly one tensor, and none lies outside.
+    """Read a file and check it whole: every byte belongs to exactly one tensor, and none lies outside.
+
+    The bytes are read, not mapped: whoever writes over the file while its model is in use changes nothing of it. Before
+    that the table must be a packed model's, so a large file of another kind is refused at once.
 
     >>> read(os.devnull)
     Traceback (most recent call last):
@@ -80,28 +89,46 @@ def read(path: str | os.PathLike[str]) -> Container:
         size = os.fstat(file.fileno()).st_size
         if size < 10:
             raise FormatError(f"{size} bytes are too few for a packed model")
-        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    return decode(whole)
+        table = file.read(_table_length(file.read(8), size))
+        entries, texts = _table(table, size - 8 - len(table))
+        data = memoryview(file.read())
+    if len(data) != size - 8 - len(table):
+        raise FormatError("the file was changed while it was read: read it again once it is written")
+    return Container(_views(entries, data), texts, data)
 
 
 def decode(whole: memoryview) -> Container:
     """The container in these bytes; tensors are views of them, not copies."""
-    length = int.from_bytes(whole[:8], "little")
+    start = 8 + _table_length(whole[:8], len(whole))
+    entries, texts = _table(bytes(whole[8:start]), len(whole) - start)
+    return Container(_views(entries, whole[start:]), texts, whole[start:])
+
+
+def _table_length(first: bytes | memoryview, size: int) -> int:
+    length = int.from_bytes(first, "little")
     if length > MAX_TABLE_BYTES:
         raise FormatError(
             f"not a packed model, or a damaged one: its first 8 bytes claim a table of {length} bytes, "
             f"and {MAX_TABLE_BYTES} are the most"
         )
-    if 8 + length > len(whole):
-        raise FormatError(
-            f"the table claims {length} bytes of a file of {len(whole)}: the file is cut short or damaged"
-        )
-    table = parse_json(bytes(whole[8 : 8 + length]), "the table")
+    if 8 + length > size:
+        raise FormatError(f"the table claims {length} bytes of a file of {size}: the file is cut short or damaged")
+    return length
+
+
+def _table(text: bytes, available: int) -> tuple[list[_Entry], dict[str, str]]:
+    """The rows of the table in the order of their bytes, and the texts."""
+    table = parse_json(text, "the table")
     texts = table.pop(_METADATA, {})
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise FormatError(f"{_METADATA} of the table must map names to texts: the file is damaged")
-    data = whole[8 + length :]
-    return Container(_views(table, data), texts, data)
+    for name in TEXTS:
+        if name not in texts:
+            raise FormatError(f"the metadata has no {name!r}: these are tensors, but not a packed model")
+    if len(texts) > len(TEXTS):
+        more = sorted(name[:80] for name in texts if name not in TEXTS)
+        raise FormatError(f"the metadata holds {more[:3]}, more than a packed model says")
+    return sorted((_entry(name, entry, available) for name, entry in table.items()), key=lambda e: e[2:4]), texts
 
 
 def parse_json(text: bytes, where: str) -> dict[str, Any]:
@@ -128,14 +155,13 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def _views(table: dict[str, Any], data: memoryview) -> dict[str, Array]:
+def _views(entries: list[_Entry], data: memoryview) -> dict[str, Array]:
     """Each tensor as a view; refuses bytes that two tensors claim, that none claims, and that are not there."""
-    entries = sorted(((_entry(name, entry, len(data)), name) for name, entry in table.items()), key=lambda e: e[0][2:])
     at, tensors = 0, {}
-    for (dtype, shape, start, end), name in entries:
+    for dtype, shape, start, end, name in entries:
         if start != at:
             word = "overlaps the tensor before it" if start < at else "leaves a hole before it"
-            raise FormatError(f"tensor {name!r} starts at byte {start} and {word} (at {at}): the file is damaged")
+            raise FormatError(f"tensor {name[:80]!r} starts at byte {start} and {word} (at {at}): the file is damaged")
         tensors[name] = np.frombuffer(data[start:end], dtype).reshape(shape)
         at = end
     if at != len(data):
@@ -143,22 +169,22 @@ def _views(table: dict[str, Any], data: memoryview) -> dict[str, Array]:
     return tensors
 
 
-def _entry(name: str, entry: Any, available: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+def _entry(name: str, entry: Any, available: int) -> _Entry:
     """One row of the table, checked against the bytes there are before anything of that size is made."""
+    tensor = f"tensor {name[:80]!r}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise FormatError(f"tensor {name!r} must say dtype, shape and data_offsets, no more: the file is damaged")
+        raise FormatError(f"{tensor} must say dtype, shape and data_offsets, no more: the file is damaged")
     if entry["dtype"] not in list(DTYPES):
-        raise FormatError(f"tensor {name!r} has dtype {entry['dtype']!r}: a packed model holds {', '.join(DTYPES)}")
+        raise FormatError(f"{tensor} has dtype {str(entry['dtype'])[:80]!r}: a packed model holds {', '.join(DTYPES)}")
     dtype, shape, offsets = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
     if not is_counts(shape) or len(shape) > 8:
-        raise FormatError(f"tensor {name!r} has shape {str(shape)[:80]}: up to eight whole numbers from 0 are allowed")
+        raise FormatError(f"{tensor} has shape {str(shape)[:80]}: up to eight whole numbers from 0 are allowed")
     if not is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
-        raise FormatError(
-            f"tensor {name!r} claims bytes {str(offsets)[:80]} of {available}: the file is cut or damaged"
-        )
+        raise FormatError(f"{tensor} claims bytes {str(offsets)[:80]} of {available}: the file is cut or damaged")
     if math.prod(shape) * dtype.itemsize != offsets[1] - offsets[0]:
-        raise FormatError(f"tensor {name!r} of shape {shape} does not fill its {offsets[1] - offsets[0]} bytes exactly")
-    return dtype, tuple(shape), offsets[0], offsets[1]
+        filled = f"does not fill its {offsets[1] - offsets[0]} bytes exactly"
+        raise FormatError(f"{tensor} of shape {str(shape)[:80]} {filled}")
+    return dtype, tuple(shape), offsets[0], offsets[1], name
 
 
 def is_counts(value: Any) -> bool:

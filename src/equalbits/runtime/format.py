@@ -8,14 +8,16 @@ every tensor's name, type and shape, and their bytes.
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
 from equalbits.runtime.listing import Reader, Writer
-from equalbits.runtime.network import MAX_OPERATIONS, Network, Operation
+from equalbits.runtime.network import LARGEST_MEAN, MAX_OPERATIONS, Network, Operation
 
 #: The version written, and the only one read.
 VERSION = 1
@@ -31,18 +33,30 @@ _HEADER = {
 def write_network(network: Network, path: str | os.PathLike[str]) -> None:
     """Write a network to a file; the same network always gives the same bytes, and a reader never sees half of them."""
     chunks = to_chunks(network)
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    path, target = Path(path), Path(os.path.realpath(path))  # a link stays one
     try:
-        with unfinished.open("wb") as file:
-            file.writelines(chunks)
-        unfinished.replace(path)
+        if target.exists() and not target.is_file() and not target.is_dir():  # a device or a pipe is never replaced
+            with path.open("wb") as file:
+                file.writelines(chunks)
+        else:
+            _replace(target, chunks)
     except OSError as error:  # in the caller's words: nobody asked for a file called `unfinished`
         if isinstance(error, FileNotFoundError) and path.parent.is_dir():  # a folder in which none can be made
             raise OSError(f"{path} cannot be written: no file can be made in {path.parent}") from None
         raise type(error)(error.errno, error.strerror, str(path)) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+
+
+def _replace(path: Path, chunks: list[bytes]) -> None:
+    """Write beside the file, under a name that no other thread has, then put it in its place."""
+    unfinished = path.with_name(f".{secrets.token_hex(8)}.unfinished")
+    try:
+        with unfinished.open("xb") as file:
+            file.writelines(chunks)
+        unfinished.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 def to_chunks(network: Network) -> list[bytes]:
@@ -62,7 +76,7 @@ def to_json(header: Mapping[str, Any]) -> str:
 
 
 def read_network(path: str | os.PathLike[str]) -> Network:
-    """The network in a file, its tensors mapped, everything checked.
+    """The network in a file, everything checked.
 
     :class:`FormatError` names the file and says what is wrong with it.
 
@@ -89,17 +103,13 @@ def from_bytes(whole: bytes) -> Network:
 
 
 def _interpret(found: container.Container) -> Network:
-    for name in ("equalbits", "operations", "sha256"):
-        if name not in found.texts:
-            raise FormatError(f"the metadata has no {name!r}: these are tensors, but not a packed model")
     texts = {name: text for name, text in found.texts.items() if name != "sha256"}
-    if len(texts) > 2:
-        raise FormatError(f"the metadata holds {sorted(found.texts)[:8]}, more than a packed model says")
     if found.texts["sha256"] != _digest(texts, found.tensors, [found.data]):
         raise FormatError("the sha256 does not match what the file holds: it was damaged or changed; fetch it again")
     header = parse_json(texts["equalbits"].encode(errors="replace"), "the header")
-    if header.get("version") != VERSION:
-        raise FormatError(f"the header says version {header.get('version')!r}: this reader knows {VERSION}; update it")
+    version = header.get("version")
+    if type(version) is not int or version != VERSION:
+        raise FormatError(f"the header says version {repr(version)[:80]}: this reader knows {VERSION}; update it")
     allowed = {*_HEADER, "input", "resize", "mean", "std", "classes", "notes"}
     for name in header:
         if name not in allowed:
@@ -107,8 +117,9 @@ def _interpret(found: container.Container) -> Network:
                 f"the header says {name[:80]!r}, which this version of equalbits does not know: update it"
             )
     for name, expected in _HEADER.items():
-        if header.get(name) != expected:
-            raise FormatError(f"the header says {name}={header.get(name)!r}: version {VERSION} has {expected!r}")
+        said = header.get(name)
+        if type(said) is not type(expected) or said != expected:
+            raise FormatError(f"the header says {name}={repr(said)[:80]}: version {VERSION} has {expected!r}")
     try:
         return _network(header, found)
     except FormatError:
@@ -163,7 +174,9 @@ def _numbers(header: Mapping[str, Any], name: str) -> tuple[float, ...] | None:
     found = header.get(name)
     if found is None:
         return None
-    if not isinstance(found, list) or not all(type(item) in (int, float) and abs(item) < 1e9 for item in found):
+    if not isinstance(found, list) or not all(
+        type(item) in (int, float) and abs(item) < LARGEST_MEAN for item in found
+    ):
         raise FormatError(f"the header says {name}={str(found)[:80]}: it must be a list of numbers")
     return tuple(map(float, found))
 

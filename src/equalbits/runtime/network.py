@@ -16,6 +16,8 @@ from equalbits.runtime.operations import KINDS, MAX_ELEMENTS, Shape, connections
 MAX_OPERATIONS = 1 << 14
 #: The largest side a picture may be scaled to.
 MAX_SIDE = 1 << 13
+#: Means and stds are below this.
+LARGEST_MEAN = 1e9
 #: The most products an image may take, over all operations: a file cannot ask for days.
 MAX_WORK = 1 << 38
 
@@ -78,15 +80,16 @@ class Network:
 
     def __post_init__(self) -> None:
         _check_image(self)
+        _check_texts(self)
         if not 1 <= len(self.operations) <= MAX_OPERATIONS:
             raise ValueError(f"the network has {len(self.operations)} operations: 1 to {MAX_OPERATIONS} are allowed")
         answer = self.shapes[-1]
         used = {name for operation in self.operations for name in operation.tensors.values()}
         if unused := sorted(set(self.tensors) - used):
-            raise ValueError(f"tensor {unused[0]!r} belongs to no operation: leave it out")
+            raise ValueError(f"tensor {unused[0][:80]!r} belongs to no operation: leave it out")
         for name, tensor in self.tensors.items():
             if tensor.dtype.kind == "f" and not np.isfinite(tensor).all():
-                raise ValueError(f"tensor {name!r} holds a number that is not finite: it cannot be packed")
+                raise ValueError(f"tensor {name[:80]!r} holds a number that is not finite: it cannot be packed")
         if self.classes and answer != (len(self.classes),):
             raise ValueError(f"there are {len(self.classes)} class names for an answer of shape {answer}")
 
@@ -128,7 +131,7 @@ class Network:
                 raise ValueError(f"{where} reads value {value}: only {len(before)} are made before it, from 0")
         for name in operation.tensors.values():
             if name not in self.tensors:
-                raise ValueError(f"{where} uses tensor {name!r}, which is not there")
+                raise ValueError(f"{where} uses tensor {name[:80]!r}, which is not there")
         try:
             rule = KINDS[operation.kind].shape
             shape = rule(tuple(before[i] for i in operation.inputs), operation.settings, self.arrays(operation))
@@ -140,21 +143,47 @@ class Network:
 
 
 def _check_image(network: Network) -> None:
-    if len(network.input_shape) != 3 or not 0 < math.prod(network.input_shape) <= MAX_ELEMENTS:
-        raise ValueError(f"the input has shape {network.input_shape}: it must be channels, rows and columns")
-    if (network.mean is None) != (network.std is None):
-        raise ValueError("mean and std belong together: give both, or neither")
-    for name in ("mean", "std"):
-        numbers = getattr(network, name)
-        if numbers is not None and (len(numbers) != network.input_shape[0] or not np.isfinite(numbers).all()):
-            raise ValueError(
-                f"{name} is {numbers}: it must be {network.input_shape[0]} finite numbers, one per channel"
-            )
+    sizes = network.input_shape
+    if len(sizes) != 3 or {type(size) for size in sizes} != {int} or not 0 < math.prod(sizes) <= MAX_ELEMENTS:
+        raise ValueError(f"the input has shape {sizes}: it must be channels, rows and columns")
+    _check_normalising(network)
     least = max(network.input_shape[1:])
     if network.resize is not None and not (type(network.resize) is int and least <= network.resize <= MAX_SIDE):
         raise ValueError(f"resize is {str(network.resize)[:80]}: it must be a whole number from {least} to {MAX_SIDE}")
-    if network.std is not None and min(network.std) <= 0:
-        raise ValueError(f"std is {network.std}: each must be above 0")
+
+
+def _check_normalising(network: Network) -> None:
+    """A mean and a std for each channel, or none, that make a number of every byte."""
+    mean, std, channels = network.mean, network.std, network.input_shape[0]
+    if mean is None and std is None:
+        return
+    if mean is None or std is None:
+        raise ValueError("mean and std belong together: give both, or neither")
+    for name, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) != channels or not all(abs(number) < LARGEST_MEAN for number in numbers):
+            raise ValueError(
+                f"{name} is {numbers}: it must be {channels} numbers below {LARGEST_MEAN:g}, one per channel"
+            )
+    if np.float32(min(std)) <= 0:
+        raise ValueError(f"std is {std}: each must be above 0, as float32 counts")
+    with np.errstate(over="ignore"):
+        largest = (np.abs(np.asarray(mean, np.float32)) + 1) / np.asarray(std, np.float32)
+        if not np.isfinite(largest).all():
+            raise ValueError(f"mean {mean} and std {std} make numbers beyond float32 of bytes: give a larger std")
+
+
+def _check_texts(network: Network) -> None:
+    """Whatever is said of a network can be written, and read back as it was."""
+    notes = [*network.notes, *network.notes.values()]
+    for what, text in [("class", name) for name in network.classes] + [("note", note) for note in notes]:
+        if not isinstance(text, str):
+            raise ValueError(f"a {what} is called {text!r}: names are texts, give {str(text)!r}")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"a {what} is called {text[:80]!r}: no file can hold that text, call it otherwise"
+            ) from None
 
 
 def _read_settings(kind: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,170 @@
+"""Files in use, written over, cut off or refused by the system: no half of one is seen, and no model changes."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equalbits.runtime import FormatError, Network, NetworkBuilder, PackedModel, load_packed, native
+from equalbits.runtime.container import decode, encode
+from equalbits.runtime.format import from_bytes, to_chunks
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+ENGINES = ["numpy"] if native.BUILT is None else ["numpy", "native"]
+
+WRITTEN_OVER = """
+import sys
+import numpy as np
+from equalbits.runtime import load_packed
+path, engine, other = sys.argv[1:]
+model = load_packed(path, engine=engine)
+images = np.ones((2, 3, 8, 8), np.float32)
+truth = model(images)
+open(path, "wb").write(open(other, "rb").read())  # not replaced: the same file, cut and filled anew
+assert (model(images) == truth).all()
+assert model.audit().layers[1].pruned.tolist() == [18] * 16
+model.save(path)
+assert (load_packed(path)(images) == truth).all()
+"""
+TOO_LARGE = """
+import resource, sys
+from equalbits.runtime import load_packed
+model = load_packed(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try: model.save(sys.argv[2])
+except OSError as error: print(error.filename)
+"""
+
+
+@pytest.fixture
+def model() -> PackedModel:
+    return load_packed(GOLDEN / "residual.ebits")
+
+
+def flat(classes: tuple[str, ...] = (), **facts: object) -> Network:
+    build = NetworkBuilder((1, 2, 2))
+    build.add("flatten", build.image)
+    return build.finish(classes=classes, **facts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("other", ["/dev/null", str(GOLDEN / "plain.ebits")])
+def test_a_file_that_is_written_over_while_in_use_changes_nothing(engine: str, other: str, tmp_path: Path) -> None:
+    path = shutil.copy(GOLDEN / "residual.ebits", tmp_path / "net.ebits")
+    done = subprocess.run([sys.executable, "-c", WRITTEN_OVER, path, engine, other], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_that_save_to_one_file_never_show_half_of_it(model: PackedModel, tmp_path: Path) -> None:
+    path, faults = tmp_path / "net.ebits", []
+
+    def save_and_load() -> None:
+        try:
+            for _ in range(50):
+                model.save(path)
+                load_packed(path, engine="numpy")
+        except (OSError, ValueError) as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=save_and_load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+    assert [found.name for found in tmp_path.iterdir()] == ["net.ebits"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits here")
+def test_a_file_that_does_not_fit_leaves_the_old_one_alone(tmp_path: Path) -> None:
+    (tmp_path / "net.ebits").write_bytes(b"old")
+    words = [sys.executable, "-c", TOO_LARGE, GOLDEN / "residual.ebits", tmp_path / "net.ebits"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == f"{tmp_path / 'net.ebits'}\n", done.stderr
+    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("net.ebits", b"old")]
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(model: PackedModel, tmp_path: Path) -> None:
+    model.save(tmp_path / f"{'n' * 249}.ebits")
+    assert load_packed(tmp_path / f"{'n' * 249}.ebits").network.shapes == model.network.shapes
+
+
+@pytest.mark.parametrize("name", ["file/net.ebits", f"{'n' * 300}.ebits", ""])
+def test_a_place_where_no_file_can_be_is_named_as_it_was_asked_for(
+    name: str, model: PackedModel, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError) as refused:
+        model.save(tmp_path / name)
+    assert refused.value.filename == str(tmp_path / name)
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_stays_one_and_what_it_points_to_is_written(model: PackedModel, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "net.ebits").symlink_to("store/net-1.ebits")
+    model.save(tmp_path / "net.ebits")
+    assert (tmp_path / "net.ebits").is_symlink()
+    assert (tmp_path / "store" / "net-1.ebits").read_bytes() == (GOLDEN / "residual.ebits").read_bytes()
+    assert len(list(tmp_path.rglob("*"))) == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_device_is_written_to_and_not_replaced(model: PackedModel, tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        model.save(tmp_path / "full")
+    assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule"),
+    [
+        ({"classes": (0, 1, 2, 3)}, "a class is called 0: names are texts"),
+        ({"classes": ("a", "b", "c", "\udcff")}, r"a class is called '\\udcff': no file can hold that text"),
+        ({"notes": {"made": 2026}}, "a note is called 2026: names are texts"),
+        ({"notes": {1: "a"}}, "a note is called 1: names are texts"),
+        ({"mean": [1e10], "std": [1]}, "mean"),
+        ({"mean": [0.5], "std": [1e-50]}, "each must be above 0"),
+        ({"mean": [1e8], "std": [1e-38]}, "beyond float32"),
+    ],
+)
+def test_a_network_that_could_not_be_read_back_is_refused_when_it_is_made(facts: dict[str, object], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule) as refused:
+        flat(**facts)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
+    for size in (2.0, np.int64(2), True):
+        with pytest.raises(ValueError, match="channels, rows and columns"):
+            Network((1, size, 2), flat().operations, {})  # type: ignore[arg-type]
+
+
+def lengthened(change: Callable[[dict[str, np.ndarray], dict[str, str]], None]) -> bytes:
+    found = decode(memoryview(b"".join(to_chunks(load_packed(GOLDEN / "plain.ebits").network))))
+    tensors, texts = dict(found.tensors), dict(found.texts)
+    change(tensors, texts)
+    head, data = encode(tensors, texts)
+    return head + b"".join(data)
+
+
+def test_a_refusal_is_a_short_line_however_long_a_name_in_the_file_is() -> None:
+    long, plane = "n" * 100_000, np.zeros((2, 2), np.uint8)
+    named = lengthened(lambda tensors, texts: tensors.update({long: plane}))
+    for whole in (
+        named.replace(b'"U8"', b'"U9"'),
+        named.replace(b"[2,2]", b"[2,9]"),
+        named.replace(b"[2,2]", b"[2,-2]"),
+        named[:-1],
+        named + b"x",
+        lengthened(lambda tensors, texts: texts.update({long: ""})),
+    ):
+        with pytest.raises(FormatError) as refused:
+            from_bytes(whole)
+        assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
