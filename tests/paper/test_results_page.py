@@ -57,6 +57,16 @@ def test_only_the_papers_setting_with_all_seeds_stands_beside_the_paper(tmp_path
     assert ("| Conv2 |" in table) == ("| Conv2, tuned |" in table) == ("\nTuned: 60 nets in " in table) == shown
 
 
+def test_the_readme_says_how_many_runs_of_a_score_diverged(tmp_path):
+    kept = json.loads((ROOT / "results" / "tab2.json").read_text())
+    first, second = kept["measured"]["nets"]["conv2"][:2]
+    first["runs"][0] = {"seed": 0, "last": None, "diverged": "the loss is nan"}
+    second["runs"] = [{"seed": seed, "last": None, "diverged": "the loss is nan"} for seed in range(5)]
+    (tmp_path / "tab2.json").write_text(json.dumps(kept))
+    row = next(line for line in readme_table(tmp_path).splitlines() if line.startswith("| Conv2 |"))
+    assert " (1 of 5 diverged) | " in row and " | diverged | " in row and "%" not in row
+
+
 @pytest.mark.parametrize("readme", ["", "<!-- drawn by python -m equalbits.paper.results_page -->\nall the rest"])
 def test_a_readme_without_its_marks_is_left_as_it_is(readme):
     with pytest.raises(ValueError, match="write both where it belongs"):

@@ -1,10 +1,10 @@
-"""Figures 4, 5 and 8 decide nothing by the runs that happened to live, nor by a best that chance alone picks."""
+"""Items decide nothing by the runs that happened to live, nor by a best that chance alone picks."""
 
 import random
 
 import pytest
 
-from equalbits.paper import fig4_repetitions, fig5_ratio, fig8_pruning
+from equalbits.paper import fig4_repetitions, fig5_ratio, fig8_pruning, tab3_imagenet
 from equalbits.paper.drawing import METHODS
 
 
@@ -124,3 +124,19 @@ def test_a_best_that_chance_picks_is_seldom_taken_for_better():
     assert max(taken, refused) / times < 0.07
     far = {**alike(fig8_pruning.SPARSITIES), 0.5: case(89, 90, 91, 90, 90)}
     assert fig8_pruning._better_than_full("x", far)[0].agrees is True
+
+
+def imagenet(*top1):
+    """A row of table 3's claims on bi-half's top-1, for so many per cent; None where a run diverged."""
+    tests = [score and {"correct": round(500 * score), "correct_top5": 45_000, "total": 50_000} for score in top1]
+    found = {"runs": [{"last": test and {"test": test}} for test in tests]}
+    rows = tab3_imagenet.claims({"quick": False, "nets": {"ResNet-18": {"sign": found, "bihalf": found}}})
+    return next(row for row in rows if row.claim == "ResNet-18, Bi-half, top-1")
+
+
+def test_table_3_takes_one_run_as_the_paper_does_but_no_leftovers():
+    assert (imagenet(60.4).agrees, imagenet(60.4).ours, imagenet(59.8).agrees) == (True, "60.40 %", False)
+    assert imagenet(60.3, 60.5).ours == "60.40 ± 0.14 %"
+    some = imagenet(61.0, None)
+    assert (some.agrees, some.ours, some.n) == (None, "61.00 % (1 of 2 diverged)", 1)
+    assert (imagenet(None).agrees, imagenet(None).ours) == (False, "diverged")

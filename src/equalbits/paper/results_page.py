@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import accuracies, as_score
+from equalbits.paper.claims import score_of
 from equalbits.paper.compare_report import markdown
 from equalbits.paper.drawing import name_of
 from equalbits.paper.item import get_item
@@ -99,7 +99,7 @@ def readme_table(folder: Path) -> str:
         costs.append(f"{of_it}{cost(kept)}.")
         for net, cases in kept["measured"]["nets"].items():
             methods = by_method(cases)
-            scores = {method: as_score(accuracies(case)).removesuffix(" %") for method, case in methods.items()}
+            scores = {method: score_of(case).replace(" %", "") for method, case in methods.items()}
             papers = {method: TABLE_2[net, method] for method in COMPARED}
             cells = [f"{paper.mean:.2f} ± {paper.spread:.2f} | {scores.get(of, '–')}" for of, paper in papers.items()]
             lines.append(f"| {net.capitalize()}{which} | {' | '.join(cells)} |")

@@ -7,7 +7,7 @@ stand beside ours as they were printed. Quick: the small-image ResNet-18 on the 
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import Claim, above, accuracies
+from equalbits.paper.claims import SOME_LOST, Claim, above, accuracies, as_score, lost
 from equalbits.paper.drawing import COLOURS, METHODS, heading, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
@@ -62,17 +62,17 @@ def claims(result: Result) -> list[Claim]:
 
 def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
     printed = {(row.net, row.method): (row.top1, row.top5) for row in TABLE_3}.get((net, METHODS[method]))
-    ours = top(case, count)
-    mean = sum(ours) / len(ours) if ours else None
+    ours, gone = top(case, count), lost(case)
     paper = None if printed is None else printed[0 if count == 1 else 1]
-    gap = None if mean is None or paper is None else mean - paper
+    gap = sum(ours) / len(ours) - paper if ours and paper is not None else None
+    undecided = paper is None or bool(ours and gone)
     return Claim(
         claim=f"{net}, {METHODS[method]}, top-{count}",
         paper="not reported" if paper is None else f"{paper:.2f} %",
-        ours="diverged" if mean is None else f"{mean:.2f} %",
+        ours=as_score(ours, lost=gone),
         difference=gap,
-        agrees=None if gap is None else gap >= -MARGIN,
-        within=f"{MARGIN} points below, or any above",
+        agrees=None if undecided else gap is not None and round(gap, 2) >= -MARGIN,
+        within=SOME_LOST if ours and gone else f"{MARGIN} points below, or any above",
         n=len(ours),
     )
 
