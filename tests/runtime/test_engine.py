@@ -2,6 +2,7 @@
 
 import runpy
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,50 @@ def test_every_image_of_a_long_batch_gets_its_own_answer(model: PackedModel) -> 
 def test_images_of_another_kind_are_refused(model: PackedModel, images: np.ndarray, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         model(images)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e39])
+def test_an_image_that_is_not_finite_is_refused_and_not_answered_by_its_signs(
+    model: PackedModel, number: float, dtype: type
+) -> None:
+    images = MAKE["image"](model.network).astype(dtype)
+    model(images)
+    with np.errstate(over="ignore"):
+        images[1, 2, 3, 4] = number
+    for engine in (model, PackedModel(model.network, engine="numpy")):
+        with pytest.raises(ValueError, match=r"^image 1 holds numbers that are not finite as float32"):
+            engine(images)
+        with pytest.raises(ValueError, match=r"^image 0 holds"):
+            engine(images[1])
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        np.asfortranarray,
+        lambda images: images.astype(np.float64),
+        lambda images: images.astype(">f4"),
+        lambda images: np.flip(np.flip(images, 3).copy(), 3),
+        lambda images: np.repeat(images, 2, axis=0)[::2],
+        lambda images: images.tolist(),
+        lambda images: _frozen(images),
+    ],
+)
+def test_the_same_numbers_get_the_same_answer_however_they_lie(
+    model: PackedModel, otherwise: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    images = MAKE["image"](model.network)
+    np.testing.assert_array_equal(model(otherwise(images)), model(images))
+    pixels = np.arange(images.size).astype(np.uint8).reshape(images.shape)
+    turned = np.asfortranarray(pixels)[:, :, ::-1]
+    np.testing.assert_array_equal(model(turned), model(np.ascontiguousarray(turned)))
+
+
+def _frozen(images: np.ndarray) -> np.ndarray:
+    images = images.copy()
+    images.flags.writeable = False
+    return images
 
 
 def test_bytes_are_refused_where_the_file_says_no_mean() -> None:

@@ -32,7 +32,8 @@ class PackedModel:
     """A packed network that can be called on images.
 
     Images are float32 of shape (batch, channel, row, column), as the trained model takes them; or uint8, which the
-    file's mean and std turn into that. One image may come without the batch axis, and its answer then does too.
+    file's mean and std turn into that. One image may come without the batch axis, and its answer then does too. Numbers
+    that are not finite are refused.
 
     >>> from equalbits.runtime.build import NetworkBuilder
     >>> build = NetworkBuilder((1, 2, 2))
@@ -100,7 +101,10 @@ class PackedModel:
         return np.concatenate(parts) if parts else np.empty((0, *self.network.shapes[-1]), np.float32)
 
     def _as_batch(self, images: Images) -> Images:
-        """The images with a batch axis, their shape and type checked."""
+        """The images with a batch axis, as bytes or float32; refuses another shape or type, and what is not finite.
+
+        Signs would turn a nan into an answer like any other.
+        """
         images = np.asarray(images)
         batch = images[None] if images.ndim == 3 else images
         if batch.shape[1:] != self.network.input_shape or batch.ndim != 4:
@@ -113,11 +117,18 @@ class PackedModel:
                 "images are uint8, and the file holds no mean and std: pack again with mean= and std=, "
                 "or give float32 as the model took them"
             )
-        return batch
+        if batch.dtype == np.uint8:
+            return batch
+        with np.errstate(over="ignore"):
+            reals = np.ascontiguousarray(batch, np.float32)
+        if not np.isfinite(reals).all():
+            which = int(np.isfinite(reals).all(axis=(1, 2, 3)).argmin())
+            raise ValueError(f"image {which} holds numbers that are not finite as float32: nan or infinity is no image")
+        return reals
 
     def _as_reals(self, batch: Images) -> NDArray[np.float32]:
         if batch.dtype != np.uint8:
-            return np.ascontiguousarray(batch, np.float32)
+            return batch
         return byte_table(self.network)[np.arange(self.network.input_shape[0])[:, None, None], batch]
 
 
