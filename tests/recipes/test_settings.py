@@ -16,7 +16,7 @@ def recipe() -> Recipe:
 
 
 def written(tmp_path: Path, text: str) -> Path:
-    (tmp_path / "own.toml").write_text(text)
+    (tmp_path / "own.toml").write_text(text, encoding="utf-8")
     return tmp_path / "own.toml"
 
 
@@ -78,6 +78,11 @@ def test_settings_are_replaced_by_their_dotted_names(recipe: Recipe) -> None:
         ("schedule.milestones=3", r"schedule.milestones=3 must be a list, as in \[1, 2\]"),
         ("schedule.milestones=[a]", r"schedule.milestones='\[a\]' must be a list"),
         ("optimizer.betas=[0.9]", r"optimizer.betas=\[0.9\] must be a list of 2"),
+        (f"optimizer.lr=1{'0' * 400}", "^optimizer.lr has 401 digits, more than a number can have: write less$"),
+        ("name=a/b", "name='a/b' names a folder, too: write some word without slashes or line breaks"),
+        (r'name="a\nb"', "names a folder, too"),
+        ("name=..", "name='..' names a folder, too"),
+        ("name=", "name='' names a folder, too"),
         ("expected=high", "expected='high' must be a number"),
         ("epochs=0", "epochs=0 must be at least 1"),
         ("data.batch_size=0", "data.batch_size=0 must be at least 1"),
@@ -116,7 +121,16 @@ def test_a_file_of_ones_own_takes_its_name_from_the_file_and_the_rest_from_the_d
         ('name = "conv2"', "", "setting model.name is missing"),
         ('[data]\nname = "fashion"', "", "setting data is missing"),
         ("epochs = 2", "epochs = 2\nepoch = 3", "no setting 'epoch'; did you mean 'epochs'?"),
-        ('name = "fashion"', 'name = "fashion"\nbatchsize = 3', "no setting 'batchsize'; did you mean 'batch_size'?"),
+        ('name = "fashion"', 'name = "fashion"\nbatchsize = 3', "'data.batchsize'; did you mean 'data.batch_size'?"),
+        ('name = "fashion"', 'name = "fashion"\nepochs = 3', "no setting 'data.epochs'; did you mean 'epochs'?"),
+        ("epochs = 2", "epochs = 2\nlr = 0.1", "no setting 'lr'; did you mean 'optimizer.lr'?"),
+        (
+            "[data]",
+            "[optimizer]\nmilestones = [1]\n[data]",
+            "'optimizer.milestones'; did you mean 'schedule.milestones'",
+        ),
+        ("epochs = 2", "epochs = 2\ntrain = 3", "no setting 'train'; there are about"),
+        ("epochs = 2", f"epochs = 2\nseed = {'[' * 5000}{']' * 5000}", "is not TOML: maximum recursion depth exceeded"),
         ("[model]", "[modle]", "no setting 'modle'; did you mean 'model'?"),
         ("epochs = 2", 'epochs = "2"', "epochs='2' must be a whole number"),
         ("[data]", "[data", "is not TOML"),
@@ -128,6 +142,10 @@ def test_a_file_that_does_not_fit_is_refused_with_its_path(tmp_path: Path, old: 
         read_recipe(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_may_begin_with_the_mark_that_some_editors_put_there(tmp_path: Path) -> None:
+    assert read_recipe(written(tmp_path, f"\ufeff{OWN}")) == read_recipe(written(tmp_path, OWN))
 
 
 def test_a_word_where_a_group_should_be_is_refused() -> None:

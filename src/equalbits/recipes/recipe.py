@@ -93,6 +93,10 @@ class Recipe:
     data: DataConfig
     train: TrainConfig
 
+    def __post_init__(self) -> None:
+        if not self.name.strip(". ") or re.search(r"[/\\\x00-\x1f]", self.name):
+            raise ValueError(f"name={self.name!r} names a folder, too: write some word without slashes or line breaks")
+
     def with_settings(self, settings: Mapping[str, Any]) -> "Recipe":
         """The recipe with some settings replaced, by the names :meth:`to_toml` writes.
 
@@ -128,7 +132,7 @@ def recipe_from_dict(table: Mapping[str, Any]) -> Recipe:
     train = {name: value for name, value in table.items() if name not in own}
     known = own | {f.name for f in dataclasses.fields(TrainConfig)}
     for name in table:
-        _check_known(name, known)
+        _check_known(name, known, "")
     rest = {name: value for name, value in table.items() if name in own}
     return _build(Recipe, {**rest, "train": train}, "")  # type: ignore[no-any-return]
 
@@ -136,8 +140,8 @@ def recipe_from_dict(table: Mapping[str, Any]) -> Recipe:
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe of one's own from a TOML file."""
     try:
-        table = tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors put a mark before the first word
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     try:
         return recipe_from_dict({"name": path.stem, **table})
@@ -186,9 +190,22 @@ def _put(table: dict[str, Any], path: str, value: Any) -> None:
     table[last] = value
 
 
-def _check_known(name: str, known: Iterable[str]) -> None:
+def _check_known(name: str, known: Iterable[str], group: str) -> None:
     if name not in known:
-        raise ValueError(f"no setting {name!r}{_nearest(name, known)}")
+        elsewhere = [] if difflib.get_close_matches(name.lower(), known) else _named(name, Recipe)
+        hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else _nearest(name, known, group)
+        raise ValueError(f"no setting {group + name!r}{hint}")
+
+
+def _named(name: str, kind: Any, group: str = "") -> list[str]:
+    """All settings of this name, in whatever group: a line of a file may stand below the wrong table."""
+    found: list[str] = []
+    for each, hint in get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            found += _named(name, hint, "" if each == "train" else f"{each}.")
+        elif each == name:
+            found.append(group + name)
+    return found
 
 
 def _nearest(name: str, known: Iterable[str], group: str = "") -> str:
@@ -200,7 +217,7 @@ def _build(kind: Any, table: Mapping[str, Any], path: str) -> Any:
     """Build a settings class from plain data, checking names and types on the way."""
     hints = get_type_hints(kind)
     for name in table:
-        _check_known(name, hints)
+        _check_known(name, hints, path)
     required = [
         f.name
         for f in dataclasses.fields(kind)
@@ -226,7 +243,10 @@ def _typed(hint: Any, value: Any, path: str) -> Any:
     if hint == float | None:
         return None if value is None else _typed(float, value, path)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{path} has {len(str(value))} digits, more than a number can have: write less") from None
     wanted = get_origin(hint) or hint
     if type(value) is not wanted:
         raise ValueError(f"{path}={value!r} must be {WORDS.get(wanted, wanted)}")
