@@ -21,6 +21,7 @@ from equalbits.recipes import get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.launch import sweep
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
+NAME = HOSTILE.replace("/", "")  # a name, which folders have too, holds no slash
 RECIPE = recipe_from_dict(
     {
         "name": "own",
@@ -159,11 +160,13 @@ def test_an_items_rows_are_those_of_its_claims_and_a_comparisons_those_of_its_me
 
 
 def test_what_calls_itself_a_script_is_only_read(tmp_path: Path) -> None:
-    settings = {"model.weight_quantizer": ["sign"], "about": [HOSTILE.replace("/", "")]}
-    sweep(RECIPE.with_settings({"name": HOSTILE}), tmp_path / "<b>&", vary=settings, seeds=[0], device="cpu")
-    page = Page(report_page(tmp_path / "<b>&"))
-    assert page.named("script") == page.named("img") == page.named("b") == []
-    assert HOSTILE in page.words()
+    settings = {"model.weight_quantizer": ["sign"], "about": [NAME]}
+    sweep(RECIPE.with_settings({"name": NAME}), tmp_path / "<b>&", vary=settings, seeds=[0], device="cpu")
+    run_recipe(RECIPE.with_settings({"name": NAME, "about": HOSTILE}), tmp_path / "run", device="cpu")
+    for folder, shown in (("<b>&", NAME), ("run", HOSTILE)):
+        page = Page(report_page(tmp_path / folder))
+        assert page.named("script") == page.named("img") == page.named("b") == []
+        assert shown in page.words()
 
 
 def test_what_is_cut_off_or_broken_is_named_and_the_rest_is_shown(folder: Path, tmp_path: Path) -> None:
@@ -266,7 +269,7 @@ def test_a_browser_shows_it_light_and_dark_and_runs_none_of_it(tmp_path: Path) -
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser is installed")
-    run_recipe(RECIPE.with_settings({"name": HOSTILE}), tmp_path / "run", device="cpu")
+    run_recipe(RECIPE.with_settings({"name": NAME, "about": HOSTILE}), tmp_path / "run", device="cpu")
     page = write_report(tmp_path / "run")
     words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     shades = {}

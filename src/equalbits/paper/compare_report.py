@@ -101,13 +101,18 @@ def markdown(comparison: Comparison) -> str:
         f"|---|{'---:|' * (len(HEADER) - 1)}",
         *(f"| {' | '.join(cells(row, usual=usual))} |" for row in ranked(comparison)),
         "",
-        *(line for note in (*other_speeds(comparison), *_left_out(comparison)) for line in (note, "")),
+        *(line for note in remarks(comparison) for line in (note, "")),
         "Entropy, flips, filters and seconds are means over the seeds; each seed's counts are in compare.json.",
         "",
         *(f"- {name.replace('_', ' ')}: {words}." for name, words in HOW.items()),
         *(f"- {row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Lines that belong below the table: methods trained at another speed, and those that are not among them."""
+    return other_speeds(comparison) + _left_out(comparison)
 
 
 def _left_out(comparison: Comparison) -> list[str]:

@@ -125,7 +125,7 @@ def _epochs(path: Path) -> Iterator[EpochRecord]:
     for number, line in enumerate(lines, start=1):
         try:
             yield EpochRecord.from_dict(json.loads(line))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             if number < len(lines):  # the last may be cut off by a kill; others may not
                 raise ValueError(f"{path}, line {number} is not an epoch's record") from None
 
@@ -133,7 +133,7 @@ def _epochs(path: Path) -> Iterator[EpochRecord]:
 def _object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds no JSON object")

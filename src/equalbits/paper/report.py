@@ -28,7 +28,7 @@ def write_report(folder: Path, out: Path | None = None, *, tell: Callable[[str],
         raise ValueError(f"the folder {path.parent} is not there: make it first, or name another")
     if out is None and path.exists() and f"<title>{_TITLE}" not in path.read_text(errors="replace"):
         raise ValueError(f"{path} is a page that report did not write: name another with --out, or this to replace it")
-    write_atomically(path, page.encode())
+    write_atomically(path, page.encode(errors="replace"))  # a folder's name may be no text
     if unread:
         tell(f"{unread} thing{'s' if unread > 1 else ''} could not be read: see the page")
     return path
@@ -88,7 +88,7 @@ def _accuracy(found: Found) -> str:
     ended = [run for run in found.runs if run.facts and not run.trouble and run.facts.get("last")]
     try:
         scores = sorted(scores_of(run, "last") for run in ended if found.kind != "item")
-    except (KeyError, TypeError, ZeroDivisionError):  # its section says what is wrong
+    except (KeyError, TypeError, ArithmeticError):  # its section says what is wrong
         scores = []
     if not scores:
         return "–"
@@ -113,7 +113,7 @@ def _section(found: Found, folder: Path, number: int) -> tuple[str, Html, bool]:
     try:
         heading = title_of(found, folder)
         inside = tag("div", *SECTIONS[found.kind](found)) if not found.trouble else _trouble(found.trouble)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ZeroDivisionError, OSError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError, OSError) as error:
         heading, why, broken = found.path.name, " ".join(str(error).split()), True
         inside = _trouble(f"{found.path} is no proper {_WORDS[found.kind]} ({type(error).__name__}: {why})")
     where = found.path.relative_to(folder).as_posix()

@@ -8,7 +8,7 @@ from typing import Any
 from equalbits.paper.claims import HEADER as CLAIM_HEADER
 from equalbits.paper.claims import Claim
 from equalbits.paper.compare_report import HEADER as COMPARE_HEADER
-from equalbits.paper.compare_report import caution, cells, ranked
+from equalbits.paper.compare_report import caution, cells, ranked, remarks, usual_speed
 from equalbits.paper.contents import Found, Run
 from equalbits.paper.curves import Curve, chart
 from equalbits.paper.item import get_item
@@ -96,7 +96,10 @@ def compare(found: Found) -> list[Html]:
         for path in found.pictures
     ]
     parts.append(tag("p", "The same net, data, start and batches for every method. ", caution(comparison)))
-    parts.append(table(COMPARE_HEADER, map(cells, ranked(comparison)), caption="Methods, best first"))
+    usual = usual_speed(comparison)
+    rows = [cells(row, usual=usual) for row in ranked(comparison)]
+    parts.append(table(COMPARE_HEADER, rows, caption="Methods, best first"))
+    parts += [tag("p", line) for line in remarks(comparison)]
     lost = [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()]
     parts.append(tag("ul", *(tag("li", line) for line in lost)) if lost else Html(""))
     runs = [run for run in found.runs if "tuning" not in run.path.relative_to(found.path).parts]
@@ -187,7 +190,8 @@ def pictures(found: Found) -> list[Html]:
     """Runs that one picture is drawn from."""
     shown = [picture(path, f"{path.stem}, drawn from the runs below") for path in found.pictures]
     first: dict[str, Any] = next((run.facts for run in found.runs if run.facts), {})
-    return [*shown, *_of_runs(found.runs, found.path, folded=False), made_by(first, settings={})]
+    known = {**first, "seconds": sum(run.facts.get("seconds", 0.0) for run in found.runs)}
+    return [*shown, *_of_runs(found.runs, found.path, folded=False), made_by(known, settings={})]
 
 
 def _of_runs(runs: Sequence[Run], within: Path, *, folded: bool) -> list[Html]:

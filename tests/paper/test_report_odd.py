@@ -1,0 +1,81 @@
+"""A report of odd folders: names and numbers that no text or float can hold, sets of runs, methods at other speeds."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from equalbits.cli import main
+from equalbits.paper.report import report_page, write_report
+from equalbits.recipes import recipe_from_dict, run_recipe
+
+ROOT = Path(__file__).parents[2]
+RECIPE = recipe_from_dict(
+    {
+        "name": "own",
+        "epochs": 2,
+        "model": {"name": "conv2", "options": {"width": 0.05}},
+        "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "one"
+    run_recipe(RECIPE, out, device="cpu")
+    return out
+
+
+def test_a_name_that_is_no_text_takes_no_page_down(run: Path, tmp_path: Path) -> None:
+    try:
+        shutil.copytree(run, os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    except OSError:
+        pytest.skip("this disk takes no such name")
+    shutil.copytree(run, tmp_path / "名前 é")
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "<code>?</code>" in page and "<code>名前 é</code>" in page
+
+
+@pytest.mark.parametrize("change", [{"correct": 10**400}, {"loss_sum": 10**400}])
+def test_a_number_beyond_all_floats_is_named_and_the_rest_is_shown(run: Path, tmp_path: Path, change: dict) -> None:
+    shutil.copytree(run, tmp_path / "a")
+    shutil.copytree(run, tmp_path / "b")
+    lines = [json.loads(line) for line in (tmp_path / "a" / "history.jsonl").read_text().splitlines()]
+    lines[0]["test"].update(change)
+    (tmp_path / "a" / "history.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    facts = json.loads((tmp_path / "b" / "run.json").read_text())
+    facts["last"]["test"].update(change)
+    (tmp_path / "b" / "run.json").write_text(json.dumps(facts))
+    shutil.copytree(run, tmp_path / "c")
+    page = report_page(tmp_path)
+    assert page.count("Could not be read: ") == 2 and page.count("What made it") == 1
+
+
+def test_brackets_without_end_are_named_and_the_rest_is_shown(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "a")
+    shutil.copytree(run, tmp_path / "b")
+    (tmp_path / "a" / "run.json").write_text("[" * 100_000)
+    (tmp_path / "b" / "history.jsonl").write_text("[" * 100_000 + "\n{}\n")
+    page = report_page(tmp_path)
+    assert "run.json is not JSON" in page and "history.jsonl, line 1 is not an epoch" in page
+
+
+def test_a_set_of_runs_took_as_long_as_all_of_them(run: Path, tmp_path: Path) -> None:
+    for name, seconds in (("sign", 1.5), ("bihalf", 2.0)):
+        shutil.copytree(run, tmp_path / "demo" / name)
+        facts = json.loads((run / "run.json").read_text())
+        (tmp_path / "demo" / name / "run.json").write_text(json.dumps({**facts, "seconds": seconds}))
+    (tmp_path / "demo" / "demo.svg").write_text("<svg/>")
+    assert "<dt>time</dt><dd>3.5 s</dd>" in report_page(tmp_path / "demo")
+
+
+def test_seconds_of_another_speed_are_marked_and_methods_that_lack_are_named(tmp_path: Path, capsys) -> None:
+    shutil.copy(ROOT / "results" / "fashion-compare.json", tmp_path / "compare.json")
+    assert main(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text()
+    for line in ("seconds of abc-net do not stand against theirs.", "not among them: irnet-identity."):
+        assert line in page and line in (ROOT / "docs" / "comparison.md").read_text()
+    assert "8.6†</td>" in page
