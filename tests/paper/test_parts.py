@@ -7,6 +7,7 @@ import pytest
 from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.parts import command, missing, split
+from equalbits.paper.report import report_page
 from equalbits.recipes import parse_settings
 
 TAB2 = get_item("tab2").grid
@@ -137,6 +138,24 @@ def test_the_result_says_what_its_nets_cost(tmp_path, tiny):
     assert result["trained"]["seconds"] == pytest.approx(sum(run["seconds"] for run in runs))
     assert result["trained"]["devices"] == [result["device"]]
     assert result["trained"]["versions"] == [" · ".join(f"{k} {v}" for k, v in result["versions"].items())]
+
+
+def test_what_earlier_calls_trained_is_part_of_the_cost(tmp_path, tiny):
+    options = tiny({"model.options.width": 0.05}, seeds=(0,), grid={"nets": ["conv2"]})
+    reproduce("tab2", tmp_path, options=options)
+    path = tmp_path / "result.json"
+    result = json.loads(path.read_text())
+    long = {**result["trained"], "seconds": 754.0}
+    path.write_text(json.dumps({**result, "seconds": 0.1, "trained": long}))  # as of one that was killed at the end
+    reproduce("tab2", tmp_path, options=options)
+    assert (
+        f"\n3 nets in 12 m 34 s of training on one {result['device']}; equalbits "
+        in (tmp_path / "claims.md").read_text()
+    )
+    assert "<dt>time</dt><dd>754.0 s</dd>" in report_page(tmp_path)
+    path.write_text(json.dumps({name: value for name, value in result.items() if name != "trained"}))
+    reproduce("tab2", tmp_path, options=options)  # a file that does not say it
+    assert "\n3 nets in " in (tmp_path / "claims.md").read_text()
 
 
 def test_a_quick_part_that_the_default_may_not_hold_is_not_dropped(tmp_path, tiny):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from equalbits.paper.trained import cost
 from equalbits.training.checkpoint import write_atomically
 
 _WORDS = {True: "yes", False: "no", None: "not decided"}
@@ -64,7 +65,7 @@ def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path) 
     lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in claim.cells())} |" for claim in claims]
     versions = " · ".join(f"{name} {version}" for name, version in result["versions"].items())
     seeds = f"; seeds {', '.join(map(str, result['seeds']))}" if result.get("seeds") else ""
-    lines += ["", f"{result['device']}; {versions}{seeds}; {result['seconds']:.0f} s."]
+    lines += ["", f"{cost(result)}; {versions}{seeds}."]
     lines += ["", *(f"- {note}" for note in result.get("notes", []))]
     write_atomically(out / "claims.md", ("\n".join(lines).rstrip() + "\n").encode())
 

@@ -189,7 +189,7 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
                 f"{path} was measured with {what}={was}, not {wanted}: ask for {more} or more, or use another --out"
             )
     if holds(before["parts"], now["parts"], whole):
-        return result
+        return {"trained": trained(path.parent), **result}
     options.tell(f"{path} holds a part: going on with what it lacks")
     return None
 

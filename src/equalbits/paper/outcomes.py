@@ -9,6 +9,7 @@ from typing import Any
 from equalbits.paper.claims import HEADER, Claim
 from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.parts import command, missing
+from equalbits.paper.trained import cost
 from equalbits.recipes.folder import FREE
 
 _HEAD = """
@@ -76,20 +77,6 @@ def made(kept: Mapping[str, Any]) -> str:
     return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`; by `{_command(kept['item'], kept['asked'])}`."
 
 
-def cost(kept: Mapping[str, Any]) -> str:
-    """How many nets a measurement trained, how long that took, and on what."""
-    nets = kept["trained"]
-    if not nets["nets"]:
-        return f"{duration(kept['seconds'])} on {kept['device']}"
-    device = f"one {nets['devices'][0]}" if len(nets["devices"]) == 1 else " and ".join(nets["devices"])
-    # The command's own time, unless it went on with what others had begun, or spread it over a cluster.
-    by_one = kept["seconds"] >= nets["seconds"]
-    time = f"{duration(kept['seconds'])} of" if by_one else f"{duration(nets['seconds'])} of training on"
-    words = f"{nets['nets']} nets in {time} {device}"
-    words += f", up to {nets['side_by_side']} side by side" if nets["side_by_side"] > 1 else ""
-    return words + (f", {nets['diverged']} of which diverged" if nets["diverged"] else "")
-
-
 def _row(item: Item, kept: Mapping[str, Any] | None, seen: set[str]) -> str:
     lacking = ["all of it"] if kept is None else lacks(item, kept)
     if not lacking:
@@ -112,18 +99,6 @@ def _words(name: str) -> str:
 
 def _listed(values: Sequence[Any]) -> str:
     return ", ".join(map(str, values))
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
-
-    >>> duration(1023.4), duration(8.25), duration(7322)
-    ('17 m 03 s', '8.2 s', '2 h 02 m 02 s')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} m {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} m {rest:02} s"
 
 
 def ranges(numbers: Sequence[int]) -> str:

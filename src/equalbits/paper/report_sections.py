@@ -73,7 +73,8 @@ def item(found: Found) -> list[Html]:
     if facts.get("notes"):
         parts.append(tag("ul", *(tag("li", note) for note in facts["notes"])))
     seeds = facts.get("seeds") or facts["asked"]["seeds"]
-    known = {**facts, "seeds": seeds, "command": _command_of_item(facts, found.path)}
+    seconds = max(facts["seconds"], facts.get("trained", {}).get("seconds", 0.0))  # earlier calls trained, too
+    known = {**facts, "seeds": seeds, "seconds": seconds, "command": _command_of_item(facts, found.path)}
     parts.append(made_by(known, settings=facts["asked"]["settings"]))
     return parts + _of_runs(found.runs, found.path, folded=True)
 

@@ -13,9 +13,10 @@ from equalbits.paper.compare_report import markdown
 from equalbits.paper.drawing import name_of
 from equalbits.paper.item import get_item
 from equalbits.paper.keep import take
-from equalbits.paper.outcomes import cost, falls_short, outcomes
+from equalbits.paper.outcomes import falls_short, outcomes
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.tab2_convnets import COMPARED, by_method
+from equalbits.paper.trained import cost
 from equalbits.recipes.compare import Comparison
 
 _MARKER = "<!-- drawn by python -m equalbits.paper.results_page -->"

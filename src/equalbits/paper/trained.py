@@ -1,6 +1,7 @@
 """What a measurement cost: the nets that were trained for it, on which devices, and how long that took."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +26,29 @@ def trained(out: Path) -> dict[str, Any]:
             {" · ".join(f"{name} {version}" for name, version in run["versions"].items()) for run in runs}
         ),
     }
+
+
+def cost(kept: Mapping[str, Any]) -> str:
+    """How many nets a measurement trained, how long that took, and on what."""
+    nets = kept["trained"]
+    if not nets["nets"]:
+        return f"{duration(kept['seconds'])} on {kept['device']}"
+    device = f"one {nets['devices'][0]}" if len(nets["devices"]) == 1 else " and ".join(nets["devices"])
+    # The command's own time, unless it went on with what others had begun, or spread it over a cluster.
+    by_one = kept["seconds"] >= nets["seconds"]
+    time = f"{duration(kept['seconds'])} of" if by_one else f"{duration(nets['seconds'])} of training on"
+    words = f"{nets['nets']} nets in {time} {device}"
+    words += f", up to {nets['side_by_side']} side by side" if nets["side_by_side"] > 1 else ""
+    return words + (f", {nets['diverged']} of which diverged" if nets["diverged"] else "")
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(1023.4), duration(8.25), duration(7322)
+    ('17 m 03 s', '8.2 s', '2 h 02 m 02 s')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} m {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} m {rest:02} s"
