@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from equalbits.paper import compare_report, fig1_entropy, fig6_toy
+from equalbits.paper import compare_report, fig1_entropy, fig4_repetitions, fig6_toy, get_item
 from equalbits.paper.compare_report import attainable
+from equalbits.paper.drawing import heading, new_figure
 from equalbits.recipes.compare import Comparison
 
 
@@ -47,6 +49,27 @@ def test_figure_1_counts_whole_epochs_and_keeps_its_legends_off_what_it_draws() 
     assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())
     for axes in figure.axes:
         assert not axes.get_legend().get_window_extent(renderer).overlaps(axes.get_window_extent())
+
+
+def test_a_title_is_no_wider_than_its_picture() -> None:
+    for name in ("tab2-kaiming", "tab2-tuned"):
+        title = heading({"title": get_item(name).title, "quick": True})
+        for width in (4.2, 7.4, 11):
+            figure = new_figure(width, 4.2, title=title)
+            box = figure.get_suptitle() and figure._suptitle.get_window_extent(drawn(figure))
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.width
+            assert figure.get_suptitle().replace("\n", " ") == title
+
+
+def test_runs_are_counted_in_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: shown.append(figure))
+    score = {"correct": 70, "total": 100, "loss_sum": 90.0}
+    case = {"runs": [{"last": {"train": score, "test": score}}]}
+    methods = dict.fromkeys(fig4_repetitions.COMPARED, case)
+    fig4_repetitions.draw({"quick": True, "title": "", "seeds": [0], "methods": methods}, Path())
+    drawn(shown[0])
+    assert all(tick == int(tick) for axes in shown[0].axes[:4] for tick in axes.get_yticks())
 
 
 def committed_comparison() -> Comparison:

@@ -1,11 +1,14 @@
 """The style all pictures share: colours by method, figures without a screen, PNG and SVG side by side."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from equalbits.extras import with_extra
 
+#: Letters of a title to an inch.
+_LETTERS = 11
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"
 METHODS = {
     "sign": "Sign",
@@ -65,14 +68,14 @@ def heading(result: Mapping[str, Any], title: str = "") -> str:
 
 
 def new_figure(width: float, height: float, *, title: str = "") -> Any:
-    """An empty figure, in inches; matplotlib is asked for only here."""
+    """An empty figure, in inches, its title in as many lines as it needs; matplotlib is asked for only here."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError(f"the picture needs matplotlib: {with_extra('plot')}; the numbers are kept") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
-        figure.suptitle(title)
+        figure.suptitle(textwrap.fill(title, int(_LETTERS * width)))
     return figure
 
 

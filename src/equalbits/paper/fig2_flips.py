@@ -109,7 +109,7 @@ def draw(result: Result, out: Path) -> None:
 
 
 def _ends(gap: list[int]) -> str:
-    return f"difference: {max(map(abs, gap), default=0)} at most, {gap[-1] if gap else 0} in the end"
+    return f"difference: {max(map(abs, gap), default=0)} at most, {gap[-1] if gap else 0} in the end".replace("-", "−")
 
 
 ITEM = Item(

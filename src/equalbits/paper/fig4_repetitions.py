@@ -99,6 +99,7 @@ def draw(result: Result, out: Path) -> None:
         edges = _edges(min(every, default=0.0), max(every, default=1.0), len(result["seeds"]))
         for method, some in found.items():
             axes.hist(some, bins=edges, color=COLOURS[method], alpha=0.65, label=METHODS[method])
+        axes.locator_params(axis="y", integer=True)  # there is no half a run
         if place == 1:
             legend(axes)
     axes = panel(figure, (1, 5, 5), x="runs in order", y="train loss")

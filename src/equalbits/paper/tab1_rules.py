@@ -142,7 +142,7 @@ def _accuracy(found: dict[str, Any]) -> float:
 def draw(result: Result, out: Path) -> None:
     """Flips by direction, filters at half, flips over the steps, and test accuracy."""
     rules = result["rules"]
-    names, places = [METHODS[method] for method in rules], range(len(rules))
+    names, places = [METHODS[method].replace(" (", "\n(") for method in rules], range(len(rules))
     colours = [COLOURS[method] for method in rules]
     figure = new_figure(15, 3.9, title=heading(result))
     axes = panel(figure, (1, 4, 1), x="", y="flips in all")
