@@ -56,7 +56,7 @@ def test_a_title_is_no_wider_than_its_picture() -> None:
         title = heading({"title": get_item(name).title, "quick": True})
         for width in (4.2, 7.4, 11):
             figure = new_figure(width, 4.2, title=title)
-            box = figure.get_suptitle() and figure._suptitle.get_window_extent(drawn(figure))
+            box = figure._suptitle.get_window_extent(drawn(figure))
             assert box.x0 >= 0 and box.x1 <= figure.bbox.width
             assert figure.get_suptitle().replace("\n", " ") == title
 

@@ -75,7 +75,7 @@ def new_figure(width: float, height: float, *, title: str = "") -> Any:
         raise ValueError(f"the picture needs matplotlib: {with_extra('plot')}; the numbers are kept") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
-        figure.suptitle(textwrap.fill(title, int(_LETTERS * width)))
+        figure.suptitle(textwrap.fill(title, int(_LETTERS * width), break_on_hyphens=False))
     return figure
 
 
