@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,42 +64,55 @@ def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None
 
     With ``resize`` a picture is scaled and cut as training on image files does it, and not turned as its camera says.
     """
-    import numpy as np
-
     if path.suffix == ".npy":
         images = _read_array(path)
         return images[None] if images.ndim == len(shape) else images
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise ValueError(f"{path}: a picture has 1 or 3 channels, the model takes {channels}; give a .npy")
+    return _read_picture(path, shape, resize).reshape(height, width, channels).transpose(2, 0, 1)[None]
+
+
+def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "NDArray[Any]":
+    """A picture's bytes, of the model's size. Files that make no sense may end in any exception inside Pillow."""
+    import numpy as np
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     from equalbits.runtime.pictures import centre, scaled_square
 
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise ValueError(f"{path}: a picture has 1 or 3 channels, the model takes {channels}; give a .npy")
+    (_, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     try:
-        with Image.open(path) as picture:
-            mode = "L" if channels == 1 else "RGB"
-            if resize is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tags that are odd, or a picture that is merely large
+            with Image.open(path) as picture:
+                if resize is not None:
+                    return centre(scaled_square(picture, resize, mode=mode), height=height, width=width)
                 turned = ImageOps.exif_transpose(picture).convert(mode)
-                pixels = np.asarray(ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR))
-            else:
-                pixels = centre(scaled_square(picture, resize, mode=mode), height=height, width=width)
+                return np.asarray(ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow can read, and no .npy") from None
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow's words for bytes that end too early or make no sense
+    except Image.DecompressionBombError:
+        raise ValueError(f"{path} has more pixels than Pillow reads, or is damaged: make it smaller first") from None
+    except MemoryError:
+        raise ValueError(f"{path} does not fit into memory: make it smaller first") from None
+    except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's: it is not there, or may not be read
         raise ValueError(f"{path} is cut off or damaged: {error}") from None
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
 
 
 def _read_array(path: Path) -> "NDArray[Any]":
-    """The numbers of a .npy."""
+    """The numbers of a .npy. Files that make no sense may end in any exception inside numpy."""
     import numpy as np
 
     try:
-        images: NDArray[Any] = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            images: NDArray[Any] = np.load(file, allow_pickle=False)
+    except OSError:
+        raise
+    except MemoryError:
+        raise ValueError(f"{path} claims more numbers than fit into memory: it is damaged, or holds too many") from None
+    except Exception as error:
         if "allow_pickle" in str(error):  # objects, or no array at all: numpy would have to run what the file says
             raise ValueError(f"{path} is not an array of numbers that numpy can read: save one by numpy.save") from None
         raise ValueError(f"{path} is cut off or damaged: save the array anew by numpy.save") from None

@@ -1,0 +1,68 @@
+"""Images that are damaged, absurd or too large are refused in one line, whatever numpy or Pillow raise at them."""
+
+import io
+import random
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
+
+
+def array_that_claims(shape: str, *, descr: str = "'<f4'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
+
+
+@pytest.mark.parametrize(
+    ("whole", "rule"),
+    [
+        (array_that_claims("(3, 8, 8"), "is cut off or damaged: save the array anew"),  # numpy's tokenizer gives up
+        (array_that_claims("(3, 8, 8), b'x': 1"), "is cut off or damaged: save the array anew"),  # and its sort
+        (array_that_claims("(9000000, 3, 9000, 9000)"), "claims more numbers than fit into memory"),
+        (array_that_claims("(-1, 3, 8, 8)"), "is cut off or damaged"),
+        (b"PK\x03\x04 no zip", "is cut off or damaged"),
+    ],
+)
+def test_an_array_that_makes_no_sense_is_refused(whole, rule, tmp_path, call):
+    (tmp_path / "x.npy").write_bytes(whole)
+    code, printed, errors = call("run", PACKED, tmp_path / "x.npy")
+    assert (code, printed, errors.count("\n")) == (1, "", 1)
+    assert errors.startswith(f"equalbits run: {tmp_path / 'x.npy'} {rule}")
+
+
+def test_a_picture_of_too_many_pixels_is_refused_and_a_large_one_is_read_without_a_word(tmp_path, call, monkeypatch):
+    Image.new("1", (300, 200)).save(tmp_path / "x.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
+    code, printed, errors = call("run", PACKED, tmp_path / "x.png")
+    assert (code, printed) == (1, "")
+    rule = "has more pixels than Pillow reads, or is damaged: make it smaller first"
+    assert errors == f"equalbits run: {tmp_path / 'x.png'} {rule}\n"
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000)
+    code, printed, errors = call("run", PACKED, tmp_path / "x.png")
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
+def test_a_damaged_picture_is_answered_or_refused_in_one_line(kind, tmp_path, call):
+    if f".{kind.lower()}" not in Image.registered_extensions():
+        pytest.skip(f"this Pillow does not know {kind}")
+    pixels, saved, draw = (
+        np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8),
+        io.BytesIO(),
+        random.Random(0),
+    )
+    Image.fromarray(pixels).save(saved, kind)
+    for _ in range(60):
+        changed = bytearray(saved.getvalue())
+        for _ in range(draw.choice([1, 2, 4])):
+            changed[draw.randrange(min(len(changed), draw.choice([30, 200, len(changed)])))] = draw.randrange(256)
+        (tmp_path / "x.png").write_bytes(changed[: draw.choice([len(changed), draw.randrange(len(changed))])])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            code, printed, errors = call("run", PACKED, tmp_path / "x.png")
+        if code:
+            assert (code, printed, errors.count(f"equalbits run: {tmp_path / 'x.png'} ")) == (1, "", 1)
