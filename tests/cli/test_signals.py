@@ -56,7 +56,8 @@ def test_sigterm_and_ctrl_c_save_and_say_how_to_go_on(call, recipe: str, tmp_pat
         assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_decoding_workers_too_and_does_no_harm(tmp_path: Path) -> None:
+def train_on_pictures(tmp_path: Path) -> subprocess.Popen[str]:
+    """A long run into tmp_path/a whose images a process of their own decodes; it has saved once."""
     from PIL import Image
 
     for split, number in ((split, number) for split in ("train", "test") for number in range(12)):
@@ -73,10 +74,32 @@ def test_ctrl_c_in_a_terminal_reaches_the_decoding_workers_too_and_does_no_harm(
     while not (out / "last.safetensors").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    return process
+
+
+def assert_stopped(process: subprocess.Popen[str], number: int, tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert f"resume with: equalbits train --resume {out} --data {tmp_path} --device cpu" in errors
+    assert process.returncode == 128 + number, errors
+    assert f"resume with: equalbits train --resume {tmp_path / 'a'} --data {tmp_path} --device cpu" in errors
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_decoding_workers_too_and_does_no_harm(tmp_path: Path) -> None:
+    process = train_on_pictures(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    assert_stopped(process, signal.SIGINT, tmp_path)
+
+
+def test_a_group_of_processes_that_is_told_to_end_saves_though_its_workers_are_gone(tmp_path: Path) -> None:
+    process = train_on_pictures(tmp_path)
+    os.killpg(process.pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGCONT)  # its workers still lie there, so that it will wait for a batch
+    last, saved = tmp_path / "a" / "last.safetensors", 0
+    while saved != (saved := last.stat().st_mtime_ns):
+        time.sleep(0.7)
+    os.killpg(process.pid, signal.SIGTERM)  # as timeout, systemd and batch systems do
+    os.killpg(process.pid, signal.SIGCONT)
+    assert_stopped(process, signal.SIGTERM, tmp_path)
+    assert last.stat().st_mtime_ns > saved
 
 
 STUCK = """

@@ -70,6 +70,18 @@ def test_worker_processes_give_the_same_batches_and_stay_for_the_next_epoch(tmp_
     assert "train/dog/2.png: not a readable image" in str(error.value) and "\n" not in str(error.value)
 
 
+def test_a_worker_that_dies_is_told_in_one_line(tmp_path, image_tree):
+    found = loader(image_tree(tmp_path), batch_size=1, workers=1)
+    batches, others = found.epoch(0), set(multiprocessing.active_children())
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - others
+    worker.kill()
+    with pytest.raises(
+        DataError, match=r"a process that decodes images has ended \(.*\); try again, with data.workers=0"
+    ):
+        list(batches)
+
+
 @pytest.mark.parametrize("keep", [0, 1, 0.5])
 def test_a_corrupt_image_is_named_in_one_line(tmp_path, image_tree, keep):
     image_tree(tmp_path, suffix=".JPEG")

@@ -106,12 +106,22 @@ class FolderLoader:
         rows = [order[batch, :size] for batch, size in enumerate(self.sizes)]
         mine = self._queue.fill([[self.dataset.paths[index] for index in row.tolist()] for row in rows[start:]])
         device = self.dataset.device
-        for batch, pictures in enumerate(self._decoded, start):
+        for batch, pictures in enumerate(self._fetched(), start):
             if isinstance(pictures, str):
                 raise DataError(pictures)
             images = self._finish(pictures.to(device, non_blocking=True), randoms, batch)
             yield images, self.dataset.labels[rows[batch]].to(device, non_blocking=True)
             self._queue.check(mine)
+
+    def _fetched(self) -> Iterator[Tensor | str]:
+        """What the workers decode; where one has died, a line in place of torch's story."""
+        try:
+            yield from self._decoded
+        except (RuntimeError, OSError, EOFError) as error:  # it was noticed missing, or when it was spoken to
+            raise DataError(
+                f"{self.dataset.name}: a process that decodes images has ended ({' '.join(str(error).split())}); "
+                "try again, with data.workers=0 if memory is short"
+            ) from None
 
     def _finish(self, pictures: Tensor, randoms: tuple[Tensor, ...] | None, batch: int) -> Tensor:
         size = self.decoding.crop

@@ -56,12 +56,16 @@ def train(
             watcher(model, run.position.step)
         while run.epoch < config.epochs:
             run.begin_epoch()
-            for step in run.steps():
-                for watcher in watchers:
-                    watcher(model, step)
-                run.report(told)
-                saver.save_or_stop(stop.signal_number)
-            record = run.finish_epoch(test)
+            try:
+                for step in run.steps():
+                    for watcher in watchers:
+                        watcher(model, step)
+                    run.report(told)
+                    saver.save_or_stop(stop.signal_number)
+                record = run.finish_epoch(test)
+            except (RuntimeError, ValueError, OSError, EOFError):
+                saver.stop_without_batch(stop.signal_number)
+                raise
             run.tell(record, told)
             saver.end_epoch(record, stop.signal_number)
         return History(tuple(run.epochs))

@@ -47,6 +47,14 @@ class Saver:
         if signal_number:
             raise InterruptedTraining(signal_number, self.out / LAST)
 
+    def stop_without_batch(self, signal_number: int | None) -> None:
+        """Save and stop, if asked to, where a batch could not be had: what ends a group of processes ends workers, too.
+
+        Among several processes each may stand elsewhere, and none can save alone.
+        """
+        if signal_number and self.run.alone and not self.run.step.under_way:
+            self.save_or_stop(signal_number)
+
     def end_epoch(self, record: EpochRecord, signal_number: int | None) -> None:
         """Keep the model if none was better so far; save the finished run, or any other as :meth:`save_or_stop`."""
         best = History(tuple(self.run.epochs)).best

@@ -128,6 +128,7 @@ class Step:
         self.compiled: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
         self.full_size = 0
         self.refused: Tensor | None = None
+        self.under_way = False  # the net is then between two steps' states, and not fit to be saved
         self.penalised, self.acts = acting_layers(model, "penalty"), bool(acting_layers(model, "after_step_"))
         if config.speed in ("compiled", "captured"):
             self.compiled = torch.compile(self.forward, dynamic=False)
@@ -145,6 +146,7 @@ class Step:
 
     def __call__(self, images: Tensor, labels: Tensor) -> None:
         """Take one step."""
+        self.under_way = True
         self.full_size = max(self.full_size, len(labels))
         if self.config.speed != "plain" and images.dim() == 4:
             images = images.contiguous(memory_format=torch.channels_last)
@@ -169,6 +171,7 @@ class Step:
         self.optimizer.step()
         if self.acts:
             after_step_(self.model)
+        self.under_way = False
 
     def _gradients_kept_here(self, more_to_come: bool) -> AbstractContextManager[None]:
         """Share gradients with other processes once a batch, after its last part."""
