@@ -85,26 +85,34 @@ def comparison_page(folder: Path) -> str:
 
 
 def readme_table(folder: Path) -> str:
-    """What the README shows: a row for each net, one with tuned settings where that was measured, and what it cost.
+    """What the README shows: a row for each net, once more with tuned settings where that was measured, and the cost.
 
     Only what was measured as the paper did, with all seeds, stands beside it; nets and methods may lack.
     """
-    head = [f"{name_of(method)}, paper | equalbits" for method in COMPARED]
-    lines = [f"| | {' | '.join(head)} |", f"|---|{'---|' * 2 * len(COMPARED)}"]
-    costs = []
-    for name, which, of_it in (("tab2", "", ""), ("tab2-tuned", ", tuned", "Tuned: ")):
+    parts = []
+    for name, words in (
+        ("tab2", []),
+        ("tab2-tuned", ["With settings that were tuned on held-out training images:", ""]),
+    ):
         path = folder / f"{name}.json"
         kept = json.loads(path.read_text()) if path.exists() else None
-        if kept is None or falls_short(get_item(name), kept):
-            continue
-        costs.append(f"{of_it}{cost(kept)}.")
-        for net, cases in kept["measured"]["nets"].items():
-            methods = by_method(cases)
-            scores = {method: score_of(case).replace(" %", "") for method, case in methods.items()}
-            papers = {method: TABLE_2[net, method] for method in COMPARED}
-            cells = [f"{paper.mean:.2f} ± {paper.spread:.2f} | {scores.get(of, '–')}" for of, paper in papers.items()]
-            lines.append(f"| {net.capitalize()}{which} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *costs]).rstrip()
+        if kept is not None and not falls_short(get_item(name), kept):
+            parts.append("\n".join([*words, *_beside_the_papers(kept["measured"]["nets"]), "", f"{cost(kept)}."]))
+    return "\n\n".join(parts)
+
+
+def _beside_the_papers(nets: Mapping[str, Any]) -> list[str]:
+    """Two columns for each method that was trained: the paper's score and ours."""
+    found = {net: by_method(cases) for net, cases in nets.items()}
+    trained = [method for method in COMPARED if any(method in methods for methods in found.values())]
+    head = [f"{name_of(method)}, paper | equalbits" for method in trained]
+    lines = [f"| | {' | '.join(head)} |", f"|---|{'---|' * 2 * len(trained)}"]
+    for net, methods in found.items():
+        scores = {method: score_of(case).replace(" %", "") for method, case in methods.items()}
+        papers = {method: TABLE_2[net, method] for method in trained}
+        cells = [f"{paper.mean:.2f} ± {paper.spread:.2f} | {scores.get(of, '–')}" for of, paper in papers.items()]
+        lines.append(f"| {net.capitalize()} | {' | '.join(cells)} |")
+    return lines
 
 
 def with_table(readme: str, table: str) -> str:
