@@ -1,6 +1,8 @@
 """A packed file's speed is measured, by layer and beside torch, and odd wishes are refused in one line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,14 @@ def test_a_file_is_measured_in_words_and_as_json(call):
     assert facts["rounds"] == 3
     assert 0 < facts["ms_per_image"]["least"] <= facts["ms_per_image"]["median"]
     assert facts["images_per_second"] == pytest.approx(1e3 / facts["ms_per_image"]["median"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
+def test_the_memory_is_that_of_the_file_and_not_of_whoever_asks():
+    much = np.ones(400_000_000, np.uint8)
+    words = [sys.executable, "-m", "equalbits", "bench", RESIDUAL, "--seconds", "0", "--json"]
+    facts = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    assert 0 < facts["peak_memory_bytes"] < much.nbytes
 
 
 def test_numpy_and_two_threads_can_be_asked_for(call):
@@ -131,7 +141,10 @@ def test_medians_of_a_busy_machine_are_not_compared():
     ("words", "rule"),
     [
         (("--threads", 1025), "--threads 1025 must be 1 to 1024"),
-        (("--batch", 10**15), f"--batch {10**15} does not fit into memory: lower --batch"),
+        *(
+            (("--batch", batch), f"--batch {batch} does not fit into memory: lower --batch")
+            for batch in (10**15, 2**62, 10**30)
+        ),
     ],
 )
 def test_more_than_there_can_be_is_refused_in_one_line(words, rule, call):

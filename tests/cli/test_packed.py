@@ -177,6 +177,7 @@ def test_images_that_cannot_be_read_or_answered_are_refused_by_name(packed, tmp_
         ("cut.npy", "is cut off or damaged"),
         ("cut.png", "is cut off or damaged"),
         ("no.png", "is not there"),
+        ("no/x.npy", "is not there: name a picture or a .npy"),
     ):
         code, printed, errors = call("run", packed, tmp_path / name)
         assert (code, printed, errors.count("\n")) == (1, "", 1), name

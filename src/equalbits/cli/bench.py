@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import time
@@ -57,7 +58,10 @@ def _measure(options: argparse.Namespace) -> None:
 
     path = Path(options.file)
     network = read_network(path)
-    images = np.random.default_rng(0).standard_normal((options.batch, *network.input_shape)).astype(np.float32)
+    try:
+        images = np.random.default_rng(0).standard_normal((options.batch, *network.input_shape)).astype(np.float32)
+    except ValueError:  # more than numpy can count
+        raise MemoryError from None
     name, call = _engine(network, images, options)
     if options.layers and not name.startswith("native"):
         raise ValueError("--layers: the steps are those of the native engine, and numpy would run: leave --layers out")
@@ -148,7 +152,16 @@ def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
 
 
 def _peak_memory() -> int | None:
-    """The most bytes this process has held at once; None where the system does not say."""
+    """The most bytes this process has held at once; None where the system does not say.
+
+    What getrusage says on Linux is no less than whoever started this process had.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        status = ""
+    if found := re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE):
+        return 1024 * int(found[1])
     try:
         import resource
     except ImportError:

@@ -37,6 +37,8 @@ def run(options: argparse.Namespace) -> None:
         print(native.REASON, file=sys.stderr)
     answers = {}
     for path in map(Path, options.images):
+        if not path.exists():
+            raise ValueError(f"{path} is not there: name a picture or a .npy")
         images = read_images(path, model.network.input_shape, resize=model.network.resize)
         if images.dtype.kind == "u" and model.network.mean is None:
             raise ValueError(
