@@ -96,12 +96,14 @@ def _run(options: argparse.Namespace) -> int:
     module = import_module(f"equalbits.cli.{COMMANDS[options.command][0]}")
     try:
         _check_data(options)
-        return int(module.run(options) or 0)
+        code = int(module.run(options) or 0)
+        _flush()
+        return code
     except KeyboardInterrupt:  # training says itself what it saved, and ends without one
         print(f"equalbits {options.command}: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read our output, `head` perhaps, has heard enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _flush(give_up=True)
         return 0
     except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
         if os.environ.get("EQUALBITS_TRACEBACK") or _is_ours(error):
@@ -109,7 +111,21 @@ def _run(options: argparse.Namespace) -> int:
         several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
         process = f" (process {os.environ['RANK']})" if several else ""
         print(f"equalbits {options.command}{process}: {_one_line(error)}", file=sys.stderr)
+        _flush(give_up=True)
         return 1
+
+
+def _flush(*, give_up: bool = False) -> None:
+    """Write out what was printed while a reader that has gone, or a full disk, can still be told of.
+
+    With ``give_up`` what cannot be written goes nowhere: it would be tried again, and failed of, when Python ends.
+    """
+    try:
+        print(end="", flush=True)  # does nothing where there is no stdout
+    except OSError:
+        if not give_up:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _check_data(options: argparse.Namespace) -> None:

@@ -1,0 +1,54 @@
+"""What is printed goes where it should, or one line says why not; also where Python keeps it back to the end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
+KEPT_BACK = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+COMMANDS = {
+    "inspect": ["inspect", PACKED],
+    "bench": ["bench", PACKED, "--seconds", "0"],
+    "list": ["list", "recipes"],
+    "run": ["run", PACKED, "{images}"],
+}
+
+
+@pytest.fixture(params=[KEPT_BACK, KEPT_BACK | {"PYTHONUNBUFFERED": "1"}], ids=["kept back", "at once"])
+def settings(request):
+    return request.param
+
+
+def words_of(command, tmp_path, *, images=1):
+    np.save(tmp_path / "x.npy", np.zeros((images, 3, 8, 8), np.float32))
+    words = [str(word).replace("{images}", str(tmp_path / "x.npy")) for word in COMMANDS[command]]
+    return [sys.executable, "-m", "equalbits", *words]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_reader_that_has_gone_is_no_error(command, settings, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(words_of(command, tmp_path), stdout=writer, stderr=subprocess.PIPE, text=True, env=settings)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+@pytest.mark.parametrize(("command", "images"), [("inspect", 1), ("run", 1), ("run", 500)])
+def test_a_full_disk_is_told_in_one_line(command, images, settings, tmp_path):
+    words = words_of(command, tmp_path, images=images)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=settings)
+    assert (done.returncode, done.stderr) == (1, f"equalbits {command}: No space left on device\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell here")
+def test_no_stdout_at_all_is_no_error(settings, tmp_path):
+    words = ["sh", "-c", '"$@" >&-', "sh", *words_of("run", tmp_path)]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, env=settings)
+    assert (done.returncode, done.stderr) == (0, "")
