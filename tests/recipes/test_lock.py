@@ -1,5 +1,6 @@
 """Two jobs never write to one folder: the second is refused, and what a dead one left is taken over."""
 
+import errno
 import json
 import os
 import signal
@@ -95,3 +96,13 @@ def test_a_folder_is_free_again_after_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="file is a file: name a folder"), in_use(tmp_path / "file"):
         pass
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_no_lock(tmp_path: Path, monkeypatch) -> None:
+    def full(descriptor: int, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*a/\.lock'"), in_use(tmp_path / "a"):
+        pass
+    assert not list(tmp_path.iterdir())

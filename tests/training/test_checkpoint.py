@@ -122,8 +122,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(tmp_path: Pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         write_atomically(path, b"new" * 1000)
+    assert caught.value.filename == str(path)  # for whoever is told
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -1,8 +1,11 @@
 """Whoever keeps a run's history: JSON lines, TensorBoard, Weights & Biases."""
 
 import json
+import resource
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,31 @@ def test_json_lines_start_from_what_is_known_and_forget_what_a_kill_left(tmp_pat
     JsonLines(path, History((RECORDS[0],)))(RECORDS[1])
     assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [1, 2]
     assert json.loads(path.read_text().splitlines()[0])["lr"] == 0.1
+
+
+@contextmanager
+def room_for(count: int) -> Iterator[None]:
+    """No file may become longer than so many bytes, as on a disk that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_json_lines_that_do_not_fit_leave_those_that_are_there_and_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    keep, known = JsonLines(path, History(())), History(tuple(RECORDS))
+    for record in RECORDS:
+        keep(record)
+    before = path.read_text()
+    with room_for(150), pytest.raises(OSError, match=r"history\.jsonl"):
+        JsonLines(path, known)
+    assert path.read_text() == before
+    with room_for(len(before)), pytest.raises(OSError, match=r"history\.jsonl"):
+        keep(RECORDS[0])
+    assert path.read_text() == before
 
 
 def curves(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -96,8 +96,10 @@ def _locked(folder: Path, command: str | None) -> int | None:
             try:
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps(note).encode())
-            except OSError:
+            except OSError as error:
+                path.unlink(missing_ok=True)
                 os.close(descriptor)
+                error.filename = str(path)  # what fails in writing names no file
                 raise
             return descriptor
         os.close(descriptor)  # its holder has just taken it away: the name now belongs to another file, or none

@@ -86,8 +86,10 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError:
+    except OSError as error:
         beside.unlink(missing_ok=True)  # a full disk is not helped by half a file
+        if error.filename is None:  # what fails in writing, not in opening, names no file
+            error.filename = str(path)
         raise
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from equalbits.training.checkpoint import write_atomically
 from equalbits.training.score import Score
 
 
@@ -75,13 +76,17 @@ class JsonLines:
 
     def __init__(self, path: Path, known: History) -> None:
         self.path = path
-        path.write_text("".join(self._line(record) for record in known.epochs))
+        write_atomically(path, "".join(self._line(record) for record in known.epochs).encode())
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Keep an epoch's record; the others are for the moment only."""
         if isinstance(record, EpochRecord):
-            with self.path.open("a") as file:
-                file.write(self._line(record))
+            try:
+                with self.path.open("a") as file:
+                    file.write(self._line(record))
+            except OSError as error:
+                error.filename = str(self.path)  # what fails in writing names no file
+                raise
 
     @staticmethod
     def _line(record: EpochRecord) -> str:
