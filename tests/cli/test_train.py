@@ -152,6 +152,8 @@ def test_a_sweep_prints_a_row_for_every_combination(call, recipe: str, tmp_path:
     [
         (["--seeds", "a"], "--seeds a: write whole numbers, as in 0-4 or 0,3,7"),
         (["--seeds", "4-0"], "--seeds 4-0: the first must not be above the last"),
+        (["--seeds", "7,4-0"], "--seeds 7,4-0: the first must not be above the last"),
+        (["--seeds", "²"], "--seeds ²: write whole numbers, as in 0-4 or 0,3,7"),
         (["--stack", "0"], "--stack 0: train at least one run at a time"),
         (["--vary", "epochs"], "--vary epochs: write name=value,value"),
         (["--vary", "epoch=1,2"], "no setting 'epoch'; did you mean 'epochs'?"),

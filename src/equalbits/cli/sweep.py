@@ -84,13 +84,13 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7")
+        if int(last or first) < int(first):
+            raise ValueError(f"--seeds {text}: the first must not be above the last, as in 0-4")
         if int(last or first) - int(first) >= _MOST_SEEDS:
             raise ValueError(f"--seeds {text}: these are more than {_MOST_SEEDS:,}; ask for fewer")
         seeds += range(int(first), int(last or first) + 1)
-    if not seeds:
-        raise ValueError(f"--seeds {text}: the first must not be above the last, as in 0-4")
     return seeds
 
 
