@@ -128,6 +128,9 @@ def test_a_batch_too_small_for_batch_norm_is_answered_with_the_setting(call, rec
     line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
     assert "batch norm cannot train on one image: choose data.batch_size" in line
     assert line.endswith("(batch 2 of 2 is)")
+    words = ["--set", "model.options.batch_norm=true", "--set", "accumulate=24", "--device", "cpu"]
+    line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
+    assert "choose data.batch_size and accumulate so that no part of a batch" in line
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")

@@ -168,9 +168,10 @@ class Run:
         except ValueError as error:
             self.check_weights()  # a quantizer that ranks refuses weights gone bad: that is the story to tell
             if "more than 1 value per channel" in str(error):  # torch's words, which name no way out
+                few, part = (" and accumulate", "part of a ") if self.config.accumulate > 1 else ("", "")
                 raise ValueError(
-                    "batch norm cannot train on one image: choose data.batch_size so that no batch, the last one "
-                    f"included, is that small (batch {self.batch + 1} of {len(self.batches)} is)"
+                    f"batch norm cannot train on one image: choose data.batch_size{few} so that no {part}batch, the "
+                    f"last one included, is that small ({part}batch {self.batch + 1} of {len(self.batches)} is)"
                 ) from None
             raise
         self.batch += 1
