@@ -90,6 +90,7 @@ def test_every_rate_lies_above_zero_and_never_above_the_start(name: str, per: st
         ({"per": "batch"}, "schedule.per='batch' is not known"),
         ({"name": "step"}, "schedule.name='step' needs schedule.milestones"),
         ({"name": "step", "milestones": (5, 3)}, r"schedule.milestones=\[5, 3\] must rise"),
+        ({"name": "step", "milestones": (-3, 5)}, "schedule.milestones=-3 must be at least 1"),
         ({"factor": 0.0}, "schedule.factor=0.0 must be above 0"),
         ({"warmup_epochs": -1}, "schedule.warmup_epochs=-1 must be at least 0"),
     ],

@@ -55,7 +55,7 @@ class ScheduleConfig:
 
     name: Annotated[str, OneOf("cosine", "linear", "step", "constant")] = "cosine"
     per: Annotated[str, OneOf("epoch", "step")] = "epoch"
-    milestones: tuple[int, ...] = ()
+    milestones: Annotated[tuple[int, ...], Within(at_least=1)] = ()
     factor: Annotated[float, Within(above=0)] = 0.1
     warmup_epochs: Annotated[int, Within(at_least=0)] = 0
 
