@@ -205,8 +205,13 @@ def test_a_state_saved_without_a_rate_goes_on_at_its_gamma():
     ],
 )
 def test_settings_that_make_no_sense_are_refused(arguments, message):
+    bits = nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=message):
-        Bop([nn.Parameter(torch.ones(2))], **arguments)
+        Bop([bits], **arguments)
+    optimizer = Bop([nn.Parameter(torch.ones(2))])
+    with pytest.raises(ValueError, match=message):
+        optimizer.add_param_group({"params": [bits], **arguments})
+    assert len(optimizer.param_groups) == 1
 
 
 def test_what_is_not_bits_is_refused():

@@ -37,29 +37,20 @@ class Bop(Optimizer):
     """
 
     def __init__(self, params: ParamsT, *, gamma: float = 1e-4, tau: float = 1e-8, lr: float | Tensor = 1.0) -> None:
-        if not 0 < gamma <= 1:
-            raise ValueError(f"gamma={gamma} is no weight of an average: it must lie in (0, 1]; 1e-4 is usual")
-        if not tau >= 0:
-            raise ValueError(f"tau={tau} would flip bits that the gradient agrees with: it must be 0 or more")
+        _check(gamma, tau, lr)
         super().__init__(params, {"gamma": gamma, "tau": tau, "lr": lr, "transposed_groups": 0})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take in more bits; whatever is not ±1 is refused."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        group["start_lr"] = float(group["lr"])
-        if not group["start_lr"] > 0:
+        try:
+            _check(group["gamma"], group["tau"], group["lr"])
+            _check_bits(group["params"])
+        except ValueError:
             self.param_groups.pop()
-            raise ValueError(
-                f"lr={group['start_lr']} leaves gamma nothing to move with: it must be above 0; 1 is usual"
-            )
-        for parameter in group["params"]:
-            if not bool((parameter.detach().abs() == 1).all()):
-                self.param_groups.pop()
-                raise ValueError(
-                    f"a parameter of shape {tuple(parameter.shape)} holds values other than -1 and +1: "
-                    f"give a layer Bits() as quantizer and take the bits from bop_parameters(model)"
-                )
+            raise
+        group["start_lr"] = float(group["lr"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -135,6 +126,24 @@ class BalancedBop(Bop):
             return balanced_flips(bits, momentum, group["tau"])
         filters, averages = (_exchange_axes(tensor, groups) for tensor in (bits, momentum))
         return _exchange_axes(balanced_flips(filters, averages, group["tau"]), groups)
+
+
+def _check(gamma: float | Tensor, tau: float, lr: float | Tensor) -> None:
+    if not 0 < gamma <= 1:
+        raise ValueError(f"gamma={gamma} is no weight of an average: it must lie in (0, 1]; 1e-4 is usual")
+    if not tau >= 0:
+        raise ValueError(f"tau={tau} would flip bits that the gradient agrees with: it must be 0 or more")
+    if not lr > 0:
+        raise ValueError(f"lr={float(lr)} leaves gamma nothing to move with: it must be above 0; 1 is usual")
+
+
+def _check_bits(parameters: list[Tensor]) -> None:
+    for parameter in parameters:
+        if not bool((parameter.detach().abs() == 1).all()):
+            raise ValueError(
+                f"a parameter of shape {tuple(parameter.shape)} holds values other than -1 and +1: "
+                f"give a layer Bits() as quantizer and take the bits from bop_parameters(model)"
+            )
 
 
 def _exchange_axes(weight: Tensor, groups: int) -> Tensor:
