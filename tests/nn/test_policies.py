@@ -41,4 +41,6 @@ def test_a_convolution_that_reads_each_input_once_downsamples(layer, expected):
 @pytest.mark.parametrize("name", ["head", "head_dist", "classifier"])
 def test_a_second_head_stays_real_too(name):
     assert inner_layers(Candidate(name, nn.Linear(4, 4), position=1, count=3)) == "an output layer (by its name)"
+    for wrapped in (f"module.{name}", f"_orig_mod.{name}", f"_orig_mod.module.{name}"):
+        assert inner_layers(Candidate(wrapped, nn.Linear(4, 4), 1, 3)) == "an output layer (by its name)"
     assert inner_layers(Candidate(f"{name}.0", nn.Linear(4, 4), position=1, count=3)) is True

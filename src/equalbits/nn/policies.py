@@ -49,7 +49,7 @@ def inner_layers(candidate: Candidate) -> bool | str:
         return "the first layer"
     if candidate.position == candidate.count - 1:
         return "the last layer"
-    if re.fullmatch(r"head(_\w+)?|classifier", candidate.name):
+    if re.fullmatch(r"((module|_orig_mod)\.)*(head(_\w+)?|classifier)", candidate.name):  # torch's wrappers stand aside
         return "an output layer (by its name)"
     if re.search(r"(^|[._])(downsample|shortcut)", candidate.name):
         return "a downsampling layer (by its name)"
