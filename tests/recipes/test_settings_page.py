@@ -72,7 +72,7 @@ BOUNDS = [
 def test_a_number_beyond_its_bound_is_refused_in_the_pages_words(name: str, bound: str, number: str) -> None:
     base, _, power = number.partition("**")
     value = int(base) ** int(power or 1) + BEYOND[bound]
-    given = [0.5, value] if name == "optimizer.betas" else value
+    given = {"optimizer.betas": [0.5, value], "schedule.milestones": [value]}.get(name, value)
     with pytest.raises(ValueError, match=rf"{name}={value}.* must be .*{re.escape(f'{bound} {number}')}"):
         PLAIN.with_settings({name: given})
 
