@@ -61,7 +61,9 @@ def test_a_folder_of_another_measurement_is_refused(tmp_path, other):
 
 def test_a_folder_of_another_item_is_refused(tmp_path):
     reproduce(counting_item([]), tmp_path, device="cpu")
-    with pytest.raises(ValueError, match="measured with item=counted, not fig6"):
+    with pytest.raises(
+        ValueError, match="measured with item=counted, not fig6: ask for the same, or use another --out"
+    ):
         reproduce("fig6", tmp_path, device="cpu")
 
 

@@ -184,9 +184,9 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
     for what, wanted in now.items():
         was = before[what]
         if was != wanted and not (what == "parts" and holds(wanted, was, whole)):
-            more = "the same, naming each part," if options.quick and what == "parts" else "the same"
+            more = f"{', naming each part,' if options.quick else ''} or more" if what == "parts" else ""
             raise ValueError(
-                f"{path} was measured with {what}={was}, not {wanted}: ask for {more} or more, or use another --out"
+                f"{path} was measured with {what}={was}, not {wanted}: ask for the same{more}, or use another --out"
             )
     if holds(before["parts"], now["parts"], whole):
         return {"trained": trained(path.parent), **result}
