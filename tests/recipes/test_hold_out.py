@@ -1,5 +1,7 @@
 """Images held back from training are what the run is scored on, and no test image is looked at."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -42,6 +44,10 @@ def test_files_sorted_by_class_give_some_of_each(tmp_path):
     ]
     assert [torch.bincount(part.dataset.labels).tolist() for part in parts] == [[4, 4, 4], [2, 2, 2]]
     assert all("train" in path for path in parts[1].dataset.paths)
+    few = make_loader(replace(data, limit=3), "train", root=tmp_path, device="cpu", seed=0, place=Place())
+    assert few.dataset.labels.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="cannot take 13 files; choose 1 to 12"):
+        make_loader(replace(data, limit=13), "train", root=tmp_path, device="cpu", seed=0, place=Place())
 
 
 def test_a_run_is_scored_on_what_was_held_out(tmp_path):

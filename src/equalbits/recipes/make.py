@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
 from equalbits.models import create_model, list_models
@@ -145,7 +145,7 @@ def make_loader(
     if data.hold_out:
         dataset = _part(dataset, data.hold_out, held_out=not training)
     if training and data.limit:
-        dataset = dataset.take(data.limit)
+        dataset = _some(dataset, data.limit)
     size = data.batch_size if training else data.test_batch_size
     shared: dict[str, Any] = {
         "batch_size": max(1, size // place.world_size),
@@ -195,9 +195,18 @@ def _part(dataset: Dataset | FolderDataset, count: int, *, held_out: bool) -> Da
         raise ValueError(f"data.hold_out={count} leaves nothing to train on: {dataset.name} has {len(dataset)} images")
     held = torch.zeros(len(dataset), dtype=torch.bool)
     held[torch.arange(count) * len(dataset) // count] = True
-    chosen = (held if held_out else ~held).nonzero().flatten()
+    return _picked(dataset, (held if held_out else ~held).nonzero().flatten())
+
+
+def _some(dataset: Dataset | FolderDataset, count: int) -> Dataset | FolderDataset:
+    """The first ``count`` images; of files, which are sorted by class, as many spread evenly over all."""
+    first = dataset.take(count)
+    return first if isinstance(first, Dataset) else _picked(dataset, torch.arange(count) * len(dataset) // count)
+
+
+def _picked(dataset: Dataset | FolderDataset, places: Tensor) -> Dataset | FolderDataset:
     if isinstance(dataset, FolderDataset):
-        paths = tuple(dataset.paths[index] for index in chosen.tolist())
-        return replace(dataset, paths=paths, labels=dataset.labels[chosen])
-    chosen = chosen.to(dataset.device)
-    return replace(dataset, images=dataset.images[chosen], labels=dataset.labels[chosen])
+        paths = tuple(dataset.paths[place] for place in places.tolist())
+        return replace(dataset, paths=paths, labels=dataset.labels[places])
+    places = places.to(dataset.device)
+    return replace(dataset, images=dataset.images[places], labels=dataset.labels[places])
