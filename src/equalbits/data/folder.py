@@ -30,6 +30,10 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
             f"{root}: no {wanted} in it; put the images there as {wanted.split()[0]}<class>/<image>.png (or .jpg, …)"
         )
     classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
+    if len(classes) == 1:
+        raise DataError(
+            f"{folder}: one class only, {classes[0]!r}, and nothing to tell it from; make a folder for each"
+        )
     strangers = sorted(set(_class_folders(folder)) - set(classes))
     if strangers:
         raise DataError(f"{folder / strangers[0]}: no class of that name in {home / 'train'}; name the folders alike")
