@@ -59,6 +59,16 @@ def test_a_folder_of_another_measurement_is_refused(tmp_path, other):
         reproduce(counting_item([]), tmp_path, options=Options(**{"quick": True, "device": "cpu", **other}))
 
 
+def test_a_result_that_another_version_left_is_named_in_one_line(tmp_path, capsys):
+    reproduce("fig6", tmp_path, device="cpu")
+    result = json.loads((tmp_path / "result.json").read_text())
+    facts = {name: result[name] for name in ("item", "title", "quick", "asked", "device", "versions", "seconds")}
+    (tmp_path / "result.json").write_text(json.dumps(facts))
+    assert main(["reproduce", "fig6", "--out", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "result.json is no whole result of fig6 (" in line and line.endswith("delete it to measure again")
+
+
 def test_a_folder_of_another_item_is_refused(tmp_path):
     reproduce(counting_item([]), tmp_path, device="cpu")
     with pytest.raises(

@@ -176,6 +176,22 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
             read()
 
 
+def test_a_result_that_another_version_left_is_refused_and_the_others_are_taken(part, house, tmp_path_factory, capsys):
+    old = tmp_path_factory.mktemp("old")
+    result = json.loads((part / "result.json").read_text())
+    (old / "result.json").write_text(json.dumps({name: value for name, value in result.items() if name != "nets"}))
+    assert main(["--take", str(old), "--take", str(part)]) == 1
+    assert f"{old}/result.json is no whole result of tab2 (" in capsys.readouterr().err
+    assert (house / "results" / "tab2.json").exists()
+
+
+def test_the_pages_are_drawn_only_where_they_lie(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 1
+    assert capsys.readouterr().err == "results_page: no results/ and docs/ here: go to the folder of README.md first\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_curves_of_every_step_are_left_out_by_name(tmp_path, cifar10, monkeypatch):
     monkeypatch.setattr(keep, "LONGEST", 5)  # a full measurement has tens of thousands of steps
     reproduce("fig2", tmp_path, options=Options(root=cifar10, device="cpu", settings=SMALL))

@@ -6,7 +6,8 @@ call draws without training, and a measurement that was cut off goes on with the
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -136,11 +137,23 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
         raise ValueError(f"{out} is a file: name a folder, new or of the same item, with --out")
     check_kind(out, "item")
     with in_use(out, command=command_line()):
-        result = _known(item, out / "result.json", options) or _measured(item, out, options)
-        item.draw(result, out)
-        claims = item.claims(result)
-        write_claims(claims, result, out)
+        known = _known(item, out / "result.json", options)
+        result = known or _measured(item, out, options)
+        with from_file(item, out / "result.json") if known else nullcontext():
+            item.draw(result, out)
+            claims = item.claims(result)
+            write_claims(claims, result, out)
     return claims
+
+
+@contextmanager
+def from_file(item: Item, path: Path) -> Iterator[None]:
+    """Where an item is drawn from a file that lacks what this version reads, say so in one line."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        what = f"{path} is no whole result of {item.name} ({type(error).__name__}: {error})"
+        raise ValueError(f"{what}, perhaps of another version: delete it to measure again") from error
 
 
 def read_result(path: Path) -> Result:

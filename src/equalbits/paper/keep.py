@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from equalbits.paper.item import Item, get_item, read_result
+from equalbits.paper.item import Item, from_file, get_item, read_result
 from equalbits.paper.trained import trained
 from equalbits.training.checkpoint import write_atomically
 
@@ -30,15 +30,15 @@ def take(folder: Path, results: Path, pictures: Path) -> Path:
     item, result = _read(folder)
     left_out: list[str] = []
     facts = {"trained": trained(folder), **result}
-    kept = {
-        **{name: facts[name] for name in FACTS if name in facts},
-        "claims": [asdict(claim) for claim in item.claims(result)],
-        "measured": {
-            name: _short(value, name, left_out) for name, value in result.items() if name not in (*FACTS, "quick")
-        },
-        "left_out": left_out,
-    }
-    with TemporaryDirectory() as drawn:
+    with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
+        kept = {
+            **{name: facts[name] for name in FACTS if name in facts},
+            "claims": [asdict(claim) for claim in item.claims(result)],
+            "measured": {
+                name: _short(value, name, left_out) for name, value in result.items() if name not in (*FACTS, "quick")
+            },
+            "left_out": left_out,
+        }
         item.draw(result, Path(drawn))
         picture = (Path(drawn) / f"{item.name}.png").read_bytes()
     write_atomically(pictures / f"{item.name}.png", picture)

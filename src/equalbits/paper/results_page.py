@@ -223,8 +223,11 @@ def main(words: Sequence[str] | None = None) -> int:
         "--take", metavar="DIR", type=Path, action="append", default=[], help="the folder of an item that was measured"
     )
     results, docs, readme = Path("results"), Path("docs"), Path("README.md")
-    failed = False
-    for folder in parser.parse_args(words).take:
+    folders, failed = parser.parse_args(words).take, False
+    if not (results.is_dir() and docs.is_dir()):
+        print("results_page: no results/ and docs/ here: go to the folder of README.md first", file=sys.stderr)
+        return 1
+    for folder in folders:
         try:
             print(f"{folder}: kept as {take(folder, results, docs)}")
         except ValueError as error:  # the others are taken, and the pages show them
