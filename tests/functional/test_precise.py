@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from equalbits.functional import rotation as turn
+from equalbits.functional.planes import planes_of
 from equalbits.functional.precise import outside_autocast
 from equalbits.nn import BinaryConv2d, list_quantizers, quantizer_by_name
 
@@ -100,6 +101,20 @@ def test_a_wide_layer_in_half_precision_has_the_values_and_gradients_of_a_precis
         results.append([values.detach(), *(each for each in gradients if each.shape == latents.shape)])
     for expected, found in zip(*results, strict=True):
         assert (found.double() - expected).abs().mean() < 0.05 * expected.abs().mean()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", sorted(set(list_quantizers()) - {"abc-net", "bits"}))
+def test_a_layer_multiplies_with_its_symbols_whatever_its_precision(name, dtype):
+    for middle, spread in ((1, 0.01), (-3, 1), (0, 1e-6)):
+        layer = BinaryConv2d(32, 16, 3, bias=False, weight_quantizer=quantizer_by_name(name)).to(dtype)
+        layer.weight.data.normal_(0, 1).mul_(spread).add_(middle)
+        values, symbols = layer.binary_weight().detach(), layer.symbols()
+        assert symbols.dtype == dtype
+        if name == "adabin":
+            assert planes_of(values, symbols) is not None
+        else:
+            assert torch.equal(values.sign(), symbols)
 
 
 def test_devices_that_autocast_does_not_know_are_left_alone():

@@ -53,7 +53,8 @@ def irnet(latents: Tensor, sharpness: Tensor) -> Tensor:
         )
     balanced = _standardised(rows)
     shift = balanced.detach().abs().mean(dim=1, keepdim=True).clamp(min=2.0**-20).log2().round()
-    return (decaying(balanced, sign_symbols(balanced), sharpness) * shift.exp2()).view(latents.shape)
+    values = decaying(balanced, sign_symbols(balanced), sharpness) * shift.exp2()
+    return values.to(latents.dtype).view(latents.shape)
 
 
 def irnet_stable(latents: Tensor, sharpness: Tensor, *, through_statistics: bool = False) -> Tensor:
@@ -66,19 +67,19 @@ def irnet_stable(latents: Tensor, sharpness: Tensor, *, through_statistics: bool
     balanced = _standardised(rows)
     symbols = sign_symbols(balanced)
     if through_statistics:
-        return decaying(balanced, symbols, sharpness).view(latents.shape)
+        return decaying(balanced, symbols, sharpness).to(latents.dtype).view(latents.shape)
     slope = ede_slope(balanced.detach(), sharpness)
-    return weighted(rows, symbols, slope).view(latents.shape)
+    return weighted(rows, symbols.to(latents.dtype), slope).view(latents.shape)
 
 
 def _standardised(rows: Tensor) -> Tensor:
     """Each row less its mean, over the sample's standard deviation; equal weights have none and are only centred.
 
     A spread below the rounding error counts as none: to divide by it would blow noise, and the gradient, up. Halves
-    are standardised in float32: float16 cannot hold the squares of a wide layer's weights.
+    come back in float32: float16 cannot hold the squares of a wide layer's weights, and a rounded mean moves signs.
     """
     wide = rows.to(at_least_float32(rows.dtype))
     centred = wide - wide.mean(dim=1, keepdim=True)
     spread = centred.std(dim=1, keepdim=True, correction=min(1, rows.shape[1] - 1))
     noise = torch.finfo(rows.dtype).eps * wide.detach().abs().amax(dim=1, keepdim=True)
-    return (centred / torch.where(spread > noise, spread, 1.0)).to(rows.dtype)
+    return centred / torch.where(spread > noise, spread, 1.0)

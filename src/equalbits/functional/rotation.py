@@ -36,7 +36,7 @@ def factor_pair(connections: int) -> tuple[int, int]:
 def standardised(latents: Tensor) -> Tensor:
     """Each filter with mean 0 and standard deviation 1 (the sample's, N − 1), as (filter, connection).
 
-    IR-Net's rule: equal weights have no spread and are only centred.
+    IR-Net's rule: equal weights have no spread and are only centred. In float32 at least.
     """
     return _standardised(as_filters(latents))
 
@@ -83,7 +83,8 @@ def rbnn(latents: Tensor, rotation: Rotation, beta: Tensor, sharpness: Tensor) -
     The gradient goes on through the turn to ``β`` and, through the standardisation, to the latents.
     """
     rows = turned(latents, rotation, beta)
-    return weighted(rows, sign_symbols(rows), triangle_slope(rows.detach(), sharpness)).view(latents.shape)
+    values = weighted(rows, sign_symbols(rows), triangle_slope(rows.detach(), sharpness))
+    return values.to(latents.dtype).view(latents.shape)
 
 
 def triangle_slope(reals: Tensor, sharpness: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ def centred_symbols(latents: Tensor) -> Tensor:
     >>> centred_symbols(torch.tensor([[1.0, 2.0, 6.0]]))
     tensor([[-1., -1.,  1.]])
     """
-    rows = as_filters(latents.detach())
-    return sign_symbols(rows - rows.mean(dim=1, keepdim=True)).view(latents.shape)
+    rows = as_filters(latents.detach()).to(at_least_float32(latents.dtype))  # a rounded mean would move signs
+    return sign_symbols(rows - rows.mean(dim=1, keepdim=True)).to(latents.dtype).view(latents.shape)
 
 
 def adabin(latents: Tensor, sharpness: Tensor) -> Tensor:

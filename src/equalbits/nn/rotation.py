@@ -72,7 +72,8 @@ class RBNN(WeightQuantizer):
     @torch.no_grad()
     def symbols(self, latents: Tensor) -> Tensor:
         """The sign of each turned latent."""
-        return F.sign_symbols(turn.turned(latents, self.rotation(), fitted(self.beta))).view(latents.shape)
+        turned = turn.turned(latents, self.rotation(), fitted(self.beta))
+        return F.sign_symbols(turned).to(latents.dtype).view(latents.shape)
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """The gain times the signs; the gradient through the turn."""
