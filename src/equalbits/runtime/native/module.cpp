@@ -99,6 +99,7 @@ struct Plan {
 };
 
 NB_MODULE(_native, module) {
+    nb::set_leak_warnings(false);  // a program may end while a thread of it still runs a plan: that is no leak
     nb::class_<Plan>(module, "Plan")
         .def(nb::init<Table, Table, const std::vector<Bytes> &, int64_t, const std::string &>())
         .def("run", &Plan::run)
