@@ -233,6 +233,18 @@ def test_a_record_that_is_read_while_it_fills_goes_on_where_its_looks_are():
         assert record.table().shape == (4, 3) and record.table().device.type == "cpu"
 
 
+@pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
+def test_a_model_may_move_to_another_device_between_looks(make):
+    with FakeTensorMode():
+        watcher, model = make(), nn.Sequential(BinaryLinear(8, 4), BinaryLinear(4, 4))
+        for step, device in enumerate(("cpu", "cpu", "cuda", "cuda", "cpu")):
+            model[0].weight = nn.Parameter(torch.empty(4, 8, device=device))
+            watcher(model, step)
+        assert len(watcher._record.table()) == len(watcher._record.steps)
+        if make is FlipWatcher:
+            assert {flipped.device.type for flipped in watcher._flipped.values()} == {"cpu"}
+
+
 @pytest.mark.parametrize("name", list_quantizers())
 def test_every_method_can_be_watched_audited_and_summed_up(name):
     model, watchers = small_net(quantizer_by_name(name)), [FlipWatcher(), EntropyWatcher()]

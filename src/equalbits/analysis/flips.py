@@ -78,6 +78,9 @@ class FlipWatcher:
                 "the model has other binary layers than at the first call: give each model its own watcher"
             )
         else:
+            for name, symbols in now.items():  # the model may have moved
+                self._before[name] = self._before[name].to(symbols.device)
+                self._flipped[name] = self._flipped[name].to(symbols.device)
             self._record.add(step, self._flips(now))
         self._before = now
 

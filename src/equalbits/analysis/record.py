@@ -59,7 +59,8 @@ class Record:
 
     def _fetch(self) -> None:
         if self._fresh:
-            fresh = torch.stack(self._fresh).cpu()
+            device = self._fresh[-1].device  # the model may have moved since the first
+            fresh = torch.stack([row.to(device) for row in self._fresh]).cpu()
             self._rows = fresh if self._rows is None else torch.cat([self._rows, fresh])
             self._fresh = []
         while self._rows is not None and len(self._rows) > self.limit:
