@@ -27,6 +27,23 @@ def test_a_layer_whose_weight_is_read_past_it_is_left_real():
     model(torch.randn(2, 6)).sum().backward()
 
 
+class ReadsDeep(nn.Module):
+    """Reads the weight of a layer within a part, and has a layer of that layer's name itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.read = ReadsPast(), nn.Linear(6, 6)
+
+    def forward(self, inputs):
+        return nn.functional.linear(self.read(self.part(inputs)), self.part.called.weight + self.part.read.weight)
+
+
+def test_a_layer_read_from_further_out_is_left_real_and_its_namesake_is_not():
+    report = binarize_(nn.Sequential(nn.Linear(6, 6), ReadsDeep(), nn.Linear(6, 2)), BiHalf())
+    assert report.replaced == ("1.part.asked", "1.read")
+    assert dict(report.left_real)["1.part.called"] == "ReadsDeep reads its weight past it"
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_torchs_encoder_answers_in_eval_as_in_training(batch_first):
     encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first)

@@ -8,6 +8,7 @@ import dis
 import inspect
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from torch import nn
@@ -17,29 +18,30 @@ _HARMLESS = frozenset({"device", "dim", "dtype", "is_cuda", "ndim", "numel", "re
 
 
 def layers_read_past(model: nn.Module) -> dict[nn.Module, str]:
-    """The layers whose weight is read by the ``forward`` of the module around them, with that module's class.
+    """The layers whose weight is read by the ``forward`` of a module around them, with that module's class.
 
     >>> list(layers_read_past(nn.MultiheadAttention(8, 2)).values())
     ['MultiheadAttention']
     """
-    return {
-        child: type(parent).__name__
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if name in _parts_whose_weight_is_read(type(parent).forward)
-    }
+    found: dict[nn.Module, str] = {}
+    for parent in model.modules():
+        paths = _parts_whose_weight_is_read(type(parent).forward)
+        parts = dict(parent.named_modules(remove_duplicate=False)) if paths else {}
+        found |= {parts[path]: type(parent).__name__ for path in paths if path in parts}
+    return found
 
 
 @cache
 def _parts_whose_weight_is_read(forward: Callable[..., Any]) -> frozenset[str]:
-    """Each ``part`` for which ``….part.weight`` occurs in a function, unless only its shape or type is asked for."""
+    """Each ``part.within`` whose ``.weight`` a function reads off a variable, unless only for its shape or type."""
     code = getattr(inspect.unwrap(forward), "__code__", None)
     if code is None:
         return frozenset()
-    steps = [(step.opname, step.argval) for step in dis.get_instructions(code)]
-    return frozenset(
-        part
-        for (first, part), (second, weight), (third, asked) in zip(steps, steps[1:], steps[2:], strict=False)
-        if (first, second, weight) == ("LOAD_ATTR", "LOAD_ATTR", "weight")
-        and not (third in ("LOAD_ATTR", "LOAD_METHOD") and asked in _HARMLESS)
-    )
+    found: set[str] = set()
+    path: list[str] = []
+    for step, following in pairwise(dis.get_instructions(code)):
+        path = [*path, step.argval] if step.opname == "LOAD_ATTR" else []
+        harmless = following.opname in ("LOAD_ATTR", "LOAD_METHOD") and following.argval in _HARMLESS
+        if len(path) > 1 and path[-1] == "weight" and not harmless:
+            found.add(".".join(path[:-1]))
+    return frozenset(found)
