@@ -133,6 +133,15 @@ def test_the_distance_to_the_scale_pulls_weights_and_scale_together(power):
         standardised.distance_to_scale(*tensors, power=3)
 
 
+def test_the_distance_of_many_half_precise_weights_is_counted_in_float32():
+    latents = torch.full((4, 300), 100.0, dtype=torch.float16, requires_grad=True)
+    for power, expected in ((1, 120_000.0), (2, 12_000_000.0)):
+        penalty = standardised.distance_to_scale(latents, torch.zeros(4, dtype=torch.float16), power=power)
+        assert float(penalty.detach()) == expected
+        penalty.backward()
+    assert latents.grad.isfinite().all() and latents.grad.dtype == torch.float16
+
+
 def test_filters_that_are_constant_give_finite_gradients():
     latents = torch.full((2, 5), 0.3, dtype=torch.float64, requires_grad=True)
     total = standardised.adabin(latents, torch.tensor(1.0)).sum() + standardised.recu(latents, torch.tensor(0.9)).sum()

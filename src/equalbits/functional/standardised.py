@@ -83,12 +83,13 @@ def swish_sign(reals: Tensor, symbols: Tensor, beta: float = 5.0) -> Tensor:
 def distance_to_scale(latents: Tensor, scale: Tensor, *, power: int = 1) -> Tensor:
     """BNN+'s regulariser: ``Σ |a − |w||`` (power 1) or ``Σ (a − |w|)²`` (power 2), pulling each weight towards ±a.
 
-    ``scale`` holds one ``a`` for each filter, or one for all. Both the latents and the scale get its gradient.
+    ``scale`` holds one ``a`` for each filter, or one for all. Both the latents and the scale get its gradient. The sum
+    is taken in float32 at least.
 
     >>> distance_to_scale(torch.tensor([[0.5, -2.0]]), torch.tensor([1.0]), power=2)
     tensor(1.2500)
     """
     if power not in (1, 2):
         raise ValueError(f"power={power} is not known: choose 1 (absolute distance) or 2 (squared)")
-    gap = scale.reshape(-1, 1) - as_filters(latents).abs()
+    gap = scale.reshape(-1, 1) - as_filters(latents).to(at_least_float32(latents.dtype)).abs()
     return gap.abs().sum() if power == 1 else gap.square().sum()
