@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.cli import main
+from equalbits.paper import reproduce
 from equalbits.paper.report import report_page, write_report
 from equalbits.recipes import recipe_from_dict, run_recipe
 
@@ -79,3 +80,15 @@ def test_seconds_of_another_speed_are_marked_and_methods_that_lack_are_named(tmp
     for line in ("seconds of abc-net do not stand against theirs.", "not among them: irnet-identity."):
         assert line in page and line in (ROOT / "docs" / "comparison.md").read_text()
     assert "8.6†</td>" in page
+
+
+def test_a_run_that_diverged_is_not_called_unfinished(run: Path, tmp_path: Path, tiny) -> None:
+    settings = {"model.options.width": 0.05, "optimizer.lr": 1e30}
+    reproduce("fig4", tmp_path / "fig4", options=tiny(settings, seeds=(0,)))
+    shutil.copytree(run, tmp_path / "fig4" / "runs" / "late")
+    (tmp_path / "fig4" / "runs" / "late" / "run.json").unlink()
+    (tmp_path / "fig4" / "runs" / "late" / "diverged.json").write_text('{"diverged": "the loss is nan at step 7"}')
+    page = report_page(tmp_path / "fig4")
+    assert "All 3 runs" in page and page.count(">diverged</td>") == 3 and "not finished" not in page
+    one = report_page(tmp_path / "fig4" / "runs" / "late")
+    assert "<strong>Diverged: </strong>the loss is nan at step 7" in one and "Not finished" not in one

@@ -15,13 +15,14 @@ _SKIPPED = {"tensorboard"}
 class Run:
     """One run: its facts (empty where it has not ended), its epochs, its recipe as it lies there.
 
-    ``trouble`` says in one line what could not be read.
+    ``diverged`` says why it never will end, ``trouble`` in one line what could not be read.
     """
 
     path: Path
     facts: dict[str, Any]
     epochs: tuple[EpochRecord, ...] = ()
     recipe: str = ""
+    diverged: str = ""
     trouble: str = ""
 
 
@@ -58,7 +59,7 @@ def _walk(folder: Path) -> Iterator[Found]:
         if (folder / name).is_file():
             yield _thing(kind, folder, name)
             return
-    if (folder / "run.json").is_file() or (folder / "recipe.toml").is_file():
+    if _is_run(folder):
         run = _run(folder)
         yield Found("run", folder, run.facts, (run,), _pictures(folder), trouble=run.trouble)
         return
@@ -84,7 +85,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "run.json").is_file() or (folder / "recipe.toml").is_file()
+    return any((folder / name).is_file() for name in ("run.json", "recipe.toml", "diverged.json"))
 
 
 def _thing(kind: str, folder: Path, name: str) -> Found:
@@ -113,9 +114,11 @@ def _runs(folder: Path) -> tuple[Run, ...]:
 
 def _run(folder: Path) -> Run:
     try:
-        facts = _object(folder / "run.json") if (folder / "run.json").is_file() else {}
+        facts, gone = (
+            _object(folder / name) if (folder / name).is_file() else {} for name in ("run.json", "diverged.json")
+        )
         recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
-        return Run(folder, facts, tuple(_epochs(folder / "history.jsonl")), recipe)
+        return Run(folder, facts, tuple(_epochs(folder / "history.jsonl")), recipe, str(gone.get("diverged", "")))
     except (OSError, ValueError) as error:
         return Run(folder, {}, trouble=_one_line(error))
 

@@ -59,7 +59,8 @@ def runs_table(runs: Sequence[Run], within: Path) -> Html:
     for run in runs:
         name = run.path.relative_to(within).as_posix()
         if run.trouble or not run.facts or run.facts.get("last") is None:
-            state = run.trouble or run.facts.get("failed") or f"not finished, epochs done: {len(run.epochs)}"
+            known = run.trouble or run.facts.get("failed") or ("diverged" if run.diverged else "")
+            state = known or f"not finished, epochs done: {len(run.epochs)}"
             rows.append([name, str(run.facts.get("seed", "–")), state, "–", "–", "–"])
             continue
         test = run.facts["last"]["test"]

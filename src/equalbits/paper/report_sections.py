@@ -160,6 +160,8 @@ def run(found: Found) -> list[Html]:
 
 
 def _unfinished(one: Run) -> Html:
+    if one.diverged:
+        return tag("p", tag("strong", "Diverged: "), one.diverged)
     count = len(one.epochs)
     done = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
     return tag("p", tag("strong", "Not finished: "), done)
