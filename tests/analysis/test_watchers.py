@@ -245,6 +245,26 @@ def test_a_model_may_move_to_another_device_between_looks(make):
             assert {flipped.device.type for flipped in watcher._flipped.values()} == {"cpu"}
 
 
+@pytest.mark.parametrize("quantizer", [BiHalf(), BiHalf(1.0), BiHalf(0.0), PrunedSign(0.5)], ids=str)
+def test_models_are_looked_at_where_they_are_whatever_the_default_device(quantizer):
+    model, inputs = small_net(quantizer), torch.randn(2, 3, 6, 6)
+    expected = [audit(model).as_dict(), summarize(model, (2, 3, 6, 6)).as_dict(), F.attainable_entropy(27)]
+    with torch.device("meta"):
+        for watcher in (FlipWatcher(), EntropyWatcher()):
+            watcher(model, 0)
+            watcher(model, 1)
+            json.dumps(watcher.as_dict())
+        assert activation_bits(model, [inputs])["0"].total == 72
+        assert [audit(model).as_dict(), summarize(model, (2, 3, 6, 6)).as_dict(), F.attainable_entropy(27)] == expected
+
+
+@pytest.mark.parametrize("name", [*list_quantizers(), "abc-net:bases=3"])
+def test_every_method_can_be_summed_up_in_half_precision(name):
+    model = small_net(quantizer_by_name(name))
+    precise = summarize(model, (2, 3, 6, 6)).total
+    assert summarize(model.bfloat16(), (2, 3, 6, 6)).total["symbols"] == precise["symbols"]
+
+
 @pytest.mark.parametrize("name", list_quantizers())
 def test_every_method_can_be_watched_audited_and_summed_up(name):
     model, watchers = small_net(quantizer_by_name(name)), [FlipWatcher(), EntropyWatcher()]

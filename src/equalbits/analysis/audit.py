@@ -59,7 +59,7 @@ class LayerAudit:
     def off(self) -> Tensor:
         """The filters that break the promise; none where there is no promise."""
         if self.distance is None:
-            return torch.zeros(0, dtype=torch.long)
+            return torch.zeros(0, dtype=torch.long, device="cpu")
         return ((self.distance != 0) | ~self.faithful).nonzero().flatten()
 
     @property
@@ -143,7 +143,8 @@ def _count(name: str, layer: BinaryLayer) -> LayerAudit:
     negative, zero, positive = ((rows.sign() == symbol).sum(dim=1).cpu() for symbol in (-1, 0, 1))
     asked, faithful = None, torch.ones_like(positive, dtype=torch.bool)
     if p_pos is not None:
-        asked = torch.tensor([positive_count(kept, p_pos) for kept in (negative + positive).tolist()], dtype=torch.long)
+        counts = [positive_count(kept, p_pos) for kept in (negative + positive).tolist()]
+        asked = torch.tensor(counts, dtype=torch.long, device="cpu")
         faithful = (as_filters(layer.to_filters(layer.binary_weight())).sign() == rows).all(dim=1).cpu()
     return LayerAudit(name, repr(layer.weight_quantizer), p_pos, negative, zero, positive, asked, faithful)
 

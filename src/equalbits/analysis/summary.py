@@ -139,7 +139,7 @@ def _as_inputs(example: Tensor | tuple[int, ...], model: nn.Module) -> Tensor:
     if isinstance(example, Tensor):
         inputs = example.to(device)
     elif isinstance(example, tuple | list) and example and all(isinstance(size, int) for size in example):
-        inputs = torch.randn(example, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+        inputs = torch.randn(example, generator=torch.Generator().manual_seed(0), device="cpu").to(device, dtype)
     else:
         raise ValueError(f"example is {example!r}: give a batch of inputs, or its shape as in (1, 3, 32, 32)")
     if inputs.dim() == 0 or len(inputs) == 0:

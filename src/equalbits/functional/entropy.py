@@ -55,7 +55,7 @@ def attainable_entropy(connections: int, p_pos: float = 0.5) -> float:
     >>> round(attainable_entropy(27), 6), attainable_entropy(576)
     (0.99901, 1.0)
     """
-    share = torch.tensor(positive_count(connections, p_pos) / connections, dtype=torch.float64)
+    share = torch.tensor(positive_count(connections, p_pos) / connections, dtype=torch.float64, device="cpu")
     return float(binary_entropy(share))
 
 

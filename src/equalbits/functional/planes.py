@@ -45,7 +45,7 @@ def planes_of(values: Tensor, symbols: Tensor) -> tuple[Plane, ...] | None:
 def planes_of_bases(bases: Bases, scale: Tensor) -> tuple[Plane, ...]:
     """A plane for each of ABC-Net's bases, with a number for each filter."""
     scales = (bases.weights * scale).detach().double().cpu().numpy()
-    symbols = bases.symbols.cpu().numpy().astype(np.int8)
+    symbols = bases.symbols.to(torch.int8).cpu().numpy()
     return tuple(Plane(symbols[:, :, i], scales[:, i].astype(np.float32)) for i in range(symbols.shape[2]))
 
 

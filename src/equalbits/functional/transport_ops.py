@@ -120,7 +120,7 @@ def _by_selection(rows: Tensor, negatives: int) -> Tensor:
     count, connections = rows.shape
     if negatives in (0, connections) or count == 0:
         check_finite(rows)
-        return torch.full(rows.shape, -1.0 if negatives else 1.0, dtype=rows.dtype)
+        return rows.new_full(rows.shape, -1.0 if negatives else 1.0)
     keys = (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).numpy()
     symbols = np.empty(keys.shape, keys.dtype)
     together = max(1, _CACHED_BYTES // (connections * keys.itemsize))
