@@ -1,16 +1,18 @@
 """A packed file or a run is written for other runtimes, and refused in one line where that cannot be."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from equalbits.cli.export import _check
+from equalbits.cli.export import _check, put_in_place
 from equalbits.extras import with_extra
-from equalbits.runtime import load_packed
+from equalbits.runtime import PackedModel, load_packed
 
 RESIDUAL = Path(__file__).parents[1] / "golden" / "residual.ebits"
+ROUNDED = RESIDUAL.with_name("rounded.ebits")
 KINDS = [("onnx", "net.onnx"), ("openvino", "net.xml")]
 
 
@@ -38,6 +40,49 @@ def test_logits_that_differ_are_refused_and_those_that_rounding_moved_are_told()
             _check(packed, lambda image, factor=factor: packed(image) * np.float32(factor))
     with pytest.raises(ValueError, match="shape"):
         _check(packed, lambda image: packed(image)[:, 1:])
+
+
+def test_inputs_that_a_packed_file_rounds_are_not_rounded_elsewhere_and_that_is_no_fault():
+    packed = load_packed(ROUNDED)
+    plain = (operation.settings | {"input_bits": 32} for operation in packed.network.operations)
+    operations = tuple(
+        replace(operation, settings={name: settings[name] for name in operation.settings})
+        for operation, settings in zip(packed.network.operations, plain, strict=True)
+    )
+    elsewhere = PackedModel(replace(packed.network, operations=operations))
+    images = np.random.default_rng(0).standard_normal((4, *packed.network.input_shape)).astype(np.float32)
+    assert not np.allclose(elsewhere(images), packed(images), rtol=1e-4)
+    assert "the same logits as the packed network before it rounds inputs of linear layers" in _check(packed, elsewhere)
+
+
+def test_an_older_file_is_replaced_by_a_whole_new_one_or_not_at_all(tmp_path):
+    (tmp_path / "net.xml").write_text("old")
+    (tmp_path / "link.bin").symlink_to("elsewhere.bin")
+    for name in ("net.xml", "link.xml"):
+        with pytest.raises(ValueError, match="not kept"), put_in_place(tmp_path / name) as beside:
+            beside.write_text("new")
+            raise ValueError("it was not kept")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.bin", "net.xml"]
+    assert (tmp_path / "net.xml").read_text() == "old"
+    for name in ("net.xml", "link.xml"):
+        with put_in_place(tmp_path / name) as beside:
+            beside.write_text("new")
+            beside.with_suffix(".bin").write_text("weights")
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    weights = dict.fromkeys(["net.bin", "link.bin", "elsewhere.bin"], "weights")
+    assert found == {"net.xml": "new", "link.xml": "new"} | weights
+    assert (tmp_path / "link.bin").is_symlink()
+
+
+def test_a_place_where_no_file_can_be_written_is_named(tmp_path):
+    (tmp_path / "net.xml").mkdir()
+    with pytest.raises(IsADirectoryError) as refused, put_in_place(tmp_path / "net.xml") as beside:
+        beside.write_text("new")
+        beside.with_suffix(".bin").write_text("weights")
+    assert refused.value.filename2 == str(tmp_path / "net.xml")
+    assert [path.name for path in tmp_path.iterdir()] == ["net.xml"]
+    with pytest.raises(FileNotFoundError), put_in_place(tmp_path / "no" / "net.xml"):
+        pass
 
 
 @pytest.mark.parametrize(("kind", "name"), [("onnx", "net.xml"), ("openvino", "net.onnx"), ("onnx", "net")])

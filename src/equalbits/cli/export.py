@@ -1,9 +1,13 @@
 """``equalbits export``."""
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,16 +42,24 @@ def run(options: argparse.Namespace) -> None:
     if find_spec(options.to) is None:
         raise ModuleNotFoundError(name=options.to)
     packed = _packed_run(source, options.which) if source.is_dir() else _packed_file(source)
-    answer = _write_onnx(packed, path) if options.to == "onnx" else _write_openvino(packed, path)
-    files = [file for file in (path, path.with_suffix(".bin")) if file.exists() and (file == path or suffix == ".xml")]
-    try:
+    with put_in_place(path) as beside:
+        answer = _write_onnx(packed, beside) if options.to == "onnx" else _write_openvino(packed, beside)
         verdict = _check(packed, answer)
-    except Exception:
-        for file in files:
-            file.unlink()
-        raise
+        size = sum(file.stat().st_size for file in beside.parent.iterdir())
     takes = "; it takes one image at a time" if options.to == "openvino" else ""
-    print(f"{path}: {sum(file.stat().st_size for file in files):,} bytes for {options.to}; {verdict}{takes}")
+    print(f"{path}: {size:,} bytes for {options.to}; {verdict}{takes}")
+
+
+@contextmanager
+def put_in_place(path: Path) -> Iterator[Path]:
+    """A path of the same name in a folder of its own; what is written there takes its place beside ``path`` at the end.
+
+    Where something is raised before that, what was there stays as it was.
+    """
+    with TemporaryDirectory(dir=path.parent, prefix=".unfinished-") as folder:
+        yield Path(folder, path.name)
+        for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
+            file.replace(os.path.realpath(path.with_name(file.name)))
 
 
 def _packed_file(path: Path) -> "PackedModel":
@@ -103,7 +115,8 @@ def _check(packed: "PackedModel", answer: Callable[["NDArray[np.float32]"], Any]
 
     shape = (_IMAGES, 1, *packed.network.input_shape)
     images = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    ours = np.concatenate([packed(image) for image in images])
+    twin, which = _unrounded(packed)
+    ours = np.concatenate([twin(image) for image in images])
     theirs = np.concatenate([np.asarray(answer(image)) for image in images])
     if ours.shape != theirs.shape:
         raise ValueError(f"the written network answers in shape {theirs.shape}, the packed one in {ours.shape}")
@@ -112,4 +125,20 @@ def _check(packed: "PackedModel", answer: Callable[["NDArray[np.float32]"], Any]
         raise ValueError(f"the written network's logits are up to {apart:.1%} from the packed ones: it was not kept")
     same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
     near = "the same logits as" if apart <= 1e-4 else f"logits within {apart:.2%} of the largest of"
-    return f"{near} the packed network, the same class for {same} of {_IMAGES} images"
+    return f"{near} the packed network{which}, the same class for {same} of {_IMAGES} images"
+
+
+def _unrounded(packed: "PackedModel") -> tuple["PackedModel", str]:
+    """The network that other runtimes are given: no input of a linear layer is rounded there."""
+    from equalbits.runtime import PackedModel
+
+    network = packed.network
+    if all(operation.settings.get("input_bits", 32) == 32 for operation in network.operations):
+        return packed, ""
+    operations = tuple(
+        replace(operation, settings={**operation.settings, "input_bits": 32})
+        if operation.kind == "linear"
+        else operation
+        for operation in network.operations
+    )
+    return PackedModel(replace(network, operations=operations)), " before it rounds inputs of linear layers"

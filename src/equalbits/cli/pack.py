@@ -92,18 +92,21 @@ def _check_name(path: Path) -> None:
 
 def _write(packed: "PackedModel", path: Path) -> int:
     """Write the file that its name asks for; returns the bytes of all there is."""
-    if path.suffix == ".onnx":
-        from equalbits.deploy.onnx import export_onnx
-
-        export_onnx(packed, path)
-    elif path.suffix == ".xml":
-        from equalbits.deploy.openvino import export_openvino
-
-        export_openvino(packed, path)
-        return path.stat().st_size + path.with_suffix(".bin").stat().st_size
-    else:
+    if path.suffix == ".ebits":
         packed.save(path)
-    return path.stat().st_size
+        return path.stat().st_size
+    from equalbits.cli.export import put_in_place
+
+    with put_in_place(path) as beside:
+        if path.suffix == ".onnx":
+            from equalbits.deploy.onnx import export_onnx
+
+            export_onnx(packed, beside)
+        else:
+            from equalbits.deploy.openvino import export_openvino
+
+            export_openvino(packed, beside)
+        return sum(file.stat().st_size for file in beside.parent.iterdir())
 
 
 @contextmanager
