@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from equalbits.recipes import load_run
-from equalbits.runtime import load_packed
+from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
 from equalbits.training import load_checkpoint, save_checkpoint
 
 
@@ -107,6 +107,25 @@ def test_a_picture_of_any_size_is_fitted(packed, tmp_path, call):
     found = json.loads(call("run", packed, tmp_path / "exact.png", "--json")[1])
     logits = load_packed(packed)(pixels[None])
     assert found[str(tmp_path / "exact.png")][0]["logit"] == pytest.approx(float(logits.max()), rel=1e-5)
+
+
+def test_names_in_a_file_cannot_break_the_lines_they_are_shown_in(tmp_path, call):
+    build = NetworkBuilder((1, 2, 2))
+    x = build.add("flatten", build.image)
+    build.add_binary("linear", x, np.ones((2, 4)), name="layer\x1b[2J")
+    network = build.finish(classes=["cat\n", "\x1b]0;dog\x07ö"])
+    PackedModel(network).save(tmp_path / "net.ebits")
+    np.save(tmp_path / "x.npy", np.ones((1, 2, 2), np.float32))
+    code, printed, _ = call("run", tmp_path / "net.ebits", tmp_path / "x.npy")
+    assert (code, len(printed.splitlines())) == (0, 3)
+    assert r"50.00%  cat\n" in printed and r"50.00%  \x1b]0;dog\x07ö" in printed
+    code, printed, _ = call("inspect", tmp_path / "net.ebits")
+    assert code == 0 and r"layer\x1b[2J" in printed and "\x1b" not in printed
+    if native.BUILT is not None:
+        printed = call("bench", tmp_path / "net.ebits", "--layers", "--seconds", 0)[1]
+        assert r"layer\x1b[2J (bits by reals)" in printed and "\x1b" not in printed
+    found = json.loads(call("run", tmp_path / "net.ebits", tmp_path / "x.npy", "--json")[1])
+    assert found[str(tmp_path / "x.npy")][0]["class"] == "cat\n"
 
 
 def test_a_run_that_is_not_packed_yet_says_how_to_pack_it(trained, call):

@@ -197,6 +197,10 @@ def _beside(ours: dict[str, float], torch: dict[str, float]) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    width = max((len(row["step"]) for row in rows), default=0)
-    total = sum(row["ms"] for row in rows) or 1.0
-    return [f"{row['step']:{width}} {row['ms']:9.3f} ms {row['ms'] / total:6.1%}" for row in rows]
+    from equalbits.cli.packed_tables import on_one_line
+
+    names = [on_one_line(row["step"]) for row in rows]
+    width, total = max(map(len, names), default=0), sum(row["ms"] for row in rows) or 1.0
+    return [
+        f"{name:{width}} {row['ms']:9.3f} ms {row['ms'] / total:6.1%}" for name, row in zip(names, rows, strict=True)
+    ]

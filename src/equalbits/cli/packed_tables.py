@@ -13,12 +13,21 @@ _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 
 _AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "asked", "entropy", "exact")
 
 
+def on_one_line(text: str) -> str:
+    r"""A text of a file as it may be shown: what would break the line, or move a terminal's cursor, is spelt out.
+
+    >>> print(on_one_line("naïve\x1b[2J\n"))
+    naïve\x1b[2J\n
+    """
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
 def summary_table(network: Network, summary: Summary) -> str:
     """What each operation gives, holds and costs, for one image."""
     binary = {place for place, _ in network.binary_layers()}
     counts = [_counts(layer, has_bits=place in binary) for place, layer in enumerate(summary.layers)]
     rows = [
-        (layer.name, layer.kind, "×".join(map(str, layer.shape)), *map(_figure, each))
+        (on_one_line(layer.name), layer.kind, "×".join(map(str, layer.shape)), *map(_figure, each))
         for layer, each in zip(summary.layers, counts, strict=True)
     ]
     total = ("total", "", "", *(_figure(sum(column)) for column in zip(*counts, strict=True)))
@@ -50,7 +59,7 @@ def _audit_row(layer: LayerAudit) -> tuple[str, ...]:
         exact = f"no: {layer.wrong}" if layer.wrong else "yes"
     counted = (_span(found) for found in (layer.negative, layer.pruned, layer.positive))
     sizes = (str(len(layer.positive)), str(layer.connections))
-    return (layer.name, *sizes, *counted, asked, _entropy(layer), exact)
+    return (on_one_line(layer.name), *sizes, *counted, asked, _entropy(layer), exact)
 
 
 def _entropy(layer: LayerAudit) -> str:

@@ -55,10 +55,12 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(answers))
         return
+    from equalbits.cli.packed_tables import on_one_line
+
     for name, found in answers.items():
         print(name)
         for entry in found:
-            print(f"  {entry['share']:7.2%}  {entry['class']}")
+            print(f"  {entry['share']:7.2%}  {on_one_line(entry['class'])}")
 
 
 def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None) -> "NDArray[Any]":
