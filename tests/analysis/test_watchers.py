@@ -200,6 +200,7 @@ def test_a_filter_that_is_not_there_is_refused(filters):
 
 def test_before_the_first_step_there_is_nothing_to_read():
     watcher = FlipWatcher(filters={"0": 1})
+    assert watcher.as_dict() == {"layers": {}, "filters": {}, "silent": {}}
     watcher(small_net(Sign()), 0)
     assert watcher.layers["3"].to_positive == watcher.filters["0"].steps == []
     assert EntropyWatcher().network == EntropyWatcher().steps == []

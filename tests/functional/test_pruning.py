@@ -160,6 +160,14 @@ def test_a_sparsity_that_is_no_share_is_refused(sparsity):
         halfmask_symbols(torch.randn(2, 4), sparsity)
 
 
+@pytest.mark.parametrize("sparsity", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])
+def test_a_layer_without_filters_has_nothing_to_prune(sparsity):
+    for scope in ("layer", "filter", "global"):
+        assert keep_largest(torch.empty(0, 3, 2), sparsity, scope=scope).shape == (0, 3, 2)
+    empty, full = keep_largest_of_all([torch.empty(0, 4), torch.randn(2, 4)], sparsity)
+    assert (empty.shape, int(full.sum())) == ((0, 4), 4)
+
+
 def test_an_unknown_scope_too_many_symbols_and_no_layers_are_refused():
     with pytest.raises(ValueError, match="choose one of 'filter'"):
         keep_largest(torch.randn(2, 4), 0.5, scope="channel")

@@ -92,7 +92,8 @@ class FlipWatcher:
     @property
     def filters(self) -> dict[str, FlipSeries]:
         """The flips of each filter asked for, by its layer's name."""
-        return self._read(len(self._before), {name: self._before[name][i].numel() for name, i in self.asked.items()})
+        asked = self.asked if self._before else {}
+        return self._read(len(self._before), {name: self._before[name][i].numel() for name, i in asked.items()})
 
     @property
     def silent(self) -> dict[str, int]:

@@ -55,6 +55,8 @@ def keep_largest(importance: Tensor, sparsity: float | Tensor, *, scope: str = "
     if isinstance(sparsity, Tensor):
         return _transport_by_count(rows, _pruned_count(weights, sparsity, scope)).view(importance.shape) > 0
     kept = weights - pruned_count(weights, sparsity, scope=scope)
+    if not importance.numel():  # a layer without filters
+        return torch.ones_like(importance, dtype=torch.bool)
     return transport_symbols(rows, kept / weights).view(importance.shape) > 0
 
 
