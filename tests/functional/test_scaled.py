@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from equalbits.functional import scaled
+from equalbits.nn import ABCNet
 
 
 def _latents(seed, shape=(3, 4, 2, 2)):
@@ -107,6 +108,14 @@ def test_the_mean_magnitude_is_the_nearest_scale_for_the_signs():
     for factor in (0.9, 0.99, 1.01, 1.1):
         other = factor * np.abs(latents).mean() * signs(latents)
         assert np.square(latents - other).sum() > best
+
+
+@pytest.mark.parametrize("bases", [0, -1, 1.5, "2"])
+def test_a_number_of_bases_that_is_none_is_refused(bases):
+    with pytest.raises(ValueError, match=f"bases={bases!r}"):
+        scaled.abcnet_bases(torch.randn(2, 6), bases)
+    with pytest.raises(ValueError, match=f"bases={bases!r}"):
+        ABCNet(bases)
 
 
 def test_more_bases_come_closer_and_equal_bases_do_no_harm():

@@ -121,8 +121,7 @@ def abcnet_bases(latents: Tensor, bases: int = 1) -> Bases:
     >>> abcnet_bases(torch.tensor([[-3.0, -1.0, 1.0, 3.0]]), 2).weights
     tensor([[1.5000, 1.5000]])
     """
-    if bases < 1:
-        raise ValueError(f"bases={bases}: there must be at least one")
+    check_bases(bases)
     rows = as_filters(latents.detach())
     shifts = torch.linspace(-1, 1, bases, dtype=rows.dtype, device=rows.device) if bases > 1 else rows.new_zeros(1)
     centred, spread = rows - rows.mean(dim=1, keepdim=True), rows.std(dim=1, keepdim=True, correction=0)
@@ -135,6 +134,12 @@ def abcnet_bases(latents: Tensor, bases: int = 1) -> Bases:
         gram = precise.transpose(1, 2) @ precise / rows.shape[1]
         weights = torch.linalg.pinv(gram, hermitian=True) @ projected[..., None].to(gram.dtype)
     return Bases(symbols, weights[..., 0].to(rows.dtype))
+
+
+def check_bases(bases: int) -> None:
+    """Refuse a number of bases that is none."""
+    if not isinstance(bases, int) or bases < 1:
+        raise ValueError(f"bases={bases!r}: there must be a whole number of them, at least one")
 
 
 def abcnet(latents: Tensor, bases: int = 1) -> Tensor:

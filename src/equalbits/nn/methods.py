@@ -155,8 +155,7 @@ class ABCNet(WeightQuantizer):
 
     def __init__(self, bases: int = 1) -> None:
         super().__init__()
-        if bases < 1:
-            raise ValueError(f"bases={bases}: there must be at least one")
+        scaled.check_bases(bases)
         self.bases = bases
 
     def symbols(self, latents: Tensor) -> Tensor:
