@@ -92,6 +92,24 @@ def test_a_run_that_diverges_is_named_and_the_others_of_its_stack_are_kept(tmp_p
     assert not (tmp_path / "1e+30" / "seed0" / "run.json").exists()
 
 
+@pytest.mark.parametrize("stack", [1, 2])
+def test_runs_that_diverge_are_named_in_the_end_and_stop_no_other(stack: int, tmp_path: Path) -> None:
+    told: list[str] = []
+    vary = {"optimizer.lr": [1e30, 0.1, 0.02]}
+    with pytest.raises(DivergedError, match=r"^1e\+30 seed 0, 1e\+30 seed 1: .* left the finite at step "):
+        sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", tell=told.append)
+    done = {f"{path.parent.parent.name} {path.parent.name}" for path in tmp_path.glob("*/*/run.json")}
+    assert done == {f"{lr} seed{seed}" for lr in (0.1, 0.02) for seed in (0, 1)}
+    assert [case["name"] for case in json.loads((tmp_path / "sweep.json").read_text())["cases"]] == ["0.02", "0.1"]
+    assert [line for line in told if line.startswith("0.1: ") and "n=2" in line]
+
+
+def test_a_sweep_all_of_whose_runs_diverge_says_so_and_leaves_no_ledger(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"^own seed 0: "):
+        sweep(own(**{"optimizer.lr": 1e30}), tmp_path / "a", vary={}, seeds=[0], device="cpu")
+    assert not (tmp_path / "a" / "sweep.json").exists()
+
+
 def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     def stop(record: object) -> None:
         signal.raise_signal(signal.SIGTERM)

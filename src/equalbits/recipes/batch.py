@@ -69,7 +69,7 @@ def train_in_turn(
 
 
 class DivergedError(NonFiniteError):
-    """Some of the runs side by side left the finite; the others are done and written. ``runs`` names them."""
+    """Some of several runs left the finite; the others are done and written. ``runs`` names them."""
 
     def __init__(self, runs: "Sequence[Diverged]") -> None:
         names = ", ".join(f"{run.case} seed {run.recipe.train.seed}" for run in runs)

@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes.batch import Batch, beside, run_folder, train_in_turn, train_side_by_side
+from equalbits.recipes.batch import (
+    Batch,
+    Diverged,
+    DivergedError,
+    beside,
+    run_folder,
+    train_in_turn,
+    train_side_by_side,
+)
 from equalbits.recipes.folder import check_same, command_line, recipe_in
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.ledger import collect
@@ -21,7 +29,7 @@ from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.recipe import Recipe
-from equalbits.training import Reporter
+from equalbits.training import NonFiniteError, Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import announced_place
 
@@ -105,6 +113,8 @@ def sweep(
 ) -> list[Row]:
     """Train every combination with every seed; ``stack`` nets at once. Finished runs are not run again.
 
+    Runs that diverge do not stop the others: :class:`DivergedError` tells of them when those are done.
+
     ``ray`` is the address of a Ray cluster to spread the runs over; see :mod:`equalbits.recipes.ray_cluster`.
     ``reporters_for`` is asked for the listeners of each run, by its name. The ledger of all runs below ``out`` is left
     there as sweep.json.
@@ -129,12 +139,20 @@ def sweep(
             train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
             missing = []
         rows = _finished(out, cases, seeds, {}, tell)
+        diverged: list[Diverged] = []
         for group in side_by_side([batch for some in missing for batch in some], stack):
-            with timed(group, tell) as name:
-                train = train_side_by_side if stack > 1 else train_in_turn
-                train(group, out, root=root, device=device, reporters=reporters_for(name))
+            train = train_side_by_side if stack > 1 else train_in_turn
+            try:
+                with timed(group, tell) as name:
+                    train(group, out, root=root, device=device, reporters=reporters_for(name))
+            except NonFiniteError as error:
+                alone = [Diverged(batch.case, recipe, error) for batch in group for recipe in batch.seeded()]
+                diverged += error.runs if isinstance(error, DivergedError) else alone
             rows = _finished(out, cases, seeds, rows, tell)
-        write_ledger(out)
+        if not diverged or any(out.glob("*/seed*/run.json")):
+            write_ledger(out)
+    if diverged:
+        raise DivergedError(diverged)
     return [rows[case.name] for case in cases]
 
 
