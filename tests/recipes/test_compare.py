@@ -156,6 +156,14 @@ def test_other_settings_in_the_same_folder_are_refused(finished) -> None:
         compare(other, out, methods=["xnor"], seeds=[0], device="cpu")  # one table would stand for both
 
 
+def test_a_comparison_is_refused_in_several_processes(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="runs in one process: start it without torchrun"):
+        compare(RECIPE, tmp_path / "a", methods=["sign"], seeds=[0], device="cpu")
+    assert not (tmp_path / "a").exists()
+
+
 def test_seeds_side_by_side_come_to_what_they_come_to_alone(finished, tmp_path) -> None:
     _, found = finished
     stacked, _ = first(tmp_path, methods=("bihalf",), stack=2)

@@ -23,6 +23,7 @@ from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
+from equalbits.training.distributed import announced_place
 
 #: What stands in compare.json about how the numbers were taken.
 HOW = {
@@ -125,6 +126,8 @@ def compare(
     methods that flip bits are given a ``gamma`` in its place (:func:`~equalbits.recipes.tuning.setting_at`).
     ``reporters_for`` is asked for the listeners of each method, by its name.
     """
+    if announced_place().world_size > 1:
+        raise ValueError("a comparison runs in one process: start it without torchrun")
     out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
     if not seeds or not methods:
         raise ValueError("there is nothing to compare: give at least one method and one seed")
