@@ -82,6 +82,14 @@ def test_seconds_of_another_speed_are_marked_and_methods_that_lack_are_named(tmp
     assert "8.6†</td>" in page
 
 
+def test_what_made_a_run_has_no_place_on_the_page_before_it_is_known(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "one")
+    assert "What made it" in report_page(tmp_path / "one")
+    (tmp_path / "one" / "run.json").unlink()
+    page = report_page(tmp_path / "one")
+    assert "What made it" not in page and "<dl" not in page and "The recipe" in page
+
+
 def test_a_run_that_diverged_is_not_called_unfinished(run: Path, tmp_path: Path, tiny) -> None:
     settings = {"model.options.width": 0.05, "optimizer.lr": 1e30}
     reproduce("fig4", tmp_path / "fig4", options=tiny(settings, seeds=(0,)))

@@ -78,24 +78,23 @@ def made_by(known: Mapping[str, Any], *, settings: Mapping[str, Any]) -> Html:
     count = f" (n = {len(seeds)})" if seeds else ""
     recipe = known.get("recipe")
     seconds = known.get("seconds")
-    shown = facts(
-        [
-            ("recipe", recipe.get("name") if isinstance(recipe, Mapping) else recipe),
-            ("seeds" if seeds else "seed", ", ".join(map(str, seeds)) + count if seeds else _text(known.get("seed"))),
-            ("device", _text(known.get("device"))),
-            ("processes", _text(known.get("processes"))),
-            ("time", f"{seconds:,.1f} s" if seconds else None),
-            ("versions", _versions(known.get("versions"))),
-            ("commit", _text(known.get("commit"))),
-        ]
-    )
+    made = [
+        ("recipe", recipe.get("name") if isinstance(recipe, Mapping) else recipe),
+        ("seeds" if seeds else "seed", ", ".join(map(str, seeds)) + count if seeds else _text(known.get("seed"))),
+        ("device", _text(known.get("device"))),
+        ("processes", _text(known.get("processes"))),
+        ("time", f"{seconds:,.1f} s" if seconds else None),
+        ("versions", _versions(known.get("versions"))),
+        ("commit", _text(known.get("commit"))),
+    ]
     command = known.get("command")
     again = Html("")
     if command:
         again = join([tag("p", "To make it again:", class_="note"), tag("pre", tag("code", command), class_="again")])
     listed = [[name, setting_words(value)] for name, value in flat(dict(settings)).items() if value not in (None, "")]
     all_settings = details("Settings", table(("setting", "value"), listed, caption="As recorded", words=("value",)))
-    return tag("div", tag("h3", "What made it"), shown, again, all_settings if listed else "")
+    parts = [facts(made) if any(value for _, value in made) else "", again, all_settings if listed else ""]
+    return tag("div", tag("h3", "What made it"), *parts) if any(parts) else Html("")
 
 
 def setting_words(value: Any) -> str:
