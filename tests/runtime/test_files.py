@@ -12,7 +12,7 @@ import pytest
 
 from equalbits.runtime import FormatError, Network, NetworkBuilder, PackedModel, load_packed, native
 from equalbits.runtime.container import decode, encode
-from equalbits.runtime.format import from_bytes, to_chunks
+from equalbits.runtime.format import _HEADER, _digest, from_bytes, to_chunks, to_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ENGINES = ["numpy"] if native.BUILT is None else ["numpy", "native"]
@@ -144,6 +144,36 @@ def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
     for size in (2.0, np.int64(2), True):
         with pytest.raises(ValueError, match="channels, rows and columns"):
             Network((1, size, 2), flat().operations, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "weight", "rule"),
+    [
+        ("linear a:b", "a:b.weight", "calls its weight 'a:b.weight'"),
+        ("linear a\tb", "a\tb.weight", r"calls its weight 'a\\tb.weight'"),
+        ("linear weight=a=b", "a=b", "calls its weight 'a=b'"),
+        ("linear weight=2", "2", "calls its weight '2'"),
+        ("linear weight=", "", "calls its weight ''"),
+        ("linear 0 bias=2:x:y", "0.weight", "calls its bias 'x:y'"),
+        ("linear 0 bias=2:x\u2003y", "0.weight", r"calls its bias 'x\\u2003y'"),
+    ],
+)
+def test_a_name_that_no_writer_writes_is_refused(line: str, weight: str, rule: str) -> None:
+    """What is read can be saved, copied and inspected: all of them write the names."""
+
+    def build(line: str, weight: str) -> bytes:
+        tensors = {weight: np.ones((2, 2), np.float32)} | (
+            {"vectors": np.ones(2, np.float32)} if "bias" in line else {}
+        )
+        texts = {"equalbits": to_json({**_HEADER, "input": [2, 1, 1]}), "operations": f"flatten\n{line}"}
+        digest = _digest(texts, tensors, encode(tensors, {})[1])
+        head, data = encode(tensors, {**texts, "sha256": digest})
+        return head + b"".join(data)
+
+    with pytest.raises(FormatError, match=rule):
+        from_bytes(build(line, weight))
+    good = from_bytes(build("linear 0 bias=2", "0.weight"))
+    assert from_bytes(b"".join(to_chunks(good))).operations == good.operations
 
 
 def lengthened(change: Callable[[dict[str, np.ndarray], dict[str, str]], None]) -> bytes:

@@ -223,7 +223,7 @@ def test_a_list_of_operations_that_lies_is_refused(lines: list[str], words: str)
         (0, "conv stem kernel=3 bias=999999999", "of 'vectors' are left"),
         (0, "conv stem kernel=3 bias=9999999999", "not there"),
         (0, "conv stem kernel=3 bias=8:stem.weight", "which is there already"),
-        (0, "conv weight=27 kernel=3", "not there"),
+        (0, "conv weight=27 kernel=3", "calls its weight '27'"),
         (0, "conv weight=nowhere kernel=3", "not there"),
         (0, "conv weight=block.bn1.gain_shift kernel=3", "make it"),
         (0, "conv stem bias=head.bias kernel=3", "bias of float32"),

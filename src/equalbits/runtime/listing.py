@@ -113,6 +113,11 @@ class Reader:
         layer = named.pop("", "")
         names = _implied(kind, layer, self.tensors)
         names |= {part: self._tensor(part, named.pop(part), layer) for part in _parts(kind) if part in named}
+        for part, name in names.items():
+            if not _NAME.fullmatch(name) or (part not in VECTORS and _COUNT.fullmatch(name)):
+                raise ValueError(
+                    f"({kind[:40]}) calls its {part} {name[:80]!r}: a name has no space, = or :, and is no length"
+                )
         inputs = _value(named.pop("in")) if "in" in named else [place]
         inputs = inputs if isinstance(inputs, list) else [inputs]
         if not all(type(value) is int and value >= 0 for value in inputs):
