@@ -108,12 +108,27 @@ def test_a_student_that_only_listens_to_its_teacher_comes_to_agree_with_it(make_
         (DistillConfig(weight=0.5), False, "distill is set but no teacher is given"),
         (DistillConfig(), True, "a teacher is given but has no say: set distill.weight or distill.attention above 0"),
         (DistillConfig(attention=1.0, layers=("9",)), True, "distill.layers names '9', which the student does not"),
+        (
+            DistillConfig(attention=1.0, layers=("2",)),
+            True,
+            r"names '2', which gives \(8, 108\) in the student and .*: pair",
+        ),
     ],
 )
 def test_half_a_teacher_is_refused(distill, has_teacher, line, make_loader, make_config) -> None:
     student, teacher = make_pair()
     with pytest.raises(ValueError, match=line):
         train(student, make_loader(), make_config(distill=distill), teacher=teacher if has_teacher else None)
+
+
+def test_layers_whose_maps_differ_in_size_are_refused(make_loader, make_config) -> None:
+    student, _ = make_pair()
+    teacher = nn.Sequential(nn.Conv2d(1, 5, 8), nn.Flatten(), nn.Linear(5, 4))  # one pixel would pass for every other
+    distill = DistillConfig(attention=1.0, layers=("0",))
+    with pytest.raises(
+        ValueError, match=r"gives \(8, 3, 6, 6\) in the student and \(8, 5, 1, 1\) in the teacher: pair"
+    ):
+        train(student, make_loader(), make_config(distill=distill), teacher=teacher)
 
 
 def test_a_model_cannot_teach_itself(make_net, make_loader, make_config) -> None:

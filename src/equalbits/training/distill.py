@@ -79,12 +79,21 @@ def _taught(teacher: nn.Module, config: TrainConfig, seen: dict[tuple[str, str],
         total = (1 - distill.weight) * labels_only(logits, labels, images)
         total = total + distill.weight * soft_label_loss(logits, advice, distill.temperature)
         for name in distill.layers:
-            distance = attention_distance(seen["student", name], seen["teacher", name])
-            total = total + distill.attention * distance
+            mine, theirs = seen["student", name], seen["teacher", name]
+            _check_maps(name, mine, theirs)
+            total = total + distill.attention * attention_distance(mine, theirs)
         seen.clear()
         return total
 
     return loss
+
+
+def _check_maps(name: str, student: Tensor, teacher: Tensor) -> None:
+    if student.dim() < 3 or student.shape[2:] != teacher.shape[2:]:
+        raise ValueError(
+            f"distill.layers names {name!r}, which gives {tuple(student.shape)} in the student and "
+            f"{tuple(teacher.shape)} in the teacher: pair layers that give maps of one size, as convolutions do"
+        )
 
 
 def _listen(
