@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from equalbits.analysis import summarize
 from equalbits.nn import (
@@ -129,6 +130,11 @@ def test_what_only_training_needs_takes_no_byte_and_shared_tensors_count_once():
     rows = by_name(summarize(model, (1, 8)))
     assert (rows["1"].size.symbols, rows["1"].size.real) == (64, 9)
     assert (rows["2"].size.symbols, rows["2"].size.real) == (0, 1)
+
+
+def test_weights_computed_from_others_count_in_every_layer():
+    model = nn.Sequential(*(weight_norm(BinaryLinear(16, 16, bias=False)) for _ in range(80)))
+    assert [layer.size.symbols for layer in summarize(model, (1, 16)).layers] == [256] * 80
 
 
 def test_a_layer_that_is_never_called_says_so():

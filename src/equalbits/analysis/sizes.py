@@ -15,6 +15,9 @@ from equalbits.functional.planes import Plane, planes_of, planes_of_bases
 from equalbits.functional.scaled import abcnet_bases
 from equalbits.nn import ABCNet, BinaryLayer, RSign
 
+#: What was counted, by its role and identity; held, since one that is computed when asked for is gone otherwise.
+Seen = dict[tuple[str, int], Tensor]
+
 
 @dataclass(frozen=True)
 class Size:
@@ -37,7 +40,7 @@ def layers_with_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 @torch.no_grad()
-def size_of(layer: nn.Module, seen: set[object]) -> Size:
+def size_of(layer: nn.Module, seen: Seen) -> Size:
     """What ``layer`` holds that is not in ``seen``, which is added to: a tensor that several layers share counts once.
 
     A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter, twice that where some are 0 (a plane of signs
@@ -102,7 +105,7 @@ def _held(module: nn.Module) -> Iterator[Tensor]:
             yield buffer
 
 
-def _count_new(tensors: Iterator[Tensor] | list[Tensor], seen: set[object], role: str = "real") -> int:
-    new = {(role, id(tensor)): tensor.numel() for tensor in tensors if (role, id(tensor)) not in seen}
+def _count_new(tensors: Iterator[Tensor] | list[Tensor], seen: Seen, role: str = "real") -> int:
+    new = {(role, id(tensor)): tensor for tensor in tensors if (role, id(tensor)) not in seen}
     seen.update(new)
-    return sum(new.values())
+    return sum(tensor.numel() for tensor in new.values())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.analysis.observe import device_and_dtype, observing, output_shape
-from equalbits.analysis.sizes import Size, layers_with_weights, size_of, taken_in, takes_in
+from equalbits.analysis.sizes import Seen, Size, layers_with_weights, size_of, taken_in, takes_in
 from equalbits.analysis.table import as_table
 from equalbits.nn import BinaryLayer
 
@@ -106,7 +106,7 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     packed 1,086 bytes, float32 1,544 bytes: 1.4 times smaller
     """
     inputs = _as_inputs(example, model)
-    seen: set[object] = set()
+    seen: Seen = {}
     layers = dict(layers_with_weights(model))
     rows = {name: LayerSummary(name, type(layer).__name__, size_of(layer, seen)) for name, layer in layers.items()}
     last: tuple[str, Any] = "", None
