@@ -2,6 +2,7 @@
 
 import pytest
 
+from equalbits.data import DataError
 from equalbits.paper import Options, reproduce
 from equalbits.paper.claims import accuracies
 from equalbits.paper.runs import swept
@@ -35,6 +36,14 @@ def test_a_run_that_diverges_in_a_stack_is_noted_and_the_others_are_not_trained_
     for _ in range(2):
         (lost,) = swept(recipe, tmp_path / "lost", stacked, vary={"optimizer.lr": [1e30]}, seeds=[0, 1])
         assert [run["last"] for run in lost["runs"]] == [None, None]
+
+
+@pytest.mark.parametrize("name", ["fig1", "fig5", "fig8"])
+def test_an_item_that_needs_two_data_sets_asks_for_the_second_before_it_trains_on_the_first(tmp_path, cifar10, name):
+    settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
+    with pytest.raises(DataError, match="cifar100 is not in "):
+        reproduce(name, tmp_path, root=cifar10, device="cpu", settings=settings)
+    assert not list(tmp_path.rglob("recipe.toml"))
 
 
 @pytest.mark.parametrize(

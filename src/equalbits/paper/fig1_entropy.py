@@ -16,7 +16,7 @@ from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, signed
 from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import EachEpoch, quick_recipe, watched
+from equalbits.paper.runs import EachEpoch, check_data, quick_recipe, watched
 from equalbits.recipes import Recipe, get_recipe
 from equalbits.recipes import Result as Finished
 from equalbits.recipes.make import make_loader, pick_device
@@ -45,6 +45,7 @@ def measure(out: Path, options: Options) -> Result:
     """Train the three methods twice: shallow for the weights, with binary inputs for the activations."""
     shallow, deep = _recipes(options)
     weights, activations, parts = {}, {}, options.grid.get("parts", PARTS)
+    check_data((recipe for part, recipe in zip(PARTS, (shallow, deep), strict=True) if part in parts), options)
     for method in WEIGHTS if "weights" in parts else ():
         entropy = EntropyWatcher()
         of_method = shallow.with_settings({"model.weight_quantizer": method})

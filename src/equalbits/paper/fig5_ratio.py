@@ -14,7 +14,7 @@ from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, accuracies, score_of
 from equalbits.paper.drawing import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe, swept
+from equalbits.paper.runs import check_data, quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
@@ -35,6 +35,7 @@ def measure(out: Path, options: Options) -> Result:
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     found: dict[str, Any] = {}
+    check_data(_recipes(options).values(), options)
     for data, recipe in _recipes(options).items():
         found[data] = {}
         for form, batch_norm in FORMS.items():

@@ -14,7 +14,7 @@ from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, above, accuracies
 from equalbits.paper.drawing import COLOURS, METHODS, heading, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe, swept
+from equalbits.paper.runs import check_data, quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
 
 
@@ -52,6 +52,7 @@ def measure(out: Path, options: Options) -> Result:
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     found: dict[str, Any] = {}
+    check_data(_recipes(options).values(), options)
     for net, recipe in _recipes(options).items():
         found[net] = {}
         for name, rule in RULES.items():

@@ -5,12 +5,13 @@ the others go on.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from equalbits.data import load_dataset
 from equalbits.paper.item import Options
 from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.batch import Batch, DivergedError, run_folder, train_side_by_side
@@ -44,6 +45,13 @@ def quick_recipe(net: str = "conv2", *, width: float = 0.125, **settings: Any) -
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     recipe = recipe_from_dict(table).with_settings({**own, **dotted})
     return recipe.with_settings({"evaluate_every": recipe.train.epochs})
+
+
+def check_data(recipes: Iterable[Recipe], options: Options) -> None:
+    """Refuse before anything trains what would stop a later recipe: data that is not there."""
+    names = [recipe.with_settings(options.settings).data.name for recipe in recipes]
+    for name in dict.fromkeys(names) if not options.ray else ():  # a cluster's data lies on its nodes
+        load_dataset(name, options.root, split="test")
 
 
 def swept(
