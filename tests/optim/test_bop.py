@@ -221,6 +221,19 @@ def test_what_is_not_bits_is_refused():
         bop_parameters(nn.Linear(3, 2))
 
 
+@pytest.mark.parametrize("p_pos", [None, 0.5])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_do_not_become_bits(p_pos, value):
+    net = nn.Sequential(nn.Linear(4, 3))
+    net[0].weight.data[0, 0] = value
+    with pytest.raises(ValueError, match=f"latents hold {value}"):
+        binarize_(net, Bits(p_pos), where="0")
+    layer = BinaryLinear(4, 3, weight_quantizer=Bits(p_pos))
+    layer.load_state_dict(net[0].state_dict())
+    with pytest.raises(ValueError, match=f"latents hold {value}"):
+        bop_parameters(layer)
+
+
 def test_bits_that_two_layers_share_are_handed_out_once():
     net = nn.Sequential(*(BinaryLinear(8, 8, weight_quantizer=Bits(p_pos=0.5)) for _ in "ab"))
     net[1].weight = net[0].weight

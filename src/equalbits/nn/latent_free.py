@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from equalbits import functional as F
 from equalbits.functional.optimal_transport import check_p_pos
+from equalbits.functional.transport_ops import check_finite
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConvTranspose2d
 from equalbits.nn.names import register_quantizer
@@ -40,7 +41,8 @@ class Bits(WeightQuantizer):
             latents.copy_(self.start(latents))
 
     def start(self, latents: Tensor) -> Tensor:
-        """The bits that real weights start as; bits stay as they are."""
+        """The bits that real weights start as; bits stay as they are, and what is not finite has no bit."""
+        check_finite(latents)
         if self.p_pos is None or bool((latents.detach().abs() == 1).all()):
             return self.symbols(latents)
         return F.transport_symbols(latents, self.p_pos)
