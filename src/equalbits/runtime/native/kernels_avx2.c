@@ -71,15 +71,18 @@ enum { PAIRS = 4, LOOKUPS = 63, SUM_TILE = 3, AHEAD = 1024 };
 #define EACH_PAIR _Pragma("GCC unroll 4") for (int p = 0; p < pairs; p++)
 #define EACH_PIXEL _Pragma("GCC unroll 3") for (int p = 0; p < pixels; p++)
 
-static uint8_t tables[256][16] __attribute__((aligned(64)));
+/* Written out by the compiler: a loop that fills them would be AVX code that runs before it is asked for. */
+#define ONES(x) (((x) & 1) + ((x) >> 1 & 1) + ((x) >> 2 & 1) + ((x) >> 3 & 1))
+#define ENTRY(pair, w) (uint8_t)(ONES(((pair) & 15) ^ (w)) + 16 * ONES(((pair) >> 4) ^ (w)))
+#define FOUR(of, pair, w) of(pair, w), of(pair, (w) + 1), of(pair, (w) + 2), of(pair, (w) + 3)
+#define TABLE(pair) {FOUR(ENTRY, pair, 0), FOUR(ENTRY, pair, 4), FOUR(ENTRY, pair, 8), FOUR(ENTRY, pair, 12)}
+#define TABLES_4(pair) TABLE(pair), TABLE((pair) + 1), TABLE((pair) + 2), TABLE((pair) + 3)
+#define TABLES_16(pair) TABLES_4(pair), TABLES_4((pair) + 4), TABLES_4((pair) + 8), TABLES_4((pair) + 12)
+#define TABLES_64(pair) TABLES_16(pair), TABLES_16((pair) + 16), TABLES_16((pair) + 32), TABLES_16((pair) + 48)
+static const uint8_t tables[256][16] __attribute__((aligned(64))) = {TABLES_64(0), TABLES_64(64), TABLES_64(128),
+                                                                     TABLES_64(192)};
 
-static int supported(void) {
-    for (int pair = 0; pair < 256; pair++)
-        for (int w = 0; w < 16; w++)
-            tables[pair][w] = (uint8_t)(__builtin_popcount((unsigned)((pair & 15) ^ w)) +
-                                        16 * __builtin_popcount((unsigned)((pair >> 4) ^ w)));
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
+static int supported(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 #include "avx2_tiles.h"
 
