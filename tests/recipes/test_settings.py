@@ -83,6 +83,7 @@ def test_settings_are_replaced_by_their_dotted_names(recipe: Recipe) -> None:
         (r'name="a\nb"', "names a folder, too"),
         ("name=..", "name='..' names a folder, too"),
         ("name=", "name='' names a folder, too"),
+        ("expected=nan", "expected=nan must be a score in per cent, from 0 to 100"),
         ("expected=high", "expected='high' must be a number"),
         ("epochs=0", "epochs=0 must be at least 1"),
         ("data.batch_size=0", "data.batch_size=0 must be at least 1"),
@@ -95,6 +96,15 @@ def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str
     with pytest.raises(ValueError, match=line) as caught:
         recipe.with_settings(parse_settings([word]))
     assert "\n" not in str(caught.value)
+
+
+def test_another_network_leaves_the_options_behind_that_it_does_not_take() -> None:
+    recipe = get_recipe("fashion-conv2").with_settings({"model.options.width": 0.5})
+    assert set(recipe.model.options) == {"width", "batch_norm"}
+    assert recipe.with_settings({"model.name": "resnet20"}).model.options == {"width": 0.5}
+    assert recipe.with_settings({"model.name": "conv4"}).model.options == recipe.model.options
+    given = {"model.name": "vgg16", "model.options.dropout": 0.1, "model.options.batch_norm": True}
+    assert recipe.with_settings(given).model.options == {"width": 0.5, "dropout": 0.1, "batch_norm": True}  # as asked
 
 
 OWN = """

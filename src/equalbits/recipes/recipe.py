@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from equalbits.data.records import STATISTICS
+from equalbits.models import list_models
+from equalbits.models.registry import model_options
 from equalbits.training import TrainConfig
 from equalbits.training.resume import flat
 from equalbits.training.rules import Within, check_settings
@@ -96,15 +98,23 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.name.strip(". ") or re.search(r"[/\\\x00-\x1f]", self.name):
             raise ValueError(f"name={self.name!r} names a folder, too: write some word without slashes or line breaks")
+        if self.expected is not None and not 0 <= self.expected <= 100:
+            raise ValueError(f"expected={self.expected} must be a score in per cent, from 0 to 100")
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Recipe":
         """The recipe with some settings replaced, by the names :meth:`to_toml` writes.
+
+        Options that a network of another name does not take are left behind with the old one.
 
         >>> from equalbits.recipes import get_recipe
         >>> get_recipe("cifar10-conv2").with_settings({"epochs": 2, "optimizer.lr": 0.05}).train.optimizer.lr
         0.05
         """
         table = self.as_dict()
+        other = settings.get("model.name", self.model.name)
+        if other != self.model.name and other in list_models():  # it has no use for all options of this one
+            taken = model_options(other)
+            table["model"]["options"] = {name: value for name, value in self.model.options.items() if name in taken}
         for path, value in settings.items():
             _put(table, path, value)
         return recipe_from_dict(table)
