@@ -8,6 +8,7 @@ from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.parts import command, missing, split
 from equalbits.paper.report import report_page
+from equalbits.paper.trained import cost, made_with
 from equalbits.recipes import parse_settings
 
 TAB2 = get_item("tab2").grid
@@ -156,6 +157,13 @@ def test_what_earlier_calls_trained_is_part_of_the_cost(tmp_path, tiny):
     path.write_text(json.dumps({name: value for name, value in result.items() if name != "trained"}))
     reproduce("tab2", tmp_path, options=options)  # a file that does not say it
     assert "\n3 nets in " in (tmp_path / "claims.md").read_text()
+
+
+def test_nets_that_all_diverged_cost_their_devices_time_too():
+    nets = {"nets": 1, "diverged": 1, "seconds": 0, "side_by_side": 0, "devices": [], "versions": []}
+    facts = {"seconds": 2.0, "device": "Some CPU", "versions": {"torch": "2"}, "trained": nets}
+    assert cost(facts) == "1 net in 2.0 s of one Some CPU, 1 of which diverged" and made_with(facts) == "torch 2"
+    assert made_with({**facts, "trained": {**nets, "versions": ["torch 1", "torch 2"]}}) == "torch 1 and torch 2"
 
 
 def test_a_quick_part_that_the_default_may_not_hold_is_not_dropped(tmp_path, tiny):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.trained import cost
+from equalbits.paper.trained import cost, made_with
 from equalbits.training.checkpoint import write_atomically
 
 _WORDS = {True: "yes", False: "no", None: "not decided"}
@@ -63,9 +63,8 @@ def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path) 
         lines += ["A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's setting.", ""]
     lines += [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
     lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in claim.cells())} |" for claim in claims]
-    versions = " · ".join(f"{name} {version}" for name, version in result["versions"].items())
     seeds = f"; seeds {', '.join(map(str, result['seeds']))}" if result.get("seeds") else ""
-    lines += ["", f"{cost(result)}; {versions}{seeds}."]
+    lines += ["", f"{cost(result)}; {made_with(result)}{seeds}."]
     lines += ["", *(f"- {note}" for note in result.get("notes", []))]
     write_atomically(out / "claims.md", ("\n".join(lines).rstrip() + "\n").encode())
 

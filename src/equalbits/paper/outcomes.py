@@ -9,7 +9,7 @@ from typing import Any
 from equalbits.paper.claims import HEADER, Claim
 from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.parts import command, missing
-from equalbits.paper.trained import cost
+from equalbits.paper.trained import cost, made_with
 from equalbits.recipes.folder import FREE
 
 _HEAD = """
@@ -70,9 +70,8 @@ def _section(item: Item, kept: Mapping[str, Any]) -> str:
 
 def made(kept: Mapping[str, Any]) -> str:
     """What made a measurement: nets, time, device, versions, seeds, where its counts are, and the command."""
-    here = " · ".join(f"{name} {version}" for name, version in kept["versions"].items())
     seeds = kept.get("seeds", [])
-    parts = [cost(kept), " and ".join(kept["trained"]["versions"]) or here]
+    parts = [cost(kept), made_with(kept)]
     parts += [f"seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"] if seeds else []
     return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`; by `{_command(kept['item'], kept['asked'])}`."
 

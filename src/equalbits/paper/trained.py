@@ -33,22 +33,29 @@ def cost(kept: Mapping[str, Any]) -> str:
     nets = kept["trained"]
     if not nets["nets"]:
         return f"{duration(kept['seconds'])} on {kept['device']}"
-    device = f"one {nets['devices'][0]}" if len(nets["devices"]) == 1 else " and ".join(nets["devices"])
+    devices = nets["devices"] or [kept["device"]]  # runs that diverged have not said theirs
+    device = f"one {devices[0]}" if len(devices) == 1 else " and ".join(devices)
     # The command's own time, unless it went on with what others had begun, or spread it over a cluster.
     by_one = kept["seconds"] >= nets["seconds"]
     time = f"{duration(kept['seconds'])} of" if by_one else f"{duration(nets['seconds'])} of training on"
-    words = f"{nets['nets']} nets in {time} {device}"
+    words = f"{nets['nets']} net{'s' if nets['nets'] > 1 else ''} in {time} {device}"
     words += f", up to {nets['side_by_side']} side by side" if nets["side_by_side"] > 1 else ""
     return words + (f", {nets['diverged']} of which diverged" if nets["diverged"] else "")
+
+
+def made_with(kept: Mapping[str, Any]) -> str:
+    """The versions that trained the nets, also where another draws them."""
+    here = " · ".join(f"{name} {version}" for name, version in kept["versions"].items())
+    return " and ".join(kept["trained"]["versions"]) or here
 
 
 def duration(seconds: float) -> str:
     """Hours, minutes and seconds.
 
-    >>> duration(1023.4), duration(8.25), duration(7322)
-    ('17 m 03 s', '8.2 s', '2 h 02 m 02 s')
+    >>> duration(1023.4), duration(8.25), duration(59.97), duration(7322)
+    ('17 m 03 s', '8.2 s', '1 m 00 s', '2 h 02 m 02 s')
     """
-    if seconds < 60:
+    if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} m {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} m {rest:02} s"
