@@ -17,6 +17,8 @@ from equalbits.nn import (
     IRNet,
     Sign,
     SignActivation,
+    list_quantizers,
+    quantizer_by_name,
 )
 
 QUANTIZERS = [BiHalf(0.3), Sign(), IRNet()]
@@ -198,3 +200,13 @@ def test_several_nets_run_side_by_side_as_one(quantizer, training):
     for place, net in enumerate(nets):
         for name, gradient in run(net, net, inputs)[1].items():
             torch.testing.assert_close(gradients[name][place], gradient)
+
+
+@pytest.mark.parametrize("name", [*list_quantizers(), "pruned-bihalf:sparsity=0.8,ramp=0.5", "abc-net:bases=3"])
+def test_a_layer_works_where_it_is_whatever_the_default_device(name):
+    layer, inputs = BinaryLinear(12, 4, weight_quantizer=quantizer_by_name(name)), torch.randn(3, 12)
+    with torch.device("meta"):
+        for training in (True, False):
+            layer.train(training)
+            layer(inputs).sum().backward()
+            assert (layer.binary_weight().device.type, layer.symbols().device.type) == ("cpu", "cpu")

@@ -59,12 +59,14 @@ class Sieve(nn.Module):
         ``√((1 − sparsity) / share kept)`` of a ramp, or of the layer's part in a global ranking; so the layer is as
         loud at every moment. None where the share never differs.
         """
-        if not scale_fan or (progress is None and self.scope != "global"):
+        if not scale_fan:
             return None
         if self.scope == "global":
             share = self.kept.sum().clamp(min=1) / self.kept.numel()
+        elif progress is not None:
+            share = 1 - ramped_sparsity(progress, self.sparsity, self.ramp)
         else:
-            share = torch.as_tensor(1 - self.sparsity_at(progress))
+            return None
         return ((1 - self.sparsity) / share).sqrt()
 
     def extra_repr(self) -> str:
