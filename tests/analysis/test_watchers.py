@@ -175,6 +175,15 @@ def test_the_entropy_of_a_layer_with_nothing_left_goes_to_json_as_none():
 
 
 @pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
+def test_looks_within_inference_mode_and_outside_go_together(make):
+    watcher, model = make(), small_net(BiHalf())
+    for step, inference in enumerate((True, False, True, False)):
+        with torch.inference_mode(inference):
+            watcher(model, step)
+    assert len(watcher._record.steps) == (3 if make is FlipWatcher else 4)
+
+
+@pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
 def test_a_watcher_belongs_to_one_model(make):
     watcher = make()
     watcher(small_net(Sign()), 0)

@@ -61,6 +61,14 @@ def test_an_rsign_without_channels_takes_them_from_its_first_input_or_its_checkp
     assert repr(fresh[1].input_quantizer) == "RSign(3)"
 
 
+def test_an_rsign_that_met_its_first_input_in_inference_mode_learns_all_the_same():
+    module = RSign()
+    with torch.inference_mode():
+        module(torch.randn(2, 3))
+    module(torch.randn(2, 3)).sum().backward()
+    assert module.shift.grad.shape == (3,)
+
+
 def test_adabin_inputs_take_two_learned_values():
     random = np.random.default_rng(1)
     reals, gradient, a, b = random.normal(size=(4, 3)), random.normal(size=(4, 3)), 0.7, -0.2

@@ -117,7 +117,8 @@ class FlipWatcher:
         """One row: to +1 and to −1 of each layer, then of each filter asked for."""
         flips = {name: torch.stack(count_flips(self._before[name], symbols)) for name, symbols in now.items()}
         for name, symbols in now.items():
-            self._flipped[name] |= symbols * self._before[name] < 0
+            # not in place, which torch forbids for what a look within inference mode made
+            self._flipped[name] = self._flipped[name] | (symbols * self._before[name] < 0)
         parts = [counts.sum(dim=1) for counts in flips.values()]
         parts += [flips[name][:, index] for name, index in self.asked.items()]
         return torch.cat([part.to(parts[0].device) for part in parts])

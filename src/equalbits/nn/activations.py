@@ -35,8 +35,9 @@ class RSign(nn.Module):
     def fit_(self, channels: int) -> None:
         """Make the shifts, all 0, where there are none yet."""
         if isinstance(self.shift, UninitializedParameter):
-            self.shift.materialize((channels,))
-            nn.init.zeros_(self.shift)
+            with torch.inference_mode(False):  # what is made there never learns
+                self.shift.materialize((channels,))
+                nn.init.zeros_(self.shift)
 
     def fit_inputs_(self, channels: int, axis: int) -> None:
         """Make the shifts of a layer's input, along its axis of channels."""
