@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -89,3 +90,11 @@ def test_a_method_cut_off_before_it_was_measured_starts_anew(finished, tmp_path)
     second = run_demo(tmp_path, recipe=small)
     assert second[0].filter_to_negative == first[0].filter_to_negative
     assert json.loads((tmp_path / "sign" / "measured.json").read_text())["correct"] == first[0].correct
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"correct": 3}'])
+def test_a_damaged_measurement_is_named_with_the_way_out(finished, tmp_path, text):
+    shutil.copytree(finished[0] / "sign", tmp_path / "sign")
+    (tmp_path / "sign" / "measured.json").write_text(text)
+    with pytest.raises(ValueError, match=r"sign/measured\.json is damaged .*: delete it to train this method anew"):
+        run_demo(tmp_path, recipe=demo_recipe().with_settings(SMALL))

@@ -5,7 +5,7 @@ import pytest
 from equalbits.data import DataError
 from equalbits.paper import Options, reproduce
 from equalbits.paper.claims import accuracies
-from equalbits.paper.runs import swept
+from equalbits.paper.runs import swept, watched
 from equalbits.recipes import get_recipe
 
 NARROW = {"model.options.width": 0.05}
@@ -58,3 +58,21 @@ def test_a_last_value_that_is_wrong_is_refused_before_the_first_is_trained(tmp_p
     with pytest.raises(ValueError, match=words):
         reproduce(name, tmp_path, options=tiny(NARROW, grid=grid, seeds=[0]))
     assert not list(tmp_path.rglob("run.json"))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"recipe": 3}'])
+def test_a_damaged_file_of_a_run_is_named_with_the_way_out(tmp_path, tiny, text):
+    options = tiny({**NARROW, "optimizer.lr": 1e30}, seeds=(0,))
+    swept(get_recipe("fashion-conv2"), tmp_path / "a", options, vary={"model.weight_quantizer": ["sign"]}, seeds=[0])
+    lost = tmp_path / "a" / "sign" / "seed0" / "diverged.json"
+    assert lost.exists()
+    seen = tmp_path / "b" / "measured.json"
+    seen.parent.mkdir()
+    for path in (lost, seen):
+        path.write_text(text)
+    with pytest.raises(ValueError, match=r"diverged\.json does not say what made it .*: delete it to measure again"):
+        swept(
+            get_recipe("fashion-conv2"), tmp_path / "a", options, vary={"model.weight_quantizer": ["sign"]}, seeds=[0]
+        )
+    with pytest.raises(ValueError, match=r"measured\.json does not say what made it .*: delete it to measure again"):
+        watched(get_recipe("fashion-conv2"), tmp_path / "b", options, watchers=[], read=lambda finished: {})

@@ -65,7 +65,10 @@ def measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter]
     stored = out / "measured.json"
     if stored.exists():
         check_same(out, recipe_in(out / "run.json"), recipe)  # else other epochs would be answered with the old numbers
-        return Measured(**json.loads(stored.read_text()))
+        try:
+            return Measured(**json.loads(stored.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{stored} is damaged ({error}): delete it to train this method anew") from None
     for name in (LAST, BEST):  # a run cut off has lost its watchers' counts: begin it anew
         (out / name).unlink(missing_ok=True)
     flips, entropy = FlipWatcher(filters=dict([FILTER])), EntropyWatcher()

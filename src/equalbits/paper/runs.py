@@ -15,7 +15,7 @@ from equalbits.data import load_dataset
 from equalbits.paper.item import Options
 from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.batch import Batch, DivergedError, run_folder, train_side_by_side
-from equalbits.recipes.folder import check_same
+from equalbits.recipes.folder import check_same, recipe_in
 from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, side_by_side, sweep, timed, write_ledger
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names, pick_device
@@ -168,8 +168,7 @@ def _diverged(folder: Path, case: Case, seed: int) -> bool:
     path = run_folder(folder, case.name, seed) / _DIVERGED
     if not path.exists():
         return False
-    before = recipe_from_dict(json.loads(path.read_text())["recipe"])
-    check_same(path.parent, before, case.recipe.with_settings({"seed": seed}))
+    check_same(path.parent, recipe_in(path), case.recipe.with_settings({"seed": seed}))
     return True
 
 
@@ -198,8 +197,9 @@ def watched(
     """
     stored = folder / "measured.json"
     if stored.exists():
+        check_same(folder, recipe_in(stored), recipe)
         known: dict[str, Any] = json.loads(stored.read_text())
-        check_same(folder, recipe_from_dict(known.pop("recipe")), recipe)
+        del known["recipe"]
         return known
     for name in (LAST, BEST) if watchers else ():
         (folder / name).unlink(missing_ok=True)
