@@ -44,9 +44,41 @@ def test_a_layer_read_from_further_out_is_left_real_and_its_namesake_is_not():
     assert dict(report.left_real)["1.part.called"] == "ReadsDeep reads its weight past it"
 
 
+class ReadsByHelp(nn.Module):
+    """Reads weights in a method and in a function of its own; what it does not call may read what it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.helped, self.inner, self.called = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.start_anew()
+
+    def start_anew(self):
+        nn.init.ones_(self.called.weight)
+
+    def help(self, inputs):
+        return nn.functional.linear(inputs, self.helped.weight)
+
+    def forward(self, inputs):
+        def multiply(values):
+            return values @ self.inner.weight
+
+        return multiply(self.help(self.called(inputs)))
+
+
+def test_a_layer_read_by_what_the_forward_calls_is_left_real():
+    report = binarize_(nn.Sequential(nn.Linear(6, 6), ReadsByHelp(), nn.Linear(6, 2)), BiHalf())
+    assert report.replaced == ("1.called",)
+
+
+class OwnEncoderLayer(nn.TransformerEncoderLayer):
+    def forward(self, src, **masks):
+        return super().forward(src, **masks)
+
+
+@pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, OwnEncoderLayer])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_torchs_encoder_answers_in_eval_as_in_training(batch_first):
-    encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=batch_first)
+def test_torchs_encoder_answers_in_eval_as_in_training(batch_first, kind):
+    encoder = kind(8, 2, 16, dropout=0.0, batch_first=batch_first)
     model = nn.Sequential(nn.Linear(8, 8), encoder, nn.Linear(8, 8), nn.Linear(8, 3))
     binarize_(model, BiHalf())
     inputs = torch.randn(2, 5, 8)
