@@ -151,3 +151,17 @@ def test_a_name_taken_or_one_that_cannot_be_written_is_refused(register: object)
         register("a:b")  # type: ignore[operator]
     with pytest.raises(ValueError, match="cannot name"):
         register(Sign)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("bihalf:p_pos=0.25,p_pos=0.5", "p_pos is given twice"),
+        ("xnor:centre=no", "centre='no' is neither true nor false: write centre=true or centre=false"),
+        ("binaryconnect:stochastic=off", "stochastic='off' is neither"),
+        ("pruned-bihalf:sparsity=90%", "sparsity='90%' is not a share of zeros"),
+    ],
+)
+def test_settings_that_would_be_taken_for_something_else_are_refused(name, message):
+    with pytest.raises(ValueError, match=message):
+        quantizer_by_name(name)

@@ -184,8 +184,8 @@ class _Scored(torch.autograd.Function):
 
 def check_sparsity(sparsity: float) -> None:
     """Refuse a share of zeros outside [0, 1)."""
-    if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity={sparsity} is not a share of zeros: it must lie in [0, 1); 0.9 keeps one in ten")
+    if isinstance(sparsity, bool | str) or not 0 <= sparsity < 1:
+        raise ValueError(f"sparsity={sparsity!r} is not a share of zeros: it must lie in [0, 1); 0.9 keeps one in ten")
 
 
 def check_scope(scope: str) -> None:

@@ -146,10 +146,17 @@ class _Table(Generic[Made]):
     def make(self, text: str) -> Made:
         name, _, rest = text.partition(":")
         known = self.settings(name)
-        settings = dict(_setting(text, part) for part in rest.split(",") if part.strip())
-        for setting in settings:
+        settings: dict[str, Any] = {}
+        for setting, value in (_setting(text, part) for part in rest.split(",") if part.strip()):
             if setting not in known:
                 raise unknown(f"{self.kind} {name!r}: setting", setting, known)
+            if setting in settings:
+                raise ValueError(f"{text!r} does not make a {self.kind}: {setting} is given twice; give it once")
+            if isinstance(known[setting], bool) and isinstance(value, str):  # any word would count as true
+                raise ValueError(
+                    f"{setting}={value!r} is neither true nor false: write {setting}=true or {setting}=false"
+                )
+            settings[setting] = value
         try:
             return self.factories[name](**settings)
         except TypeError as error:  # a setting is missing, or a word stands where a number should
