@@ -147,7 +147,9 @@ def sweep(
                     train(group, out, root=root, device=device, reporters=reporters_for(name))
             except NonFiniteError as error:
                 alone = [Diverged(batch.case, recipe, error) for batch in group for recipe in batch.seeded()]
-                diverged += error.runs if isinstance(error, DivergedError) else alone
+                runs = error.runs if isinstance(error, DivergedError) else alone
+                # Their words alone: an error that was raised holds on to its net, its images and who decodes them.
+                diverged += [run._replace(error=NonFiniteError(str(run.error))) for run in runs]
             rows = _finished(out, cases, seeds, rows, tell)
         if not diverged or any(out.glob("*/seed*/run.json")):
             write_ledger(out)
