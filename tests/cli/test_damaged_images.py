@@ -1,13 +1,18 @@
 """Images that are damaged, absurd or too large are refused in one line, whatever numpy or Pillow raise at them."""
 
 import io
+import os
 import random
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from equalbits.runtime import NetworkBuilder, PackedModel
 
 PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
 
@@ -32,6 +37,23 @@ def test_an_array_that_makes_no_sense_is_refused(whole, rule, tmp_path, call):
     code, printed, errors = call("run", PACKED, tmp_path / "x.npy")
     assert (code, printed, errors.count("\n")) == (1, "", 1)
     assert errors.startswith(f"equalbits run: {tmp_path / 'x.npy'} {rule}")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits here")
+def test_more_memory_than_there_is_is_told_with_a_way_out_that_run_has(tmp_path):
+    build = NetworkBuilder((1, 2, 2))
+    x = build.add("pad", build.image, before=(0, 1 << 13, 1 << 14), after=(0, 0, 0))
+    build.add("adaptive_avg_pool", build.add("add", build.add("sign", x), x))
+    PackedModel(build.finish()).save(tmp_path / "net.ebits")
+    np.save(tmp_path / "x.npy", np.zeros((3, 1, 2, 2), np.float32))
+    code = (
+        "import resource, sys; from equalbits.cli import main; import equalbits.runtime\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (900 << 20, 900 << 20)); sys.exit(main(sys.argv[1:]))"
+    )
+    words = [sys.executable, "-c", code, "run", tmp_path / "net.ebits", tmp_path / "x.npy"]
+    done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    rule = "to answer 3 takes more memory than there is: give fewer images at a time, or fewer --threads"
+    assert (done.returncode, done.stderr) == (1, f"equalbits run: {tmp_path / 'x.npy'}: {rule}\n")
 
 
 def test_a_picture_of_too_many_pixels_is_refused_and_a_large_one_is_read_without_a_word(tmp_path, call, monkeypatch):

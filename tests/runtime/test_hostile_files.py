@@ -152,6 +152,8 @@ def test_a_table_of_the_wrong_length_is_refused(length: int) -> None:
     ("change", "words"),
     [
         (lambda h: h.update(version=2), "version 2"),
+        (lambda h: h.update(version=True), "version True"),
+        (lambda h: h.update(bit_one=1.0), "bit_one=1.0"),
         (lambda h: h.pop("version"), "version None"),
         (lambda h: h.update(bit_order="big"), "bit_order='big'"),
         (lambda h: h.update(padding="one"), "padding='one'"),

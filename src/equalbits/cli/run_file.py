@@ -49,6 +49,9 @@ def run(options: argparse.Namespace) -> None:
             logits = model(images).reshape(len(images), -1)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+        except MemoryError:
+            few = "give fewer images at a time, or fewer --threads"
+            raise ValueError(f"{path}: to answer {len(images)} takes more memory than there is: {few}") from None
         for number, row in enumerate(logits):
             name = str(path) if len(logits) == 1 else f"{path}[{number}]"
             answers[name] = _likeliest(row, model.network.classes, options.top)
