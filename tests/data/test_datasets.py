@@ -144,6 +144,13 @@ def test_a_tree_may_lie_in_a_folder_of_its_name(tmp_path, image_tree):
     assert len(load_dataset("imagenet", tmp_path, split="train")) == 12
 
 
+def test_both_splits_lie_in_one_folder(tmp_path, image_tree):
+    image_tree(tmp_path / "imagefolder", held_out="val")
+    (tmp_path / "imagefolder/val").rename(tmp_path / "val")  # beside the tree, where it may be of another
+    with pytest.raises(DataError, match="imagefolder: no test/ or val/ in it; put the images there as test/<class>"):
+        load_dataset("imagefolder", tmp_path, split="test")
+
+
 def test_other_files_are_passed_over(tmp_path, image_tree):
     image_tree(tmp_path)
     (tmp_path / "train/cat/notes.txt").write_text("not an image")

@@ -22,12 +22,15 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
 
     Classes are numbered by the sorted names of the training folders, so that both splits agree on the numbers.
     """
-    home = next((home for home in (root / name, root) if _split_folder(name, home, split)), None)
+    homes = (root / name, root)
+    trained = next((home for home in homes if (home / "train").is_dir()), None)  # a test/ elsewhere is another's
+    home = next((home for home in ([trained] if trained else homes) if _split_folder(name, home, split)), None)
     folder = _split_folder(name, home, split) if home else None
     if home is None or folder is None:
         wanted = " or ".join(f"{option}/" for option in _split_names(name, split))
         raise DataError(
-            f"{root}: no {wanted} in it; put the images there as {wanted.split()[0]}<class>/<image>.png (or .jpg, …)"
+            f"{trained or root}: no {wanted} in it; put the images there as {wanted.split()[0]}<class>/<image>.png "
+            "(or .jpg, …)"
         )
     classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
     if len(classes) == 1:
