@@ -47,6 +47,14 @@ def test_a_full_disk_is_told_in_one_line(command, images, settings, tmp_path):
     assert (done.returncode, done.stderr) == (1, f"equalbits {command}: No space left on device\n")
 
 
+@pytest.mark.parametrize("words", [["inspect", PACKED], ["--help"], ["list"]])
+def test_a_pipe_that_knows_few_letters_gets_those(words, settings):
+    command = [sys.executable, "-m", "equalbits", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, env=settings | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii() and b"?" in done.stdout
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell here")
 def test_no_stdout_at_all_is_no_error(settings, tmp_path):
     words = ["sh", "-c", '"$@" >&-', "sh", *words_of("run", tmp_path)]
