@@ -197,3 +197,11 @@ def test_more_workers_than_cores_are_not_started_and_nobody_warns(tmp_path, imag
     found = loader(image_tree(tmp_path), workers=cores() + 3)  # a warning of torch's would be an error here
     assert len(list(found)) == 3
     assert found._decoded.num_workers == cores()
+
+
+@pytest.mark.parametrize("kind", ["png", "tiff"])
+def test_a_picture_of_16_bits_keeps_its_greys(kind, tmp_path):
+    greys = np.arange(256, dtype=np.uint16).reshape(16, 16)
+    Image.fromarray(greys * 256 + 255 - greys).save(tmp_path / f"ramp.{kind}")
+    found = decode_image(str(tmp_path / f"ramp.{kind}"), Decoding(resize=16, crop=16))
+    assert (found.numpy() == greys).all()

@@ -85,7 +85,7 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
     import numpy as np
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    from equalbits.runtime.pictures import centre, scaled_square
+    from equalbits.runtime.pictures import centre, in_bytes, scaled_square
 
     (_, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     try:
@@ -94,7 +94,7 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
             with Image.open(path) as picture:
                 if resize is not None:
                     return centre(scaled_square(picture, resize, mode=mode), height=height, width=width)
-                turned = ImageOps.exif_transpose(picture).convert(mode)
+                turned = in_bytes(ImageOps.exif_transpose(picture), mode)
                 return np.asarray(ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow can read, and no .npy") from None

@@ -22,12 +22,21 @@ def scaled_square(
 
     if draft:
         image.draft("RGB", (side, side))  # never below the asked size; does nothing but for JPEG
-    if image.mode == "P":
-        image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
-    picture = image.convert(mode)
+    picture = in_bytes(image, mode)
     box = _middle_square(picture.width, picture.height, side) if middle else None
     pixels: NDArray[Any] = np.array(picture.resize((side, side), Resampling.BILINEAR, box=box))
     return pixels.reshape(side, side, -1)
+
+
+def in_bytes(image: "Image.Image", mode: str) -> "Image.Image":
+    """The picture as ``RGB`` or ``L``, of a byte a channel."""
+    if image.mode == "P":
+        image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):  # older Pillows' 16 bits
+        from PIL import Image
+
+        image = Image.fromarray((np.asarray(image).astype(np.uint32) // 256).astype(np.uint8))  # convert would clip
+    return image.convert(mode)
 
 
 def centre(pixels: Pixels, *, height: int, width: int) -> Pixels:
