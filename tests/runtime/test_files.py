@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from equalbits.runtime import FormatError, Network, NetworkBuilder, PackedModel, load_packed, native
 from equalbits.runtime.container import decode, encode
-from equalbits.runtime.format import _HEADER, _digest, from_bytes, to_chunks, to_json
+from equalbits.runtime.format import _HEADER, _digest, from_bytes, read_network, to_chunks, to_json, write_network
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ENGINES = ["numpy"] if native.BUILT is None else ["numpy", "native"]
@@ -58,6 +59,20 @@ def test_a_file_that_is_written_over_while_in_use_changes_nothing(engine: str, o
     path = shutil.copy(GOLDEN / "residual.ebits", tmp_path / "net.ebits")
     done = subprocess.run([sys.executable, "-c", WRITTEN_OVER, path, engine, other], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_is_held_once_while_it_is_read(tmp_path: Path) -> None:
+    build = NetworkBuilder((1, 64, 64))
+    build.add("linear", build.add("flatten", build.image), weight=np.zeros((200, 4096), np.float32))
+    write_network(build.finish(), tmp_path / "large.ebits")
+    tracemalloc.start()
+    try:
+        network = read_network(tmp_path / "large.ebits")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 1.5 * (tmp_path / "large.ebits").stat().st_size
+    assert not any(tensor.flags.writeable for tensor in network.tensors.values())
 
 
 def test_threads_that_save_to_one_file_never_show_half_of_it(model: PackedModel, tmp_path: Path) -> None:

@@ -91,9 +91,10 @@ def read(path: str | os.PathLike[str]) -> Container:
             raise FormatError(f"{size} bytes are too few for a packed model")
         table = file.read(_table_length(file.read(8), size))
         entries, texts = _table(table, size - 8 - len(table))
-        data = memoryview(file.read())
-    if len(data) != size - 8 - len(table):
-        raise FormatError("the file was changed while it was read: read it again once it is written")
+        buffer = bytearray(size - 8 - len(table))  # read() would hold all of it twice for a while
+        if file.readinto(buffer) != len(buffer) or file.read(1):
+            raise FormatError("the file was changed while it was read: read it again once it is written")
+    data = memoryview(buffer).toreadonly()
     return Container(_views(entries, data), texts, data)
 
 
