@@ -15,6 +15,9 @@ COMMANDS = {
     "bench": ["bench", PACKED, "--seconds", "0"],
     "list": ["list", "recipes"],
     "run": ["run", PACKED, "{images}"],
+    "--version": ["--version"],
+    "--help": ["--help"],
+    "run --help": ["run", "--help"],
 }
 
 
@@ -39,12 +42,13 @@ def test_a_reader_that_has_gone_is_no_error(command, settings, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-@pytest.mark.parametrize(("command", "images"), [("inspect", 1), ("run", 1), ("run", 500)])
+@pytest.mark.parametrize(("command", "images"), [("inspect", 1), ("run", 1), ("run", 500), ("--help", 1)])
 def test_a_full_disk_is_told_in_one_line(command, images, settings, tmp_path):
     words = words_of(command, tmp_path, images=images)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=settings)
-    assert (done.returncode, done.stderr) == (1, f"equalbits {command}: No space left on device\n")
+    who = "equalbits" if command == "--help" else f"equalbits {command}"
+    assert (done.returncode, done.stderr) == (1, f"{who}: No space left on device\n")
 
 
 @pytest.mark.parametrize("words", [["inspect", PACKED], ["--help"], ["list"]])

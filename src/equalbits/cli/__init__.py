@@ -6,7 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -56,6 +56,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def print_help(self, file: object = None) -> None:
+        if code := _told(self.prog, lambda: print(self.format_help(), end="")):
+            self.exit(code)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 0 done, 1 refused, 2 misread, 128 + n stopped by signal n."""
@@ -87,23 +91,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.version:
         from equalbits import __version__
 
-        print(f"equalbits {__version__}")
-        return 0
+        return _told(parser.prog, lambda: print(f"equalbits {__version__}"))
     if options.command is None:
         parser.print_help()
         return 0
-    return _run(options)
+    return _told(f"{parser.prog} {options.command}", lambda: _run(options))
 
 
-def _run(options: argparse.Namespace) -> int:
-    module = import_module(f"equalbits.cli.{COMMANDS[options.command][0]}")
+def _run(options: argparse.Namespace) -> int | None:
+    _check_data(options)
+    code: int | None = import_module(f"equalbits.cli.{COMMANDS[options.command][0]}").run(options)
+    return code
+
+
+def _told(who: str, work: Callable[[], int | None]) -> int:
+    """Do the work; return the exit code, and say in one line why not where it could not be done."""
     try:
-        _check_data(options)
-        code = int(module.run(options) or 0)
+        code = work() or 0
         _flush()
         return code
     except KeyboardInterrupt:  # training says itself what it saved, and ends without one
-        print(f"equalbits {options.command}: stopped", file=sys.stderr)
+        print(f"{who}: stopped", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever read our output, `head` perhaps, has heard enough
         _flush(give_up=True)
@@ -113,7 +121,7 @@ def _run(options: argparse.Namespace) -> int:
             raise
         several = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
         process = f" (process {os.environ['RANK']})" if several else ""
-        print(f"equalbits {options.command}{process}: {_one_line(error)}", file=sys.stderr)
+        print(f"{who}{process}: {_one_line(error)}", file=sys.stderr)
         _flush(give_up=True)
         return 1
 
