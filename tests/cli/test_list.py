@@ -24,3 +24,9 @@ def test_it_says_when_to_take_which_irnet(capsys) -> None:
     assert set(lines) == {"irnet", "irnet-identity", "irnet-stable", "irnet-through"}
     assert "where a batch norm follows" in lines["irnet"] and "without batch norm" in lines["irnet-stable"]
     assert "tenth of the usual lr" in lines["irnet-through"] and "balance alone" in lines["irnet-identity"]
+
+
+def test_what_is_said_of_all_names_begins_below_each_other(capsys) -> None:
+    assert main(["list"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert len({re.match(r"  \S+ +", line).end() for line in lines}) == 1

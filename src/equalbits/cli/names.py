@@ -49,12 +49,13 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps({kind: list(rows) for kind, rows in found.items()}))
         return
+    width = max(len(name) for rows in found.values() for name in rows)
     for kind, rows in found.items():
         if not rows:
             continue
         print(f"{kind}:")
         for name, words in rows.items():
-            print(f"  {name:<26}  {words}".rstrip())
+            print(f"  {name:<{width}}  {words}".rstrip())
 
 
 def _print_settings(options: argparse.Namespace) -> None:
