@@ -119,8 +119,10 @@ class PackedModel:
             )
         if batch.dtype == np.uint8:
             return batch
-        with np.errstate(over="ignore"):
-            reals = np.ascontiguousarray(batch, np.float32)
+        if batch.dtype != np.float32:
+            with np.errstate(over="ignore"):
+                batch = batch.astype(np.float32)
+        reals = np.ascontiguousarray(batch)
         if not np.isfinite(reals).all():
             which = int(np.isfinite(reals).all(axis=(1, 2, 3)).argmin())
             raise ValueError(f"image {which} holds numbers that are not finite as float32: nan or infinity is no image")
