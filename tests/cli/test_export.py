@@ -3,6 +3,7 @@
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -72,6 +73,16 @@ def test_an_older_file_is_replaced_by_a_whole_new_one_or_not_at_all(tmp_path):
     weights = dict.fromkeys(["net.bin", "link.bin", "elsewhere.bin"], "weights")
     assert found == {"net.xml": "new", "link.xml": "new"} | weights
     assert (tmp_path / "link.bin").is_symlink()
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs another disk")
+def test_a_link_to_another_disk_is_written_through(tmp_path):
+    with TemporaryDirectory(dir="/dev/shm") as other:
+        (tmp_path / "net.onnx").symlink_to(Path(other, "there.onnx"))
+        with put_in_place(tmp_path / "net.onnx") as beside:
+            beside.write_text("new")
+        assert Path(other, "there.onnx").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
 
 
 def test_a_place_where_no_file_can_be_written_is_named(tmp_path):

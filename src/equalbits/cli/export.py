@@ -1,7 +1,9 @@
 """``equalbits export``."""
 
 import argparse
+import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,7 +61,13 @@ def put_in_place(path: Path) -> Iterator[Path]:
     with TemporaryDirectory(dir=path.parent, prefix=".unfinished-") as folder:
         yield Path(folder, path.name)
         for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
-            file.replace(os.path.realpath(path.with_name(file.name)))
+            target = os.path.realpath(path.with_name(file.name))
+            try:
+                file.replace(target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # a link to another disk, where nothing can be moved to
+                    raise
+                shutil.copyfile(file, target)
 
 
 def _packed_file(path: Path) -> "PackedModel":
