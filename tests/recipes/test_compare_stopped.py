@@ -1,0 +1,87 @@
+"""A comparison that is stopped, or dies, goes on where it was and comes to what it would have come to."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes.compare import Comparison, compare
+from equalbits.recipes.look import Look
+from equalbits.recipes.make import Images
+from equalbits.recipes.methods import list_methods, make_alike
+from equalbits.training import EpochRecord, InterruptedTraining
+
+BLINK = get_recipe("fashion-compare").with_settings({
+    "epochs": 3, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
+    "model.options.width": 0.05,
+})  # fmt: skip
+IMAGES = Images(tuple("0123"), 1, 8, (0.5,), (0.5,))
+
+
+def stopped_and_gone_on(out: Path, recipe: Recipe, **words) -> tuple[Comparison, list[int]]:
+    """A comparison that is told to stop at the end of every net's first epoch; and the epochs it took."""
+    heard: list[int] = []
+
+    def stop(record: EpochRecord) -> None:
+        heard.append(record.epoch)
+        if record.epoch == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    while True:
+        try:
+            return compare(recipe, out, device="cpu", reporters_for=lambda method: [stop], **words), heard
+        except InterruptedTraining:
+            assert len(list(out.glob("**/stack-*"))) == 1
+
+
+def counted(out: Path) -> dict[Path, dict]:
+    """All that the runs of a comparison came to, but for the time it took."""
+    runs = {path.relative_to(out): json.loads(path.read_text()) for path in out.glob("**/run.json")}
+    for run in runs.values():
+        for record in (run["last"], run["best"], run["measured"]):
+            record.pop("seconds", None), record.pop("epoch_seconds", None)
+        run.pop("seconds")
+    return runs
+
+
+@pytest.mark.parametrize("stack", [1, 2])
+def test_a_net_that_was_stopped_goes_on_where_it_was_and_comes_to_the_same_counts(stack, tmp_path) -> None:
+    words = {"methods": ["sign", "real"], "seeds": [0, 1], "stack": stack}
+    whole, out = compare(BLINK, tmp_path / "whole", device="cpu", **words), tmp_path / "stopped"
+    again, heard = stopped_and_gone_on(out, BLINK, **words)
+    assert heard == [1, 2, 3] * (4 // stack)  # no epoch twice
+    assert counted(out) == counted(tmp_path / "whole")
+    assert [row.correct for row in again.rows] == [row.correct for row in whole.rows]
+    assert not list(out.glob("**/stack-*"))
+
+
+@pytest.mark.parametrize("method", list_methods())
+def test_every_method_can_be_stopped_and_gone_on_with(method, tmp_path) -> None:
+    compare(BLINK, tmp_path / "whole", methods=[method], seeds=[0], device="cpu")
+    stopped_and_gone_on(tmp_path / "stopped", BLINK, methods=[method], seeds=[0])
+    assert counted(tmp_path / "stopped") == counted(tmp_path / "whole")
+
+
+def test_a_net_that_died_goes_on_from_its_last_checkpoint_and_counts_no_epoch_twice(tmp_path) -> None:
+    def die(record: EpochRecord) -> None:
+        if record.epoch == 2:
+            raise OSError("the disk is gone")
+
+    recipe, words = BLINK.with_settings({"checkpoint_seconds": 0}), {"methods": ["sign"], "seeds": [0], "device": "cpu"}
+    compare(recipe, tmp_path / "whole", **words)
+    with pytest.raises(OSError, match="the disk is gone"):
+        compare(recipe, tmp_path / "died", reporters_for=lambda method: [die], **words)
+    heard: list = []
+    compare(recipe, tmp_path / "died", reporters_for=lambda method: [heard.append], **words)
+    assert [record.epoch for record in heard] == [2, 3]
+    assert counted(tmp_path / "died") == counted(tmp_path / "whole")
+
+
+def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not(tmp_path, monkeypatch) -> None:
+    look, clock = Look(make_alike(BLINK, IMAGES)), iter((100.0, 1000.0, 1007.0))
+    look.began = 95.0
+    monkeypatch.setattr("equalbits.recipes.look.time.perf_counter", lambda: next(clock))
+    look.load_state_dict(look.state_dict())
+    assert look.seconds == 12.0
