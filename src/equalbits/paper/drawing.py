@@ -56,7 +56,7 @@ def colour_of(method: str) -> str:
 def shades(count: int) -> list[Any]:
     """A blue for each step of a grid, darker from few to many."""
     if count <= len(_SHADES):
-        return list(_SHADES[-count:])
+        return [_SHADES[-1 - number * (len(_SHADES) - 1) // max(count - 1, 1)] for number in reversed(range(count))]
     from matplotlib import colormaps
 
     return [colormaps["Blues"](0.35 + 0.65 * number / (count - 1)) for number in range(count)]

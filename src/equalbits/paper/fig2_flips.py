@@ -73,38 +73,39 @@ def claims(result: Result) -> list[Claim]:
         looks = steps * len(found["uneven_steps"])
         rows += [
             Claim(claim=f"{METHODS[method]}: greatest difference of flips so far, one filter",
-                  paper="0 throughout" if exact else "not 0", ours=f"{most} over {steps} steps",
+                  paper="0 throughout" if exact else "not 0", ours=f"{most} over {steps:,} steps",
                   agrees=(most == 0) == exact, within="nothing: to the flip", n=1),
             Claim(claim=f"{METHODS[method]}: steps at which a layer flips unevenly",
-                  paper="0" if exact else "some", ours=f"{uneven} of {looks}",
+                  paper="0" if exact else "some", ours=f"{uneven:,} of {looks:,}",
                   agrees=(uneven == 0) == exact, within="nothing: to the flip", n=1),
         ]  # fmt: skip
     return rows
 
 
 def draw(result: Result, out: Path) -> None:
-    """A row per method: flips at each step, and flips so far with their difference."""
-    figure = new_figure(11, 8, title=heading(result, f"Flips of filter {result['index']} of {result['layer']}"))
-    grid = figure.add_gridspec(len(result["methods"]), 2)
-    left, right, last = None, None, len(result["methods"]) - 1
+    """A row per method: flips at each step, flips so far, and by how much one direction leads."""
+    figure = new_figure(15, 8, title=heading(result, f"Flips of filter {result['index']} of {result['layer']}"))
+    grid = figure.add_gridspec(len(result["methods"]), 3)
+    first: list[Any] = [None, None, None]
     for row, (method, found) in enumerate(result["methods"].items()):
         series = found["filter"]
-        steps, up, down = series["steps"], series["to_positive"], series["to_negative"]
-        axes = panel(figure, grid[row, 0], x="step", y="flips a step", title=METHODS[method], sharey=left)
-        axes.vlines(steps, 0, up, color=UP, linewidth=0.8, label="to +1")
-        axes.vlines(steps, [-count for count in down], 0, color=DOWN, linewidth=0.8, label="to −1")
-        axes.axhline(0, color="black", linewidth=0.5)
-        if row == last:
-            legend(axes, loc="upper right", ncols=2)
-        left = left or axes
-        gap = difference(series)
-        axes = panel(figure, grid[row, 1], x="step", y="flips so far", sharey=right, title=_ends(gap))
-        axes.plot(steps, list(accumulate(up)), color=UP, label="to +1")
-        axes.plot(steps, list(accumulate(down)), color=DOWN, linestyle="--", label="to −1")
-        axes.plot(steps, gap, color=GAP, label="difference")
-        if row == last:
-            legend(axes, loc="upper left", ncols=3)
-        right = right or axes
+        steps, up, down, gap = series["steps"], series["to_positive"], series["to_negative"], difference(series)
+        named = (("flips a step", METHODS[method]), ("flips so far", METHODS[method]), ("to +1 less to −1", _ends(gap)))
+        axes = [
+            panel(figure, grid[row, at], x="step", y=y, title=title, sharey=first[at])
+            for at, (y, title) in enumerate(named)
+        ]
+        for each in axes:
+            each.locator_params(axis="x", nbins=5)
+        axes[0].vlines(steps, 0, up, color=UP, linewidth=0.8, label="to +1")
+        axes[0].vlines(steps, [-count for count in down], 0, color=DOWN, linewidth=0.8, label="to −1")
+        axes[0].axhline(0, color="black", linewidth=0.5)
+        axes[1].plot(steps, list(accumulate(up)), color=UP, label="to +1")
+        axes[1].plot(steps, list(accumulate(down)), color=DOWN, linestyle="--", label="to −1")
+        axes[2].plot(steps, gap, color=GAP, linewidth=0.8)
+        if row == 0:
+            legend(axes[1], loc="upper left")
+        first = [old or new for old, new in zip(first, axes, strict=True)]
     save(figure, out, "fig2")
 
 

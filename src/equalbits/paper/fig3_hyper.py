@@ -24,6 +24,7 @@ from equalbits.recipes import Result as Finished
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)
 QUICK_DECAYS = (0.0, 1e-3, 1e-2)  # a few epochs show only what a large one does
 SCHEDULES = ("constant", "cosine")
+STYLES = {"constant": "--", "cosine": "-"}
 
 
 class MagnitudeWatcher:
@@ -188,47 +189,50 @@ def _shown(value: float) -> str:
 
 
 def draw(result: Result, out: Path) -> None:
-    """The five panels."""
-    figure = new_figure(19, 4.2, title=heading(result))
+    """The five panels; the sixth place says what the lines are."""
+    figure = new_figure(13, 7.5, title=heading(result))
     names = {
-        "a": ("epoch", "mean |latent| (dotted: |cut|)", "(a) latents, cosine rate"),
+        "a": ("epoch", "mean |latent|; dotted: |cut|", "(a) latents, cosine rate"),
         "b": ("epoch", "mean |gradient|", "(b) gradients"),
         "c": ("epoch", "flips an epoch", "(c) flips, constant rate"),
         "d": ("epoch", "flips an epoch", "(d) flips, cosine rate"),
         "e": ("weight decay", "test accuracy, %", "(e) accuracy"),
     }
     axes = {
-        key: panel(figure, (1, 5, place), x=x, y=y, title=title)
+        key: panel(figure, (2, 3, place), x=x, y=y, title=title)
         for place, (key, (x, y, title)) in enumerate(names.items(), start=1)
     }
     decays = result["weight_decays"]
     for decay, colour in zip(decays, shades(len(decays)), strict=True):
+        axes["d"].plot([], [], color=colour, label=f"weight decay {decay:g}")
         for schedule in SCHEDULES:
             run = _run(result, schedule, decay)
             if run is None:
                 continue
             epochs = range(1, len(run["flips"]) + 1)
-            label = f"{decay:g}"
-            style = "-" if schedule == "cosine" else "--"
-            axes["b"].plot(epochs, run["gradient"], color=colour, linestyle=style, label=f"{label}, {schedule}")
-            axes["d" if schedule == "cosine" else "c"].plot(epochs, run["flips"], color=colour, label=label)
+            axes["b"].plot(epochs, run["gradient"], color=colour, linestyle=STYLES[schedule])
+            flips = axes["d" if schedule == "cosine" else "c"]
+            flips.plot(epochs, run["flips"], color=colour, linestyle=STYLES[schedule])
             if schedule == "cosine":
-                axes["a"].plot(range(len(run["latent"])), run["latent"], color=colour, label=label)
+                axes["a"].plot(range(len(run["latent"])), run["latent"], color=colour)
                 axes["a"].plot(range(len(run["cut"])), run["cut"], color=colour, linestyle=":")
     for schedule, colour in zip(SCHEDULES, (GAP, UP), strict=True):
+        axes["d"].plot([], [], color="black", linestyle=STYLES[schedule], label=f"{schedule} rate")
         found = [(place, _run(result, schedule, decay)) for place, decay in enumerate(decays)]
         kept = [(place, _accuracy(run)) for place, run in found if run is not None]
         axes["e"].plot(
             [place for place, _ in kept],
             [score for _, score in kept],
             color=colour,
+            linestyle=STYLES[schedule],
             marker="o",
             label=f"{schedule} rate",
         )
     axes["e"].set_xticks(range(len(decays)), [f"{decay:g}" for decay in decays])
-    for key in "acde":
-        legend(axes[key], fontsize=8, title="weight decay" if key in "acd" else None)
-    legend(axes["b"], fontsize=7)
+    legend(axes["e"])
+    beside = figure.add_subplot(2, 3, 6)
+    beside.set_axis_off()
+    beside.legend(*axes["d"].get_legend_handles_labels(), frameon=False, loc="center", ncols=-(-len(decays) // 8))
     save(figure, out, "fig3")
 
 

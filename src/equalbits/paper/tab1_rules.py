@@ -115,7 +115,7 @@ def claims(result: Result) -> list[Claim]:
         Claim(
             claim="bi-half: bits by the flip form that differ from those by rank",
             paper="0",
-            ours=f"{form['bits_that_differ']} over {form['steps']} steps and {form['flips']:,} flips",
+            ours=f"{form['bits_that_differ']} over {form['steps']:,} steps and {form['flips']:,} flips",
             difference=float(form["bits_that_differ"]),
             agrees=form["bits_that_differ"] == 0 and form["flips"] > 0,
             within="nothing: to the bit",
@@ -149,7 +149,7 @@ def draw(result: Result, out: Path) -> None:
     for shift, name, colour in ((-0.2, "to_positive", UP), (0.2, "to_negative", DOWN)):
         sums = [sum(found[name]) for found in rules.values()]
         axes.bar([at + shift for at in places], sums, 0.38, color=colour, label="to +1" if shift < 0 else "to −1")
-    legend(axes)
+    legend(axes, loc="upper center", ncols=2)
     second = panel(figure, (1, 4, 2), x="", y="filters exactly half, %")
     shares = [100 * found["filters_exactly_half"] / found["filters"] for found in rules.values()]
     second.bar_label(second.bar(places, shares, color=colours), fmt="%.0f")
@@ -163,7 +163,7 @@ def draw(result: Result, out: Path) -> None:
     last.bar_label(last.bar(places, [_accuracy(found) for found in rules.values()], color=colours), fmt="%.1f")
     for each in (axes, second, last):
         each.set_xticks(places, names)
-        each.margins(y=0.12)
+        each.margins(y=0.2)
     save(figure, out, "tab1")
 
 
