@@ -68,6 +68,19 @@ def test_the_readme_says_how_many_runs_of_a_score_diverged(tmp_path):
     assert " (1 of 5 diverged) | " in row and " | diverged | " in row and "%" not in row
 
 
+def test_the_readme_says_which_tuned_nets_took_other_epochs_than_the_papers(tmp_path):
+    kept = json.loads((ROOT / "results" / "tab2-tuned.json").read_text())
+    tuning = kept["measured"]["tuning"]
+    for net, epochs in (("conv2", 100), ("conv4", 100), ("conv6", 60), ("conv8", 200)):
+        tuning[net]["bihalf"]["picked"]["epochs"] = epochs
+    (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
+    assert "Epochs: Conv6 60, Conv8 200; else 100, as the paper's." in readme_table(tmp_path)
+    for methods in tuning.values():
+        methods["bihalf"]["picked"]["epochs"] = 100
+    (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
+    assert "Epochs" not in readme_table(tmp_path)
+
+
 @pytest.mark.parametrize("readme", ["", "<!-- drawn by python -m equalbits.paper.results_page -->\nall the rest"])
 def test_a_readme_without_its_marks_is_left_as_it_is(readme):
     with pytest.raises(ValueError, match="write both where it belongs"):

@@ -17,7 +17,8 @@ _HEAD = """
 
 Each was measured by `equalbits reproduce`, and taken in by `python -m equalbits.paper.results_page --take runs/ITEM`.
 *n* says how many nets stand behind a number of ours; *agrees* holds it against the paper within what the row says. In
-commands `DIR` is the folder where the data sets lie.
+commands `DIR` is the folder where the data sets lie. Times are those that passed: several commands shared the one GPU,
+so most would take less alone.
 """
 
 _NOT_YET = """

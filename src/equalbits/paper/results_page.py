@@ -97,8 +97,17 @@ def readme_table(folder: Path) -> str:
         path = folder / f"{name}.json"
         kept = json.loads(path.read_text()) if path.exists() else None
         if kept is not None and not falls_short(get_item(name), kept):
-            parts.append("\n".join([*words, *_beside_the_papers(kept["measured"]["nets"]), "", f"{cost(kept)}."]))
+            table = _beside_the_papers(kept["measured"]["nets"])
+            parts.append("\n".join([*words, *table, "", f"{cost(kept)}.{_longer(kept['measured'])}"]))
     return "\n\n".join(parts)
+
+
+def _longer(measured: Mapping[str, Any]) -> str:
+    """Which tuned nets took other epochs than the paper's."""
+    tuned = measured.get("tuning", {})
+    epochs = {net: {case["picked"].get("epochs", 100) for case in methods.values()} for net, methods in tuned.items()}
+    others = [f"{net.capitalize()} {' or '.join(map(str, sorted(n)))}" for net, n in epochs.items() if n != {100}]
+    return f" Epochs: {', '.join(others)}; else 100, as the paper's." if others else ""
 
 
 def _beside_the_papers(nets: Mapping[str, Any]) -> list[str]:

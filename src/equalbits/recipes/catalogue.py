@@ -22,6 +22,7 @@ _IMAGENET = TrainConfig(epochs=100, schedule=ScheduleConfig(name="step", milesto
 _PUBLISHED = {"conv2": 79.25, "conv4": 87.68, "conv6": 89.92, "conv8": 90.40}
 #: What was best on held-out images (`equalbits reproduce tab2-tuned`), beside the paper's own settings.
 _TUNED = {
+    "conv2": {"optimizer.weight_decay": 5e-4, "epochs": 200},
     "conv4": {"optimizer.weight_decay": 5e-4, "label_smoothing": 0.1},
     "conv6": {"optimizer.weight_decay": 5e-4, "label_smoothing": 0.1, "data.erase": 8},
     "conv8": {"optimizer.weight_decay": 5e-4, "label_smoothing": 0.1, "data.erase": 8},
