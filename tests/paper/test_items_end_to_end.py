@@ -12,6 +12,7 @@ from equalbits.paper import Options, get_item, reproduce
 from equalbits.paper.claims import accuracies, signed
 from equalbits.paper.fig4_repetitions import values
 from equalbits.paper.published import TABLE_2, TABLE_3
+from equalbits.paper.tab2_irnet import READINGS
 from equalbits.paper.tab2_tuned import pick, tried_with
 from equalbits.recipes import get_recipe
 
@@ -82,6 +83,22 @@ def test_both_readings_of_irnet_stand_beside_the_papers(tmp_path, cifar10, drawn
     assert rows["Conv2, IR-Net (stable)"].paper == rows["Conv2, IR-Net (identity)"].paper == "78.32 ± 0.25 %"
     assert rows["Conv2: bi-half above IR-Net (identity)"].paper == "+0.93 points"
     assert len(claims) == 4 + 3
+
+
+def test_the_other_readings_of_irnet_train_at_their_own_rates(tmp_path, cifar10, drawn):
+    settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
+    shared = {"root": cifar10, "device": "cpu", "seeds": (0,)}
+    claims, result = finished("tab2-irnet", tmp_path, Options(settings=settings, grid={"nets": ["conv2"]}, **shared))
+    drawn(tmp_path, "tab2-irnet")
+    assert [claim.paper for claim in claims] == ["78.32 ± 0.25 %"] * 2
+    assert [case["settings"]["model.weight_quantizer"] for case in result["nets"]["conv2"]] == list(READINGS)
+    for reading, rate in READINGS.items():
+        (run,) = tmp_path.glob(f"runs/conv2/{reading}/**/seed0/run.json")
+        recipe = json.loads(run.read_text())["recipe"]
+        assert recipe["optimizer"]["lr"] == rate and recipe["model"]["weight_quantizer"] == reading
+    with pytest.raises(ValueError, match="tab2-irnet trains irnet-identity and irnet-through"):
+        reproduce("tab2-irnet", tmp_path / "no", grid={"model.weight_quantizer": ["irnet-through", "sign"]}, **shared)
+    assert not list((tmp_path / "no").rglob("run.json"))
 
 
 def test_tab2_tuned_picks_on_held_out_images_and_scores_on_test_images(tmp_path, tiny, drawn):

@@ -52,7 +52,7 @@ def test_figure_1_counts_whole_epochs_and_keeps_its_legends_off_what_it_draws() 
 
 
 def test_a_title_is_no_wider_than_its_picture() -> None:
-    for name in ("tab2-kaiming", "tab2-tuned"):
+    for name in ("tab2-irnet", "tab2-kaiming", "tab2-tuned"):
         title = heading({"title": get_item(name).title, "quick": True})
         for width in (4.2, 7.4, 11):
             figure = new_figure(width, 4.2, title=title)

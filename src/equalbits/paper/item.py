@@ -36,6 +36,7 @@ ITEMS = {
     "fig8": "fig8_pruning",
     "tab1": "tab1_rules",
     "tab2": "tab2_convnets",
+    "tab2-irnet": "tab2_irnet",
     "tab2-kaiming": "tab2_kaiming",
     "tab2-tuned": "tab2_tuned",
     "tab3": "tab3_imagenet",

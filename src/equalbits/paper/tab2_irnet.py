@@ -1,0 +1,45 @@
+"""Table 2's IR-Net by its two other readings: the paper does not say which rule it trained nets without batch norm by.
+
+Table 2 itself holds IR-Net's statistics fixed in the gradient. Here the gradient goes past them as it is
+(``irnet-identity``), or through them (``irnet-through``). The latter's steps are larger by one over a filter's
+deviation, and at the table's learning rate some nets collapse: it has a tenth of it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import swept
+from equalbits.paper.tab2_convnets import NETS, SEEDS, claims, draw, nets, recipe_of, seeds
+
+#: The learning rate of each reading.
+READINGS = {"irnet-identity": 0.1, "irnet-through": 0.01}
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Every net by each reading, with every seed."""
+    readings = options.grid.get("model.weight_quantizer", READINGS)
+    for reading in readings:
+        if reading not in READINGS:
+            raise ValueError(f"model.weight_quantizer={reading}: tab2-irnet trains {' and '.join(READINGS)}")
+    found: dict[str, Any] = {net: [] for net in nets(options)}
+    for net, cases in found.items():
+        for reading in readings:
+            recipe = recipe_of(net, options).with_settings({"optimizer.lr": READINGS[reading]})
+            folder, one = out / "runs" / net / reading, replace(options, grid={})
+            cases += swept(recipe, folder, one, vary={"model.weight_quantizer": [reading]}, seeds=seeds(options))
+    return {"seeds": seeds(options), "nets": found}
+
+
+ITEM = Item(
+    name="tab2-irnet",
+    title="Shallow binary nets, IR-Net by its two other readings",
+    needs="cifar10",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+    grid={"nets": NETS, "model.weight_quantizer": tuple(READINGS)},
+    seeds=SEEDS,
+    decides=("optimizer.lr",),
+)
