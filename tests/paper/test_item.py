@@ -8,7 +8,7 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import Claim, Item, Options, get_item, list_items, reproduce
-from equalbits.paper.claims import above, beyond, near
+from equalbits.paper.claims import NO_CLAIM, above, beyond, near
 
 
 def counting_item(calls):
@@ -50,6 +50,21 @@ def test_the_result_says_what_made_it(tmp_path):
     assert "| a∣b | 2 | 3 | +1.00 | no | nothing | 1 |" in text
     assert "quick measurement" in text and "- one note" in text
     assert json.loads((tmp_path / "claims.json").read_text())[0]["ours"] == "3"
+
+
+def test_where_the_paper_claims_nothing_a_sentence_stands_in_place_of_an_empty_table(tmp_path, capsys):
+    settings = [
+        "model.options.width=0.05",
+        "data.name=synthetic:1x8x8:10:20",
+        "data.limit=20",
+        "epochs=1",
+        "nets=conv2",
+    ]
+    words = ["reproduce", "tab2-irnet", "--quick", "--seeds", "0", "--out", str(tmp_path), "--device", "cpu"]
+    assert main(words + [word for setting in settings for word in ("--set", setting)]) == 0
+    printed, text = capsys.readouterr().out, (tmp_path / "claims.md").read_text()
+    for shown in (printed, text):
+        assert NO_CLAIM in shown and "difference" not in shown
 
 
 @pytest.mark.parametrize("other", [{"quick": False}, {"seeds": (1,)}, {"settings": {"epochs": 2}}])

@@ -105,12 +105,12 @@ def _print_rows(name: str, out: Path, claims: list[Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from equalbits.paper.claims import HEADER
+    from equalbits.paper.claims import HEADER, NO_CLAIM
 
     shown = Table(box=None, pad_edge=False)
     for column in HEADER:
         shown.add_column(column, justify="right" if column in ("difference", "n") else "left")
     for claim in claims:
         shown.add_row(*claim.cells())
-    Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(shown)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(shown if claims else NO_CLAIM)
     print(f"picture: {out / f'{name}.png'}    rows: {out / 'claims.md'}")

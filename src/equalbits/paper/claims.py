@@ -52,6 +52,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 HEADER = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
+NO_CLAIM = "The paper claims nothing that these numbers could be held against."
 
 
 def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path) -> None:
@@ -61,7 +62,7 @@ def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path) 
     lines = [f"# {result['item']}: {result['title']}", ""]
     if result["quick"]:
         lines += ["A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's setting.", ""]
-    lines += [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
+    lines += [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"] if claims else [NO_CLAIM]
     lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in claim.cells())} |" for claim in claims]
     seeds = f"; seeds {', '.join(map(str, result['seeds']))}" if result.get("seeds") else ""
     lines += ["", f"{cost(result)}; {made_with(result)}{seeds}."]
