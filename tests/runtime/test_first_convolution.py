@@ -71,3 +71,17 @@ def test_bytes_give_what_their_reals_give(threads: int) -> None:
     for images in (pixels, pixels[:1]):
         model = PackedModel(network, engine="native", threads=threads)
         np.testing.assert_array_equal(model(images), model(model._as_reals(images)))
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if name in ("avx512", "avx2")])
+@pytest.mark.parametrize(
+    ("channels", "filters", "size", "kernel"), [(3, 64, (32, 32), 3), (1, 33, (28, 29), 3), (1, 32, (9, 40), 4)]
+)
+def test_a_first_convolution_of_few_connections_is_exact(
+    channels: int, filters: int, size: tuple[int, int], kernel: int, name: str
+) -> None:
+    build = NetworkBuilder((channels, *size))
+    weight = RANDOM.integers(-8, 9, (filters, channels, kernel, kernel)).astype(np.float32) / 8
+    build.add("conv", build.image, weight=weight, kernel=kernel, padding=1)
+    network, images = build.finish(), RANDOM.integers(-8, 9, (2, channels, *size)).astype(np.float32) / 8
+    np.testing.assert_array_equal(NativeEngine(network, name)(images, 2), run_numpy(network, images))

@@ -183,14 +183,14 @@ static void layout_offsets(eb_step *step) {
 }
 
 /* Real weights: per block of filters, an entry for each connection, (kernel row, kernel column, channel). */
-static int layout_real(eb_step *step, const float *given, char *error) {
+static int layout_real(const eb_kernels *kernels, eb_step *step, const float *given, char *error) {
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W], part = step->group_in;
     const int64_t channels = step->in.channels;
     if (step->padded_rows * step->padded_columns * channels > 1 << 28)
         return eb_fail(error, "a real convolution pads too much");
     const int planar = step->in.kind == EB_IMAGE, depthwise = eb_is_depthwise(step);
     if (planar && field[EB_GROUPS] > 1) return eb_fail(error, "a grouped convolution reads the image as given");
-    if (eb_is_winograd(step)) return eb_layout_winograd(step, given) ? 1 : eb_fail(error, "there is no memory");
+    if (eb_is_winograd(kernels, step)) return eb_layout_winograd(step, given) ? 1 : eb_fail(error, "there is no memory");
     int copied = planar || step->padded_rows != step->in.rows || step->padded_columns != step->in.columns;
     step->scratch_bytes = copied ? (step->padded_rows * step->padded_columns * channels + 64) * 4 : 0;
     step->block_bytes = part * taps * EB_BLOCK * 4;
@@ -216,7 +216,7 @@ static int layout_real(eb_step *step, const float *given, char *error) {
 
 /* Binary weights for real input. Where each weight is used once or twice, reading it is what takes time, and it stays
  * a bit; elsewhere multiplying is, and it becomes a real number. */
-static int layout_signed(eb_step *step, const eb_recipe *recipe, char *error) {
+static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_recipe *recipe, char *error) {
     int64_t *field = step->field, wide = step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W];
     const int64_t filters = step->out.channels, row_bytes = (wide + 7) / 8, taps = wide / step->group_in;
     if (!check_planes(step, recipe, error)) return 0;
@@ -230,7 +230,7 @@ static int layout_signed(eb_step *step, const eb_recipe *recipe, char *error) {
         int64_t at = i / wide * row_bytes * 8 + i % wide;
         reals[i] = kept && !bit_at(kept, at) ? 0.0f : bit_at(sign, at) ? 1.0f : -1.0f;
     }
-    int good = layout_real(step, stay ? NULL : reals, error);
+    int good = layout_real(kernels, step, stay ? NULL : reals, error);
     free(reals);
     if (!good || !stay) return good;
     step->signs = kept ? 2 : 1;
@@ -277,9 +277,9 @@ int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *
     if (step->group_in * field[EB_KERNEL_H] >= most || step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] >= most)
         return eb_fail(error, "a convolution has too many connections");
     if (field[EB_KIND] == EB_CONV_BITS) return layout_bits(plan, step, recipe, error);
-    if (field[EB_KIND] == EB_CONV_SIGNED) return layout_signed(step, recipe, error);
+    if (field[EB_KIND] == EB_CONV_SIGNED) return layout_signed(plan->kernels, step, recipe, error);
     int64_t bytes = step->out.channels * step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] * 4;
     if (field[EB_WEIGHT] < 0 || field[EB_WEIGHT] >= recipe->tensor_count || recipe->tensors[field[EB_WEIGHT]].bytes != bytes)
         return eb_fail(error, "a real convolution has weights of another size than its shape");
-    return layout_real(step, recipe->tensors[field[EB_WEIGHT]].data, error);
+    return layout_real(plan->kernels, step, recipe->tensors[field[EB_WEIGHT]].data, error);
 }

@@ -89,6 +89,7 @@ typedef struct {
 typedef struct {
     const char *name;
     int (*supported)(void);
+    int64_t winograd_from; /* connections of a filter from which Winograd's way is quicker; 0: always */
     /* Binary: offsets and sizes; one block packed; the input made ready; EB_BLOCK counts for each pixel of a row, or of
      * a tile for steps that have tiles. */
     void (*bits_layout)(eb_step *step);
@@ -185,13 +186,16 @@ int eb_check_conv(eb_step *step, int64_t number, char *error);
 int eb_check_pool(eb_step *step, int64_t number, char *error);
 int eb_check_copy(const eb_step *step, int64_t number, char *error);
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
-int eb_is_winograd(const eb_step *step);
+int eb_is_winograd(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_winograd(eb_step *step, const float *given);
 
 /* bytes.c */
 int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error);
 void eb_bytes_prepare(const eb_context *context, const eb_step *step);
 void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block, float *sums);
+
+/* copy.c */
+void eb_copy(const eb_context *context, const eb_step *step);
 
 /* memory.c */
 void *eb_aligned(size_t bytes); /* zeroed, at a multiple of 64 */

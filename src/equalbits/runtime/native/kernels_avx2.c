@@ -255,4 +255,5 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     if (pixels == 1) sum_pixels(1, offsets, count, input, apart, packed, sums);
 }
 
-const eb_kernels eb_kernels_avx2 = {.name = "avx2", EVERY_KERNEL, .gather_tile = gather_tile, .bits_tile = bits_tile};
+const eb_kernels eb_kernels_avx2 = {
+    .name = "avx2", EVERY_KERNEL, .winograd_from = 32, .gather_tile = gather_tile, .bits_tile = bits_tile};

@@ -244,4 +244,4 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     else sum_row(apart, offsets, count, input, packed, pixels, sums);
 }
 
-const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL};
+const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32};

@@ -265,14 +265,6 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t blo
     }
 }
 
-static void copy_axis(const int64_t *field, const float *from, float *to, int axis) {
-    int64_t size = field[EB_SIZE0 + axis], stride_from = field[EB_FROM0 + axis], stride_to = field[EB_TO0 + axis];
-    if (axis == 5)
-        for (int64_t i = 0; i < size; i++) to[i * stride_to] = from[i * stride_from];
-    else
-        for (int64_t i = 0; i < size; i++) copy_axis(field, from + i * stride_from, to + i * stride_to, axis + 1);
-}
-
 static void fill(const eb_context *context, const eb_step *step) {
     float *to = eb_value_at(context, step->field[EB_OUT]);
     int64_t numbers = step->out.channels * step->out.rows * step->out.columns;
@@ -282,9 +274,7 @@ static void fill(const eb_context *context, const eb_step *step) {
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const int64_t *field = step->field, rows = step->out.rows;
     if (field[EB_KIND] == EB_FILL) fill(context, step);
-    else if (field[EB_KIND] == EB_COPY)
-        copy_axis(field, (const float *)eb_value_at(context, field[EB_IN]) + field[EB_FROM_OFFSET],
-                  (float *)eb_value_at(context, field[EB_OUT]) + field[EB_TO_OFFSET], 0);
+    else if (field[EB_KIND] == EB_COPY) eb_copy(context, step);
     else if (step->quads) run_rows(context, step, 0, step->blocks, from, to);
     else if (by_tiles(step)) run_tiles(context, step, from, to);
     else if (step->tiles) run_rows(context, step, 0, field[EB_GROUPS] * step->blocks, from, to);

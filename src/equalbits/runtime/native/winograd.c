@@ -23,11 +23,11 @@ static int64_t taps_of(const eb_step *step, axis along, int64_t phase) {
     return (step->field[EB_KERNEL_H + along] - phase + stride - 1) / stride;
 }
 
-/* Every phase needs three or four taps, and the image enough columns to be worth it. */
-int eb_is_winograd(const eb_step *step) {
-    const int64_t *field = step->field;
+/* Every phase needs three or four taps, and there must be enough columns, filters and connections to be worth it. */
+int eb_is_winograd(const eb_kernels *kernels, const eb_step *step) {
+    const int64_t *field = step->field, connections = step->in.channels * field[EB_KERNEL_H] * field[EB_KERNEL_W];
     if (step->in.kind != EB_IMAGE || field[EB_KIND] != EB_CONV_REAL || step->conv_columns < 28 ||
-        step->out.channels < EB_BLOCK)
+        step->out.channels < EB_BLOCK || connections < kernels->winograd_from)
         return 0;
     for (axis along = ROWS; along <= COLUMNS; along++) {
         if (field[EB_DILATION_H + along] != 1 || field[EB_STRIDE_H + along] > 2) return 0;

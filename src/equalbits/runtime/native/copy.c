@@ -1,0 +1,50 @@
+/* Numbers from one place to another, by strides: a slice, a concatenation, another shape or order of axes. */
+#include <string.h>
+
+#include "core.h"
+
+enum { AXES = 6, CLOSE = 16 }; /* numbers of a cache line */
+
+/* The axis of more than one place whose numbers stand closest together; the last one where none has. */
+static int closest(const int64_t *size, const int64_t *stride) {
+    int found = AXES - 1;
+    for (int axis = AXES - 1; axis >= 0; axis--)
+        if (size[axis] > 1 && (size[found] == 1 || stride[axis] < stride[found])) found = axis;
+    return found;
+}
+
+/* Two axes. Where what is read together is not written together, a line is read once for all its numbers: a few lines
+ * that are being written stay close more easily than many that are read. */
+static void copy_two(const int64_t *size, const int64_t *from_apart, const int64_t *to_apart, int read, int write,
+                     const float *from, float *to) {
+    for (int64_t start = 0; start < size[read]; start += CLOSE) {
+        const int64_t end = start + CLOSE < size[read] ? start + CLOSE : size[read];
+        for (int64_t j = 0; j < size[write]; j++)
+            for (int64_t i = start; i < end; i++)
+                to[j * to_apart[write] + i * to_apart[read]] = from[j * from_apart[write] + i * from_apart[read]];
+    }
+}
+
+static void copy_line(int64_t size, int64_t from_apart, int64_t to_apart, const float *from, float *to) {
+    if (from_apart == 1 && to_apart == 1) memcpy(to, from, (size_t)size * sizeof *to);
+    else
+        for (int64_t i = 0; i < size; i++) to[i * to_apart] = from[i * from_apart];
+}
+
+/* The axes from `axis` on, but for the two that come last. */
+static void copy_axes(const int64_t *field, int axis, int read, int write, const float *from, float *to) {
+    const int64_t *size = field + EB_SIZE0, *from_apart = field + EB_FROM0, *to_apart = field + EB_TO0;
+    while (axis == read || axis == write) axis++;
+    if (axis < AXES)
+        for (int64_t i = 0; i < size[axis]; i++)
+            copy_axes(field, axis + 1, read, write, from + i * from_apart[axis], to + i * to_apart[axis]);
+    else if (read == write) copy_line(size[read], from_apart[read], to_apart[read], from, to);
+    else copy_two(size, from_apart, to_apart, read, write, from, to);
+}
+
+void eb_copy(const eb_context *context, const eb_step *step) {
+    const int64_t *field = step->field;
+    copy_axes(field, 0, closest(field + EB_SIZE0, field + EB_FROM0), closest(field + EB_SIZE0, field + EB_TO0),
+              (const float *)eb_value_at(context, field[EB_IN]) + field[EB_FROM_OFFSET],
+              (float *)eb_value_at(context, field[EB_OUT]) + field[EB_TO_OFFSET]);
+}
