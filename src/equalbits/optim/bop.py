@@ -37,7 +37,6 @@ class Bop(Optimizer):
     """
 
     def __init__(self, params: ParamsT, *, gamma: float = 1e-4, tau: float = 1e-8, lr: float | Tensor = 1.0) -> None:
-        _check(gamma, tau, lr)
         super().__init__(params, {"gamma": gamma, "tau": tau, "lr": lr, "transposed_groups": 0})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
