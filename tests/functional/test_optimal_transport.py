@@ -70,6 +70,7 @@ def test_the_count_is_the_nearest_whole_number_and_one_half_rounds_up(connection
 @given(latents(), shares)
 def test_the_fast_way_equals_the_slow_one(rows: Tensor, p_pos: float) -> None:
     assert torch.equal(transport_symbols(rows, p_pos), transport_by_sorting(rows, p_pos))
+    assert torch.equal(transport_symbols(rows), transport_by_sorting(rows)), "both halve where no share is asked"
 
 
 @settings(deadline=None, max_examples=200)
