@@ -158,6 +158,8 @@ def test_mpt_values_are_the_signs_times_the_mean_magnitude_of_the_kept_weights()
 def test_a_sparsity_that_is_no_share_is_refused(sparsity):
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
         halfmask_symbols(torch.randn(2, 4), sparsity)
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
+        released_counts(4, sparsity)
 
 
 @pytest.mark.parametrize("sparsity", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])

@@ -97,6 +97,10 @@ def test_centred_xnor_takes_off_the_mean_of_each_kernel_position_in_the_graph():
     np.testing.assert_allclose(found, inner - inner.mean(axis=1, keepdims=True), rtol=1e-10, atol=1e-14)
 
 
+def test_a_linear_layer_of_two_inputs_is_centred_too():
+    assert scaled.centred_over_inputs(torch.tensor([[1.0, 3.0], [0.0, -4.0]])).tolist() == [[-1, 1], [2, -2]]
+
+
 def test_centring_a_depthwise_layer_is_refused():
     with pytest.raises(ValueError, match="two input channels or more"):
         scaled.xnor(torch.randn(6, 1, 3, 3), centre=True)

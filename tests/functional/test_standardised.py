@@ -131,6 +131,8 @@ def test_the_distance_to_the_scale_pulls_weights_and_scale_together(power):
     np.testing.assert_allclose(tensors[1].grad.numpy(), outer.sum(axis=(1, 2)))
     with pytest.raises(ValueError, match="choose 1"):
         standardised.distance_to_scale(*tensors, power=3)
+    absolute = standardised.distance_to_scale(*tensors)
+    assert float(absolute.detach()) == pytest.approx(np.abs(gap).sum()), "absolute, where no power is asked"
 
 
 def test_the_distance_of_many_half_precise_weights_is_counted_in_float32():
