@@ -59,6 +59,15 @@ def test_each_step_of_a_round_is_the_published_procrustes_solution():
     np.testing.assert_allclose(fitted.right.numpy(), u @ vt, atol=1e-10)
 
 
+def test_rounds_follow_each_other_and_are_the_published_three_where_none_are_asked():
+    torch.manual_seed(0)
+    rows, one_by_one = turn.standardised(torch.randn(20, 36, dtype=torch.float64)), random_rotation(6, 6)
+    at_once = turn.fit_rotation(rows, one_by_one)
+    for _ in range(3):
+        one_by_one = turn.fit_rotation(rows, one_by_one, rounds=1)
+    torch.testing.assert_close(at_once, one_by_one)
+
+
 @pytest.mark.parametrize("t", [0.01, 0.5, 2.0])
 def test_values_and_gradients_are_the_published_ones(t):
     random = np.random.default_rng(0)
