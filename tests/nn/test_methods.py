@@ -282,3 +282,13 @@ def test_settings_that_make_no_sense_are_refused(make, message):
 )
 def test_settings_show(quantizer, text):
     assert repr(quantizer) == text
+
+
+LEARNED = ("bnn-plus", "rbnn", "recu", "xnor-plus-plus", "mpt", "pruned-bihalf:by=score")
+RANKED_TOGETHER = ("pruned-sign:scope=global", "mpt:scope=global", "pruned-bihalf:by=magnitude,scope=global")
+
+
+@pytest.mark.parametrize("name", [*LEARNED, *RANKED_TOGETHER])
+def test_a_method_asks_for_what_no_layer_has_made_yet(name):
+    with pytest.raises(ValueError, match=r"a layer makes them, or call fit_\(latents\) first"):
+        quantizer_by_name(name)(torch.randn(2, 4))

@@ -249,5 +249,3 @@ def test_settings_show_and_names_make_them():
 def test_settings_that_make_no_sense_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         PrunedBiHalf(**{"sparsity": 0.5, **arguments})
-    with pytest.raises(ValueError, match="a layer makes them"):
-        MPT(0.5).symbols(torch.randn(2, 3))

@@ -67,7 +67,7 @@ class RBNN(WeightQuantizer):
 
     def rotation(self) -> turn.Rotation:
         """The two rotations of the layer."""
-        return turn.Rotation(self.left, self.right)
+        return turn.Rotation(fitted(self._buffers.get("left")), fitted(self._buffers.get("right")))
 
     @torch.no_grad()
     def symbols(self, latents: Tensor) -> Tensor:

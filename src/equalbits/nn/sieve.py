@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional.pruning import check_scope, check_sparsity, keep_largest, keep_largest_of_all, ramped_sparsity
 from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.gains import fitted
 
 
 class Sieve(nn.Module):
@@ -42,7 +43,7 @@ class Sieve(nn.Module):
     def mask(self, importance: Tensor, progress: Tensor | None) -> Tensor:
         """True where a weight stays."""
         if self.scope == "global":
-            return self.kept
+            return fitted(self._buffers.get("kept"))
         return keep_largest(importance, self.sparsity_at(progress), scope=self.scope)
 
     def start_progress(self) -> Tensor | None:
