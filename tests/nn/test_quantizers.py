@@ -94,6 +94,23 @@ def test_published_irnet_brings_its_own_scale_and_its_variants_take_the_layers(s
     assert torch.allclose(layer.binary_weight().abs(), torch.as_tensor(expected).expand(8, 50))
 
 
+@pytest.mark.parametrize(
+    ("statistics", "function"),
+    [
+        ("learned", F.irnet),
+        ("fixed", F.irnet_stable),
+        ("through", lambda latents, t: F.irnet_stable(latents, t, through_statistics=True)),
+    ],
+)
+def test_each_variant_of_irnet_is_its_function_both_ways(statistics, function):
+    latents = torch.randn(4, 200).pow(9).requires_grad_()  # heavy tails: the published scale is not 1
+    quantizer, gradient = IRNet(statistics), torch.randn(4, 200)
+    set_progress(quantizer, 0.5)
+    values, expected = quantizer(latents), function(latents, torch.tensor(1.0))
+    torch.testing.assert_close(values, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(each, latents, gradient)[0] for each in (values, expected)))
+
+
 class Following(nn.Module):
     """Not one of ours, and wants to know how far training is."""
 
