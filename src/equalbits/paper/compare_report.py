@@ -8,6 +8,7 @@ from typing import Any
 from equalbits.analysis.table import as_table
 from equalbits.extras import with_extra
 from equalbits.nn.names import list_quantizers, quantizer_settings
+from equalbits.paper.drawing import save
 from equalbits.recipes.compare import HOW, Compared, Comparison
 from equalbits.recipes.methods import list_methods
 from equalbits.training.checkpoint import write_atomically
@@ -185,8 +186,7 @@ def draw(comparison: Comparison, out: Path) -> None:
             f"{facts['recipe']}: the same net, data, start and batches (n = {facts['n']})\n"
             "navy: the method promises every filter its share of +1; grey: it does not"
         )
-        for kind in ("png", "svg"):
-            figure.savefig(out / f"compare.{kind}", dpi=140)
+        save(figure, out, "compare", dpi=140)
 
 
 def _colours(rows: Sequence[Compared]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from equalbits.paper.claims import signed
 from equalbits.paper.demo_measure import FILTER, METHODS, Measured
+from equalbits.paper.drawing import save
 from equalbits.training.checkpoint import write_atomically
 
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"
@@ -90,8 +91,7 @@ def draw(measured: list[Measured], out: Path) -> None:
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="center right")
     figure.suptitle("Bits flip evenly and entropy stays at its maximum only where the share of +1 is exact")
-    for kind in ("png", "svg"):
-        figure.savefig(out / f"demo.{kind}", dpi=110)
+    save(figure, out, "demo")
 
 
 def _signed(number: int) -> str:

@@ -2,10 +2,12 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from equalbits.extras import with_extra
+from equalbits.training.checkpoint import write_atomically
 
 #: Letters of a title to an inch.
 _LETTERS = 11
@@ -106,10 +108,12 @@ def mean_and_range(axes: Any, x: Sequence[float], values: Sequence[Sequence[floa
     axes.fill_between(places, least, most, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def save(figure: Any, out: Path, name: str) -> None:
-    """Write the figure as PNG and SVG; the same numbers give the same SVG."""
+def save(figure: Any, out: Path, name: str, *, dpi: int = 110) -> None:
+    """Write the figure as PNG and SVG, each whole or not at all; the same numbers give the same SVG."""
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": name}):
-        figure.savefig(out / f"{name}.png", dpi=110)
-        figure.savefig(out / f"{name}.svg", metadata={"Date": None})
+        for kind, settings in (("png", {"dpi": dpi}), ("svg", {"metadata": {"Date": None}})):
+            drawn = BytesIO()
+            figure.savefig(drawn, format=kind, **settings)
+            write_atomically(out / f"{name}.{kind}", drawn.getvalue())

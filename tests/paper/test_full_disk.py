@@ -1,0 +1,51 @@
+"""A picture that does not fit on the disk leaves the one before it whole, and the error names its file."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from equalbits.paper import compare_report, demo_report
+from equalbits.paper.demo_measure import Measured
+from equalbits.paper.drawing import save
+from equalbits.recipes.compare import Compared, Comparison
+
+ROW = {
+    "method": "sign", "p_pos": None, "seeds": [0], "failed": {}, "correct": [5], "total": 10, "entropy": [0.9],
+    "attainable_entropy": 1.0, "to_positive": [1], "to_negative": [1], "symbols": 9, "filters": 1, "exact_filters": [1],
+    "seconds": [1.0], "packed_bytes": 9, "float32_bytes": 36, "lr": 0.1, "speed": "plain", "stacked_with": 1,
+}  # fmt: skip
+COUNTS = {
+    "correct": 5, "total": 10, "to_positive": 1, "to_negative": 1, "filters": 1, "exact_filters": 1, "entropy": 0.9,
+    "attainable": 1.0, "steps": [0, 1], "entropies": [0.9, 0.9], "filter_to_positive": [1], "filter_to_negative": [1],
+    "seconds": 1.0,
+}  # fmt: skip
+DRAWN = {
+    "fig2": lambda out: save(Figure(), out, "fig2"),
+    "compare": lambda out: compare_report.draw(Comparison([Compared(**ROW)], {"recipe": "own", "n": 1}), out),
+    "demo": lambda out: demo_report.draw([Measured(method=name, **COUNTS) for name in demo_report.METHODS], out),
+}
+
+
+@contextmanager
+def room_for(count: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes, as on a disk that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_picture_that_does_not_fit_is_named_and_the_one_before_it_stays(name: str, tmp_path: Path) -> None:
+    DRAWN[name](tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(before) == [f"{name}.png", f"{name}.svg"]
+    with pytest.raises(OSError, match=rf"{name}\.png"), room_for(600):
+        DRAWN[name](tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
