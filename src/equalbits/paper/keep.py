@@ -1,7 +1,7 @@
 """Takes the folder of a measured item into results/: its counts and claims as readable JSON, its picture beside.
 
 What is kept is small: of each run the counts of its last epoch and the score of its best, no weights, no curves of
-every step. The picture is drawn anew from the whole result.json.
+every step. The picture is drawn anew from the whole result.json. What was measured elsewhere before is joined to it.
 """
 
 import json
@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits.paper.item import Item, from_file, get_item, read_result
+from equalbits.paper.join import covers, joined
 from equalbits.paper.trained import trained
 from equalbits.training.checkpoint import write_atomically
 
@@ -25,24 +26,30 @@ _WIDTH = 118
 def take(folder: Path, results: Path, pictures: Path) -> Path:
     """Store the item measured in ``folder`` as ``results/ITEM.json`` and ``pictures/ITEM.png``.
 
-    One that was taken before is replaced. A folder of a quick measurement, or of one that has not ended, is refused.
+    One that was taken before is replaced where the folder holds all of it, else joined to it. A folder of a quick
+    measurement, or of one that has not ended, is refused.
     """
     item, result = _read(folder)
+    path = results / f"{item.name}.json"
     left_out: list[str] = []
     facts = {"trained": trained(folder), **result}
     with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
         kept = {
             **{name: facts[name] for name in FACTS if name in facts},
-            "claims": [asdict(claim) for claim in item.claims(result)],
+            "claims": [],
             "measured": {
                 name: _short(value, name, left_out) for name, value in result.items() if name not in (*FACTS, "quick")
             },
             "left_out": left_out,
         }
+        before = json.loads(path.read_text()) if path.exists() else kept
+        if not covers(item, kept, before):
+            kept = joined(item, before, kept)
+            result = {**kept, **kept["measured"], "quick": False}
+        kept["claims"] = [asdict(claim) for claim in item.claims(result)]
         item.draw(result, Path(drawn))
         picture = (Path(drawn) / f"{item.name}.png").read_bytes()
     write_atomically(pictures / f"{item.name}.png", picture)
-    path = results / f"{item.name}.json"
     write_atomically(path, (readable(kept) + "\n").encode())
     return path
 

@@ -24,7 +24,8 @@ so most would take less alone.
 _NOT_YET = """
 ### Not yet run in full
 
-A folder that holds a part is gone on with: what is trained stays.
+A folder that holds a part is gone on with: what is trained stays. A part that was measured in another folder, such as
+one more net, is joined when it is taken in.
 
 | | shows | lacks | data | command |
 |---|---|---|---|---|

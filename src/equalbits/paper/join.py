@@ -1,0 +1,123 @@
+"""Joins two measurements of one item that were made in two places, such as Conv8 to Conv2, 4 and 6.
+
+They must differ in one part only (nets, methods, shares, seeds, …), so that together they are a measurement with
+nothing missing in between. The nets themselves need not be there any more: the counts of every run are enough.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from equalbits.paper.item import Item
+from equalbits.recipes.folder import FREE
+
+_NUMBER = re.compile(r"(\d+\.?\d*(?:e[-+]?\d+)?)")
+#: By what the entries of a list are told apart.
+_KEYS = ("settings", "seed")
+
+
+def covers(item: Item, kept: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a measurement holds every part of the one before, so that it can stand in its place."""
+    now, was = _parts(item, kept), _parts(item, before)
+    return all(set(was[name]) <= set(now[name]) for name in was)
+
+
+def joined(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both as one, in the form that results/ keeps, but for its claims; what cannot be joined is refused."""
+    part = _differing(item, one, other)
+    values = _union(_parts(item, one)[part], _parts(item, other)[part], item)
+    asked = {**other["asked"], "grid": dict(other["asked"]["grid"])}
+    if part == "seeds":
+        asked["seeds"] = [] if values == list(range(item.seeds)) else values
+    elif set(values) == set(item.grid[part]):
+        asked["grid"].pop(part, None)
+    else:
+        asked["grid"][part] = values
+    facts = {
+        "asked": asked,
+        "device": ", ".join(dict.fromkeys([one["device"], other["device"]])),
+        "seconds": round(one["seconds"] + other["seconds"], 2),
+        "trained": _added(one["trained"], other["trained"]),
+        **{name: _both(one[name], other[name], name, item) for name in ("seeds", "measured") if name in one},
+    }
+    notes = dict.fromkeys([*one.get("notes", []), *other.get("notes", [])])
+    return {**other, **facts, **({"notes": list(notes)} if notes else {})}
+
+
+def _parts(item: Item, kept: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """What a measurement went through, part by part."""
+    asked = kept["asked"]
+    return {**{name: list(values) for name, values in {**item.grid, **asked["grid"]}.items()},
+            "seeds": list(asked["seeds"] or range(item.seeds))}  # fmt: skip
+
+
+def _differing(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """The one part in which two measurements differ, and of which they share nothing."""
+    what = f"results of {item.name} cannot be joined"
+    rest = "measure the whole in one folder, or delete the older one to replace it"
+    if one["left_out"] or other["left_out"]:
+        raise ValueError(f"{what}, for its curves of every step are not kept: {rest}")
+    settings = [
+        {name: value for name, value in kept["asked"]["settings"].items() if name not in FREE} for kept in (one, other)
+    ]
+    if settings[0] != settings[1]:
+        raise ValueError(f"{what} that ran with other settings, {settings[0]} and {settings[1]}: {rest}")
+    was, now = _parts(item, one), _parts(item, other)
+    differing = [name for name in {**was, **now} if set(was.get(name, ())) != set(now.get(name, ()))]
+    if len(differing) != 1:
+        raise ValueError(f"{what} that differ in {' and '.join(differing)}, not in one part alone: {rest}")
+    (part,) = differing
+    if twice := [str(value) for value in was[part] if value in now[part]]:
+        raise ValueError(f"{what} that both hold {part} {', '.join(twice)}: {rest}")
+    return part
+
+
+def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What both cost, see :func:`~equalbits.paper.trained.trained`."""
+    sums = {name: round(one[name] + other[name], 2) for name in ("nets", "diverged", "seconds")}
+    lists = {name: sorted({*one[name], *other[name]}) for name in ("data", "devices", "versions")}
+    return {**sums, "side_by_side": max(one["side_by_side"], other["side_by_side"]), **lists}
+
+
+def _both(one: Any, other: Any, name: str, item: Item) -> Any:
+    """Dictionaries name by name, cases by their settings, runs by their seed, plain lists as the values of both."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        shared = {key: _both(one[key], other[key], f"{name}.{key}", item) for key in one if key in other}
+        found = {**one, **other, **shared}
+        return found if len(found) == len(shared) else {key: found[key] for key in _ordered(found, item)}
+    if isinstance(one, list) and isinstance(other, list):
+        if all(isinstance(each, Mapping) for each in (*one, *other)):
+            return _entries(one, other, name, item)
+        return _union(one, other, item)
+    if one != other:
+        raise ValueError(
+            f"results of {item.name} cannot be joined: {name} is {one!r} in one and {other!r} in the other"
+        )
+    return one
+
+
+def _entries(one: list[Any], other: list[Any], name: str, item: Item) -> list[Any]:
+    key = next((key for key in _KEYS if all(key in each for each in (*one, *other))), None)
+    if key is None:
+        raise ValueError(f"results of {item.name} cannot be joined: {name} is a list without settings or seeds")
+    was, now = ({str(each[key]): each for each in some} for some in (one, other))
+    found = _both(was, now, name, item)
+    return sorted(found.values(), key=lambda each: _order(each[key], item))
+
+
+def _union(one: Iterable[Any], other: Iterable[Any], item: Item) -> list[Any]:
+    return _ordered(dict.fromkeys([*one, *other]), item)
+
+
+def _ordered(values: Iterable[Any], item: Item) -> list[Any]:
+    return sorted(values, key=lambda value: _order(value, item))
+
+
+def _order(value: Any, item: Item) -> tuple[Any, ...]:
+    """Names as the item goes through them, then others; numbers, in names too, by their size."""
+    if isinstance(value, Mapping):
+        return tuple(_order(each, item) for each in value.values())
+    names = [name for values in item.grid.values() for name in values if isinstance(name, str)]
+    place = names.index(value) if value in names else len(names)
+    pieces = _NUMBER.split(str(value))
+    return place, [(float(piece), "") if at % 2 else (0.0, piece) for at, piece in enumerate(pieces)]

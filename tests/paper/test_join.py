@@ -1,0 +1,110 @@
+"""Two parts of an item that were measured apart are the whole once they are joined, and nothing else is joined."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equalbits.paper import Options, get_item, reproduce
+from equalbits.paper.join import covers, joined
+from equalbits.paper.keep import take
+
+RESULTS = Path(__file__).parents[2] / "results"
+WHOLE: dict[str, Any] = json.loads((RESULTS / "tab2.json").read_text())
+ITEM = get_item("tab2")
+PARTS = {
+    "nets": list(ITEM.grid["nets"]),
+    "model.weight_quantizer": list(ITEM.grid["model.weight_quantizer"]),
+    "seeds": [0, 1, 2, 3, 4],
+}
+SMALL = {"epochs": 1, "data.batch_size": 10, "speed": "plain", "model.options.width": 0.05}
+
+
+def only(part: str, values: list[Any]) -> dict[str, Any]:
+    """What results/ would hold had only these values of the part been measured."""
+    nets = {
+        net: [
+            {**case, "runs": [run for run in case["runs"] if part != "seeds" or run["seed"] in values]}
+            for case in cases
+            if part != "model.weight_quantizer" or case["settings"][part] in values
+        ]
+        for net, cases in WHOLE["measured"]["nets"].items()
+        if part != "nets" or net in values
+    }
+    runs = [run for cases in nets.values() for case in cases for run in case["runs"]]
+    asked = {**WHOLE["asked"], "seeds": values} if part == "seeds" else {**WHOLE["asked"], "grid": {part: values}}
+    cost = {"nets": len(runs), "seconds": sum(run["seconds"] for run in runs)}
+    seeds = {"seeds": values} if part == "seeds" else {}
+    measured = {**WHOLE["measured"], "nets": nets}
+    return {**WHOLE, "asked": asked, "trained": {**WHOLE["trained"], **cost}, "measured": measured, **seeds}
+
+
+@given(data=st.data(), part=st.sampled_from(list(PARTS)))
+def test_what_is_taken_apart_and_joined_is_the_whole_in_whatever_order(data: st.DataObject, part: str) -> None:
+    values = data.draw(st.permutations(PARTS[part]))
+    cut = data.draw(st.integers(1, len(values) - 1))
+    one, other = only(part, values[:cut]), only(part, values[cut:])
+    assert not covers(ITEM, one, other) and covers(ITEM, WHOLE, one)
+    both = joined(ITEM, one, other)
+    assert json.dumps(both["measured"]) == json.dumps(WHOLE["measured"])  # the order of nets and methods is the item's
+    assert both["asked"] == WHOLE["asked"] and both["seeds"] == WHOLE["seeds"]
+    assert both["trained"]["nets"] == WHOLE["trained"]["nets"] == 60
+    assert both["trained"]["seconds"] == pytest.approx(WHOLE["trained"]["seconds"], abs=0.1)
+    assert [vars(row) for row in ITEM.claims({**both["measured"], "quick": False})] == WHOLE["claims"]
+
+
+def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
+    both = joined(ITEM, only("nets", ["conv8"]), only("nets", ["conv2"]))
+    assert both["asked"]["grid"] == {"nets": ["conv2", "conv8"]} and list(both["measured"]["nets"]) == [
+        "conv2",
+        "conv8",
+    ]
+    both = joined(ITEM, only("seeds", [4]), only("seeds", [0, 2]))
+    assert both["asked"]["seeds"] == both["seeds"] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (only("nets", ["conv2"]), only("seeds", [0]), "differ in nets and seeds, not in one part alone"),
+        (only("nets", ["conv2", "conv4"]), only("nets", ["conv4", "conv6"]), "both hold nets conv4"),
+        (only("nets", ["conv2"]), {**only("nets", ["conv4"]), "left_out": ["curves"]}, "curves of every step"),
+        (
+            only("nets", ["conv2"]),
+            {**WHOLE, "asked": {**WHOLE["asked"], "settings": {"epochs": 2}, "grid": {"nets": ["conv4"]}}},
+            r"ran with other settings, \{\} and \{'epochs': 2\}",
+        ),
+    ],
+)
+def test_what_would_be_no_whole_is_refused(one: dict[str, Any], other: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=rf"^results of tab2 cannot be joined.*{words}.*: measure the whole in one"):
+        joined(ITEM, one, other)
+
+
+def test_shares_of_figure_5_that_were_measured_apart_are_taken_in_as_one(tmp_path: Path, cifar10: Path) -> None:
+    measured = {}
+    for name, shares in {"few": [0.5, 0.9], "others": [0.45, 0.1], "all": [0.1, 0.45, 0.5, 0.9]}.items():
+        grid = {"data": ["CIFAR-10"], "p_pos": shares}
+        options = Options(root=cifar10, device="cpu", settings=SMALL, grid=grid, seeds=(0, 1))
+        reproduce("fig5", tmp_path / name, options=options)
+    for kept, folders in {"apart": ["few", "others"], "at-once": ["all"]}.items():
+        (tmp_path / kept).mkdir()
+        for folder in folders:
+            path = take(tmp_path / folder, tmp_path / kept, tmp_path / kept)
+        measured[kept] = json.loads(path.read_text())
+    apart, at_once = (_less_times(measured[kept]) for kept in ("apart", "at-once"))
+    assert apart == at_once
+    assert measured["apart"]["trained"]["nets"] == 16
+    assert (tmp_path / "apart" / "fig5.png").read_bytes().startswith(b"\x89PNG")
+
+
+def _less_times(kept: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: kept[name] for name in ("asked", "seeds", "claims", "measured", "notes")}
+    for forms in shown["measured"]["data"].values():
+        for cases in forms.values():
+            for run in (run for case in cases for run in case["runs"]):
+                del run["seconds"]
+    return shown
