@@ -61,13 +61,13 @@ def test_a_title_is_no_wider_than_its_picture() -> None:
             assert figure.get_suptitle().replace("\n", " ") == title
 
 
-def test_runs_are_counted_in_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_counted_in_whole_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shown: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: shown.append(figure))
     score = {"correct": 70, "total": 100, "loss_sum": 90.0}
     case = {"runs": [{"last": {"train": score, "test": score}}]}
     methods = dict.fromkeys(fig4_repetitions.COMPARED, case)
-    fig4_repetitions.draw({"quick": True, "title": "", "seeds": [0], "methods": methods}, Path())
+    fig4_repetitions.draw({"quick": True, "title": "", "seeds": [0], "methods": methods}, tmp_path)
     drawn(shown[0])
     assert all(tick == int(tick) for axes in shown[0].axes[:4] for tick in axes.get_yticks())
 
