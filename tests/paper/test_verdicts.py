@@ -1,10 +1,12 @@
 """Items decide nothing by the runs that happened to live, nor by a best that chance alone picks."""
 
+import math
 import random
 
 import pytest
 
 from equalbits.paper import fig4_repetitions, fig5_ratio, fig8_pruning, tab3_imagenet
+from equalbits.paper.claims import above, beyond, near, student
 from equalbits.paper.drawing import METHODS
 
 
@@ -140,3 +142,35 @@ def test_table_3_takes_one_run_as_the_paper_does_but_no_leftovers():
     some = imagenet(61.0, None)
     assert (some.agrees, some.ours, some.n) == (None, "61.00 % (1 of 2 diverged)", 1)
     assert (imagenet(None).agrees, imagenet(None).ours) == (False, "diverged")
+
+
+def area_of_t(freedom, edge, pieces=2000):
+    """How probable Student's t lies within ± edge, by Simpson's rule on its density."""
+    norm = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    heights = [(1 + (edge * at / pieces) ** 2 / freedom) ** (-(freedom + 1) / 2) for at in range(pieces + 1)]
+    weighted = heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1]
+    return 2 * norm * weighted * edge / pieces / 3
+
+
+@pytest.mark.parametrize("freedom", [*range(1, 13), 20, 198])
+def test_students_t_holds_95_per_cent_to_its_last_digit(freedom):
+    edge = student(freedom)
+    assert area_of_t(freedom, edge - 0.006) < 0.95 < area_of_t(freedom, edge + 0.006)
+
+
+@pytest.mark.parametrize(("score", "agrees"), [(79.95, True), (79.96, False), (79.35, True), (79.34, False)])
+def test_near_a_published_mean_is_within_three_tenths_of_a_point(score, agrees):
+    row = near("Conv2", case(score, score, score), 79.65, 0.2)
+    assert row.agrees is agrees and row.cells()[4] == ("yes" if agrees else "no") and row.within == "0.3 points"
+
+
+def test_a_point_above_is_reached_by_the_point_itself():
+    assert beyond("Conv2", case(80.65, 80.65), 79.65, 0.2, by=1).agrees is True
+    assert beyond("Conv2", case(80.64, 80.64), 79.65, 0.2, by=1).agrees is False
+
+
+def test_seeds_that_agree_do_not_make_a_small_test_set_large():
+    small = above("", case(61, 61, total=100), case(60, 60, total=100))
+    assert small.agrees is None and small.within == "chance (95 %, by the seeds): 1.99 points"
+    assert above("", case(61, 61), case(60, 60)).agrees is True
+    assert above("", case(60, 60), case(61, 61)).agrees is False
