@@ -1,7 +1,13 @@
-"""What all tests share: those that need a GPU are skipped where there is none."""
+"""What all tests share: those that need a GPU are skipped where there is none, and disks that are nearly full."""
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import torch
+
+RoomFor = Callable[[int], AbstractContextManager[None]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -10,3 +16,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+@pytest.fixture
+def room_for() -> RoomFor:
+    """Makes a ``with`` in which no file may become longer than so many bytes, as on a disk that is nearly full."""
+
+    @contextmanager
+    def limited(count: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited

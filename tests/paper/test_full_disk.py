@@ -1,8 +1,5 @@
 """A picture that does not fit on the disk leaves the one before it whole, and the error names its file."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,19 +27,8 @@ DRAWN = {
 }
 
 
-@contextmanager
-def room_for(count: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes, as on a disk that is nearly full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_picture_that_does_not_fit_is_named_and_the_one_before_it_stays(name: str, tmp_path: Path) -> None:
+def test_a_picture_that_does_not_fit_is_named_and_the_one_before_it_stays(name: str, tmp_path: Path, room_for) -> None:
     DRAWN[name](tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert sorted(before) == [f"{name}.png", f"{name}.svg"]

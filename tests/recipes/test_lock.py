@@ -106,3 +106,16 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_no_lock(tmp_path: Path, mo
     with pytest.raises(OSError, match=r"No space left on device: '.*a/\.lock'"), in_use(tmp_path / "a"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_what_took_the_locks_place_stays_and_hides_no_error(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    with in_use(tmp_path):
+        lock.unlink()
+        lock.write_text("another's")
+    assert lock.read_text() == "another's"
+    with pytest.raises(KeyError), in_use(tmp_path):
+        lock.unlink()
+        lock.mkdir()  # that cannot be unlinked
+        raise KeyError
+    assert lock.is_dir()

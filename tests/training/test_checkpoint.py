@@ -20,6 +20,7 @@ from equalbits.training.checkpoint import (
     optimizer_tensors,
     sweep_leftovers,
     write_atomically,
+    write_together,
 )
 
 TENSORS = {
@@ -127,6 +128,26 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(tmp_path: Pa
     assert caught.value.filename == str(path)  # for whoever is told
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_written_together_change_together(tmp_path: Path, room_for) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write_together({first: b"1", second: b"2"})
+    with pytest.raises(OSError, match="second") as caught, room_for(100):
+        write_together({first: b"new", second: b"new" * 1000})
+    assert caught.value.filename == str(second)
+    assert [path.read_bytes() for path in (first, second)] == [b"1", b"2"]
+    write_together({first: b"new", second: b"new" * 1000})
+    assert [path.read_bytes() for path in (first, second)] == [b"new", b"new" * 1000]
+    assert sorted(tmp_path.iterdir()) == [first, second]
+
+
+def test_an_error_names_the_file_that_was_asked_for_and_not_the_one_beside_it(tmp_path: Path) -> None:
+    for path in (tmp_path / "gone" / "a", tmp_path):  # one that cannot be begun, one that cannot be replaced
+        with pytest.raises(OSError, match=r".") as caught:
+            write_atomically(path, b"x")
+        assert (caught.value.filename, caught.value.filename2) == (str(path), None)
+    assert list(tmp_path.iterdir()) == [] and not list(tmp_path.parent.glob(".*.partial"))
 
 
 def test_leftovers_of_a_kill_are_swept_and_nothing_else(tmp_path: Path) -> None:

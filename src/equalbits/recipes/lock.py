@@ -10,8 +10,10 @@ import platform
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from equalbits.training.checkpoint import naming
 
 _NAME = ".lock"
 _held: dict[Path, int] = {}  # the folders this process holds, and the thread that does
@@ -57,8 +59,7 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            (folder / _NAME).unlink(missing_ok=True)  # before it is let go, so that no other's is taken away
-            os.close(descriptor)
+            _let_go(folder / _NAME, descriptor)
         with _guard:
             del _held[place]
         _take_away(made)
@@ -94,15 +95,25 @@ def _locked(folder: Path, command: str | None) -> int | None:
         if _is_still(path, descriptor):
             note = {"process": os.getpid(), "host": platform.node(), "command": command}
             try:
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, json.dumps(note).encode())
-            except OSError as error:
-                path.unlink(missing_ok=True)
-                os.close(descriptor)
-                error.filename = str(path)  # what fails in writing names no file
+                with naming(path):
+                    os.ftruncate(descriptor, 0)
+                    os.write(descriptor, json.dumps(note).encode())
+            except OSError:
+                _let_go(path, descriptor)
                 raise
             return descriptor
         os.close(descriptor)  # its holder has just taken it away: the name now belongs to another file, or none
+
+
+def _let_go(path: Path, descriptor: int) -> None:
+    """Remove the lock, if it is still ours, before it is let go, so that no other's is taken away.
+
+    Where it cannot be removed, as in a folder that was made read-only, it stays: it locks nothing any more.
+    """
+    with suppress(OSError):
+        if _is_still(path, descriptor):
+            path.unlink()
+    os.close(descriptor)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

@@ -6,6 +6,8 @@ Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 import json
 import os
 import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +81,35 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content in one move."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
+    write_together({path: content})
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Replace the content of several files once all of it is on the disk: one that is full leaves all as they were."""
+    unfinished = {path: path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}") for path in contents}
     try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        for path, content in contents.items():
+            with naming(path), unfinished[path].open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        for path in contents:
+            with naming(path):
+                unfinished[path].replace(path)
+    except OSError:
+        for beside in unfinished.values():
+            with suppress(OSError):  # where nothing can be removed, either, the first error is the one to tell
+                beside.unlink()  # a full disk is not helped by half a file
+        raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an error of the ``with`` name the file that was asked for: one in writing names none, else it is another."""
+    try:
+        yield
     except OSError as error:
-        beside.unlink(missing_ok=True)  # a full disk is not helped by half a file
-        if error.filename is None:  # what fails in writing, not in opening, names no file
-            error.filename = str(path)
+        error.filename, error.filename2 = str(path), None
         raise
 
 
