@@ -1,6 +1,7 @@
 """A comparison that is stopped, or dies, goes on where it was and comes to what it would have come to."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -85,3 +86,19 @@ def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not
     monkeypatch.setattr("equalbits.recipes.look.time.perf_counter", lambda: next(clock))
     look.load_state_dict(look.state_dict())
     assert look.seconds == 12.0
+
+
+def test_seeds_whose_results_do_not_all_fit_leave_none_and_go_on_from_what_is_saved(tmp_path) -> None:
+    recipe = BLINK.with_settings({"checkpoint_seconds": 0})
+    words = {"methods": ["sign"], "seeds": [0, 1], "stack": 2, "device": "cpu"}
+    compare(recipe, tmp_path / "whole", **words)
+    in_the_way = tmp_path / "sign" / "seed1" / f".run.json.{os.getpid()}.partial"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(IsADirectoryError, match=r"seed1/run\.json"):
+        compare(recipe, tmp_path, **words)
+    assert not list(tmp_path.glob("sign/*/run.json"))
+    in_the_way.rmdir()
+    heard: list = []
+    compare(recipe, tmp_path, reporters_for=lambda method: [heard.append], **words)
+    assert [record.epoch for record in heard] == [3]  # whose last step was saved
+    assert counted(tmp_path / "sign") == counted(tmp_path / "whole" / "sign")

@@ -1,8 +1,11 @@
 """A sweep trains every combination once, alone or stacked, and counts what it finds."""
 
+import itertools
 import json
+import os
 import signal
 import statistics
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
 from equalbits.recipes.batch import DivergedError
 from equalbits.recipes.launch import cases_of, missing_of, side_by_side, sweep
-from equalbits.training import CheckpointError, InterruptedTraining
+from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint, save_checkpoint
 
 
 def own(**settings) -> Recipe:
@@ -128,13 +131,37 @@ def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert not list((tmp_path / "stack").glob("stack-*"))
 
 
-def test_what_a_stack_took_counts_the_epochs_of_earlier_calls(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("equalbits.recipes.batch.time.time", lambda: 0.0)  # as if this call had taken no time
-    sweep(own(), tmp_path, vary={}, seeds=[0, 1], stack=2, device="cpu")
-    folder = tmp_path / "own" / "seed1"
-    epochs = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    taken = json.loads((folder / "run.json").read_text())["seconds"]
-    assert taken == round(sum(epoch["seconds"] for epoch in epochs), 2)
+def test_what_a_stack_took_counts_the_epochs_of_earlier_calls_and_hangs_on_no_clock(tmp_path, monkeypatch) -> None:
+    def stop(record: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    stacked = {"vary": {}, "seeds": [0, 1], "stack": 2, "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path, reporters_for=lambda name: [stop], **stacked)
+    (path,) = tmp_path.glob("stack-*")
+    tensors, facts = load_checkpoint(path)
+    for net in facts["stack"].values():
+        net["history"][0]["seconds"] = 5000.0
+    save_checkpoint(path, tensors, facts)
+    days = itertools.count(step=86400.0)
+    monkeypatch.setattr(time, "time", lambda: next(days))
+    sweep(own(), tmp_path, **stacked)
+    taken = [json.loads(path.read_text())["seconds"] for path in tmp_path.glob("own/seed*/run.json")]
+    assert len(taken) == 2 and all(5000 < seconds < 5060 for seconds in taken)
+
+
+def test_a_stack_whose_results_do_not_all_fit_keeps_none_and_goes_on_from_what_is_saved(tmp_path: Path) -> None:
+    recipe, stacked = own(checkpoint_seconds=0.0), {"vary": {}, "seeds": [0, 1], "stack": 2, "device": "cpu"}
+    in_the_way = tmp_path / "own" / "seed1" / f".run.json.{os.getpid()}.partial"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(IsADirectoryError, match=r"seed1/run\.json"):
+        sweep(recipe, tmp_path, **stacked)
+    assert not list(tmp_path.rglob("run.json"))
+    in_the_way.rmdir()
+    heard: list = []
+    (row,) = sweep(recipe, tmp_path, reporters_for=lambda name: [heard.append], **stacked)
+    assert [record.epoch for record in heard] == [2]  # whose last step was saved
+    assert row.last == sweep(own(), tmp_path / "whole", **stacked)[0].last
 
 
 def test_a_stopped_stack_is_not_gone_on_with_under_other_settings(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from equalbits.recipes.make import Images, make_loader, make_model, on_device, p
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
 from equalbits.training import History, NonFiniteError, Reporter, StackError
-from equalbits.training.checkpoint import write_atomically
+from equalbits.training.checkpoint import write_together
 from equalbits.training.distributed import Place
 from equalbits.training.resume import flat
 from equalbits.training.stack import shared, train_stack
@@ -104,7 +104,7 @@ def train_side_by_side(
     models = [make_model(recipe, images).to(device) for recipe in recipes]
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
-    began, errors, shared_file = time.time(), {}, stack_file(out, members)
+    began, errors, shared_file = time.perf_counter(), {}, stack_file(out, members)
     histories: Sequence[History | None]
     try:
         told = [reporters, *[()] * (len(seeds) - 1)]
@@ -114,12 +114,14 @@ def train_side_by_side(
         )
     except StackError as some:
         histories, errors = some.histories, some.errors
-    share = (time.time() - began) / len(seeds)
+    share = (time.perf_counter() - began) / len(seeds)
+    done: dict[Path, bytes] = {}
     for (case, recipe), history in zip(members, histories, strict=True):
         if history is not None:
             seconds = max(share, sum(record.seconds for record in history.epochs))  # where earlier calls began it
             facts = facts_of(recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
-            _write(run_folder(out, case, recipe.train.seed), facts, history)
+            done |= _files(run_folder(out, case, recipe.train.seed), facts, history)
+    write_together(done)  # or none of them: what is saved of the stack serves all of it, and no part
     shared_file.unlink(missing_ok=True)
     if errors:
         raise DivergedError([Diverged(*members[place], error) for place, error in errors.items()])
@@ -141,8 +143,11 @@ def beside(recipe: Recipe) -> tuple[object, ...]:
     return recipe.data, shared(recipe.train)
 
 
-def _write(folder: Path, facts: Mapping[str, Any], history: History) -> None:
+def _files(folder: Path, facts: Mapping[str, Any], history: History) -> dict[Path, bytes]:
+    """What a run that is done leaves in its folder, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(record.as_dict()) + "\n" for record in history.epochs)
-    write_atomically(folder / "history.jsonl", lines.encode())
-    write_atomically(folder / "run.json", (json.dumps(facts, indent=1) + "\n").encode())
+    return {
+        folder / "history.jsonl": lines.encode(),
+        folder / "run.json": (json.dumps(facts, indent=1) + "\n").encode(),
+    }

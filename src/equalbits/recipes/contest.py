@@ -17,7 +17,7 @@ from equalbits.recipes.make import Images, make_loader, on_device
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe
 from equalbits.training import History, Reporter, StackError, train_stack
-from equalbits.training.checkpoint import write_atomically
+from equalbits.training.checkpoint import write_together
 from equalbits.training.distributed import Place
 
 
@@ -93,14 +93,16 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     except StackError as some:
         histories, errors = some.histories, some.errors
     seconds = max(look.seconds for look in looks) / len(seeds)
+    done: dict[Path, bytes] = {}
     for each, seed, history, look in zip(seeded, seeds, histories, looks, strict=True):
         if history is not None:
             facts = facts_of(each, ground.device, Place(), history, seconds)
             measured = look.measured(ground.images)
-            _write(ground, method, seed, facts | {"stacked_with": len(seeds), "measured": measured})
+            done |= _file(ground, method, seed, facts | {"stacked_with": len(seeds), "measured": measured})
     for place, error in errors.items():
         facts = facts_of(seeded[place], ground.device, Place(), History(()), 0.0)
-        _write(ground, method, seeds[place], facts | {"failed": str(error)})
+        done |= _file(ground, method, seeds[place], facts | {"failed": str(error)})
+    write_together(done)  # or none of them: what is saved of the stack serves all of it, and no part
     saved.unlink(missing_ok=True)
     scores = ", ".join(f"{found.last.test.accuracy:.2f} %" if found else "failed" for found in histories)  # type: ignore[union-attr]
     some_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
@@ -108,7 +110,8 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     return f"{some_seeds}: {scores}  ({seconds * len(seeds):.1f} s){why}"
 
 
-def _write(ground: Ground, method: str, seed: int, facts: dict[str, Any]) -> None:
+def _file(ground: Ground, method: str, seed: int, facts: dict[str, Any]) -> dict[Path, bytes]:
+    """What a run that is done leaves in its folder, which is made."""
     path = run_file(ground.out, method, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps({"method": method, **facts}, indent=1) + "\n").encode())
+    return {path: (json.dumps({"method": method, **facts}, indent=1) + "\n").encode()}
