@@ -18,6 +18,7 @@ from equalbits.recipes import (
     recipe_from_dict,
     run_recipe,
 )
+from equalbits.recipes.folder import forgotten_if_it_fails
 from equalbits.training import CheckpointError
 
 
@@ -238,3 +239,11 @@ def test_training_on_fewer_images_takes_the_first_ones(tmp_path: Path) -> None:
     result = run_recipe(own(**{"data.limit": 9, "epochs": 1}), tmp_path / "a", device="cpu")
     assert result.history.epochs[0].train.total == 9
     assert result.history.epochs[0].test.total == 6  # every test image counts all the same
+
+
+def test_what_cannot_be_taken_away_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
+    (tmp_path / "model.json").mkdir()  # as little to be unlinked as a file of a folder that was made read-only
+    (tmp_path / "recipe.toml").touch()
+    with pytest.raises(KeyError), forgotten_if_it_fails(tmp_path):
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["model.json"]

@@ -1,11 +1,8 @@
 """Whoever keeps a run's history: JSON lines, TensorBoard, Weights & Biases."""
 
 import json
-import resource
 import sys
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,18 +43,7 @@ def test_json_lines_start_from_what_is_known_and_forget_what_a_kill_left(tmp_pat
     assert json.loads(path.read_text().splitlines()[0])["lr"] == 0.1
 
 
-@contextmanager
-def room_for(count: int) -> Iterator[None]:
-    """No file may become longer than so many bytes, as on a disk that is nearly full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_json_lines_that_do_not_fit_leave_those_that_are_there_and_name_the_file(tmp_path: Path) -> None:
+def test_json_lines_that_do_not_fit_leave_those_that_are_there_and_name_the_file(tmp_path: Path, room_for) -> None:
     path = tmp_path / "history.jsonl"
     keep, known = JsonLines(path, History(())), History(tuple(RECORDS))
     for record in RECORDS:
@@ -83,7 +69,6 @@ def test_tensorboard_reads_the_curves_back(tmp_path: Path) -> None:
     report = TensorBoard(tmp_path, History(()))
     for record in (RECORDS[0], STEP, RECORDS[1]):
         report(record)
-    report.close()
     found = curves(tmp_path)
     assert sorted(found) == ["lr", "test/accuracy", "test/loss", "train/accuracy", "train/loss"]
     assert found["lr"] == [(1, pytest.approx(0.1)), (2, pytest.approx(0.05))]
@@ -95,11 +80,29 @@ def test_tensorboard_hides_epochs_that_are_done_again(tmp_path: Path) -> None:
     cut_off = TensorBoard(tmp_path, History(()))
     for record in RECORDS:
         cut_off(record)
-    cut_off.close()
     again = TensorBoard(tmp_path, History((RECORDS[0],)))
     again(RECORDS[1])
-    again.close()
     assert [step for step, _ in curves(tmp_path)["lr"]] == [1, 2]
+
+
+def test_tensorboard_hides_them_also_where_the_clock_went_back(tmp_path: Path) -> None:
+    cut_off = TensorBoard(tmp_path, History(()))
+    for record in RECORDS:
+        cut_off(record)
+    cut_off.path.rename(tmp_path / "events.out.tfevents.9000000000.elsewhere.7.0")
+    TensorBoard(tmp_path, History((RECORDS[0],)))(RECORDS[1])
+    assert [step for step, _ in curves(tmp_path)["lr"]] == [1, 2]
+
+
+def test_events_that_do_not_fit_are_told_of_once_with_their_file(tmp_path: Path, room_for, capfd) -> None:
+    report = TensorBoard(tmp_path / "events", History(()))
+    report(RECORDS[0])
+    with room_for(report.path.stat().st_size), pytest.raises(OSError, match=r"events/events\.out\.tfevents"):
+        report(RECORDS[1])
+    with room_for(0), pytest.raises(OSError, match=r"events/events\.out\.tfevents"):
+        TensorBoard(tmp_path / "events", History(()))
+    assert capfd.readouterr() == ("", "")
+    assert [step for step, _ in curves(tmp_path / "events")["lr"]] == [1]
 
 
 def test_weights_and_biases_is_polite_where_it_is_not_installed(tmp_path: Path, monkeypatch) -> None:

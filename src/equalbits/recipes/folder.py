@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,7 +81,8 @@ def forgotten_if_it_fails(out: Path) -> Iterator[None]:
         trained = any((out / name).exists() for name in (LAST, BEST)) or (history.exists() and history.stat().st_size)
         if not trained:
             for name in ("recipe.toml", "model.json", "history.jsonl"):
-                (out / name).unlink(missing_ok=True)
+                with suppress(OSError):  # what ended the run is what is told, not that nothing can be removed
+                    (out / name).unlink()
             shutil.rmtree(out / "tensorboard", ignore_errors=True)
         raise
 
@@ -92,13 +93,11 @@ def recorded_root(out: Path) -> Path | None:
     return Path(found) if isinstance(found, str) else None
 
 
-def writers(out: Path, known: History, at_the_end: ExitStack) -> list[Reporter]:
-    """Whoever keeps the history of a run: JSON lines always, TensorBoard where it is installed; closed at the end."""
+def writers(out: Path, known: History) -> list[Reporter]:
+    """Whoever keeps the history of a run: JSON lines always, TensorBoard where it is installed."""
     found: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
     if find_spec("tensorboard") is not None:
-        events = TensorBoard(out / "tensorboard", known)
-        at_the_end.callback(events.close)
-        found.append(events)
+        found.append(TensorBoard(out / "tensorboard", known))
     return found
 
 

@@ -95,7 +95,7 @@ def run_recipe(
             if not place.is_writer:
                 return reporters
             begin(out, recipe, images, root=root)
-            return [*reporters, *writers(out, known, at_the_end)]
+            return [*reporters, *writers(out, known)]
 
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)

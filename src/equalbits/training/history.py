@@ -1,13 +1,15 @@
 """What a run tells about itself: a record per epoch, and now and then one in between. A reporter is any callable."""
 
 import json
+import os
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from equalbits.training.checkpoint import write_atomically
+from equalbits.training.checkpoint import naming, write_atomically
 from equalbits.training.score import Score
 
 
@@ -81,12 +83,8 @@ class JsonLines:
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Keep an epoch's record; the others are for the moment only."""
         if isinstance(record, EpochRecord):
-            try:
-                with self.path.open("a") as file:
-                    file.write(self._line(record))
-            except OSError as error:
-                error.filename = str(self.path)  # what fails in writing names no file
-                raise
+            with naming(self.path), self.path.open("a") as file:
+                file.write(self._line(record))
 
     @staticmethod
     def _line(record: EpochRecord) -> str:
@@ -102,24 +100,44 @@ def scalars(record: EpochRecord) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Writes each epoch's curves as TensorBoard events. Needs the package ``tensorboard``."""
+    """Writes each epoch's curves as TensorBoard events. Needs the package ``tensorboard``.
+
+    Every start has a file of its own, opened for as long as it takes to write an epoch: a writer's thread, as
+    torch's has, would tell of a full disk by itself, and in many lines.
+    """
 
     def __init__(self, folder: Path, known: History) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
+        self.path = folder / f"events.out.tfevents.{_after_all_others(folder):010d}.{os.getpid()}"
+        with naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         # Events at or after the first unknown epoch, from a run that was cut off, are hidden from the reader.
-        self.writer = SummaryWriter(str(folder), purge_step=len(known.epochs) + 1)
+        began = Event(step=len(known.epochs) + 1, session_log=SessionLog(status=SessionLog.START))
+        self._append(Event(file_version="brain.Event:2"), began)
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Keep an epoch's record; the others are for the moment only."""
         if isinstance(record, EpochRecord):
-            for name, value in scalars(record).items():
-                self.writer.add_scalar(name, value, record.epoch)
-            self.writer.flush()
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
 
-    def close(self) -> None:
-        """Let the file go, and the thread that writes it: many runs in one process would run out of them."""
-        self.writer.close()
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars(record).items()]
+            self._append(Event(step=record.epoch, summary=Summary(value=values)))
+
+    def _append(self, *events: Any) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        with naming(self.path), self.path.open("ab") as file:
+            for event in events:
+                event.wall_time = time.time()
+                RecordWriter(file).write(event.SerializeToString())
+
+
+def _after_all_others(folder: Path) -> int:
+    """The second that a new file of events is named by: readers go by the names, even where the clock went back."""
+    stamps = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
+    return max([int(time.time()), *(int(stamp) + 1 for stamp in stamps if stamp.isdecimal())])
 
 
 class WeightsAndBiases:
