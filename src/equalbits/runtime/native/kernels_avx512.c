@@ -63,7 +63,7 @@ typedef __m512i bytes;
 #define HAS_BYTES_ROW
 #include "byte_tables.h"
 
-enum { TILE = 7, SUM_TILE = 14, AHEAD = 1024 }; /* pixels that are counted or summed together: they fill the registers */
+enum { TILE = 6, SUM_TILE = 14, AHEAD = 1024 }; /* pixels that are counted or summed together: they fill the registers */
 
 /* Unrolled, so that the sums stay in registers. */
 #define EACH_PIXEL _Pragma("GCC unroll 14") for (int p = 0; p < pixels; p++)
@@ -124,16 +124,24 @@ static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prep
         }
 }
 
-/* One pair into one running sum. The order is the machine's best, and leaves the compiler no registers to shuffle. */
-#define ADD_PAIR(s, carries, w1, w12)                                                                                 \
-    __asm__("vpxord %[a1], %[w], %[x]\n\t"                                                                            \
-            "vmovdqa64 %[sum], %[c]\n\t"                                                                              \
-            "vpternlogd $0x96, %[a12], %[ww], %[sum]\n\t"                                                             \
-            "vpternlogd $0xb2, %[x], %[sum], %[c]\n\t"                                                                \
-            "vpopcntd %[c], %[c]\n\t"                                                                                 \
-            "vpaddd %[c], %[t], %[t]"                                                                                 \
-            : [sum] "+v"(s), [t] "+v"(carries), [x] "=&v"(x), [c] "=&v"(c)                                            \
-            : [a1] "v"(a1), [a12] "v"(a12), [w] "v"(w1), [ww] "v"(w12))
+/* A pair of a pixel into the running sums of all filters. The two vectors take turns, so that neither waits for the other;
+ * with the pixel's words read as operands, six pixels fill the registers, and the order leaves none to shuffle. */
+#define ADD_PAIR(s, t, first, parity)                                                                                 \
+    __asm__("vpxord %[a1]%{1to16%}, %[w0], %[x0]\n\t"                                                                 \
+            "vpxord %[a1]%{1to16%}, %[w1], %[x1]\n\t"                                                                 \
+            "vmovdqa64 %[s0], %[c0]\n\t"                                                                              \
+            "vmovdqa64 %[s1], %[c1]\n\t"                                                                              \
+            "vpternlogd $0x96, %[a12]%{1to16%}, %[v0], %[s0]\n\t"                                                     \
+            "vpternlogd $0x96, %[a12]%{1to16%}, %[v1], %[s1]\n\t"                                                     \
+            "vpternlogd $0xb2, %[x0], %[s0], %[c0]\n\t"                                                               \
+            "vpternlogd $0xb2, %[x1], %[s1], %[c1]\n\t"                                                               \
+            "vpopcntd %[c0], %[c0]\n\t"                                                                               \
+            "vpopcntd %[c1], %[c1]\n\t"                                                                               \
+            "vpaddd %[c0], %[t0], %[t0]\n\t"                                                                          \
+            "vpaddd %[c1], %[t1], %[t1]"                                                                              \
+            : [s0] "+v"((s)[0]), [s1] "+v"((s)[1]), [t0] "+v"((t)[0]), [t1] "+v"((t)[1]), [x0] "=&v"(x0),                \
+              [x1] "=&v"(x1), [c0] "=&v"(c0), [c1] "=&v"(c1)                                                          \
+            : [a1] "m"(first), [a12] "m"(parity), [w0] "v"(w0), [w1] "v"(w1), [v0] "v"(v0), [v1] "v"(v1))
 
 INLINE void add_single(__m512i *s, __m512i *carries, __m512i difference) {
     __m512i carry = _mm512_and_si512(*s, difference);
@@ -151,10 +159,8 @@ INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *s
         const __m512i w0 = _mm512_load_si512(weight), w1 = _mm512_load_si512(weight + 16);
         const __m512i v0 = _mm512_load_si512(weight + 32), v1 = _mm512_load_si512(weight + 48);
         EACH_PIXEL {
-            const __m512i a1 = _mm512_set1_epi32((int)first[p * apart]), a12 = _mm512_set1_epi32((int)parity[p * apart]);
-            __m512i x, c;
-            ADD_PAIR(s[p][0], t[p][0], w0, v0);
-            ADD_PAIR(s[p][1], t[p][1], w1, v1);
+            __m512i x0, x1, c0, c1;
+            ADD_PAIR(s[p], t[p], first[p * apart], parity[p * apart]);
         }
     }
     const int pruned = step->field[EB_KEPT] >= 0;
@@ -178,16 +184,17 @@ INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *s
 INLINE void count_row(const int64_t apart, const eb_step *step, const uint32_t *input, const uint32_t *packed,
                       int32_t *counts) {
     int64_t left = step->conv_columns;
-    for (; left >= TILE; left -= TILE, input += TILE * apart, counts += TILE * EB_BLOCK)
-        count_pixels(TILE, apart, step, input, packed, counts);
-    switch (left) {
-    case 1: count_pixels(1, apart, step, input, packed, counts); break;
-    case 2: count_pixels(2, apart, step, input, packed, counts); break;
-    case 3: count_pixels(3, apart, step, input, packed, counts); break;
-    case 4: count_pixels(4, apart, step, input, packed, counts); break;
-    case 5: count_pixels(5, apart, step, input, packed, counts); break;
-    case 6: count_pixels(6, apart, step, input, packed, counts); break;
-    default: break;
+    for (int64_t tiles = (left + TILE - 1) / TILE; tiles; tiles--) {
+        const int64_t tile = (left + tiles - 1) / tiles; /* as even as they can be */
+#define CASE(n) case n: count_pixels(n, apart, step, input, packed, counts); break;
+        switch (tile) {
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+        default: break;
+        }
+#undef CASE
+        left -= tile;
+        input += tile * apart;
+        counts += tile * EB_BLOCK;
     }
 }
 
