@@ -13,14 +13,19 @@ enum { VECS = EB_BLOCK / LANES };
 #define INLINE static inline __attribute__((always_inline))
 #define EACH _Pragma("GCC unroll 8") for (int i = 0; i < VECS; i++)
 
+/* Whole vectors, then what is left. That stays a loop: a call of memcpy would take the registers from all around it. */
 INLINE void store_block(float *to, const vec *v, int lanes) {
-    if (lanes == EB_BLOCK) {
-        EACH v_store(to + i * LANES, v[i]);
-        return;
+    float rest[LANES];
+    EACH {
+        if (lanes >= (i + 1) * LANES) v_store(to + i * LANES, v[i]);
+        else if (lanes > i * LANES) {
+            v_store(rest, v[i]);
+            for (int lane = 0; lane < lanes - i * LANES; lane++) {
+                to[i * LANES + lane] = rest[lane];
+                __asm__ volatile("");
+            }
+        }
     }
-    float whole[EB_BLOCK];
-    EACH v_store(whole + i * LANES, v[i]);
-    for (int lane = 0; lane < lanes; lane++) to[lane] = whole[lane];
 }
 
 /* A vector of the chain, read once for all pixels. */
