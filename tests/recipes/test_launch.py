@@ -6,6 +6,7 @@ import os
 import signal
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,24 @@ def test_a_sweep_is_refused_in_several_processes(tmp_path: Path, monkeypatch) ->
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="a sweep runs in one process: start it without torchrun"):
         sweep(own(), tmp_path, vary={}, seeds=[0], device="cpu")
+
+
+def without(*names: str, **changed: object) -> Callable[[dict], str]:
+    """The text of a run.json less some of what it says, and with other values."""
+    return lambda run: json.dumps({**{name: run[name] for name in run if name not in names}, **changed})
+
+
+DAMAGES = [without("last"), without("seconds"), without(last=None), without(device=None), lambda _: '{"recipe": ']
+
+
+@pytest.mark.parametrize("damaged", DAMAGES)
+def test_a_result_that_was_damaged_is_named_be_it_of_this_sweep_or_of_an_earlier_one(damaged, tmp_path: Path) -> None:
+    recipe, shared = own(epochs=1), {"seeds": [0], "device": "cpu"}
+    sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign"]}, **shared)
+    path = tmp_path / "sign" / "seed0" / "run.json"
+    path.write_text(damaged(json.loads(path.read_text())))
+    for method in ("sign", "bihalf"):
+        with pytest.raises(CheckpointError, match=r"sign/seed0/run\.json is not what a run left \(.+\): delete it to"):
+            sweep(recipe, tmp_path, vary={"model.weight_quantizer": [method]}, **shared)
+    path.unlink()
+    assert len(sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign", "bihalf"]}, **shared)) == 2

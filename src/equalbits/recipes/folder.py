@@ -18,7 +18,7 @@ from torch import nn
 import equalbits
 from equalbits.recipes.make import Images, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe, recipe_from_dict
-from equalbits.training import CheckpointError, History, JsonLines, Reporter, TensorBoard, load_checkpoint
+from equalbits.training import CheckpointError, EpochRecord, History, JsonLines, Reporter, TensorBoard, load_checkpoint
 from equalbits.training.checkpoint import BEST, LAST, load_weights, write_atomically
 from equalbits.training.distributed import Place
 from equalbits.training.resume import FREE_SETTINGS, flat
@@ -44,6 +44,20 @@ def recipe_in(path: Path, name: str = "recipe") -> Recipe:
         return recipe_from_dict(json.loads(path.read_text())[name])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{path} does not say what made it ({error}): delete it to measure again") from None
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """What a run left in its run.json when it was done, or had ``failed``; a file that lacks a part is refused."""
+    try:
+        run: dict[str, Any] = json.loads(path.read_text())
+        recipe_from_dict(run["recipe"]), dict(run["versions"])
+        ends = () if "failed" in run else (run["last"], run["best"])
+        scored = all(EpochRecord.from_dict(end).test is not None for end in ends)
+        if not (scored and isinstance(run["seed"], int) and isinstance(run["device"], str) and run["seconds"] >= 0):
+            raise ValueError("a part has no value")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path} is not what a run left ({error}): delete it to train again") from None
+    return run
 
 
 def check_folder(out: Path, recipe: Recipe, images: Images) -> None:

@@ -22,13 +22,13 @@ from equalbits.recipes.batch import (
     train_in_turn,
     train_side_by_side,
 )
-from equalbits.recipes.folder import check_same, command_line, recipe_in
+from equalbits.recipes.folder import check_same, command_line, read_run
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.ledger import collect
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
-from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.training import NonFiniteError, Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import announced_place
@@ -218,7 +218,7 @@ def _is_done(out: Path, case: Case, seed: int) -> bool:
     path = run_folder(out, case.name, seed) / "run.json"
     if not path.exists():
         return False
-    check_same(path.parent, recipe_in(path), case.recipe.with_settings({"seed": seed}))
+    check_same(path.parent, recipe_from_dict(read_run(path)["recipe"]), case.recipe.with_settings({"seed": seed}))
     return True
 
 

@@ -1,10 +1,10 @@
 """The ledger of a sweep: every run's counts, and what made them, as one JSON object."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from equalbits.recipes.folder import read_run
 from equalbits.training.resume import flat
 
 
@@ -18,7 +18,7 @@ def collect(out: Path) -> dict[str, Any]:
         raise ValueError(f"{out} holds no finished run: sweep there first")
     cases: dict[str, list[dict[str, Any]]] = {}
     for path in paths:
-        cases.setdefault(path.parent.parent.name, []).append(json.loads(path.read_text()))
+        cases.setdefault(path.parent.parent.name, []).append(read_run(path))
     every = [run for runs in cases.values() for run in runs]
     recipes = [flat({**run["recipe"], "seed": None}) for run in every]
     common = {name: value for name, value in recipes[0].items() if all(r.get(name) == value for r in recipes)}
