@@ -26,3 +26,14 @@ def test_a_quiet_one_says_nothing(capsys) -> None:
         (row,) = bar.row("sign: seed 0")
         row(EpochRecord(1, 0.1, SCORE, None, 2.5))
     assert capsys.readouterr() == ("", "")
+
+
+def test_every_epoch_of_a_sweep_names_its_run_or_the_first_of_its_stack(call, recipe, tmp_path) -> None:
+    words = [recipe, "--vary", "model.weight_quantizer=sign,bihalf", "--device", "cpu", "--out"]
+    code, _, errors = call("sweep", *words, tmp_path / "a", "--seeds", "0,1")
+    runs = [line.partition("  epoch")[0] for line in errors.splitlines() if "  epoch " in line]
+    of_each = [f"{case}: seed {seed}" for case in ("sign", "bihalf") for seed in (0, 1) for _ in range(2)]
+    assert (code, runs) == (0, of_each)
+    code, _, errors = call("sweep", *words, tmp_path / "b", "--stack", 2)
+    runs = [line.partition("  epoch")[0] for line in errors.splitlines() if "  epoch " in line]
+    assert (code, runs) == (0, ["own, first of the stack"] * 2)
