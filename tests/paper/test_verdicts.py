@@ -6,7 +6,7 @@ import random
 import pytest
 
 from equalbits.paper import fig4_repetitions, fig5_ratio, fig8_pruning, tab3_imagenet
-from equalbits.paper.claims import above, beyond, near, student
+from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near, student
 from equalbits.paper.drawing import METHODS
 
 
@@ -174,3 +174,42 @@ def test_seeds_that_agree_do_not_make_a_small_test_set_large():
     assert small.agrees is None and small.within == "chance (95 %, by the seeds): 1.99 points"
     assert above("", case(61, 61), case(60, 60)).agrees is True
     assert above("", case(60, 60), case(61, 61)).agrees is False
+
+
+def test_a_gap_is_held_against_the_scatter_of_the_seeds():
+    row = above("", case(70, 71, 72), case(60, 61, 62, 61))  # 2.57 √(1/3 + (2/3)/4), five degrees of freedom
+    assert row.within == "chance (95 %, by the seeds): 1.82 points" and row.n == 3 and row.agrees is True
+    assert row.ours == "+10.00 points (71.00 ± 1.00 % against 61.00 ± 0.82 %)"
+    assert above("", case(61, 61.7), case(60, 60.7)).agrees is None  # 4.30 √(0.245/2 + 0.245/2) is more than a point
+
+
+@pytest.mark.parametrize(
+    ("scores", "agrees", "within", "n"),
+    [
+        ((79.6, 79.7), True, "0.3 points", 2),
+        ((79.6,), None, ONE_SEED, 1),
+        ((79.6, 79.7, None), None, SOME_LOST, 2),
+        ((79.6, None), None, SOME_LOST, 1),
+        ((None, None), False, "0.3 points", 0),  # it does not train: that is an answer
+    ],
+)
+def test_one_seed_or_those_left_over_are_no_match_for_a_published_mean(scores, agrees, within, n):
+    row = near("", case(*scores), 79.65, 0.2)
+    assert (row.agrees, row.within, row.n) == (agrees, within, n)
+    assert row.cells()[3] == ("–" if n == 0 else "−0.05" if n == 1 else "+0.00")
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "agrees", "within"),
+    [
+        ((70, 71), (None, None), True, "whether it trains at all"),
+        ((None, None), (70, 71), False, "whether it trains at all"),
+        ((70, None), (None, None), None, "whether it trains at all"),
+        ((None, None), (None, None), None, "whether it trains at all"),
+        ((70,), (60,), None, ONE_SEED),
+        ((70, 71, None), (60, 61, 62), None, SOME_LOST),
+    ],
+)
+def test_what_trains_is_above_what_does_not_and_a_part_decides_nothing(better, worse, agrees, within):
+    row = above("", case(*better), case(*worse))
+    assert (row.agrees, row.within) == (agrees, within)
