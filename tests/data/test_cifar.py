@@ -61,6 +61,19 @@ def test_missing_data_names_the_place_and_the_ways_to_get_it(tmp_path):
         load_dataset("cifar10", tmp_path, split="train")
     text = one_line(error)
     assert str(tmp_path) in text and "equalbits download cifar10 --data" in text and "cifar-10-binary.tar.gz" in text
+    assert "pickles" not in text
+
+
+@pytest.mark.parametrize(("name", "pickled"), [("cifar10", "cifar-10-batches-py"), ("cifar100", "cifar-100-python")])
+@pytest.mark.parametrize("place", [".", "own"])
+def test_the_edition_in_pickles_is_named_and_not_read(tmp_path, name, pickled, place):
+    home = tmp_path / (name if place == "own" else place)
+    (home / pickled).mkdir(parents=True)
+    with pytest.raises(DataError) as error:
+        load_dataset(name, tmp_path, split="train")
+    assert f"not in {tmp_path}, but for pickles ({pickled}), which may run code and are never read: fetch" in one_line(
+        error
+    )
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,16 @@ def test_test_classes_keep_the_numbers_of_the_training_classes(tmp_path, image_t
     assert load_dataset("imagenet", tmp_path, split="test").labels.tolist() == [1, 1, 2, 2]
 
 
+def test_a_missing_split_is_answered_with_the_ways_out(tmp_path, image_tree):
+    with pytest.raises(DataError, match=r"gone: there is no such folder; put .*, or name another folder \(--data\)$"):
+        load_dataset("imagefolder", tmp_path / "gone", split="train")
+    with pytest.raises(DataError, match=r": no train/ in it; put .*, or name another folder \(--data\)$"):
+        load_dataset("imagefolder", tmp_path, split="train")
+    (tmp_path / "train").mkdir()
+    with pytest.raises(DataError, match=r"no test/ .*, or hold training images back \(data.hold_out=200\)$"):
+        load_dataset("imagefolder", tmp_path, split="test")
+
+
 def test_a_tree_that_is_not_one_is_refused(tmp_path, image_tree):
     with pytest.raises(DataError, match=r"no train/ in it; put the images there as train/<class>/<image>.png \(or"):
         load_dataset("imagefolder", tmp_path, split="train")

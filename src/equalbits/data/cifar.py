@@ -23,6 +23,8 @@ class Edition:
 
     folder: str
     archive: str
+    pickled: str
+    """The folder of the same images in pickles, which is never read."""
     train: tuple[str, ...]
     test: tuple[str, ...]
     class_names: str
@@ -48,6 +50,7 @@ EDITIONS = {
     "cifar10": Edition(
         folder="cifar-10-batches-bin",
         archive="cifar-10-binary.tar.gz",
+        pickled="cifar-10-batches-py",
         train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
         test=("test_batch.bin",),
         class_names="batches.meta.txt",
@@ -56,6 +59,7 @@ EDITIONS = {
     "cifar100": Edition(
         folder="cifar-100-binary",
         archive="cifar-100-binary.tar.gz",
+        pickled="cifar-100-python",
         train=("train.bin",),
         test=("test.bin",),
         class_names="fine_label_names.txt",
@@ -76,8 +80,10 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
                 return _read_binary(edition, folder, split)
         if (home / f"{split}_images.npy").is_file():
             return _read_numpy(edition, home, split)
+    pickles = any((home / edition.pickled).is_dir() for home in (root / name, root))
+    but = f", but for pickles ({edition.pickled}), which may run code and are never read" if pickles else ""
     raise DataError(
-        f"{name} is not in {root}: fetch it with `equalbits download {name} --data {root}`, "
+        f"{name} is not in {root}{but}: fetch it with `equalbits download {name} --data {root}`, "
         f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
     )
 

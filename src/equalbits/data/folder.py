@@ -27,11 +27,7 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
     home = next((home for home in ([trained] if trained else homes) if _split_folder(name, home, split)), None)
     folder = _split_folder(name, home, split) if home else None
     if home is None or folder is None:
-        wanted = " or ".join(f"{option}/" for option in _split_names(name, split))
-        raise DataError(
-            f"{trained or root}: no {wanted} in it; put the images there as {wanted.split()[0]}<class>/<image>.png "
-            "(or .jpg, …)"
-        )
+        raise DataError(_missing(name, trained or root, split))
     classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
     if len(classes) == 1:
         raise DataError(
@@ -51,6 +47,15 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
         paths += found
         labels += [number] * len(found)
     return tuple(paths), torch.tensor(labels, dtype=torch.int64), classes
+
+
+def _missing(name: str, home: Path, split: str) -> str:
+    """That a split is not in a folder, and the ways out."""
+    wanted = [f"{option}/" for option in _split_names(name, split)]
+    where = f"no {' or '.join(wanted)} in it" if home.is_dir() else "there is no such folder"
+    trained = (home / "train").is_dir()
+    instead = "hold training images back (data.hold_out=200)" if trained else "name another folder (--data)"
+    return f"{home}: {where}; put the images there as {wanted[0]}<class>/<image>.png (or .jpg, …), or {instead}"
 
 
 def _split_names(name: str, split: str) -> tuple[str, ...]:
