@@ -17,6 +17,7 @@ SHAPES = [
     (512, (4, 4), 40, 3, {"padding": 1}),
     (70, (5, 7), 33, 3, {"padding": (2, 0, 1, 3)}),  # the last word is not full, nor is the last table
     (30, (6, 3), 96, 3, {}),  # rows of one pixel
+    (36, (3, 100), 48, 3, {"padding": (1, 1, 2, 1)}),  # rows of several pieces
     (3, (8, 6), 5, 3, {"padding": 1, "stride": 2}),
     (64, (8, 13), 70, 3, {"groups": 2, "padding": 1, "dilation": 2}),
     (40, (8, 9), 40, 3, {"groups": 2, "padding": 1}),  # words that groups share

@@ -214,8 +214,8 @@ static int layout_real(const eb_kernels *kernels, eb_step *step, const float *gi
     return 1;
 }
 
-/* Binary weights for real input. Where each weight is used once or twice, reading it is what takes time, and it stays
- * a bit; elsewhere multiplying is, and it becomes a real number. */
+/* Binary weights for real input. They are looked up where a kernel can, see tables.c. Elsewhere, where each weight is used
+ * once or twice, reading it is what takes time, and it stays a bit; or multiplying is, and it becomes a real number. */
 static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_recipe *recipe, char *error) {
     int64_t *field = step->field, wide = step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W];
     const int64_t filters = step->out.channels, row_bytes = (wide + 7) / 8, taps = wide / step->group_in;
@@ -223,6 +223,7 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     const uint8_t *sign = recipe->tensors[field[EB_WEIGHT]].data;
     const uint8_t *kept = field[EB_KEPT] < 0 ? NULL : recipe->tensors[field[EB_KEPT]].data;
     field[EB_KIND] = EB_CONV_REAL; /* before it is asked whether it is depthwise */
+    if (!kept && eb_has_tables(kernels, step)) return eb_layout_tables(step, sign, error);
     int stay = step->conv_rows * step->conv_columns <= FEW_PIXELS && step->in.kind == EB_REAL && !eb_is_depthwise(step);
     float *reals = calloc((size_t)(stay ? 1 : filters * wide), sizeof *reals);
     if (!reals) return eb_fail(error, "there is no memory");

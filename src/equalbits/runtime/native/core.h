@@ -11,7 +11,9 @@ enum {
     EB_TILE = 160, /* pixels that are counted together, where a kernel can */
     EB_POOL = 8,   /* the most rows of a window that a convolution pools by itself */
     EB_BYTES_HEAD = 64, /* of an input rounded to 8 bits: bytes of its head, and of its tables for each 16 numbers */
-    EB_BYTES_STEP = 128
+    EB_BYTES_STEP = 128,
+    EB_TABLE = 16, /* sums of four real channels; and of the eight tables of 32 */
+    EB_WORD_TABLES = 128
 };
 
 typedef struct {
@@ -68,6 +70,7 @@ typedef struct {
     int64_t pairs, singles;                   /* entries of binary weights */
     int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: a pooled row, or all rows */
     int64_t sums, quads;                      /* of real ones; with Winograd, fours of columns */
+    int tables;                               /* whether real input is looked up in tables: see tables.c */
     int signs;                                /* whether these real weights are bits: 1, or 2 words an entry if pruned */
     int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
@@ -107,6 +110,9 @@ typedef struct {
     /* The same where the input is rounded to 8 bits: made ready; then EB_BLOCK sums Σ t, see byte_tables.h. */
     void (*bytes_prepare)(const float *from, int64_t count, int64_t steps, eb_bytes *head);
     void (*bytes_row)(const uint8_t *tables, const uint8_t *packed, int64_t steps, uint32_t *totals);
+    /* The same where every four channels of the input have become a table of their sums; NULL: it is not quicker. */
+    void (*tables_make)(const float *from, int64_t count, float *to);
+    void (*tables_row)(const eb_step *step, const float *tables, const uint32_t *packed, int64_t pixels, float *sums);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
     void (*split)(const float *from, int64_t count, float *even, float *odd);
     void (*winograd_in)(int64_t taps, const float *columns, int64_t quads, float *to, int64_t apart);
@@ -170,6 +176,9 @@ static inline int eb_is_depthwise(const eb_step *step) {
     return step->field[EB_KIND] == EB_CONV_REAL && step->group_in == 1 && step->group_out == 1;
 }
 
+/* Numbers of the tables of a group's last word: an even number of tables. */
+static inline int64_t eb_last_tables(const eb_step *step) { return ((step->group_in - 1) % 32 / 8 + 1) * 2 * EB_TABLE; }
+
 static inline void eb_move_along(eb_row *target, int64_t pixels) {
     if (target->residual) target->residual += pixels * target->apart;
     if (target->out) target->out += pixels * target->apart;
@@ -193,6 +202,11 @@ int eb_layout_winograd(eb_step *step, const float *given);
 int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error);
 void eb_bytes_prepare(const eb_context *context, const eb_step *step);
 void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block, float *sums);
+
+/* tables.c */
+int eb_has_tables(const eb_kernels *kernels, const eb_step *step);
+int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error);
+void eb_tables_prepare(const eb_context *context, const eb_step *step);
 
 /* copy.c */
 void eb_copy(const eb_context *context, const eb_step *step);

@@ -251,4 +251,7 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     else sum_row(apart, offsets, count, input, packed, pixels, sums);
 }
 
-const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32};
+#include "avx512_tables.h"
+
+const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32,
+                                      .tables_make = tables_make, .tables_row = tables_row};

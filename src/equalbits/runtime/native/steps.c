@@ -81,7 +81,10 @@ static void chain_counts(const eb_context *context, const eb_step *step, int64_t
 static void sum_pixels(const eb_context *context, const eb_step *step, int64_t block, const float *input, int64_t pixels,
                        float *sums) {
     const eb_kernels *kernels = context->plan->kernels;
-    if (step->signs)
+    if (step->tables)
+        kernels->tables_row(step, input + block / step->blocks * step->prepared_bytes / 4, packed_of(step, block), pixels,
+                            sums);
+    else if (step->signs)
         for (int64_t x = 0; x < pixels; x++)
             kernels->signed_row(step->offsets, step->sums, input + block / step->blocks * step->group_in + x * step->apart,
                                 (const uint32_t *)((const char *)step->weights + block * step->block_bytes), step->signs,

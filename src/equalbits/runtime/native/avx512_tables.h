@@ -1,0 +1,82 @@
+/* Real numbers by weights that are bits, on AVX-512: looked up. See tables.c for how tables and weights lie.
+ *
+ * Four bits of a filter choose one of the 16 sums ±a ±b ±c ±d, a vector that is made once for all filters and taps. Looking
+ * up and adding 16 filters' sums does the work of four products and additions. Half of the sums are added by a product with
+ * 1: it rounds as an addition does, and processors that multiply and add in different places use both. */
+enum { LOOK_TILE = 12 };
+
+/* The 16 sums of four numbers; bit i of an entry's place says whether the i-th is added or taken off. */
+static void tables_make(const float *from, int64_t count, float *to) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i minus = _mm512_set1_epi32(INT32_MIN), ones = _mm512_set1_epi32(-1);
+    __m512 sign[4];
+    for (int i = 0; i < 4; i++) { /* bit i of the place, turned, as the sign */
+        const __m512i bit = _mm512_sll_epi32(_mm512_xor_si512(lane, ones), _mm_cvtsi32_si128(31 - i));
+        sign[i] = _mm512_castsi512_ps(_mm512_and_si512(bit, minus));
+    }
+    for (; count > 0; count -= 4, from += 4, to += EB_TABLE) {
+        float four[4] = {0};
+        const float *x = from;
+        if (count < 4) x = memcpy(four, from, (size_t)count * 4);
+        const __m512 a = _mm512_xor_ps(_mm512_set1_ps(x[0]), sign[0]), b = _mm512_xor_ps(_mm512_set1_ps(x[1]), sign[1]);
+        const __m512 c = _mm512_xor_ps(_mm512_set1_ps(x[2]), sign[2]), d = _mm512_xor_ps(_mm512_set1_ps(x[3]), sign[3]);
+        _mm512_storeu_ps(to, _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
+    }
+}
+
+/* A few pixels. One alone has two sums for each filter, so that additions need not wait for each other. */
+INLINE void look_up_pixels(const int pixels, const int64_t apart, const eb_step *step, const float *tables,
+                           const uint32_t *weight, float *sums) {
+    enum { SIDES = 2 };
+    const int64_t *field = step->field, words = step->words;
+    const int64_t line = step->padded_columns * EB_WORD_TABLES, last = eb_last_tables(step);
+    __m512 s[LOOK_TILE][2], other[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    __m512 one = _mm512_set1_ps(1);
+    __asm__("" : "+v"(one));
+    EACH_PIXEL s[p][0] = s[p][1] = _mm512_setzero_ps();
+    for (int64_t row = 0; row < field[EB_KERNEL_H]; row++)
+        for (int64_t word = 0; word < words; word++) {
+            const float *at = tables + (row * field[EB_DILATION_H] * words + word) * line;
+            const int64_t numbers = word + 1 < words ? EB_WORD_TABLES : last;
+            for (int64_t column = 0; column < field[EB_KERNEL_W]; column++, weight += EB_BLOCK) {
+                __m512i w0 = _mm512_load_si512(weight), w1 = _mm512_load_si512(weight + 16);
+                for (int64_t i = 0; i < numbers; i += SIDES * EB_TABLE)
+                    _Pragma("GCC unroll 2") for (int side = 0; side < SIDES; side++) {
+                        EACH_PIXEL {
+                            __m512 table = _mm512_load_ps(at + p * apart + i + side * EB_TABLE);
+                            __asm__("" : "+v"(table)); /* read once for both */
+                            __m512 *sum = pixels == 1 && side ? other : s[p];
+                            sum[0] = _mm512_add_ps(sum[0], _mm512_permutexvar_ps(w0, table));
+                            sum[1] = _mm512_fmadd_ps(_mm512_permutexvar_ps(w1, table), one, sum[1]);
+                        }
+                        w0 = _mm512_srli_epi32(w0, 4);
+                        w1 = _mm512_srli_epi32(w1, 4);
+                    }
+                at += field[EB_DILATION_W] * EB_WORD_TABLES;
+            }
+        }
+    for (int i = 0; pixels == 1 && i < 2; i++) s[0][i] = _mm512_add_ps(s[0][i], other[i]);
+    EACH_PIXEL
+        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) _mm512_storeu_ps(sums + p * EB_BLOCK + 16 * i, s[p][i]);
+}
+
+INLINE void look_up_row(const int64_t apart, const eb_step *step, const float *tables, const uint32_t *packed,
+                        int64_t pixels, float *sums) {
+    for (int64_t tiles = (pixels + LOOK_TILE - 1) / LOOK_TILE; tiles; tiles--) {
+        const int64_t tile = (pixels + tiles - 1) / tiles; /* as even as they can be */
+#define CASE(n) case n: look_up_pixels(n, apart, step, tables, packed, sums); break;
+        switch (tile) {
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+        default: break;
+        }
+#undef CASE
+        pixels -= tile;
+        tables += tile * apart;
+        sums += tile * EB_BLOCK;
+    }
+}
+
+static void tables_row(const eb_step *step, const float *tables, const uint32_t *packed, int64_t pixels, float *sums) {
+    if (step->apart == EB_WORD_TABLES) look_up_row(EB_WORD_TABLES, step, tables, packed, pixels, sums);
+    else look_up_row(step->apart, step, tables, packed, pixels, sums);
+}

@@ -1,0 +1,72 @@
+/* Convolutions of real numbers by weights that are bits, where sums are looked up: the layout, and the input made ready.
+ *
+ * Every four channels of a pixel become a table of their 16 sums with either sign, (row, word of 32 channels, column,
+ * table), zeros around the image. A filter's word of 32 bits, (kernel row, word, kernel column), holds the places of eight
+ * tables. */
+#include <string.h>
+
+#include "core.h"
+
+enum { MOST_BYTES = 1 << 26, FEWEST_FILTERS = 64, FEWEST_CHANNELS = 4 };
+
+/* Whether there is work enough for each table, taps and filters that look it up, and room for all. */
+int eb_has_tables(const eb_kernels *kernels, const eb_step *step) {
+    const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
+    const double pixels = (double)step->padded_rows * (double)step->padded_columns;
+    const double bytes = pixels * (double)(field[EB_GROUPS] * ((step->group_in + 31) / 32)) * EB_WORD_TABLES * 4;
+    const double uses = (double)taps * (double)step->group_out / (double)(field[EB_STRIDE_H] * field[EB_STRIDE_W]);
+    return kernels->tables_row && step->in.kind == EB_REAL && step->group_in >= FEWEST_CHANNELS &&
+           uses >= FEWEST_FILTERS && bytes <= MOST_BYTES;
+}
+
+static void pack_filter(const eb_step *step, const uint8_t *sign, uint32_t *to) {
+    const int64_t wide = step->field[EB_KERNEL_W], taps = step->field[EB_KERNEL_H] * wide;
+    for (int64_t channel = 0; channel < step->group_in; channel++)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            const int64_t entry = (tap / wide * step->words + channel / 32) * wide + tap % wide, at = channel * taps + tap;
+            to[entry * EB_BLOCK] |= (uint32_t)(sign[at / 8] >> at % 8 & 1) << channel % 32;
+        }
+}
+
+int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error) {
+    const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
+    step->tables = 1;
+    step->words = (step->group_in + 31) / 32;
+    step->apart = field[EB_STRIDE_W] * EB_WORD_TABLES;
+    step->row_apart = field[EB_STRIDE_H] * step->words * step->padded_columns * EB_WORD_TABLES;
+    step->prepared_bytes = step->padded_rows * step->words * step->padded_columns * EB_WORD_TABLES * 4;
+    step->scratch_bytes = field[EB_GROUPS] * step->prepared_bytes;
+    step->block_bytes = taps * step->words * EB_BLOCK * 4;
+    step->weights = eb_aligned((size_t)(field[EB_GROUPS] * step->blocks * step->block_bytes));
+    if (!step->weights) return eb_fail(error, "there is no memory");
+    for (int64_t filter = 0; filter < step->out.channels; filter++) {
+        const int64_t group = filter / step->group_out, place = filter % step->group_out;
+        char *block = (char *)step->weights + (group * step->blocks + place / EB_BLOCK) * step->block_bytes;
+        pack_filter(step, sign + filter * ((step->group_in * taps + 7) / 8), (uint32_t *)block + place % EB_BLOCK);
+    }
+    return 1;
+}
+
+/* The tables of a word's channels in one pixel, of the image or outside it; the last word has an even number of them. */
+static void make_word(const eb_kernels *kernels, const eb_step *step, int64_t word, const float *from, float *to) {
+    const int64_t left = step->group_in - 32 * word, count = left < 32 ? left : 32, made = (count + 3) / 4 * EB_TABLE;
+    const int64_t all = left < 32 ? eb_last_tables(step) : EB_WORD_TABLES;
+    if (from) kernels->tables_make(from + 32 * word, count, to);
+    else memset(to, 0, (size_t)all * 4);
+    if (all > made) memset(to + made, 0, (size_t)(all - made) * 4);
+}
+
+void eb_tables_prepare(const eb_context *context, const eb_step *step) {
+    const int64_t *field = step->field, channels = step->in.channels, columns = step->in.columns;
+    const float *input = eb_value_at(context, field[EB_IN]);
+    float *to = (float *)context->scratch;
+    for (int64_t group = 0; group < field[EB_GROUPS]; group++)
+        for (int64_t row = -field[EB_PAD_TOP]; row < step->padded_rows - field[EB_PAD_TOP]; row++)
+            for (int64_t word = 0; word < step->words; word++)
+                for (int64_t x = -field[EB_PAD_LEFT]; x < step->padded_columns - field[EB_PAD_LEFT]; x++) {
+                    const int inside = row >= 0 && row < step->in.rows && x >= 0 && x < columns;
+                    const float *from = inside ? input + (row * columns + x) * channels + group * step->group_in : NULL;
+                    make_word(context->plan->kernels, step, word, from, to);
+                    to += EB_WORD_TABLES;
+                }
+}
