@@ -115,6 +115,12 @@ def test_a_file_that_is_no_packed_model_is_refused_in_one_line(tmp_path, call):
 
 
 @needs_native
+def test_the_layers_are_timed_finer_than_a_double_of_the_date(call):
+    layers = json.loads(call("bench", RESIDUAL, "--layers", "--seconds", 0, "--json")[1])["layers"]
+    steps = [layer["ms"] / 1e3 * 2**22 for layer in layers]  # differences of such doubles are whole numbers of these
+    assert any(abs(step - round(step)) > 1e-3 for step in steps)
+
+
 def test_layers_that_round_their_input_are_named_too(call):
     layers = json.loads(call("bench", ROUNDED, "--layers", "--seconds", 0, "--json")[1])["layers"]
     network = read_network(ROUNDED)
