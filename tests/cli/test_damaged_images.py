@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equalbits.runtime import NetworkBuilder, PackedModel
+from equalbits.runtime import NetworkBuilder, PackedModel, load_packed
 
 PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
 
@@ -37,6 +37,16 @@ def test_an_array_that_makes_no_sense_is_refused(whole, rule, tmp_path, call):
     code, printed, errors = call("run", PACKED, tmp_path / "x.npy")
     assert (code, printed, errors.count("\n")) == (1, "", 1)
     assert errors.startswith(f"equalbits run: {tmp_path / 'x.npy'} {rule}")
+
+
+def test_what_was_answered_before_a_damaged_image_is_shown(tmp_path, call):
+    np.save(tmp_path / "good.npy", np.zeros((2, *load_packed(PACKED).network.input_shape), np.float32))
+    (tmp_path / "x.npy").write_bytes(b"PK")
+    shown = call("run", PACKED, tmp_path / "good.npy", "--top", 1)[1]
+    assert len(shown.splitlines()) == 4
+    code, printed, errors = call("run", PACKED, tmp_path / "good.npy", tmp_path / "x.npy", "--top", 1)
+    assert (code, printed, errors.count("\n")) == (1, shown, 1)
+    assert call("run", PACKED, tmp_path / "good.npy", tmp_path / "x.npy", "--json")[:2] == (1, "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits here")

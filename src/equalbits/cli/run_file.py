@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     model = load_packed(options.file, threads=options.threads)
     if native.BUILT is None:
         print(native.REASON, file=sys.stderr)
-    answers = {}
+    answers: dict[str, list[dict[str, Any]]] = {}
     for path in map(Path, options.images):
         if not path.exists():
             raise ValueError(f"{path} is not there: name a picture or a .npy")
@@ -54,16 +54,21 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"{path}: to answer {len(images)} takes more memory than there is: {few}") from None
         for number, row in enumerate(logits):
             name = str(path) if len(logits) == 1 else f"{path}[{number}]"
-            answers[name] = _likeliest(row, model.network.classes, options.top)
+            found = _likeliest(row, model.network.classes, options.top)
+            if options.json:
+                answers[name] = found
+            else:  # at once: there may be thousands
+                _show(name, found)
     if options.json:
         print(json.dumps(answers))
-        return
+
+
+def _show(name: str, found: list[dict[str, Any]]) -> None:
     from equalbits.cli.packed_tables import on_one_line
 
-    for name, found in answers.items():
-        print(name)
-        for entry in found:
-            print(f"  {entry['share']:7.2%}  {on_one_line(entry['class'])}")
+    print(name)
+    for entry in found:
+        print(f"  {entry['share']:7.2%}  {on_one_line(entry['class'])}")
 
 
 def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None) -> "NDArray[Any]":
