@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,14 @@ def test_irnets_resnet20_has_its_authors_ede_which_starts_lower_where_inputs_are
 def test_names_match_patterns_and_every_recipe_says_what_it_is() -> None:
     assert list_recipes("imagenet-*") == ["imagenet-resnet18", "imagenet-resnet34"]
     assert all(get_recipe(name).about for name in list_recipes())
+
+
+def test_a_recipe_names_a_table_or_figure_of_the_paper_only_where_its_data_stand_in_it() -> None:
+    for name in list_recipes():
+        recipe = get_recipe(name)
+        named = re.findall(r"(?:table|figure) \d", recipe.about)
+        data = {"table 2": "cifar10", "table 3": "imagenet", "figure 5": "cifar100", "figure 7": "cifar100"}
+        assert all(data[item] == recipe.data.name for item in named), name
 
 
 def test_tuned_recipes_are_those_that_the_ledger_says_were_picked() -> None:

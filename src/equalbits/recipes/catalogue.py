@@ -34,8 +34,9 @@ def _recipes() -> list[Recipe]:
     found = []
     for net, score in _PUBLISHED.items():
         about = f"{net.capitalize()} of the paper's table 2: all layers binary, no batch norm, torch's own start"
-        for data, expected in (("cifar10", score), ("cifar100", None)):
-            found.append(_recipe(f"{data}-{net}", about, net, data, _SHALLOW, expected=expected))
+        found.append(_recipe(f"cifar10-{net}", about, net, "cifar10", _SHALLOW, expected=score))
+        about = f"{net.capitalize()} as in cifar10-{net}" + ("; in the paper's figure 5" if net == "conv2" else "")
+        found.append(_recipe(f"cifar100-{net}", about, net, "cifar100", _SHALLOW))
     for net, settings in _TUNED.items():
         about = f"{net.capitalize()} of the paper's table 2 with settings that we tuned on held-out images"
         found.append(_recipe(f"cifar10-{net}-tuned", about, net, "cifar10", _SHALLOW).with_settings(settings))
@@ -54,9 +55,8 @@ def _recipes() -> list[Recipe]:
             widths = ("", "sign") if net.startswith("resnet") else ("",)
             for inputs in widths:
                 bits = "1w1a" if inputs else "1w32a"
-                about = (
-                    f"{net} of the paper's figure 7 and released code, {bits}: first, last and downsampling layers real"
-                )
+                where = "figure 7 and released code" if data == "cifar100" else "released code"
+                about = f"{net} of the paper's {where}, {bits}: first, last and downsampling layers real"
                 name = f"{data}-{net.replace('_', '-')}-{bits}"
                 found.append(_as_released(_recipe(name, about, net, data, _DEEP, inputs=inputs)))
     for net, score in (("imagenet_resnet18", 60.40), ("imagenet_resnet34", 64.17)):
