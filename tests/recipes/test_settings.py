@@ -127,7 +127,7 @@ def test_a_file_of_ones_own_takes_its_name_from_the_file_and_the_rest_from_the_d
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
-        ("epochs = 2", "", "setting epochs is missing"),
+        ("epochs = 2", "", "setting epochs is missing; equalbits list --show fashion-conv2 prints a whole file"),
         ('name = "conv2"', "", "setting model.name is missing"),
         ('[data]\nname = "fashion"', "", "setting data is missing"),
         ("epochs = 2", "epochs = 2\nepoch = 3", "no setting 'epoch'; did you mean 'epochs'?"),

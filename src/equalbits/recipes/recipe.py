@@ -234,7 +234,9 @@ def _build(kind: Any, table: Mapping[str, Any], path: str) -> Any:
         if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and f.name not in table
     ]
     if required:
-        raise ValueError(f"setting {path}{required[0]} is missing")
+        raise ValueError(
+            f"setting {path}{required[0]} is missing; equalbits list --show fashion-conv2 prints a whole file"
+        )
     return kind(**{name: _typed(hints[name], value, path + name) for name, value in table.items()})
 
 
