@@ -223,7 +223,7 @@ def test_a_result_that_was_damaged_is_named_be_it_of_this_sweep_or_of_an_earlier
     path = tmp_path / "sign" / "seed0" / "run.json"
     path.write_text(damaged(json.loads(path.read_text())))
     for method in ("sign", "bihalf"):
-        with pytest.raises(CheckpointError, match=r"sign/seed0/run\.json is not what a run left \(.+\): delete it to"):
+        with pytest.raises(CheckpointError, match=r"sign/seed0/run\.json does not say what .+ it \(.+\): delete it to"):
             sweep(recipe, tmp_path, vary={"model.weight_quantizer": [method]}, **shared)
     path.unlink()
     assert len(sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign", "bihalf"]}, **shared)) == 2

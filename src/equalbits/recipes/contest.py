@@ -15,7 +15,7 @@ from equalbits.recipes.folder import check_same, facts_of, read_run
 from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images, make_loader, on_device
 from equalbits.recipes.methods import make_alike, recipe_for
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.recipe import Recipe
 from equalbits.training import History, Reporter, StackError, train_stack
 from equalbits.training.checkpoint import write_together
 from equalbits.training.distributed import Place
@@ -51,11 +51,7 @@ def is_done(recipe: Recipe, out: Path, method: str, seed: int) -> bool:
     path = run_file(out, method, seed)
     if not path.exists():
         return False
-    check_same(
-        path.parent,
-        recipe_from_dict(read_run(path)["recipe"]),
-        recipe_for(method, recipe).with_settings({"seed": seed}),
-    )
+    check_same(path.parent, read_run(path)[0], recipe_for(method, recipe).with_settings({"seed": seed}))
     return True
 
 

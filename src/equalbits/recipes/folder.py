@@ -46,18 +46,18 @@ def recipe_in(path: Path, name: str = "recipe") -> Recipe:
         raise CheckpointError(f"{path} does not say what made it ({error}): delete it to measure again") from None
 
 
-def read_run(path: Path) -> dict[str, Any]:
-    """What a run left in its run.json when it was done, or had ``failed``; a file that lacks a part is refused."""
+def read_run(path: Path) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe of a run that is done, or has ``failed``, and its run.json; one that lacks a part is refused."""
+    recipe = recipe_in(path)
     try:
         run: dict[str, Any] = json.loads(path.read_text())
-        recipe_from_dict(run["recipe"]), dict(run["versions"])
         ends = () if "failed" in run else (run["last"], run["best"])
-        scored = all(EpochRecord.from_dict(end).test is not None for end in ends)
+        scored = all(EpochRecord.from_dict(end).test is not None for end in ends) and dict(run["versions"])
         if not (scored and isinstance(run["seed"], int) and isinstance(run["device"], str) and run["seconds"] >= 0):
             raise ValueError("a part has no value")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{path} is not what a run left ({error}): delete it to train again") from None
-    return run
+        raise CheckpointError(f"{path} does not say what came of it ({error}): delete it to measure again") from None
+    return recipe, run
 
 
 def check_folder(out: Path, recipe: Recipe, images: Images) -> None:

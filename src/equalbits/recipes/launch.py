@@ -28,7 +28,7 @@ from equalbits.recipes.ledger import collect
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.recipe import Recipe
 from equalbits.training import NonFiniteError, Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import announced_place
@@ -218,7 +218,7 @@ def _is_done(out: Path, case: Case, seed: int) -> bool:
     path = run_folder(out, case.name, seed) / "run.json"
     if not path.exists():
         return False
-    check_same(path.parent, recipe_from_dict(read_run(path)["recipe"]), case.recipe.with_settings({"seed": seed}))
+    check_same(path.parent, read_run(path)[0], case.recipe.with_settings({"seed": seed}))
     return True
 
 

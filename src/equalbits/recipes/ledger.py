@@ -18,7 +18,7 @@ def collect(out: Path) -> dict[str, Any]:
         raise ValueError(f"{out} holds no finished run: sweep there first")
     cases: dict[str, list[dict[str, Any]]] = {}
     for path in paths:
-        cases.setdefault(path.parent.parent.name, []).append(read_run(path))
+        cases.setdefault(path.parent.parent.name, []).append(read_run(path)[1])
     every = [run for runs in cases.values() for run in runs]
     recipes = [flat({**run["recipe"], "seed": None}) for run in every]
     common = {name: value for name, value in recipes[0].items() if all(r.get(name) == value for r in recipes)}
