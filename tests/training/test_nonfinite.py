@@ -106,8 +106,28 @@ def test_a_penalty_that_is_not_finite_stops_the_run_too() -> None:
 def test_images_that_are_not_finite_are_blamed(make_net, make_loader, make_config) -> None:
     batches = list(make_loader().epoch(0))
     batches[3] = (batches[3][0] / 0, batches[3][1])
-    with pytest.raises(NonFiniteError, match="at step 4; the images themselves are not finite"):
+    with pytest.raises(
+        NonFiniteError, match=r"at step 4; the images themselves are not finite; .*; mend them, or data"
+    ) as caught:
         train(make_net(), batches, make_config())
+    assert "optimizer.lr" not in str(caught.value)  # no learning rate helps
+
+
+def test_a_label_that_is_no_class_is_named_with_its_batch(make_net, make_loader, make_config) -> None:
+    batches = list(make_loader().epoch(0))
+    batches[3][1][-1] = 9
+    with pytest.raises(
+        ValueError, match=r"a label of batch 4 is no class of the model \(Target 9 .*\): number classes"
+    ):
+        train(make_net(), batches, make_config())
+
+    def broken(model: nn.Module, inputs: object) -> None:
+        raise IndexError("list index out of range")
+
+    model = make_net()
+    model.register_forward_pre_hook(broken)
+    with pytest.raises(IndexError, match="list index"):  # someone else's mistake stays what it is
+        train(model, make_loader(), make_config())
 
 
 def test_a_learning_rate_far_too_large_is_caught(make_net, make_loader, make_config) -> None:

@@ -27,6 +27,7 @@ class NonFiniteError(ValueError):
     """The loss is no longer a number."""
 
 
+_LOWER = "lower optimizer.lr or set clip_norm=1"
 _ONE_REQUEST = 1.0  # seconds within which the same signal again is an echo of the first
 
 
@@ -76,16 +77,21 @@ def check_finite(
 
     ``images`` are those of the step that was not taken because of it, where they are known.
     """
-    if not math.isfinite(loss_sum):
+    if math.isfinite(loss_sum):
+        return
+    if images is not None and not _finite(images):
+        culprit, way_out = "the images themselves are not finite", "mend them, or data.statistics"
+    else:
         culprit = (images is not None and _first_bad_output(model, images)) or _bad_weights(model)
-        raise NonFiniteError(f"the loss is {loss_sum} at step {step:,}; {culprit}; {_way_back(checkpoint)}")
+        way_out = _LOWER
+    raise NonFiniteError(f"the loss is {loss_sum} at step {step:,}; {culprit}; {_way_back(checkpoint)}; {way_out}")
 
 
 def check_weights(model: nn.Module, *, step: int, checkpoint: Path | None) -> None:
     """Stop likewise when a weight is NaN or infinite, as after a step whose loss was finite and whose gradient not."""
     if not _all_finite(model.parameters()):
         raise NonFiniteError(
-            f"weights left the finite at step {step:,}; {_bad_weights(model)}; {_way_back(checkpoint)}"
+            f"weights left the finite at step {step:,}; {_bad_weights(model)}; {_way_back(checkpoint)}; {_LOWER}"
         )
 
 
@@ -105,14 +111,11 @@ def check_scored(loss_sum: float, model: nn.Module) -> None:
 
 def _way_back(checkpoint: Path | None) -> str:
     saved = checkpoint is not None and checkpoint.exists()
-    way = f"the last good checkpoint is {checkpoint}" if saved else "nothing was saved before it"
-    return f"{way}; lower optimizer.lr or set clip_norm=1"
+    return f"the last good checkpoint is {checkpoint}" if saved else "nothing was saved before it"
 
 
 def _first_bad_output(model: nn.Module, images: Tensor) -> str | None:
     """The first part of the net, in the order it runs, whose output is not finite."""
-    if not _finite(images):
-        return "the images themselves are not finite"
     found: list[str] = []
 
     def look_at(name: str) -> Callable[[nn.Module, object, object], None]:

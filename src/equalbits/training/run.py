@@ -174,6 +174,13 @@ class Run:
                     f"last one included, is that small ({part}batch {self.batch + 1} of {len(self.batches)} is)"
                 ) from None
             raise
+        except IndexError as error:
+            if not str(error).startswith("Target "):  # torch's word for a label
+                raise
+            raise ValueError(
+                f"a label of batch {self.batch + 1} is no class of the model ({error.args[0].rstrip('.')}): number "
+                f"classes from 0, and give the model an output for each"
+            ) from None
         self.batch += 1
 
     def check_finite(self) -> None:
