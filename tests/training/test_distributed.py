@@ -101,7 +101,8 @@ def test_two_processes_stop_together_and_go_on_to_what_one_process_learns(recipe
     resumed = torchrun(*shlex.split(again)[5:], "--json")
     printed, errors = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, errors
-    assert json.loads(printed)["processes"] == 2  # one process speaks
+    facts = json.loads(printed)  # one process speaks
+    assert (facts["processes"], facts["command"]) == (2, f"{again} --json")
     assert_same_end(out, whole)
 
 

@@ -1,7 +1,6 @@
 """``equalbits train``."""
 
 import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -71,11 +70,9 @@ def run(options: argparse.Namespace) -> int:
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
     """The command that goes on with a run as it was started."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    words = ["equalbits"]
-    if processes > 1:
-        words = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", str(processes)), "-m", "equalbits"]
-    words += ["train", "--resume", str(out)]
+    from equalbits.recipes.folder import started_by
+
+    words = [*started_by(), "train", "--resume", str(out)]
     for name in ("data", "device", "teacher", "wandb"):
         value = getattr(options, name)
         if value and (name, value) != ("device", "auto"):

@@ -1,6 +1,7 @@
 """The folder of a run: what lies in it, who writes it, and the model read back from it."""
 
 import json
+import os
 import platform
 import shlex
 import shutil
@@ -116,9 +117,11 @@ def writers(out: Path, known: History) -> list[Reporter]:
 
 
 def finish(out: Path, facts: dict[str, Any]) -> None:
-    """Write run.json; a run that was finished before keeps its own."""
+    """Write run.json; a run that was finished before keeps its own, if that can be read still."""
     path = out / "run.json"
-    if not path.exists():
+    try:
+        read_run(path)
+    except (FileNotFoundError, CheckpointError):
         write_atomically(path, (json.dumps(facts, indent=1) + "\n").encode())
 
 
@@ -144,7 +147,15 @@ def command_line() -> str | None:
     """The command that runs, None where it is a program of someone else's."""
     program = Path(sys.argv[0])
     ours = program.name == "equalbits" or program.parts[-2:] == ("equalbits", "__main__.py")
-    return shlex.join(["equalbits", *sys.argv[1:]]) if ours else None
+    return shlex.join([*started_by(), *sys.argv[1:]]) if ours else None
+
+
+def started_by() -> list[str]:
+    """The words that start the command: torchrun's where several processes share a run."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes == "1":
+        return ["equalbits"]
+    return ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", processes), "-m", "equalbits"]
 
 
 def where_and_with(device: str) -> dict[str, Any]:
