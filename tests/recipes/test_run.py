@@ -247,3 +247,11 @@ def test_what_cannot_be_taken_away_does_not_hide_why_a_run_failed(tmp_path: Path
     with pytest.raises(KeyError), forgotten_if_it_fails(tmp_path):
         raise KeyError
     assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
+
+
+@pytest.mark.parametrize("damaged", ["", '{"recipe": ', "null", '{"last": null}'])
+def test_a_result_that_was_damaged_is_written_anew_from_the_weights(damaged: str, done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path)
+    (out / "run.json").write_text(damaged)
+    run_recipe(own(), out, device="cpu")
+    assert json.loads((out / "run.json").read_text()) == json.loads((done / "run.json").read_text())
