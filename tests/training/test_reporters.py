@@ -133,6 +133,14 @@ def test_weights_and_biases_gets_the_curves_and_the_same_run_again(tmp_path: Pat
     assert logged[1][0]["test/accuracy"] == 25.0
 
 
+def test_weights_and_biases_leaves_no_name_that_is_not_whole(tmp_path: Path, monkeypatch, room_for) -> None:
+    started: list[dict] = []
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **settings: started.append(settings)))
+    with room_for(0), pytest.raises(OSError, match="wandb-id"):
+        WeightsAndBiases(tmp_path)(RECORDS[0])
+    assert started == [] and list(tmp_path.iterdir()) == []
+
+
 def test_reporters_may_be_made_from_the_epochs_known_already(make_net, make_loader, make_config) -> None:
     known: list[History] = []
     told: list = []

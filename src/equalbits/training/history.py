@@ -160,6 +160,6 @@ class WeightsAndBiases:
         if self.run is None:
             noted = self.folder / "wandb-id"
             if not noted.exists():
-                noted.write_text(secrets.token_hex(4))
+                write_atomically(noted, secrets.token_hex(4).encode())
             self.run = self.wandb.init(id=noted.read_text(), resume="allow", dir=str(self.folder), **self.settings)
         self.run.log(scalars(record), step=record.epoch)
