@@ -112,7 +112,7 @@ static void gather_tile(const eb_step *step, const void *prepared, int64_t tile,
     }
 }
 
-#define EACH_VECTOR _Pragma("GCC unroll 5") for (int v = 0; v < vectors; v++)
+#define EACH_VECTOR EB_UNROLL(5) for (int v = 0; v < vectors; v++)
 #define PLACES(entry, vector) (((const __m256i_u *)(input + (entry) * EB_TILE))[vector])
 
 /* Three entries into the sums of one vector of pixels. A shift moves words of two bytes, so the low half of each second

@@ -41,7 +41,7 @@ INLINE void look_up_pixels(const int pixels, const int64_t apart, const eb_step 
             for (int64_t column = 0; column < field[EB_KERNEL_W]; column++, weight += EB_BLOCK) {
                 __m512i w0 = _mm512_load_si512(weight), w1 = _mm512_load_si512(weight + 16);
                 for (int64_t i = 0; i < numbers; i += SIDES * EB_TABLE)
-                    _Pragma("GCC unroll 2") for (int side = 0; side < SIDES; side++) {
+                    EB_UNROLL(2) for (int side = 0; side < SIDES; side++) {
                         EACH_PIXEL {
                             __m512 table = _mm512_load_ps(at + p * apart + i + side * EB_TABLE);
                             __asm__("" : "+v"(table)); /* read once for both */
@@ -57,7 +57,7 @@ INLINE void look_up_pixels(const int pixels, const int64_t apart, const eb_step 
         }
     for (int i = 0; pixels == 1 && i < 2; i++) s[0][i] = _mm512_add_ps(s[0][i], other[i]);
     EACH_PIXEL
-        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) _mm512_storeu_ps(sums + p * EB_BLOCK + 16 * i, s[p][i]);
+        EB_UNROLL(2) for (int i = 0; i < 2; i++) _mm512_storeu_ps(sums + p * EB_BLOCK + 16 * i, s[p][i]);
 }
 
 INLINE void look_up_row(const int64_t apart, const eb_step *step, const float *tables, const uint32_t *packed,

@@ -39,7 +39,7 @@ static void bytes_row(const uint8_t *tables, const uint8_t *packed, int64_t step
             bytes h0 = zero, h1 = zero;
             for (; step < full; step += LOW_STEPS) {
                 bytes l0 = zero, l1 = zero;
-                _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++, packed += BYTES) {
+                EB_UNROLL(4) for (int i = 0; i < 4; i++, packed += BYTES) {
                     const uint8_t *table = tables + (step + i / PARTS) * EB_BYTES_STEP + i % PARTS * BYTES;
                     const bytes lows = b_load(table), highs = b_load(table + 64), both = b_load(packed);
                     const bytes w0 = b_and(both, mask), w1 = b_and(b_right(both, 4), mask);

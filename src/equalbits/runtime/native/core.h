@@ -4,6 +4,14 @@
 
 #include "equalbits.h"
 
+/* Unroll the loop that follows, of at most `times` turns, so that what it adds up stays in registers. */
+#ifdef __clang__
+#define EB_UNROLL(times) _Pragma("clang loop unroll(full)")
+#else
+#define EB_PRAGMA(text) _Pragma(#text)
+#define EB_UNROLL(times) EB_PRAGMA(GCC unroll times)
+#endif
+
 enum {
     EB_BLOCK = 32, /* filters that are computed together: the bits of one word */
     EB_POINTS = 7, /* of Winograd's way */

@@ -68,8 +68,8 @@ typedef __m256i bytes;
 enum { PAIRS = 4, LOOKUPS = 63, SUM_TILE = 3, AHEAD = 1024 };
 
 /* Unrolled, so that the sums stay in registers. */
-#define EACH_PAIR _Pragma("GCC unroll 4") for (int p = 0; p < pairs; p++)
-#define EACH_PIXEL _Pragma("GCC unroll 3") for (int p = 0; p < pixels; p++)
+#define EACH_PAIR EB_UNROLL(4) for (int p = 0; p < pairs; p++)
+#define EACH_PIXEL EB_UNROLL(3) for (int p = 0; p < pixels; p++)
 
 /* Written out by the compiler: a loop that fills them would be AVX code that runs before it is asked for. */
 #define ONES(x) (((x) & 1) + ((x) >> 1 & 1) + ((x) >> 2 & 1) + ((x) >> 3 & 1))

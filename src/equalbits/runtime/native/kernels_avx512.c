@@ -66,7 +66,7 @@ typedef __m512i bytes;
 enum { TILE = 6, SUM_TILE = 14, AHEAD = 1024 }; /* pixels that are counted or summed together: they fill the registers */
 
 /* Unrolled, so that the sums stay in registers. */
-#define EACH_PIXEL _Pragma("GCC unroll 14") for (int p = 0; p < pixels; p++)
+#define EACH_PIXEL EB_UNROLL(14) for (int p = 0; p < pixels; p++)
 
 static int supported(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -176,7 +176,7 @@ INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *s
         }
     }
     EACH_PIXEL
-        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)
+        EB_UNROLL(2) for (int i = 0; i < 2; i++)
             _mm512_storeu_si512(counts + p * EB_BLOCK + 16 * i,
                                 _mm512_add_epi32(_mm512_popcnt_epi32(s[p][i]), _mm512_slli_epi32(t[p][i], 1)));
 }
@@ -225,7 +225,7 @@ INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, 
         }
     }
     EACH_PIXEL
-        _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++) _mm512_storeu_ps(sums + p * EB_BLOCK + 16 * i, s[p][i]);
+        EB_UNROLL(2) for (int i = 0; i < 2; i++) _mm512_storeu_ps(sums + p * EB_BLOCK + 16 * i, s[p][i]);
 }
 
 INLINE void sum_row(const int64_t apart, const int32_t *offsets, int64_t count, const float *input, const float *packed,

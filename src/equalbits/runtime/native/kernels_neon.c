@@ -43,7 +43,7 @@ static inline vec v_from_counts(const int32_t *constant, const int32_t *count) {
 
 enum { SUM_TILE = 3, WORDS = 31 /* that a byte can count the bits of */ };
 
-#define EACH_PIXEL _Pragma("GCC unroll 3") for (int p = 0; p < pixels; p++)
+#define EACH_PIXEL EB_UNROLL(3) for (int p = 0; p < pixels; p++)
 
 static int supported(void) { return 1; }
 

@@ -11,7 +11,7 @@
 enum { VECS = EB_BLOCK / LANES };
 
 #define INLINE static inline __attribute__((always_inline))
-#define EACH _Pragma("GCC unroll 8") for (int i = 0; i < VECS; i++)
+#define EACH EB_UNROLL(8) for (int i = 0; i < VECS; i++)
 
 /* Whole vectors, then what is left. That stays a loop: a call of memcpy would take the registers from all around it. */
 INLINE void store_block(float *to, const vec *v, int lanes) {
@@ -117,7 +117,7 @@ static void signed_row(const int32_t *offsets, int64_t count, const float *input
     int64_t k = 0;
     if (words == 1)
         for (; k + SIDES <= count; k += SIDES)
-            _Pragma("GCC unroll 4") for (int side = 0; side < SIDES; side++) {
+            EB_UNROLL(4) for (int side = 0; side < SIDES; side++) {
                 const vec x = v_set(input[offsets[k + side]]);
                 EACH v[side][i] = v_add(v[side][i], v_flip(x, packed[k + side], i * LANES));
             }

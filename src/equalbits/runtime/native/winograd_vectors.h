@@ -10,7 +10,7 @@ static void winograd_in(int64_t taps, const float *columns, int64_t quads, float
     const int four = taps == 4; /* then ½ is a point too */
     for (int64_t quad = 0; quad < quads; quad += LANES) {
         vec d[EB_POINTS], r[EB_POINTS], s[EB_POINTS];
-        _Pragma("GCC unroll 7") for (int j = 0; j < EB_POINTS; j++) {
+        EB_UNROLL(7) for (int j = 0; j < EB_POINTS; j++) {
             d[j] = v_load(columns + j % 4 * quads + quad + j / 4);
             r[j] = j < 2 ? d[j] : v_plus(d[j], -4, d[j - 2]);
             s[j] = j < 2 ? d[j] : v_plus(d[j], -1, d[j - 2]);
