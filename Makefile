@@ -44,6 +44,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 $(READY): pyproject.toml constraints.txt $(NATIVE)
+	@echo "Setting up $(VENV): torch and the rest, and the native engine. It takes minutes the first time."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
