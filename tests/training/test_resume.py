@@ -236,6 +236,26 @@ def test_a_checkpoint_is_saved_as_often_as_asked(tmp_path, make_net, make_loader
     assert load_checkpoint(rare / LAST)[1]["epoch"] == 3  # at the end, always
 
 
+def test_a_terminal_that_goes_away_saves_and_stops_unless_it_was_to_be_outlived(
+    tmp_path, make_net, make_loader, make_config
+) -> None:
+    def hang_up(model: nn.Module, step: int) -> None:
+        if step == 2:
+            signal.raise_signal(signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pytest.raises(InterruptedTraining, match="stopped by SIGHUP"):
+            train(make_net(), make_loader(), make_config(), watchers=[hang_up], out=tmp_path / "a")
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+        assert load_checkpoint(tmp_path / "a" / LAST)[1]["batch"] == 2
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        history = train(make_net(), make_loader(), make_config(), watchers=[hang_up], out=tmp_path / "b")
+        assert len(history.epochs) == 3
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_in_the_last_step_stops_what_would_come_next(tmp_path, make_net, make_loader, make_config) -> None:
     last = make_config().epochs * len(make_loader())
 

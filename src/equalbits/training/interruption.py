@@ -52,12 +52,15 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(*, listen: bool) -> Iterator[StopRequest]:
-    """Note SIGTERM and Ctrl-C instead of dying of them, while the ``with`` lasts; a second one kills as usual."""
+    """Note SIGTERM, Ctrl-C and a terminal that goes away instead of dying of them, while the ``with`` lasts.
+
+    A second one kills as usual. Whoever was started to outlive its terminal, as by ``nohup``, does.
+    """
     request = StopRequest()
     if not listen or threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, request) for number in _stopping()}
     try:
         yield request
     except BaseException:
@@ -68,6 +71,12 @@ def stop_requests(*, listen: bool) -> Iterator[StopRequest]:
             signal.signal(number, handler)
         if request.signal_number is not None:  # it came too late for anyone to act upon: now it does what it did before
             signal.raise_signal(request.signal_number)
+
+
+def _stopping() -> list[signal.Signals]:
+    hung_up = getattr(signal, "SIGHUP", None)  # Windows has none
+    outlives = hung_up is None or signal.getsignal(hung_up) == signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *(() if outlives else (hung_up,))]
 
 
 def check_finite(

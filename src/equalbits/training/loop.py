@@ -35,7 +35,7 @@ def train(
     """Train ``model`` in place and return the history of its epochs.
 
     With ``out``, a checkpoint is kept there, and a run that finds one goes on from it, to the same bits on a CPU as if
-    it had never stopped; SIGTERM and Ctrl-C then save and raise :class:`InterruptedTraining`. Several processes
+    it had never stopped; SIGTERM, SIGHUP and Ctrl-C then save and raise :class:`InterruptedTraining`. Several processes
     started by ``torchrun`` share each batch. ``watchers`` are called as ``f(model, step)`` before the first step and
     after every step. ``batches`` is a :class:`equalbits.data.Loader`, or any loader that can be iterated over again.
     """

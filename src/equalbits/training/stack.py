@@ -54,7 +54,7 @@ def train_stack(
 
     All share the settings, or each has its own, which must agree in what :func:`shared` leaves. If nets diverge the
     others go on, and at the end :class:`StackError` is raised. With ``checkpoint``, a file, all are saved there while
-    they train, and a stack that finds it goes on from it; SIGTERM and Ctrl-C then save and raise
+    they train, and a stack that finds it goes on from it; SIGTERM, SIGHUP and Ctrl-C then save and raise
     :class:`InterruptedTraining`. What ``memories[i]`` has counted of net i is saved and put back with it.
     """
     configs = [config] * len(models) if isinstance(config, TrainConfig) else list(config)
