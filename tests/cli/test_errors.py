@@ -272,3 +272,12 @@ def test_too_little_memory_is_said_with_the_way_out(call, monkeypatch, recipe: s
         words = with_a_model_that_raises(monkeypatch, error)
         line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
         assert line.endswith("not enough memory: lower data.batch_size, set accumulate=2, or take a smaller net")
+
+
+@pytest.mark.parametrize("words", [["demo"], ["compare", "{}"], ["reproduce", "fig2", "--quick"]])
+def test_a_picture_that_cannot_be_drawn_is_told_of_before_the_training(words, call, recipe, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
+    command = [word.format(recipe) for word in words]
+    line = refused(call(*command, "--out", tmp_path / "a", "--device", "cpu"), words[0])
+    assert ": the picture needs matplotlib: install equalbits with the extra plot (" in line
+    assert not (tmp_path / "a").exists()

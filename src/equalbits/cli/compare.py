@@ -5,6 +5,8 @@ import json
 import sys
 from pathlib import Path
 
+from equalbits.extras import check_can_draw
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What ``compare`` takes."""
@@ -48,6 +50,7 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.recipes.methods import parse_methods
     from equalbits.training import InterruptedTraining
 
+    check_can_draw()
     settings = parse_settings(options.settings)
     for name, instead in (("seed", "--seeds"), ("model.weight_quantizer", "--methods")):
         if name in settings:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.cli.sweep import parse_seeds
+from equalbits.extras import check_can_draw
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--stack {options.stack}: train at least one run at a time")
     if options.ray and options.stack > 1:
         raise ValueError("--ray gives each seed a place of its own: leave --stack away")
+    check_can_draw()
     names = list_items() if options.item == "all" else [get_item(options.item).name]
     with ProgressBar(title=options.item, quiet=options.json) as bar:
         asked = Options(

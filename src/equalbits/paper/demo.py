@@ -1,10 +1,9 @@
 """``equalbits demo``: measure, then draw."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
-from equalbits.extras import with_extra
+from equalbits.extras import check_can_draw
 from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
 from equalbits.paper.demo_report import draw, write_report
 from equalbits.recipes import Recipe
@@ -23,8 +22,7 @@ def run_demo(
 
     What was measured by an earlier call is not trained again.
     """
-    if find_spec("matplotlib") is None:  # said before the training, not after
-        raise ValueError(f"the demo's picture needs matplotlib: {with_extra('plot')}")
+    check_can_draw()
     check_kind(out, "demo")
     recipe = recipe or demo_recipe()
     measured = []
