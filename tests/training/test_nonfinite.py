@@ -113,6 +113,13 @@ def test_images_that_are_not_finite_are_blamed(make_net, make_loader, make_confi
     assert "optimizer.lr" not in str(caught.value)  # no learning rate helps
 
 
+def test_test_images_that_are_not_finite_are_told_from_those_trained_on(make_net, make_loader, make_config) -> None:
+    images, labels = next(iter(make_loader("test")))
+    where = r"the loss of the test images is nan at step 6; all weights are finite still, so look at the images"
+    with pytest.raises(NonFiniteError, match=where):
+        train(make_net(), make_loader(), make_config(), test=[(images / 0, labels)])
+
+
 def test_a_label_that_is_no_class_is_named_with_its_batch(make_net, make_loader, make_config) -> None:
     batches = list(make_loader().epoch(0))
     batches[3][1][-1] = 9

@@ -80,11 +80,12 @@ def _stopping() -> list[signal.Signals]:
 
 
 def check_finite(
-    loss_sum: float, model: nn.Module, images: Tensor | None = None, *, step: int, checkpoint: Path | None
+    loss_sum: float, model: nn.Module, images: Tensor | None = None, *, step: int, checkpoint: Path | None, of: str = ""
 ) -> None:
     """Stop with the step, the layer and the way back when the loss is NaN or infinite.
 
-    ``images`` are those of the step that was not taken because of it, where they are known.
+    ``images`` are those of the step that was not taken because of it, where they are known; ``of`` says whose loss it
+    is, if not the step's.
     """
     if math.isfinite(loss_sum):
         return
@@ -93,7 +94,8 @@ def check_finite(
     else:
         culprit = (images is not None and _first_bad_output(model, images)) or _bad_weights(model)
         way_out = _LOWER
-    raise NonFiniteError(f"the loss is {loss_sum} at step {step:,}; {culprit}; {_way_back(checkpoint)}; {way_out}")
+    what = f"the loss{of} is {loss_sum} at step {step:,}"
+    raise NonFiniteError(f"{what}; {culprit}; {_way_back(checkpoint)}; {way_out}")
 
 
 def check_weights(model: nn.Module, *, step: int, checkpoint: Path | None) -> None:
@@ -152,7 +154,7 @@ def _bad_weights(model: nn.Module) -> str:
         return "by now no weight is finite" + ("" if on_cpu else ", so find the layer with --device cpu")
     if bad:
         return f"first non-finite weights in layer {bad[0].rpartition('.')[0] or bad[0]!r}"
-    return "all weights are finite still, so look at the loss and the labels"
+    return "all weights are finite still, so look at the images, the labels and the loss"
 
 
 def _all_finite(tensors: Iterable[Tensor]) -> bool:

@@ -227,7 +227,8 @@ class Run:
         if test is not None and (number % self.config.evaluate_every == 0 or number == self.config.epochs):
             distributed.share_buffers(self.model)
             scored = count_score(self.model, test, precision=self.config.precision)
-            check_finite(scored.loss_sum, self.model, step=self.position.step, checkpoint=self.last_checkpoint)
+            saved, of = self.last_checkpoint, " of the test images"
+            check_finite(scored.loss_sum, self.model, step=self.position.step, checkpoint=saved, of=of)
         lr = self.lr_at(dataclasses.replace(self.position, batch=len(self.batches) - 1))
         took = time.perf_counter() - self.began if seconds is None else seconds
         record = EpochRecord(number, lr, self.meter.read(), scored, took)
