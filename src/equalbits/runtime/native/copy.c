@@ -3,7 +3,7 @@
 
 #include "core.h"
 
-enum { AXES = 6, CLOSE = 16 }; /* numbers of a cache line */
+enum { AXES = 6, CLOSE = 16, FEW = 4 }; /* numbers of a cache line; lines that stay close wherever they lie */
 
 /* The axis of more than one place whose numbers stand closest together; the last one where none has. */
 static int closest(const int64_t *size, const int64_t *stride) {
@@ -13,16 +13,28 @@ static int closest(const int64_t *size, const int64_t *stride) {
     return found;
 }
 
-/* Two axes. Where what is read together is not written together, a line is read once for all its numbers: a few lines
- * that are being written stay close more easily than many that are read. */
+/* Two axes. Where what is read together is not written together, a square of numbers goes through a place of its own: every
+ * line is read, and written, once for all its numbers, however many lines share a place in the cache. A few do not. */
 static void copy_two(const int64_t *size, const int64_t *from_apart, const int64_t *to_apart, int read, int write,
                      const float *from, float *to) {
-    for (int64_t start = 0; start < size[read]; start += CLOSE) {
-        const int64_t end = start + CLOSE < size[read] ? start + CLOSE : size[read];
+    float square[CLOSE][CLOSE];
+    if (size[read] <= FEW) {
         for (int64_t j = 0; j < size[write]; j++)
-            for (int64_t i = start; i < end; i++)
+            for (int64_t i = 0; i < size[read]; i++)
                 to[j * to_apart[write] + i * to_apart[read]] = from[j * from_apart[write] + i * from_apart[read]];
+        return;
     }
+    for (int64_t i = 0; i < size[read]; i += CLOSE)
+        for (int64_t j = 0; j < size[write]; j += CLOSE) {
+            const int64_t wide = size[read] - i < CLOSE ? size[read] - i : CLOSE;
+            const int64_t tall = size[write] - j < CLOSE ? size[write] - j : CLOSE;
+            const float *source = from + j * from_apart[write] + i * from_apart[read];
+            float *target = to + j * to_apart[write] + i * to_apart[read];
+            for (int64_t y = 0; y < tall; y++)
+                for (int64_t x = 0; x < wide; x++) square[y][x] = source[y * from_apart[write] + x * from_apart[read]];
+            for (int64_t x = 0; x < wide; x++)
+                for (int64_t y = 0; y < tall; y++) target[x * to_apart[read] + y * to_apart[write]] = square[y][x];
+        }
 }
 
 static void copy_line(int64_t size, int64_t from_apart, int64_t to_apart, const float *from, float *to) {
