@@ -121,6 +121,7 @@ def test_the_layers_are_timed_finer_than_a_double_of_the_date(call):
     assert any(abs(step - round(step)) > 1e-3 for step in steps)
 
 
+@needs_native
 def test_layers_that_round_their_input_are_named_too(call):
     layers = json.loads(call("bench", ROUNDED, "--layers", "--seconds", 0, "--json")[1])["layers"]
     network = read_network(ROUNDED)

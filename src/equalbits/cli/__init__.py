@@ -185,7 +185,9 @@ def _about_file(path: Path, error: OSError) -> str:
         errno.EISDIR: "is a folder: name a file",
         errno.ENOTDIR: "lies below a file: name a folder",
         errno.EEXIST: "is there already, and is no folder",
-        errno.ENOSPC: "does not fit: the disk is full",
+        errno.ENOSPC: "does not fit: the disk is full, so make room and call again",
+        errno.EDQUOT: "does not fit: your share of the disk is used up, so make room and call again",
+        errno.EFBIG: "is larger than this disk or `ulimit -f` allows",
         errno.EROFS: "is on a disk that can only be read",
     }.get(error.errno or 0)
     return f"{path} {words}" if words else f"{path}: {error.strerror}"
