@@ -76,3 +76,25 @@ def test_a_damaged_file_of_a_run_is_named_with_the_way_out(tmp_path, tiny, text)
         )
     with pytest.raises(ValueError, match=r"measured\.json does not say what made it .*: delete it to measure again"):
         watched(get_recipe("fashion-conv2"), tmp_path / "b", options, watchers=[], read=lambda finished: {})
+
+
+def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_path, tiny):
+    asked, told = [], []
+
+    def reporters_for(name):
+        asked.append(name)
+        return ()
+
+    grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign", "bihalf"]}
+    for seeds, stack in (((0,), 1), ((0, 1, 2), 3)):
+        options = {"grid": grid, "seeds": seeds, "stack": stack, "tell": told.append, "reporters_for": reporters_for}
+        reproduce("tab2", tmp_path / "tab2", options=tiny(NARROW, **options))
+    reproduce("tab1", tmp_path / "tab1", options=tiny(NARROW, reporters_for=reporters_for))
+    assert asked[:4] == [
+        "conv2, sign: seed 0", "conv2, bihalf: seed 0", "conv2, sign, first of 3 at once", "conv2, bihalf: seed 2",
+    ]  # fmt: skip
+    assert asked[4:6] == ["sign", "irnet-stable"]
+    assert [line for line in told if "to train" in line] == [
+        "conv2, 2 of 2 runs to train",
+        "conv2, 4 of 6 runs to train",
+    ]

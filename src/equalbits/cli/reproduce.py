@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,6 @@ def run(options: argparse.Namespace) -> int:
             settings=parse_settings(options.settings),
             ray=options.ray,
             tell=lambda line: print(line, file=sys.stderr),
-            reporters=[bar],
-            reporters_for=bar.row,
         )
         try:
             return max(_one(name, _folder(options, name), asked, bar, options) for name in names)
@@ -88,6 +86,7 @@ def _one(name: str, out: Path, asked: Any, bar: Any, options: argparse.Namespace
     from equalbits.paper.item import reproduce
 
     bar.begin(name)
+    asked = replace(asked, reporters_for=bar.row if options.ray else lambda run: bar.begun(f"{name}: {run}"))
     try:
         with redirect_stdout(sys.stderr):  # so that what libraries print does not mix with the rows
             claims = reproduce(name, out, options=asked)

@@ -19,6 +19,7 @@ from equalbits.paper.parts import Grid, holds, split
 from equalbits.paper.trained import trained
 from equalbits.recipes.folder import FREE, command_line, where_and_with
 from equalbits.recipes.kinds import check_kind
+from equalbits.recipes.launch import no_reporters
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.training import Reporter
@@ -54,6 +55,7 @@ class Options:
     over the item's own; ``grid`` replaces the values an item goes through, by name, as does a setting of such a name;
     ``seeds`` its seeds. ``stack`` trains so many runs at once (0: all that fit, on a GPU; one by one on a CPU).
     ``ray`` is the address of a cluster to spread runs over; those that are watched while they train stay here.
+    ``reporters_for`` is asked for the listeners of each run, by its name.
     """
 
     quick: bool = False
@@ -65,8 +67,7 @@ class Options:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     ray: str = ""
     tell: Callable[[str], None] = lambda line: None
-    reporters: Sequence[Reporter] = ()
-    reporters_for: Callable[[str], Sequence[Reporter]] | None = None
+    reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters
 
     def asked(self) -> dict[str, Any]:
         """What decides the numbers, as plain data."""

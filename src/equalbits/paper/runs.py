@@ -16,7 +16,7 @@ from equalbits.paper.item import Options
 from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.batch import Batch, DivergedError, run_folder, train_side_by_side
 from equalbits.recipes.folder import check_same, recipe_in
-from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, side_by_side, sweep, timed, write_ledger
+from equalbits.recipes.launch import Case, cases_of, missing_of, side_by_side, sweep, timed, write_ledger
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names, pick_device
 from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
@@ -77,6 +77,8 @@ def swept(
     found, cases = [], cases_of(recipe, vary)
     for case in cases:
         check_names(case.recipe)  # a slip in the last is told before the first has trained
+    if left := sum(len(batch.seeds) for batch in _missing(folder, cases, seeds)):
+        options.tell(_named(folder, f"{left} of {len(cases) * len(seeds)} runs to train"))
     stack = 1 if not may_stack or options.ray else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
     if options.ray:
         _train_on_ray(folder, options, cases, seeds)
@@ -95,7 +97,7 @@ def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: Se
         "root": options.root,
         "device": options.device,
         "tell": options.tell,
-        "reporters_for": lambda name: options.reporters,
+        "reporters_for": lambda name: options.reporters_for(_named(folder, name)),
     }
     for seed in [seed for batch in _missing(folder, [case], seeds) for seed in batch.seeds]:
         try:
@@ -110,15 +112,17 @@ def _train_side_by_side(
     """Train what is missing of all cases, so many nets at once; those that diverge are noted."""
     with in_use(folder):
         for group in side_by_side(_missing(folder, cases, seeds), stack):
-            with timed(group, options.tell):
-                _train_group(group, folder, options)
+            with timed(group, options.tell) as name:
+                first = f"{group[0].case}, first of {sum(len(batch.seeds) for batch in group)} at once"
+                _train_group(group, folder, options, first if len(group) > 1 else name)
         if any(folder.glob("*/seed*/run.json")):  # else every run has diverged
             write_ledger(folder)
 
 
-def _train_group(group: Sequence[Batch], folder: Path, options: Options) -> None:
+def _train_group(group: Sequence[Batch], folder: Path, options: Options, name: str) -> None:
+    reporters = options.reporters_for(_named(folder, name))
     try:
-        train_side_by_side(group, folder, root=options.root, device=options.device, reporters=options.reporters)
+        train_side_by_side(group, folder, root=options.root, device=options.device, reporters=reporters)
     except DivergedError as some:
         for run in some.runs:
             _note_divergence(folder, run.case, run.recipe, run.error, options)
@@ -136,7 +140,7 @@ def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: 
                 root=options.root,
                 device=options.device,
                 tell=options.tell,
-                reporters_for=options.reporters_for or no_reporters,
+                reporters_for=lambda name: options.reporters_for(_named(folder, name)),
             )
         except RunsFailed as failed:
             for batch, error in failed.failures:
@@ -144,6 +148,11 @@ def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: 
                     raise error from None
                 seeded = batch.recipe.with_settings({"seed": batch.seeds[0]})
                 _note_divergence(folder, batch.case, seeded, error, options)
+
+
+def _named(folder: Path, run: str) -> str:
+    """A run by its sweep, where an item has several, and by its own name."""
+    return run if folder.name == "runs" else f"{folder.name}, {run}"
 
 
 def _missing(folder: Path, cases: Sequence[Case], seeds: Sequence[int]) -> list[Batch]:
@@ -205,7 +214,10 @@ def watched(
         (folder / name).unlink(missing_ok=True)
     if may_diverge:  # before a watcher asks for the rank of infinity, which a CPU refuses
         watchers = [_stop_when_not_finite, *watchers]
-    reporters = [*(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)), *options.reporters]
+    reporters = [
+        *(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)),
+        *options.reporters_for(folder.name),
+    ]
     try:
         finished = run_recipe(
             recipe, folder, root=options.root, device=options.device, watchers=watchers, reporters=reporters
