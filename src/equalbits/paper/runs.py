@@ -151,8 +151,15 @@ def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: 
 
 
 def _named(folder: Path, run: str) -> str:
-    """A run by its sweep, where an item has several, and by its own name."""
-    return run if folder.name == "runs" else f"{folder.name}, {run}"
+    """A run by its sweep, where an item has several, and by its own name.
+
+    >>> _named(Path("runs/fig8/runs/conv2/mpt"), "seed 0"), _named(Path("runs/fig4/runs"), "seed 0")
+    ('conv2/mpt, seed 0', 'seed 0')
+    """
+    parts = folder.parts
+    begin = max((place for place, part in enumerate(parts) if part in ("runs", "tuning")), default=len(parts))
+    sweep = "/".join(parts[begin + (begin < len(parts) and parts[begin] == "runs") :])
+    return f"{sweep}, {run}" if sweep else run
 
 
 def _missing(folder: Path, cases: Sequence[Case], seeds: Sequence[int]) -> list[Batch]:

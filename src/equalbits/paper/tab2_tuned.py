@@ -62,16 +62,18 @@ def measure(out: Path, options: Options) -> Result:
             (case,) = swept(plain, out / "runs" / net / method, one, vary=vary, seeds=seeds(options))
             case["settings"]["model.weight_quantizer"] = method
             found["nets"][net].append(case)
-            found["notes"].append(_in_words(net, method, best, len(tried), hold_out))
+            found["notes"].append(_in_words(net, method, found["tuning"][net][method], hold_out))
     if not options.quick:
         found["notes"].append(_SEARCHED)
     return found
 
 
-def _in_words(net: str, method: str, best: Mapping[str, float], tried: int, hold_out: int) -> str:
-    settings = ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value:g}" for name, value in best.items())
-    of = f"the best of {tried} settings" if tried > 1 else "the one setting tried"
-    return f"{net.capitalize()}, {name_of(method)}: {settings}; {of} on {hold_out} training images held out."
+def _in_words(net: str, method: str, tuning: Mapping[str, Any], hold_out: int) -> str:
+    picked, tried = tuning["picked"], tuning["tried"]
+    settings = ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value:g}" for name, value in picked.items())
+    of = f"the best of {len(tried)} settings" if len(tried) > 1 else "the one setting tried"
+    seeds = f"{n} seeds each" if (n := len(tried[0]["runs"])) > 1 else "one seed each"
+    return f"{net.capitalize()}, {name_of(method)}: {settings}; {of} on {hold_out} training images held out, {seeds}."
 
 
 def pick(tried: list[dict[str, Any]]) -> dict[str, float]:
