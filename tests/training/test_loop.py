@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from equalbits.nn import BinaryConv2d, BinaryLinear, IRNet, PrunedSign, binarize_, set_progress
 from equalbits.training import EpochRecord, StepRecord, TrainConfig, evaluate, train
@@ -158,3 +158,18 @@ def test_the_first_watcher_sees_the_global_masks_of_the_first_step(ramp, make_lo
 
     train(model, make_loader(), make_config(epochs=1), watchers=[watch])
     assert zeros == [int((0.5 if ramp else 0.75) * total)] * 7
+
+
+class _Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(1, 6, 6), 0)])
+
+
+@pytest.mark.parametrize(
+    "batches", [iter([]), None, DataLoader(_Stream(), batch_size=1)], ids=lambda each: type(each).__name__
+)
+def test_batches_without_a_length_are_refused_in_words(batches, make_net, make_config) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^batches of type {type(batches).__name__} do not say how many they are: give"
+    ):
+        train(make_net(), batches, make_config())

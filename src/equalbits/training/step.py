@@ -60,6 +60,13 @@ AnyBatches = Batches | Collection[tuple[Tensor, Tensor]] | DataLoader[Any]
 
 def as_batches(loader: AnyBatches) -> Batches:
     """The loader itself where it knows epochs, else a view of it that does."""
+    try:
+        len(loader)
+    except TypeError:
+        raise TypeError(
+            f"batches of type {type(loader).__name__} do not say how many they are: give a DataLoader of a data set with a "
+            "length, or a list of batches, which can be gone through again"
+        ) from None
     return cast("Batches", loader) if hasattr(loader, "epoch") else _Iterated(cast("Collection[Any]", loader))
 
 
