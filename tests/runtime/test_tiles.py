@@ -16,6 +16,7 @@ SHAPES = [
     (36, (3, 165), 33, 3, {"padding": 1}),  # rows longer than a tile
     (64, (15, 15), 70, 3, {"padding": 1, "stride": 2}),
     (40, (9, 33), 96, 3, {"stride": (1, 2), "dilation": 2}),
+    (32, (16, 16), 33, 3, {"padding": 1}),  # two rows fill a vector
     (8, (21, 20), 40, 3, {"stride": (3, 4), "padding": (2, 0, 1, 3)}),
     (96, (8, 8), 96, 3, {"groups": 3, "padding": 1}),
     (512, (7, 7), 40, 3, {"padding": 1}),  # more entries than a byte can count
@@ -49,7 +50,7 @@ def test_every_shape_is_exact_by_one_thread_and_by_several(shape: tuple, pruned:
 
 
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("shape", SHAPES[:6], ids=lambda shape: f"{shape[0]}x{shape[1][0]}x{shape[1][1]}")
+@pytest.mark.parametrize("shape", SHAPES[:7], ids=lambda shape: f"{shape[0]}x{shape[1][0]}x{shape[1][1]}")
 @pytest.mark.parametrize(
     "pool", [{"kernel": 2, "stride": 2}, {"kernel": 3, "stride": 2, "padding": 1}, {"kernel": 1, "stride": 1}]
 )

@@ -11,10 +11,16 @@ static int64_t entries_of(const eb_step *step) { return step->field[EB_KEPT] < 0
 static int64_t tile_bytes(const eb_step *step) { return entries_of(step) * EB_TILE + 64; }
 static int64_t plane_bytes(const eb_step *step) { return step->padded_rows * step->padded_columns + EB_BLOCK; }
 
+/* Rows that are counted together: all, or of a convolution that is pooled one, or two where those fill a vector. */
+static int64_t strip_rows(const eb_step *step) {
+    if (!step->field[EB_POOL_H]) return step->conv_rows;
+    return step->conv_rows % 2 == 0 && 2 * step->conv_columns >= EB_BLOCK ? 2 : 1;
+}
+
 /* Lay the step out for this way, where at least half of the lanes hold pixels and sums fit 16 bits. */
 static void tiles_layout(eb_step *step) {
     const int64_t *field = step->field, quads = (step->group_in + 3) / 4, wide = field[EB_KERNEL_W];
-    const int64_t pixels = step->conv_columns * (field[EB_POOL_H] ? 1 : step->conv_rows), entries = entries_of(step);
+    const int64_t pixels = step->conv_columns * strip_rows(step), entries = entries_of(step);
     const int64_t tiles = (pixels + EB_TILE - 1) / EB_TILE, rings = field[EB_GROUPS] * step->blocks;
     if (pixels < EB_BLOCK / 2 || step->singles * 4 > UINT16_MAX || (double)quads * (double)plane_bytes(step) > MOST_BYTES ||
         (double)tiles * (double)tile_bytes(step) > MOST_BYTES || (double)rings * (double)step->ring_bytes > MOST_BYTES)

@@ -76,7 +76,7 @@ typedef struct {
     void *weights;                            /* packed: group, block, then as the kernel likes */
     int32_t *offsets;                         /* where each packed entry of the weights looks, from the window's first */
     int64_t pairs, singles;                   /* entries of binary weights */
-    int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: a pooled row, or all rows */
+    int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: of pooled rows, or of all */
     int64_t sums, quads;                      /* of real ones; with Winograd, fours of columns */
     int tables;                               /* whether real input is looked up in tables: see tables.c */
     int signs;                                /* whether these real weights are bits: 1, or 2 words an entry if pruned */

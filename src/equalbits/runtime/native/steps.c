@@ -11,7 +11,10 @@ static int by_filters(const eb_step *step) { return eb_is_conv(step) && !eb_is_d
 static int by_tiles(const eb_step *step) { return step->tiles && !step->field[EB_POOL_H]; }
 
 /* Rows that are made together; the first of them is a multiple of it. */
-static int64_t together(const eb_step *step) { return step->quads ? 2 : 1; }
+static int64_t together(const eb_step *step) {
+    if (step->tiles && step->field[EB_POOL_H]) return step->strip / step->conv_columns;
+    return step->quads ? 2 : 1;
+}
 
 int64_t eb_step_units(const eb_step *step) {
     int64_t kind = step->field[EB_KIND], blocks = (step->out.channels + EB_BLOCK - 1) / EB_BLOCK;
@@ -110,12 +113,12 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
     }
 }
 
-/* Tiles of a row that will be pooled. They are gathered for the first block of a group, and stay for the others. */
-static void count_pooled_row(const eb_context *context, const eb_step *step, int64_t block, int64_t row, int32_t *counts) {
+/* Tiles of rows that will be pooled. They are gathered for the first block of a group, and stay for the others. */
+static void count_pooled_rows(const eb_context *context, const eb_step *step, int64_t block, int64_t strip, int32_t *counts) {
     const eb_kernels *kernels = context->plan->kernels;
     char *gathered = (char *)(counts + step->tiles * EB_TILE * EB_BLOCK);
     for (int64_t i = 0; i < step->tiles; i++, gathered += step->tile_bytes, counts += EB_TILE * EB_BLOCK) {
-        const int64_t tile = row * step->tiles + i;
+        const int64_t tile = strip * step->tiles + i;
         if (block % step->blocks == 0) kernels->gather_tile(step, prepared_of(context, step, block), tile, gathered);
         kernels->bits_tile(step, gathered, tile, packed_of(step, block), counts);
     }
@@ -128,7 +131,9 @@ static void run_row(const eb_context *context, const eb_step *step, int64_t bloc
     int32_t *counts = (int32_t *)context->own;
     switch (step->field[EB_KIND]) {
     case EB_CONV_BITS:
-        if (step->tiles) count_pooled_row(context, step, block, row, counts);
+        if (step->tiles && row % together(step) == 0) /* the others' counts stand behind it */
+            count_pooled_rows(context, step, block, row / together(step), counts);
+        if (step->tiles) counts += row % together(step) * step->conv_columns * EB_BLOCK;
         else kernels->bits_row(step, prepared_of(context, step, block), row, packed_of(step, block), counts);
         chain_counts(context, step, row, 0, block, target, counts);
         return;
