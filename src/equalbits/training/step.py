@@ -64,8 +64,8 @@ def as_batches(loader: AnyBatches) -> Batches:
         len(loader)
     except TypeError:
         raise TypeError(
-            f"batches of type {type(loader).__name__} do not say how many they are: give a DataLoader of a data set with a "
-            "length, or a list of batches, which can be gone through again"
+            f"batches of type {type(loader).__name__} do not say how many they are: give a DataLoader of a data set "
+            "with a length, or a list of batches, which can be gone through again"
         ) from None
     return cast("Batches", loader) if hasattr(loader, "epoch") else _Iterated(cast("Collection[Any]", loader))
 
