@@ -1,5 +1,6 @@
 """A run that is told to stop saves, says how to go on, and ends with the code that shells expect."""
 
+import itertools
 import os
 import shlex
 import signal
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from equalbits.training import load_checkpoint
@@ -119,6 +121,24 @@ train(nn.Linear(3, 2), Stuck(), TrainConfig(epochs=1), out=sys.argv[1])
 """
 
 
+TOLD_TWICE = """
+import signal, sys, torch
+from torch import nn
+from equalbits.training import InterruptedTraining, TrainConfig, train
+
+def end(model, step):
+    for number in map(int, sys.argv[2:] if step else ()):
+        signal.raise_signal(number)
+
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+try:
+    batches = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))] * 2
+    train(nn.Linear(3, 2), batches, TrainConfig(epochs=1), watchers=[end], out=sys.argv[1])
+except InterruptedTraining as stopped:
+    print(str(stopped).partition(";")[0])
+"""
+
+
 def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK, str(tmp_path)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
@@ -137,6 +157,15 @@ def test_the_echo_of_a_signal_is_no_second_one() -> None:
     request(signal.SIGTERM, None)
     request(signal.SIGTERM, None)  # as from timeout, which tells a process and then all of its group
     assert request.signal_number == signal.SIGTERM
+
+
+@pytest.mark.parametrize("numbers", list(itertools.permutations((signal.SIGTERM, signal.SIGHUP))))
+def test_a_login_that_ends_tells_it_twice_in_one_breath_and_the_run_saves(numbers: list[int], tmp_path: Path) -> None:
+    """Both signals as systemd sends them to a session; Python hears them in either order."""
+    words = [sys.executable, "-c", TOLD_TWICE, str(tmp_path), *map(str, map(int, numbers))]
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"stopped by {numbers[0].name}\n"), done
+    assert load_checkpoint(tmp_path / "last.safetensors")[1]["batch"] == 1
 
 
 def test_torchrun_may_say_it_twice(monkeypatch) -> None:

@@ -28,7 +28,8 @@ class NonFiniteError(ValueError):
 
 
 _LOWER = "lower optimizer.lr or set clip_norm=1"
-_ONE_REQUEST = 1.0  # seconds within which the same signal again is an echo of the first
+_ONE_REQUEST = 1.0  # seconds within which the same signal again, or SIGHUP beside it, is an echo of the first
+_HUNG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
 class StopRequest:
@@ -39,8 +40,12 @@ class StopRequest:
         self.asked_at = -math.inf
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: note the first, die of the second. ``timeout`` sends one to a process and to its group."""
-        echo = number == self.signal_number and time.monotonic() - self.asked_at < _ONE_REQUEST
+        """Handle a signal: note the first, die of the second.
+
+        ``timeout`` sends one to a process and to its group, systemd SIGTERM and SIGHUP to a login that ends.
+        """
+        alike = number == self.signal_number or _HUNG_UP in (number, self.signal_number)
+        echo = alike and time.monotonic() - self.asked_at < _ONE_REQUEST
         if self.signal_number is not None and not echo:  # asked twice: do not wait for the step
             if "TORCHELASTIC_RUN_ID" in os.environ:
                 return  # torchrun passes on what the terminal sent already; it kills whoever takes too long
@@ -74,9 +79,8 @@ def stop_requests(*, listen: bool) -> Iterator[StopRequest]:
 
 
 def _stopping() -> list[signal.Signals]:
-    hung_up = getattr(signal, "SIGHUP", None)  # Windows has none
-    outlives = hung_up is None or signal.getsignal(hung_up) == signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *(() if outlives else (hung_up,))]
+    outlives = _HUNG_UP is None or signal.getsignal(_HUNG_UP) == signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *(() if outlives else (_HUNG_UP,))]
 
 
 def check_finite(
