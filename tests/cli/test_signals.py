@@ -58,6 +58,18 @@ def test_sigterm_and_ctrl_c_save_and_say_how_to_go_on(call, recipe: str, tmp_pat
         assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
 
 
+def test_a_run_outlives_its_terminal_where_nothing_tells_it_to_stop(recipe: str, tmp_path: Path) -> None:
+    ours, its = os.openpty()  # a session without a controlling terminal gets no SIGHUP, as one that was disowned
+    words = ["train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--set", "epochs=100"]
+    command = [sys.executable, "-m", "equalbits", *map(str, words)]
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=its, stderr=its, start_new_session=True)
+    os.close(its)
+    assert os.read(ours, 1)  # the bar begins; the end is far, for a terminal that nobody reads holds a few lines
+    os.close(ours)
+    assert process.wait(timeout=120) == 0
+    assert len((tmp_path / "a" / "history.jsonl").read_text().splitlines()) == 100
+
+
 def train_on_pictures(tmp_path: Path) -> subprocess.Popen[str]:
     """A long run into tmp_path/a whose images a process of their own decodes; it has saved once."""
     from PIL import Image

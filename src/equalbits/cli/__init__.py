@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from equalbits.cli.hints import check_none_empty, meant
+from equalbits.cli.terminal import terminal_may_go, to_nowhere
 from equalbits.extras import with_extra
 
 # name: (module that holds add_arguments and run, one line of help). No module is called `list`: it would hide Python's.
@@ -95,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-    return _told(f"{parser.prog} {options.command}", lambda: _run(options))
+    with terminal_may_go():
+        return _told(f"{parser.prog} {options.command}", lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int | None:
@@ -136,7 +138,7 @@ def _flush(*, give_up: bool = False) -> None:
     except OSError:
         if not give_up:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        to_nowhere(sys.stdout)
 
 
 def _check_data(options: argparse.Namespace) -> None:
