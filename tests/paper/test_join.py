@@ -60,8 +60,45 @@ def test_notes_of_both_stand_once_and_their_seconds_are_added() -> None:
     one = {**only("nets", ["conv2"]), "notes": ["of conv2", "of all"], "seconds": 1.5}
     other = {**only("nets", ["conv4", "conv6", "conv8"]), "notes": ["of all", "of others"], "seconds": 2.25}
     both = joined(ITEM, one, other)
-    assert both["notes"] == ["of conv2", "of all", "of others"] and both["seconds"] == 3.75
+    assert both["notes"] == ["of conv2", "of others", "of all"] and both["seconds"] == 3.75
     assert "notes" not in joined(ITEM, only("nets", ["conv2"]), only("nets", ["conv4"]))
+
+
+def test_devices_stand_once_however_often_parts_are_joined() -> None:
+    both = only("nets", ["conv2"])
+    for net, device in {"conv4": "B", "conv6": "A", "conv8": "B"}.items():
+        part = only("nets", [net])
+        both = joined(ITEM, both, {**part, "device": device, "trained": {**part["trained"], "devices": [device]}})
+    assert both["device"] == "A, B, NVIDIA H200" and both["trained"]["devices"] == ["A", "B", "NVIDIA H200"]
+
+
+def test_what_was_tuned_apart_stands_net_by_net_and_method_by_method_with_what_holds_for_all_last() -> None:
+    item, whole = get_item("tab2-tuned"), json.loads((RESULTS / "tab2-tuned.json").read_text())
+
+    def of(nets: list[str]) -> dict[str, Any]:
+        measured = {name: {net: found[net] for net in nets} for name, found in whole["measured"].items()}
+        notes = [note for note in whole["notes"] if not note.startswith("Conv") or note[:5].lower() in nets]
+        asked = {**whole["asked"], "grid": {**whole["asked"]["grid"], "nets": nets}}
+        return {**whole, "asked": asked, "measured": measured, "notes": notes}
+
+    both = joined(item, of(["conv4", "conv8"]), of(["conv2", "conv6"]))
+    assert [both[name] for name in ("asked", "measured", "notes")] == [
+        whole[name] for name in ("asked", "measured", "notes")
+    ]
+    sign = json.loads(json.dumps(whole).replace('"bihalf"', '"sign"').replace('"epochs": 100', '"epochs": 300'))
+    for cases in joined(item, whole, sign)["measured"]["nets"].values():
+        assert [case["settings"]["model.weight_quantizer"] for case in cases] == ["sign", "bihalf"]
+
+
+def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_out() -> None:
+    item, one = get_item("fig1"), json.loads((RESULTS / "fig1.json").read_text())
+    weights = one["measured"]["weights"]
+    measured = {"weights": {}, "activations": {"sign": {"layers": [[0.5]]}}}
+    other = {**one, "asked": {**one["asked"], "grid": {"parts": ["activations"]}}, "measured": measured, "left_out": []}
+    for first, second in ((one, other), (other, one)):
+        both = joined(item, first, second)
+        assert both["asked"]["grid"] == {} and both["left_out"] == one["left_out"]
+        assert json.dumps(both["measured"]) == json.dumps({**measured, "weights": weights})
 
 
 def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
@@ -82,13 +119,18 @@ def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
         (only("nets", ["conv2"]), {**only("nets", ["conv4"]), "left_out": ["curves"]}, "curves of every step"),
         (
             only("nets", ["conv2"]),
+            {**only("nets", ["conv4"]), "measured": {"nets": [{"net": "conv4"}]}},
+            "measured.nets is {.*} in one and .* in the other",
+        ),
+        (
+            only("nets", ["conv2"]),
             {**WHOLE, "asked": {**WHOLE["asked"], "settings": {"epochs": 2}, "grid": {"nets": ["conv4"]}}},
             r"ran with other settings, \{\} and \{'epochs': 2\}",
         ),
     ],
 )
 def test_what_would_be_no_whole_is_refused(one: dict[str, Any], other: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=rf"^results of tab2 cannot be joined.*{words}.*: measure the whole in one"):
+    with pytest.raises(ValueError, match=rf"^results of tab2 cannot be joined.*{words}.*[:;] measure the whole in one"):
         joined(ITEM, one, other)
 
 

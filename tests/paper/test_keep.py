@@ -185,6 +185,15 @@ def test_a_result_that_another_version_left_is_refused_and_the_others_are_taken(
     assert (house / "results" / "tab2.json").exists()
 
 
+@pytest.mark.parametrize(("text", "words"), [("{", "cannot be read"), ('{"asked": {}}', "is no whole result of tab2")])
+def test_a_kept_file_that_was_damaged_is_blamed_and_not_the_folder_that_is_taken(text, words, part, tmp_path):
+    path = tmp_path / "tab2.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"^{path} {words} .*: delete it"):
+        take(part, tmp_path, tmp_path)
+    assert path.read_text() == text
+
+
 def test_the_pages_are_drawn_only_where_they_lie(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 1

@@ -6,6 +6,7 @@ nothing missing in between. The nets themselves need not be there any more: the 
 
 import re
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from equalbits.paper.item import Item
@@ -14,6 +15,9 @@ from equalbits.recipes.folder import FREE
 _NUMBER = re.compile(r"(\d+\.?\d*(?:e[-+]?\d+)?)")
 #: By what the entries of a list are told apart.
 _KEYS = ("settings", "seed")
+#: How what is left out ends where its end is kept, which is all that pictures and claims are made from.
+END_KEPT = ", but for the last"
+_WAY_OUT = "measure the whole in one folder, or delete the older one to replace it"
 
 
 def covers(item: Item, kept: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
@@ -33,15 +37,23 @@ def joined(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict
         asked["grid"].pop(part, None)
     else:
         asked["grid"][part] = values
+    trained = _added(one["trained"], other["trained"])
     facts = {
         "asked": asked,
-        "device": ", ".join(dict.fromkeys([one["device"], other["device"]])),
+        "device": ", ".join(trained["devices"]) or other["device"],
         "seconds": round(one["seconds"] + other["seconds"], 2),
-        "trained": _added(one["trained"], other["trained"]),
+        "trained": trained,
         **{name: _both(one[name], other[name], name, item) for name in ("seeds", "measured") if name in one},
+        "left_out": list(dict.fromkeys([*one["left_out"], *other["left_out"]])),
     }
-    notes = dict.fromkeys([*one.get("notes", []), *other.get("notes", [])])
-    return {**other, **facts, **({"notes": list(notes)} if notes else {})}
+    notes = _notes(one.get("notes", []), other.get("notes", []), item)
+    return {**other, **facts, **({"notes": notes} if notes else {})}
+
+
+def _notes(one: list[str], other: list[str], item: Item) -> list[str]:
+    """First what is said of the parts, then what both say."""
+    shared = [note for note in one if note in other]
+    return [*_ordered({*one, *other} - {*shared}, item), *shared]
 
 
 def _parts(item: Item, kept: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -54,21 +66,20 @@ def _parts(item: Item, kept: Mapping[str, Any]) -> dict[str, list[Any]]:
 def _differing(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The one part in which two measurements differ, and of which they share nothing."""
     what = f"results of {item.name} cannot be joined"
-    rest = "measure the whole in one folder, or delete the older one to replace it"
-    if one["left_out"] or other["left_out"]:
-        raise ValueError(f"{what}, for its curves of every step are not kept: {rest}")
+    if not all(name.endswith(END_KEPT) for name in (*one["left_out"], *other["left_out"])):
+        raise ValueError(f"{what}, for its curves of every step are not kept: {_WAY_OUT}")
     settings = [
         {name: value for name, value in kept["asked"]["settings"].items() if name not in FREE} for kept in (one, other)
     ]
     if settings[0] != settings[1]:
-        raise ValueError(f"{what} that ran with other settings, {settings[0]} and {settings[1]}: {rest}")
+        raise ValueError(f"{what} that ran with other settings, {settings[0]} and {settings[1]}: {_WAY_OUT}")
     was, now = _parts(item, one), _parts(item, other)
     differing = [name for name in {**was, **now} if set(was.get(name, ())) != set(now.get(name, ()))]
     if len(differing) != 1:
-        raise ValueError(f"{what} that differ in {' and '.join(differing)}, not in one part alone: {rest}")
+        raise ValueError(f"{what} that differ in {' and '.join(differing)}, not in one part alone: {_WAY_OUT}")
     (part,) = differing
     if twice := [str(value) for value in was[part] if value in now[part]]:
-        raise ValueError(f"{what} that both hold {part} {', '.join(twice)}: {rest}")
+        raise ValueError(f"{what} that both hold {part} {', '.join(twice)}: {_WAY_OUT}")
     return part
 
 
@@ -82,6 +93,8 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 def _both(one: Any, other: Any, name: str, item: Item) -> Any:
     """Dictionaries name by name, cases by their settings, runs by their seed, plain lists as the values of both."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if not (one and other):
+            return {**one, **other}
         shared = {key: _both(one[key], other[key], f"{name}.{key}", item) for key in one if key in other}
         found = {**one, **other, **shared}
         return found if len(found) == len(shared) else {key: found[key] for key in _ordered(found, item)}
@@ -90,16 +103,16 @@ def _both(one: Any, other: Any, name: str, item: Item) -> Any:
             return _entries(one, other, name, item)
         return _union(one, other, item)
     if one != other:
-        raise ValueError(
-            f"results of {item.name} cannot be joined: {name} is {one!r} in one and {other!r} in the other"
-        )
+        what = f"{name} is {one!r} in one and {other!r} in the other"
+        raise ValueError(f"results of {item.name} cannot be joined: {what}; {_WAY_OUT}")
     return one
 
 
 def _entries(one: list[Any], other: list[Any], name: str, item: Item) -> list[Any]:
     key = next((key for key in _KEYS if all(key in each for each in (*one, *other))), None)
     if key is None:
-        raise ValueError(f"results of {item.name} cannot be joined: {name} is a list without settings or seeds")
+        what = f"{name} is a list without settings or seeds"
+        raise ValueError(f"results of {item.name} cannot be joined: {what}; {_WAY_OUT}")
     was, now = ({str(each[key]): each for each in some} for some in (one, other))
     found = _both(was, now, name, item)
     return sorted(found.values(), key=lambda each: _order(each[key], item))
@@ -116,7 +129,7 @@ def _ordered(values: Iterable[Any], item: Item) -> list[Any]:
 def _order(value: Any, item: Item) -> tuple[Any, ...]:
     """Names as the item goes through them, then others; numbers, in names too, by their size."""
     if isinstance(value, Mapping):
-        return tuple(_order(each, item) for each in value.values())
+        return tuple(sorted((_order(each, item) for each in value.values()), key=itemgetter(0)))
     names = [name for values in item.grid.values() for name in values if isinstance(name, str)]
     place = names.index(value) if value in names else len(names)
     pieces = _NUMBER.split(str(value))

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits.paper.item import Item, from_file, get_item, read_result
-from equalbits.paper.join import covers, joined
+from equalbits.paper.join import END_KEPT, covers, joined
 from equalbits.paper.trained import trained
 from equalbits.training.checkpoint import write_atomically
 
@@ -33,7 +33,7 @@ def take(folder: Path, results: Path, pictures: Path) -> Path:
     path = results / f"{item.name}.json"
     left_out: list[str] = []
     facts = {"trained": trained(folder), **result}
-    with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
+    with from_file(item, folder / "result.json"):
         kept = {
             **{name: facts[name] for name in FACTS if name in facts},
             "claims": [],
@@ -42,16 +42,30 @@ def take(folder: Path, results: Path, pictures: Path) -> Path:
             },
             "left_out": left_out,
         }
-        before = json.loads(path.read_text()) if path.exists() else kept
+    with from_file(item, path):
+        before = _kept_before(path) or kept
         if not covers(item, kept, before):
             kept = joined(item, before, kept)
             result = {**kept, **kept["measured"], "quick": False}
+    with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
         kept["claims"] = [asdict(claim) for claim in item.claims(result)]
         item.draw(result, Path(drawn))
         picture = (Path(drawn) / f"{item.name}.png").read_bytes()
     write_atomically(pictures / f"{item.name}.png", picture)
     write_atomically(path, (readable(kept) + "\n").encode())
     return path
+
+
+def _kept_before(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): delete it, or get it back, to take in what is new"
+        ) from None
 
 
 def _read(folder: Path) -> tuple[Item, dict[str, Any]]:
@@ -79,7 +93,7 @@ def _short(value: Any, name: str, left_out: list[str]) -> Any:
     if not isinstance(value, list):
         return value
     if name.endswith(".epochs") and len(value) > 1:
-        left_out.append(f"{name}, but for the last")
+        left_out.append(f"{name}{END_KEPT}")
         value = value[-1:]
     if len(value) > LONGEST:
         left_out.append(name)
