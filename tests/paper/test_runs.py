@@ -1,5 +1,8 @@
 """The runs an item is made of: what diverges is noted, and what cannot be trained is refused before the rest is."""
 
+import json
+import shutil
+
 import pytest
 
 from equalbits.data import DataError
@@ -98,3 +101,19 @@ def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_
         "conv2, 2 of 2 runs to train",
         "conv2, 4 of 6 runs to train",
     ]
+
+
+@pytest.mark.parametrize("text", ["{", "null", '{"recipe": {"data": {"name": "fashion"}}, "versions": {}}'])
+def test_a_damaged_run_of_a_watched_net_is_named_with_the_way_out(tmp_path, tiny, text):
+    options = tiny(NARROW)
+    reproduce("tab1", tmp_path, options=options)
+    before = json.loads((tmp_path / "result.json").read_text())
+    damaged = tmp_path / "runs" / "sign" / "run.json"
+    damaged.write_text(text)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(ValueError, match=rf"^{damaged} does not say what .*: delete {damaged.parent} to measure"):
+        reproduce("tab1", tmp_path, options=options)
+    shutil.rmtree(damaged.parent)
+    reproduce("tab1", tmp_path, options=options)
+    after = json.loads((tmp_path / "result.json").read_text())
+    assert {**after["trained"], "seconds": 0} == {**before["trained"], "seconds": 0}

@@ -12,20 +12,32 @@ def trained(out: Path) -> dict[str, Any]:
     ``seconds`` adds up what each net took; of nets trained side by side each has an equal share, so that the sum is a
     device's time. A net that diverged is counted, its time is not known.
     """
-    runs = [json.loads(path.read_text()) for path in sorted(out.rglob("run.json"))]
+    runs = [_made(path) for path in sorted(out.rglob("run.json"))]
     watched = [json.loads(path.read_text()) for path in out.rglob("measured.json")]
     diverged = len(list(out.rglob("diverged.json"))) + sum("diverged" in measured for measured in watched)
     return {
         "nets": len(runs) + diverged,
         "diverged": diverged,
         "seconds": round(sum(run["seconds"] for run in runs), 2),
-        "side_by_side": max((run.get("stacked_with", 1) for run in runs), default=0),
-        "data": sorted({run["recipe"]["data"]["name"] for run in runs}),
-        "devices": sorted({run["device"] for run in runs}),
-        "versions": sorted(
-            {" · ".join(f"{name} {version}" for name, version in run["versions"].items()) for run in runs}
-        ),
+        "side_by_side": max((run["side_by_side"] for run in runs), default=0),
+        **{name: sorted({run[name] for run in runs}) for name in ("data", "devices", "versions")},
     }
+
+
+def _made(path: Path) -> dict[str, Any]:
+    """What one net took, by its run.json."""
+    try:
+        run = json.loads(path.read_text())
+        return {
+            "seconds": float(run["seconds"]),
+            "side_by_side": int(run.get("stacked_with", 1)),
+            "data": str(run["recipe"]["data"]["name"]),
+            "devices": str(run["device"]),
+            "versions": " · ".join(f"{name} {version}" for name, version in run["versions"].items()),
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        what = f"{path} does not say what the net took ({type(error).__name__}: {error})"
+        raise ValueError(f"{what}: delete {path.parent} to measure it again") from None
 
 
 def cost(kept: Mapping[str, Any]) -> str:
