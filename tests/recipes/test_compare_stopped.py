@@ -12,7 +12,7 @@ from equalbits.recipes.compare import Comparison, compare
 from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images
 from equalbits.recipes.methods import list_methods, make_alike
-from equalbits.training import EpochRecord, InterruptedTraining
+from equalbits.training import CheckpointError, EpochRecord, InterruptedTraining
 
 BLINK = get_recipe("fashion-compare").with_settings({
     "epochs": 3, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
@@ -102,3 +102,14 @@ def test_seeds_whose_results_do_not_all_fit_leave_none_and_go_on_from_what_is_sa
     compare(recipe, tmp_path, reporters_for=lambda method: [heard.append], **words)
     assert [record.epoch for record in heard] == [3]  # whose last step was saved
     assert counted(tmp_path / "sign") == counted(tmp_path / "whole" / "sign")
+
+
+def test_a_result_without_what_was_measured_is_named_with_the_way_out(tmp_path) -> None:
+    words = {"methods": ["sign"], "seeds": [0], "device": "cpu"}
+    whole = compare(BLINK, tmp_path, **words).rows[0]
+    path = tmp_path / "sign" / "seed0" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "measured": None}))
+    with pytest.raises(CheckpointError, match=rf"^{path} does not say what was measured: delete it to measure again$"):
+        compare(BLINK, tmp_path, **words)
+    path.unlink()
+    assert compare(BLINK, tmp_path, **words).rows[0].correct == whole.correct

@@ -16,7 +16,7 @@ from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images, make_loader, on_device
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe
-from equalbits.training import History, Reporter, StackError, train_stack
+from equalbits.training import CheckpointError, History, Reporter, StackError, train_stack
 from equalbits.training.checkpoint import write_together
 from equalbits.training.distributed import Place
 
@@ -51,7 +51,10 @@ def is_done(recipe: Recipe, out: Path, method: str, seed: int) -> bool:
     path = run_file(out, method, seed)
     if not path.exists():
         return False
-    check_same(path.parent, read_run(path)[0], recipe_for(method, recipe).with_settings({"seed": seed}))
+    before, run = read_run(path)
+    if "failed" not in run and not isinstance(run.get("measured"), dict):
+        raise CheckpointError(f"{path} does not say what was measured: delete it to measure again")
+    check_same(path.parent, before, recipe_for(method, recipe).with_settings({"seed": seed}))
     return True
 
 
