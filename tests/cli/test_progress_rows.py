@@ -34,6 +34,6 @@ def test_every_epoch_of_a_sweep_names_its_run_or_the_first_of_its_stack(call, re
     runs = [line.partition("  epoch")[0] for line in errors.splitlines() if "  epoch " in line]
     of_each = [f"{case}: seed {seed}" for case in ("sign", "bihalf") for seed in (0, 1) for _ in range(2)]
     assert (code, runs) == (0, of_each)
-    code, _, errors = call("sweep", *words, tmp_path / "b", "--stack", 2)
+    code, _, errors = call("sweep", *words, tmp_path / "b", "--stack", 3, "--seeds", "0,1")
     runs = [line.partition("  epoch")[0] for line in errors.splitlines() if "  epoch " in line]
-    assert (code, runs) == (0, ["own, first of the stack"] * 2)
+    assert (code, runs) == (0, ["sign: seed 0, first of 3 at once"] * 2 + ["bihalf: seed 1"] * 2)

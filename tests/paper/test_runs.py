@@ -94,7 +94,8 @@ def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_
         reproduce("tab2", tmp_path / "tab2", options=tiny(NARROW, **options))
     reproduce("tab1", tmp_path / "tab1", options=tiny(NARROW, reporters_for=reporters_for))
     assert asked[:4] == [
-        "conv2, sign: seed 0", "conv2, bihalf: seed 0", "conv2, sign, first of 3 at once", "conv2, bihalf: seed 2",
+        "conv2, sign: seed 0", "conv2, bihalf: seed 0", "conv2, sign: seed 1, first of 3 at once",
+        "conv2, bihalf: seed 2",
     ]  # fmt: skip
     assert asked[4:6] == ["sign", "irnet-stable"]
     assert [line for line in told if "to train" in line] == [

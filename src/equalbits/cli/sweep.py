@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from equalbits.recipes import Recipe
+from typing import Any
 
 _MOST_SEEDS = 10_000  # more would be a slip
 
@@ -68,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
                 device=options.device,
                 ray=options.ray,
                 tell=lambda line: print(line, file=sys.stderr),
-                reporters_for=bar.row if options.ray else lambda name: bar.begun(_heard(name, recipe, options)),
+                reporters_for=bar.row if options.ray else bar.begun,
             )
         except InterruptedTraining as interrupted:
             bar.close()
@@ -80,11 +77,6 @@ def run(options: argparse.Namespace) -> int:
         width = max(len(row.case) for row in rows)
         print("\n".join(f"{row.case:<{width}}  {row}" for row in rows))
     return 0
-
-
-def _heard(name: str, recipe: "Recipe", options: argparse.Namespace) -> str:
-    """Whose epochs are shown: the run by its name, or of those trained at once the first."""
-    return name if options.stack == 1 else f"{recipe.name}, first of the stack"
 
 
 def parse_seeds(text: str) -> list[int]:

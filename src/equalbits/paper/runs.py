@@ -113,8 +113,7 @@ def _train_side_by_side(
     with in_use(folder):
         for group in side_by_side(_missing(folder, cases, seeds), stack):
             with timed(group, options.tell) as name:
-                first = f"{group[0].case}, first of {sum(len(batch.seeds) for batch in group)} at once"
-                _train_group(group, folder, options, first if len(group) > 1 else name)
+                _train_group(group, folder, options, name)
         if any(folder.glob("*/seed*/run.json")):  # else every run has diverged
             write_ledger(folder)
 

@@ -172,10 +172,21 @@ def _finished(
 
 @contextmanager
 def timed(group: Sequence[Batch], tell: Callable[[str], None]) -> Iterator[str]:
-    """Tell how long a group took, once it is done; gives its name."""
+    """Tell how long a group took, once it is done; gives the name of the run whose epochs are shown."""
     began, name = time.perf_counter(), "; ".join(batch.name for batch in group)
-    yield name
+    yield _heard(group)
     tell(f"{name} done in {time.perf_counter() - began:.1f} s")
+
+
+def _heard(group: Sequence[Batch]) -> str:
+    """The run that is listened to, by its name: of those trained at once the first.
+
+    >>> from equalbits.recipes import get_recipe
+    >>> _heard([Batch(get_recipe("fashion-conv2"), "sign", (1, 2)), Batch(get_recipe("fashion-conv2"), "bihalf", (0,))])
+    'sign: seed 1, first of 3 at once'
+    """
+    first, nets = group[0], sum(len(batch.seeds) for batch in group)
+    return first.name if nets == 1 else f"{first.case}: seed {first.seeds[0]}, first of {nets} at once"
 
 
 def missing_of(out: Path, case: Case, seeds: Sequence[int]) -> list[Batch]:
