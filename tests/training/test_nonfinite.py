@@ -128,6 +128,13 @@ def test_a_label_that_is_no_class_is_named_with_its_batch(make_net, make_loader,
     ):
         train(make_net(), batches, make_config())
 
+    images, labels = next(iter(make_loader("test")))
+    test = [(images, labels), (images, labels + 9)]
+    with pytest.raises(
+        ValueError, match=r"a label of batch 2 of the test images is no class of the model \(Target \d+ .*\): number"
+    ):
+        train(make_net(), make_loader(), make_config(), test=test)
+
     def broken(model: nn.Module, inputs: object) -> None:
         raise IndexError("list index out of range")
 

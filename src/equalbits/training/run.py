@@ -25,7 +25,7 @@ from equalbits.training.distill import Loss
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 from equalbits.training.interruption import check_finite, check_weights
 from equalbits.training.schedule import Position, learning_rate
-from equalbits.training.score import Meter, count_score, device_of
+from equalbits.training.score import Meter, count_score, device_of, known_classes
 from equalbits.training.step import Batches, Step, make_optimizer, plain_steps, set_learning_rate
 
 # A host that asks a GPU for its counts has to wait for it; once a second is often enough for a person.
@@ -162,7 +162,8 @@ class Run:
     def take(self, taking: Iterator[None]) -> None:
         """Take the next step."""
         try:
-            next(taking)
+            with known_classes(f"batch {self.batch + 1}"):
+                next(taking)
         except StopIteration:
             raise ValueError(f"the loader ended after {self.batch} of its {len(self.batches)} batches") from None
         except ValueError as error:
@@ -174,13 +175,6 @@ class Run:
                     f"last one included, is that small ({part}batch {self.batch + 1} of {len(self.batches)} is)"
                 ) from None
             raise
-        except IndexError as error:
-            if not str(error).startswith("Target "):  # torch's word for a label
-                raise
-            raise ValueError(
-                f"a label of batch {self.batch + 1} is no class of the model ({error.args[0].rstrip('.')}): number "
-                f"classes from 0, and give the model an output for each"
-            ) from None
         self.batch += 1
 
     def check_finite(self) -> None:

@@ -105,6 +105,20 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, prec
     return score
 
 
+@contextmanager
+def known_classes(where: str) -> Iterator[None]:
+    """Say where a label lies that is no class of the model; torch names its number alone."""
+    try:
+        yield
+    except IndexError as error:
+        if not str(error).startswith("Target "):  # torch's word for a label
+            raise
+        raise ValueError(
+            f"a label of {where} is no class of the model ({error.args[0].rstrip('.')}): number classes from 0, and "
+            "give the model an output for each"
+        ) from None
+
+
 def count_score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str) -> Score:
     """What :func:`evaluate` counts, whatever the numbers are."""
     device = device_of(model)
@@ -114,10 +128,12 @@ def count_score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, p
         torch.no_grad(),
         torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
     ):
-        for images, labels in batches:
+        for number, (images, labels) in enumerate(batches, 1):
             images, labels = images.to(device), labels.to(device)
             logits = model(images).float()
-            meter.sums += count_guesses(logits, labels, nnf.cross_entropy(logits, labels, reduction="sum"))
+            with known_classes(f"batch {number} of the test images"):
+                loss = nnf.cross_entropy(logits, labels, reduction="sum")
+            meter.sums += count_guesses(logits, labels, loss)
     score = meter.read()
     if score.total == 0:
         raise ValueError("there was no image to score: the test data is empty")
