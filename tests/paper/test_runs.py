@@ -98,6 +98,8 @@ def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_
         "conv2, bihalf: seed 2",
     ]  # fmt: skip
     assert asked[4:6] == ["sign", "irnet-stable"]
+    reproduce("fig1", tmp_path / "fig1", options=tiny(NARROW, reporters_for=reporters_for, grid={"parts": ["weights"]}))
+    assert asked[-3:] == ["weights/sign", "weights/irnet-stable", "weights/bihalf"]
     assert [line for line in told if "to train" in line] == [
         "conv2, 2 of 2 runs to train",
         "conv2, 4 of 6 runs to train",

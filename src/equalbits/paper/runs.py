@@ -222,7 +222,7 @@ def watched(
         watchers = [_stop_when_not_finite, *watchers]
     reporters = [
         *(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)),
-        *options.reporters_for(folder.name),
+        *options.reporters_for(folder.name if (part := folder.parent.name) == "runs" else f"{part}/{folder.name}"),
     ]
     try:
         finished = run_recipe(
