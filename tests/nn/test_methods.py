@@ -270,8 +270,7 @@ def test_settings_that_make_no_sense_are_refused(make, message):
 
 def test_what_grows_with_training_may_stay_where_it_starts_and_reach_its_end():
     for quantizer in (AdaBin(t_min=2.0, t_max=2.0), RBNN(t_min=2.0, t_max=2.0), ReCU(tau_min=1.0, tau_max=1.0)):
-        layer = conv(quantizer)
-        layer.binary_weight().sum().backward()
+        (layer := conv(quantizer)).binary_weight().sum().backward()
         assert layer.weight.grad.isfinite().all()
 
 
