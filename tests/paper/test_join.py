@@ -101,6 +101,12 @@ def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_o
         assert json.dumps(both["measured"]) == json.dumps({**measured, "weights": weights})
 
 
+def test_a_curve_that_both_hold_stays_as_it_is() -> None:
+    parts = [only("nets", [net]) for net in ("conv2", "conv4")]
+    one, other = ({**part, "measured": {**part["measured"], "curve": [3, 1, 1]}} for part in parts)
+    assert joined(ITEM, one, other)["measured"]["curve"] == [3, 1, 1]
+
+
 def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
     both = joined(ITEM, only("nets", ["conv8"]), only("nets", ["conv2"]))
     assert both["asked"]["grid"] == {"nets": ["conv2", "conv8"]} and list(both["measured"]["nets"]) == [

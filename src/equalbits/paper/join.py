@@ -92,6 +92,8 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 def _both(one: Any, other: Any, name: str, item: Item) -> Any:
     """Dictionaries name by name, cases by their settings, runs by their seed, plain lists as the values of both."""
+    if one == other:
+        return one
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         if not (one and other):
             return {**one, **other}
@@ -102,10 +104,8 @@ def _both(one: Any, other: Any, name: str, item: Item) -> Any:
         if all(isinstance(each, Mapping) for each in (*one, *other)):
             return _entries(one, other, name, item)
         return _union(one, other, item)
-    if one != other:
-        what = f"{name} is {one!r} in one and {other!r} in the other"
-        raise ValueError(f"results of {item.name} cannot be joined: {what}; {_WAY_OUT}")
-    return one
+    what = f"{name} is {one!r} in one and {other!r} in the other"
+    raise ValueError(f"results of {item.name} cannot be joined: {what}; {_WAY_OUT}")
 
 
 def _entries(one: list[Any], other: list[Any], name: str, item: Item) -> list[Any]:
