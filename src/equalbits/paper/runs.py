@@ -157,7 +157,7 @@ def _named(folder: Path, run: str) -> str:
     """
     parts = folder.parts
     begin = max((place for place, part in enumerate(parts) if part in ("runs", "tuning")), default=len(parts))
-    sweep = "/".join(parts[begin + (begin < len(parts) and parts[begin] == "runs") :])
+    sweep = "/".join(parts[begin:]).removeprefix("runs").removeprefix("/")
     return f"{sweep}, {run}" if sweep else run
 
 
