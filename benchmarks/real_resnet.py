@@ -50,7 +50,7 @@ def torch_resnet18() -> Any:
 
     def conv(inputs: int, filters: int, kernel: int, stride: int) -> nn.Sequential:
         layer = nn.Conv2d(inputs, filters, kernel, stride, kernel // 2, bias=False)
-        return nn.Sequential(layer, nn.BatchNorm2d(filters, eps=0))
+        return nn.Sequential(layer, nn.BatchNorm2d(filters, eps=1e-30))
 
     class Block(nn.Module):
         """Two convolutions and the shortcut around them."""
