@@ -36,11 +36,11 @@ class DeviceBatches(Batches, Protocol):
 class CapturedSteps:
     """Several nets' steps as one CUDA graph: batches picked, augmented and trained on with no word from the host.
 
-    Each net has its own stream inside the graph, so that small nets fill the device side by side. All nets see an
-    epoch's batches of their own loaders at the same time.
+    Nets are dealt out to ``lanes`` streams inside the graph, if you do not say one each, so that small nets fill the
+    device side by side. All nets see an epoch's batches of their own loaders at the same time.
     """
 
-    def __init__(self, steps: Sequence[Step], loaders: Sequence[DeviceBatches]) -> None:
+    def __init__(self, steps: Sequence[Step], loaders: Sequence[DeviceBatches], *, lanes: int | None = None) -> None:
         if not all(device_of(step.model).type == "cuda" for step in steps):
             raise ValueError("speed='captured' needs the model on a CUDA device: move it there, or set speed='plain'")
         self.steps, self.loaders = steps, loaders
@@ -51,7 +51,8 @@ class CapturedSteps:
         self.full = sum(size == width for size in loaders[0].sizes)  # the row of a smaller batch ends in repeats
         self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
         # Of higher priority than the streams on which symbols are found ahead.
-        self.side, *self.streams = (torch.cuda.Stream(device, priority=-1) for _ in steps)  # type: ignore[no-untyped-call]
+        streams = min(lanes or len(steps), len(steps))
+        self.side, *self.streams = (torch.cuda.Stream(device, priority=-1) for _ in range(streams))  # type: ignore[no-untyped-call]
         compiled = steps[0].compiled is not None
         self.pick = torch.compile(_batch, dynamic=False) if compiled else _batch
         self.graph = torch.cuda.CUDAGraph()
@@ -92,12 +93,13 @@ class CapturedSteps:
                 mine.copy_(theirs)
 
     def _all(self) -> None:
-        """The step of every net, each on a stream of its own, then the count of batches."""
+        """The step of every net, each in its lane, then the count of batches."""
         home = torch.cuda.current_stream()
-        for number, step in enumerate(self.steps):
-            stream = home if number == 0 else self.streams[number - 1]
+        for stream in self.streams:
             stream.wait_stream(home)
-            with torch.cuda.stream(stream):
+        lanes = [home, *self.streams]
+        for number, step in enumerate(self.steps):
+            with torch.cuda.stream(lanes[number % len(lanes)]):
                 if step.ahead is not None:
                     step.ahead.rank()  # while the batch is made
                 step(*self.pick(self.loaders[number], self.counter, *self.held[number]))
