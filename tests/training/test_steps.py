@@ -11,6 +11,7 @@ from torch.nn import functional as nnf
 
 from equalbits.nn import BinaryLinear
 from equalbits.training import OptimizerConfig, TrainConfig, train
+from equalbits.training.run import _mixed
 
 OPTIMIZERS = {
     "sgd": (OptimizerConfig(lr=0.1, momentum=0.8, weight_decay=0.01), torch.optim.SGD, {"momentum": 0.8}),
@@ -119,3 +120,22 @@ def test_a_captured_step_is_refused_where_there_is_no_gpu(make_net, make_loader,
     listed = list(make_loader().epoch(0))
     with pytest.raises(ValueError, match="speed='captured' needs one process, data on a GPU and no teacher"):
         train(make_net(), listed, make_config(speed="captured"))
+
+
+def test_each_step_draws_its_dropout_from_a_seed_of_its_own(make_net, make_loader, monkeypatch) -> None:
+    ours, theirs, loader = make_net(dropout=0.3), make_net(dropout=0.3), make_loader()
+    with monkeypatch.context() as patch:
+        # Torch's manual_seed notes the call stack for each kind of device that is not there: too slow for every step.
+        patch.setattr("traceback.format_stack", lambda *_: pytest.fail("a step looked at the whole call stack"))
+        train(
+            ours, loader, TrainConfig(epochs=2, optimizer=OptimizerConfig(lr=0.1, momentum=0, weight_decay=0), seed=5)
+        )
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    with torch.random.fork_rng(devices=[]):
+        for step, (images, labels) in enumerate(batch for epoch in range(2) for batch in loader.epoch(epoch)):
+            optimizer.param_groups[0]["lr"] = (0.1, 0.05)[step // len(loader)]
+            torch.manual_seed(_mixed(5, step, rank=0))
+            optimizer.zero_grad()
+            nnf.cross_entropy(theirs(images), labels).backward()
+            optimizer.step()
+    assert_same_weights(ours, theirs)
