@@ -1,6 +1,7 @@
 """Images that are damaged, absurd or too large are refused in one line, whatever numpy or Pillow raise at them."""
 
 import io
+import json
 import os
 import random
 import subprocess
@@ -98,3 +99,18 @@ def test_a_damaged_picture_is_answered_or_refused_in_one_line(kind, tmp_path, ca
             code, printed, errors = call("run", PACKED, tmp_path / "x.png")
         if code:
             assert (code, printed, errors.count(f"equalbits run: {tmp_path / 'x.png'} ")) == (1, "", 1)
+
+
+def test_a_picture_of_floats_is_refused_in_place_of_taken_for_black(tmp_path, call):
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "x.tif")
+    code, printed, errors = call("run", PACKED, tmp_path / "x.tif")
+    rule = "its pixels are floats, which do not say what is white: save it with 8 or 16 bits"
+    assert (code, printed, errors) == (1, "", f"equalbits run: {tmp_path / 'x.tif'}: {rule}\n")
+
+
+def test_a_ppm_of_16_bits_is_answered_as_one_of_8(tmp_path, call):
+    greys = np.arange(64, dtype=np.uint16).reshape(8, 8) * 4
+    (tmp_path / "8.ppm").write_bytes(b"P5 8 8 255 " + greys.astype(np.uint8).tobytes())
+    (tmp_path / "16.ppm").write_bytes(b"P5 8 8 65535 " + (greys * 256).astype(">u2").tobytes())
+    answers = [json.loads(call("run", PACKED, tmp_path / name, "--json")[1]) for name in ("8.ppm", "16.ppm")]
+    assert list(answers[0].values()) == list(answers[1].values())

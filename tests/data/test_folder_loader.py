@@ -199,9 +199,20 @@ def test_more_workers_than_cores_are_not_started_and_nobody_warns(tmp_path, imag
     assert found._decoded.num_workers == cores()
 
 
-@pytest.mark.parametrize("kind", ["png", "tiff"])
+@pytest.mark.parametrize("kind", ["png", "tiff", "ppm"])
 def test_a_picture_of_16_bits_keeps_its_greys(kind, tmp_path):
     greys = np.arange(256, dtype=np.uint16).reshape(16, 16)
-    Image.fromarray(greys * 256 + 255 - greys).save(tmp_path / f"ramp.{kind}")
+    fine = greys * 256 + 255 - greys
+    if kind == "ppm":
+        (tmp_path / "ramp.ppm").write_bytes(b"P5 16 16 65535 " + fine.astype(">u2").tobytes())
+    else:
+        Image.fromarray(fine).save(tmp_path / f"ramp.{kind}")
     found = decode_image(str(tmp_path / f"ramp.{kind}"), Decoding(resize=16, crop=16))
     assert (found.numpy() == greys).all()
+
+
+@pytest.mark.parametrize(("numbers", "kind"), [(np.float32, "floats"), (np.int32, "whole numbers of 32 bits")])
+def test_a_picture_whose_numbers_do_not_say_what_is_white_is_refused(numbers, kind, tmp_path):
+    Image.fromarray(np.ones((16, 16), numbers)).save(tmp_path / "x.tif")
+    with pytest.raises(DataError, match=rf"x.tif: not a readable image \(its pixels are {kind}, which do not say"):
+        decode_image(str(tmp_path / "x.tif"), SMALL)

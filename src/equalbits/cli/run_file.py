@@ -90,7 +90,7 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
     import numpy as np
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    from equalbits.runtime.pictures import centre, in_bytes, scaled_square
+    from equalbits.runtime.pictures import NoRangeError, centre, in_bytes, scaled_square
 
     (_, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     try:
@@ -99,14 +99,17 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
             with Image.open(path) as picture:
                 if resize is not None:
                     return centre(scaled_square(picture, resize, mode=mode), height=height, width=width)
-                turned = in_bytes(ImageOps.exif_transpose(picture), mode)
-                return np.asarray(ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR))
+                ImageOps.exif_transpose(picture, in_place=True)  # a copy would not know its format
+                whole = in_bytes(picture, mode)
+                return np.asarray(ImageOps.fit(whole, (width, height), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
         raise ValueError(f"{path} is no picture that Pillow can read, and no .npy") from None
     except Image.DecompressionBombError:
         raise ValueError(f"{path} has more pixels than Pillow reads, or is damaged: make it smaller first") from None
     except MemoryError:
         raise ValueError(f"{path} does not fit into memory: make it smaller first") from None
+    except NoRangeError as error:
+        raise ValueError(f"{path}: {error}") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the system's: it is not there, or may not be read

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 
 
+class NoRangeError(ValueError):
+    """A picture whose numbers do not say which of them is white."""
+
+
 def scaled_square(
     image: "Image.Image", side: int, *, mode: str = "RGB", draft: bool = True, middle: bool = False
 ) -> Pixels:
@@ -29,13 +33,17 @@ def scaled_square(
 
 
 def in_bytes(image: "Image.Image", mode: str) -> "Image.Image":
-    """The picture as ``RGB`` or ``L``, of a byte a channel."""
+    """The picture as ``RGB`` or ``L``, of a byte a channel; refused where its numbers have no known range."""
     if image.mode == "P":
         image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):  # older Pillows' 16 bits
+    held_in_32 = image.mode == "I" and image.format in ("PNG", "PPM")  # older Pillows' 16 bits, and all of PPM's
+    if image.mode.startswith("I;16") or held_in_32:
         from PIL import Image
 
         image = Image.fromarray((np.asarray(image).astype(np.uint32) // 256).astype(np.uint8))  # convert would clip
+    if image.mode in ("I", "F"):
+        kind = "floats" if image.mode == "F" else "whole numbers of 32 bits"
+        raise NoRangeError(f"its pixels are {kind}, which do not say what is white: save it with 8 or 16 bits")
     return image.convert(mode)
 
 
