@@ -2,10 +2,13 @@
 
 import json
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from equalbits.paper import get_item, list_items
+from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.results_page import comparison_page, readme_table, results_page, with_table
 from equalbits.recipes import get_recipe
@@ -18,6 +21,27 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_committed_page_is_the_one_drawn_from_the_committed_ledgers():
     assert (ROOT / "docs" / "results.md").read_text() == results_page(ROOT / "results")
+
+
+KEPT = {name: json.loads(path.read_text()) for name in list_items() if (path := ROOT / f"results/{name}.json").exists()}
+#: Whose rows are counted from curves of every step, which are not kept.
+OF_CURVES = {"fig2", "tab1"}
+
+
+@pytest.mark.parametrize("name", sorted({*KEPT} - OF_CURVES))
+def test_every_committed_row_follows_from_the_committed_counts_by_the_rules_of_now(name):
+    kept = KEPT[name]
+    rows = get_item(name).claims({**kept, **kept["measured"], "quick": False})
+    assert rows and [asdict(row) for row in rows] == kept["claims"]
+
+
+def test_rows_that_older_rules_gave_are_drawn_anew_from_their_counts_and_others_stay(tmp_path):
+    for name in ("tab2", "tab1"):
+        old = [{**row, "within": "by feeling"} for row in KEPT[name]["claims"]]
+        (tmp_path / f"{name}.json").write_text(json.dumps({**KEPT[name], "claims": old}))
+        renew(tmp_path / f"{name}.json")
+    assert json.loads((tmp_path / "tab2.json").read_text()) == KEPT["tab2"]
+    assert {row["within"] for row in json.loads((tmp_path / "tab1.json").read_text())["claims"]} == {"by feeling"}
 
 
 def test_the_committed_comparison_is_the_one_drawn_from_its_counts():

@@ -112,19 +112,20 @@ def test_figure_8_says_no_where_every_pruned_net_diverged_and_nothing_where_some
     assert pruned({0.0: case(80, 81), 0.5: case(90, None)})[-1].agrees is None
 
 
-def test_a_best_that_chance_picks_is_seldom_taken_for_better():
-    draw, times, taken, refused = random.Random(0), 400, 0, 0
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_a_best_that_chance_picks_is_taken_for_better_no_oftener_than_said(seeds):
+    draw, times, taken, refused = random.Random(0), 1000, 0, 0
 
     def alike(places):
-        return {place: case(*(draw.gauss(79.3, 1.0) for _ in range(5))) for place in places}
+        return {place: case(*(draw.gauss(79.3, 1.0) for _ in range(seeds))) for place in places}
 
     for _ in range(times):
         (row,) = fig8_pruning._better_than_full("x", alike(fig8_pruning.SPARSITIES))
         taken += row.agrees is True
         refused += fig5_ratio._best("x", alike(fig5_ratio.SHARES)).agrees is False
     assert "widened for the best of 10" in row.within
-    assert max(taken, refused) / times < 0.07
-    far = {**alike(fig8_pruning.SPARSITIES), 0.5: case(89, 90, 91, 90, 90)}
+    assert max(taken, refused) / times < 0.03  # 2.5 % in one direction
+    far = {**alike(fig8_pruning.SPARSITIES), 0.0: case(30, 30.1), 0.5: case(89, 89.1)}
     assert fig8_pruning._better_than_full("x", far)[0].agrees is True
 
 
@@ -153,9 +154,11 @@ def area_of_t(freedom, edge, pieces=2000):
 
 
 @pytest.mark.parametrize("freedom", [*range(1, 13), 20, 198])
-def test_students_t_holds_95_per_cent_to_its_last_digit(freedom):
-    edge = student(freedom)
-    assert area_of_t(freedom, edge - 0.006) < 0.95 < area_of_t(freedom, edge + 0.006)
+@pytest.mark.parametrize("tail", [0.025, 0.0025])
+def test_students_t_is_exceeded_as_often_as_was_asked_for(freedom, tail):
+    edge = student(freedom, tail)
+    pieces = 2000 if edge < 20 else 40_000
+    assert area_of_t(freedom, edge, pieces) == pytest.approx(1 - 2 * tail, abs=1e-7)
 
 
 @pytest.mark.parametrize(("score", "agrees"), [(79.95, True), (79.96, False), (79.35, True), (79.34, False)])
@@ -171,7 +174,7 @@ def test_a_point_above_is_reached_by_the_point_itself():
 
 def test_seeds_that_agree_do_not_make_a_small_test_set_large():
     small = above("", case(61, 61, total=100), case(60, 60, total=100))
-    assert small.agrees is None and small.within == "chance (95 %, by the seeds): 1.99 points"
+    assert small.agrees is None and small.within == "chance (95 %, by the seeds): 1.95 points"
     assert above("", case(61, 61), case(60, 60)).agrees is True
     assert above("", case(60, 60), case(61, 61)).agrees is False
 

@@ -14,9 +14,9 @@ from equalbits.training.checkpoint import write_atomically
 _WORDS = {True: "yes", False: "no", None: "not decided"}
 ONE_SEED = "one seed each decides nothing"
 SOME_LOST = "runs that are left over decide nothing"
-# Student's t, two-sided 95 %, by degrees of freedom.
-_STUDENT = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
+#: How probable it is that chance alone exceeds what is allowed for, in one direction: 95 % in both.
+_TAIL = 0.025
 #: Points between two means of five seeds that chance explains: two standard errors where each has a ± of 0.25.
 NEAR = 0.3
 
@@ -154,28 +154,47 @@ def chance_in_words(margin: float, n: int) -> str:
     return f"chance (95 %, by the seeds): {margin:.2f} points" if n > 1 else ONE_SEED
 
 
-def chance(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+def chance(one: Mapping[str, Any], other: Mapping[str, Any], *, candidates: int = 1) -> float:
     """The gap between two cases' means that chance explains, in points: 95 % by Student's t from the seeds' scatter.
 
     Both are scored on the same test images, which are therefore no chance between them but for this: a gap of so many
     images is never surer than as many images that fell one way. So seeds that happen to agree do not make a small
-    test set large.
+    test set large. Where one of the two is the best of several ``candidates``, each of those has its share of the 5 %.
     """
     first, second = accuracies(one), accuracies(other)
-    freedom = len(first) + len(second) - 2
+    freedom, tail = len(first) + len(second) - 2, _TAIL / candidates
     seeds = math.sqrt(squared_error(first) + squared_error(second))
     images: int = min(run["last"]["test"]["total"] for case in (one, other) for run in case["runs"] if run["last"])
     gap = abs(statistics.fmean(first) - statistics.fmean(second)) / 100
-    return max(student(freedom) * seeds, 200 * math.sqrt(gap * (1 - gap) / images))
+    fallen = 100 * statistics.NormalDist().inv_cdf(1 - tail) * math.sqrt(gap * (1 - gap) / images)
+    return max(student(freedom, tail) * seeds, fallen)
 
 
-def student(freedom: int) -> float:
-    """Student's t, two-sided 95 %; beyond ten degrees of freedom by its expansion around the normal's.
+def student(freedom: int, tail: float = _TAIL) -> float:
+    """Student's t that is exceeded with this probability, by its distribution for whole degrees of freedom.
 
-    >>> student(2), round(student(20), 2), round(student(198), 2)
-    (4.3, 2.09, 1.97)
+    Without any degree nothing is known of the scatter, and 0 is given back: one seed decides nothing anyway.
+
+    >>> round(student(2), 2), round(student(20), 2), round(student(4, 0.0025), 2)
+    (4.3, 2.09, 5.6)
     """
-    return _STUDENT[freedom] if freedom < len(_STUDENT) else 1.96 + 2.372 / freedom + 2.823 / freedom**2
+    if freedom < 1:
+        return 0.0
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):  # halves until no digit changes
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < 1 - 2 * tail else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _within(angle: float, freedom: int) -> float:
+    """How probable it is that t lies within ± √freedom · tan(angle): a finite sum (Abramowitz and Stegun, 26.7.3–4)."""
+    odd = freedom % 2
+    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
 def squared_error(values: Sequence[float]) -> float:

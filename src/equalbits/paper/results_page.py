@@ -11,8 +11,8 @@ from typing import Any
 from equalbits.paper.claims import score_of
 from equalbits.paper.compare_report import markdown
 from equalbits.paper.drawing import name_of
-from equalbits.paper.item import get_item
-from equalbits.paper.keep import take
+from equalbits.paper.item import get_item, list_items
+from equalbits.paper.keep import renew, take
 from equalbits.paper.outcomes import falls_short, outcomes
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.tab2_convnets import COMPARED, by_method
@@ -242,6 +242,9 @@ def main(words: Sequence[str] | None = None) -> int:
         except ValueError as error:  # the others are taken, and the pages show them
             failed = True
             print(f"results_page: {' '.join(str(error).split())}", file=sys.stderr)
+    for path in [results / f"{name}.json" for name in list_items()]:
+        if path.exists():
+            renew(path)
     (docs / "results.md").write_text(results_page(results))
     (docs / "comparison.md").write_text(comparison_page(results))
     readme.write_text(with_table(readme.read_text(), readme_table(results)))
