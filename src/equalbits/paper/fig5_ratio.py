@@ -2,8 +2,8 @@
 
 Measured twice. Conv2 has no batch norm and its inputs behind a ReLU are positive, so a share other than one half
 shifts the mean of every sum by √(2D)(2p − 1)E[x]: at p = 0.45 nearly all units are dead at the start, at 0.6 the logits
-are in the thousands. The literal net therefore measures mostly how signals travel; the one with batch norm shows what
-the share itself is worth.
+are in the thousands. The literal net therefore measures how signals travel, too; the one with batch norm shows what the
+share itself is worth.
 """
 
 from dataclasses import replace
@@ -47,8 +47,8 @@ def measure(out: Path, options: Options) -> Result:
 
 
 _NOTE = (
-    "Without batch norm a share other than one half shifts every mean, and most of the fall on both sides is that: "
-    "the paper shows this form only, and the one with batch norm is the fairer test of the share."
+    "Without batch norm, the only form the paper shows, a share other than one half also shifts the mean of every sum, "
+    "and the fall on both sides is of both together: the form with batch norm is the fairer test of the share."
 )
 
 
