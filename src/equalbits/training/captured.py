@@ -73,8 +73,9 @@ class CapturedSteps:
                 self._draw(epoch + 1)  # while the device is busy with what it was told
             yield
         for batch in range(max(start, self.full), len(self.loaders[0])):
-            for step, loader in zip(self.steps, self.loaders, strict=True):
-                step(*next(loader.epoch(epoch, batch)))
+            for step, loader, (order, randoms) in zip(self.steps, self.loaders, self.held, strict=True):
+                size = loader.sizes[batch]
+                step(*loader.pick(order[batch, :size], [values[batch, :size] for values in randoms or ()] or None))
             yield
 
     def _draw(self, epoch: int) -> None:
