@@ -1,5 +1,6 @@
 """Image files decoded once and held as one tensor, for data sets that are small enough."""
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -32,7 +33,8 @@ def decode_whole(files: FolderDataset, decoding: Decoding, *, threads: int = 1) 
             "as equalbits sweep --vary model.weight_quantizer=sign,bihalf does"
         )
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
-    with ThreadPoolExecutor(threads) as pool:  # Pillow decodes and scales without holding Python's lock
+    # Pillow decodes and scales without holding Python's lock, and warns of odd tags and of pictures that are large.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(threads) as pool:
         for place, picture in enumerate(pool.map(partial(decode_image, decoding=decoding), files.paths)):
             images[place] = picture
     whole = Dataset(files.name, images, files.labels, files.classes, files.mean, files.std, crop=decoding.crop)

@@ -1,8 +1,10 @@
 """Find the images of a tree with a folder per class, and decode one of them."""
 
+import logging
 import os
-from collections.abc import Iterator
+import shlex
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -38,14 +40,18 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
         raise DataError(f"{folder / strangers[0]}: no class of that name in {home / 'train'}; name the folders alike")
     paths: list[str] = []
     labels: list[int] = []
+    strays = [entry.path for entry in os.scandir(folder) if entry.is_file() and _is_image(entry)]
     for number, label in enumerate(classes):
         if not (folder / label).is_dir():
             continue  # a class may have no test images; its number stays taken
-        found = sorted(_image_files(folder / label))
+        found, others = _image_files(folder / label)
         if not found:
             raise DataError(f"{folder / label}: no images ({' '.join(SUFFIXES)}); fill the folder or remove it")
         paths += found
         labels += [number] * len(found)
+        strays += others
+    if strays:
+        _say_left_out(folder, len(strays), strays[0])
     return tuple(paths), torch.tensor(labels, dtype=torch.int64), classes
 
 
@@ -54,6 +60,8 @@ def _missing(name: str, home: Path, split: str) -> str:
     wanted = [f"{option}/" for option in _split_names(name, split)]
     where = f"no {' or '.join(wanted)} in it" if home.is_dir() else "there is no such folder"
     trained = (home / "train").is_dir()
+    if home.name == "train" and home.is_dir():
+        return f"{home}: {where}; name the folder that it lies in itself (--data {shlex.quote(str(home.parent))})"
     instead = "hold training images back (data.hold_out=200)" if trained else "name another folder (--data)"
     return f"{home}: {where}; put the images there as {wanted[0]}<class>/<image>.png (or .jpg, …), or {instead}"
 
@@ -73,11 +81,24 @@ def _class_folders(folder: Path) -> tuple[str, ...]:
     return names
 
 
-def _image_files(folder: Path) -> Iterator[str]:
+def _image_files(folder: Path) -> tuple[list[str], list[str]]:
+    """The images of a class, sorted, and what else lies there."""
     with os.scandir(folder) as entries:  # a million names: plain strings, no Path objects
-        for entry in entries:
-            if entry.name.lower().endswith(SUFFIXES) and entry.name[0] != ".":
-                yield entry.path
+        seen = [(entry.path, _is_image(entry)) for entry in entries if entry.name[0] != "."]
+    return sorted(path for path, image in seen if image), sorted(path for path, image in seen if not image)
+
+
+def _is_image(entry: "os.DirEntry[str]") -> bool:
+    return entry.name.lower().endswith(SUFFIXES) and entry.name[0] != "."
+
+
+@cache  # a sweep reads the same folder for each of its runs
+def _say_left_out(folder: Path, count: int, first: str) -> None:
+    """A line of the logger ``equalbits``: pictures may be among what is passed over."""
+    logging.getLogger("equalbits").warning(
+        "%s: %d %s left out, such as %s: images end in %s, and lie in the folder of their class itself",
+        folder, count, "file or folder is" if count == 1 else "files or folders are", first, " ".join(SUFFIXES),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,10 +133,13 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
     try:
         with Image.open(path) as image:
             pixels = scaled_square(image, decoding.resize, draft=decoding.draft, middle=decoding.fit == "shorter")
+    except Image.DecompressionBombError:
+        raise DataError(f"{path}: more pixels than Pillow reads, or damaged; make it smaller, or remove it") from None
     except Exception as error:  # the many decoders raise many kinds
         raise DataError(f"{path}: not a readable image ({_one_line(error)}); replace or remove the file") from None
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    words = (isinstance(error, OSError) and error.strerror) or str(error)  # without the path, which is named already
+    return " ".join(words.split()) or type(error).__name__

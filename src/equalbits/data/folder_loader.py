@@ -4,6 +4,7 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -188,7 +189,8 @@ class _Decoder(torch.utils.data.Dataset[Tensor | str]):
 
     def __getitem__(self, path: str) -> Tensor | str:
         try:
-            return decode_image(path, self.decoding)
+            with warnings.catch_warnings(action="ignore"):  # of odd tags, or a picture that is merely large
+                return decode_image(path, self.decoding)
         except DataError as error:
             return str(error)
 

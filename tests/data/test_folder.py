@@ -1,0 +1,57 @@
+"""Trees of pictures as people make them: what is passed over is told of, and what cannot be read is named once."""
+
+import warnings
+
+import pytest
+from PIL import Image
+
+from equalbits.data import DataError, Decoding, FolderLoader, load_dataset
+from equalbits.data.folder import decode_image
+
+SMALL = Decoding(resize=16, crop=12)
+
+
+def test_what_is_left_out_of_a_tree_is_counted_and_told_of_once(tmp_path, image_tree, caplog):
+    train = image_tree(tmp_path) / "train"
+    load_dataset("imagefolder", tmp_path, split="train")
+    assert caplog.messages == []
+    (train / "cat" / "more").mkdir()
+    (train / "owl" / "7.gif").touch()
+    (train / "dog" / ".hidden.gif").touch()
+    (train / "README").touch()
+    Image.new("RGB", (16, 16)).save(train / "8.png")
+    for _ in range(2):
+        assert len(load_dataset("imagefolder", tmp_path, split="train")) == 12
+    [line] = caplog.messages
+    assert line.startswith(f"{train}: 3 files or folders are left out, such as {train / '8.png'}: images end in .bmp ")
+
+
+def test_the_training_folder_named_in_place_of_its_parent_is_answered_with_the_parent(tmp_path, image_tree):
+    image_tree(tmp_path)
+    with pytest.raises(
+        DataError, match=rf"no train/ in it; name the folder that it lies in itself \(--data {tmp_path}\)"
+    ):
+        load_dataset("imagefolder", tmp_path / "train", split="train")
+
+
+def test_a_link_to_nowhere_is_named_once(tmp_path):
+    (tmp_path / "x.png").symlink_to(tmp_path / "gone")
+    with pytest.raises(DataError) as raised:
+        decode_image(str(tmp_path / "x.png"), SMALL)
+    assert str(raised.value) == (
+        f"{tmp_path / 'x.png'}: not a readable image (No such file or directory); replace or remove the file"
+    )
+
+
+def test_a_large_picture_is_read_without_a_word_and_one_too_large_is_refused_in_plain_words(
+    tmp_path, image_tree, monkeypatch
+):
+    files = load_dataset("imagefolder", image_tree(tmp_path), split="train")
+    found = FolderLoader(files, batch_size=4, decoding=SMALL, workers=0)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 400)
+    with warnings.catch_warnings(action="error"):
+        assert len(list(found)) == 3
+        assert len(list(found.in_memory())) == 3
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 230)
+    with pytest.raises(DataError, match=r"3.png: more pixels than Pillow reads, or damaged; make it smaller"):
+        list(found)
