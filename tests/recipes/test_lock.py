@@ -35,6 +35,22 @@ RECIPE = recipe_from_dict(
 )
 
 
+def test_what_a_kill_left_half_written_is_removed_when_the_folder_is_next_used_but_not_while_it_is(tmp_path) -> None:
+    half = tmp_path / ".result.json.4242.partial"
+    half.write_text("{")
+    with in_use(tmp_path):
+        assert not half.exists()
+        half.write_text("{")
+        with in_use(tmp_path):  # by the same job, which may be writing it
+            assert half.exists()
+
+
+def test_what_cannot_be_removed_stops_no_one(tmp_path) -> None:
+    (tmp_path / ".result.json.4242.partial").mkdir()
+    with in_use(tmp_path):
+        (tmp_path / "result.json").write_text("{}")
+
+
 @pytest.fixture
 def another_job(tmp_path: Path):
     """A process that holds the folder until its standard input ends."""

@@ -18,6 +18,7 @@ from equalbits.paper.published import TABLE_2
 from equalbits.paper.tab2_convnets import COMPARED, by_method
 from equalbits.paper.trained import cost
 from equalbits.recipes.compare import Comparison
+from equalbits.recipes.lock import clear_up
 
 _MARKER = "<!-- drawn by python -m equalbits.paper.results_page -->"
 _END = "<!-- drawn to here -->"
@@ -236,6 +237,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if not (results.is_dir() and docs.is_dir()):
         print("results_page: no results/ and docs/ here: go to the folder of README.md first", file=sys.stderr)
         return 1
+    clear_up(results)
+    clear_up(docs)
     for folder in folders:
         try:
             print(f"{folder}: kept as {take(folder, results, docs)}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from equalbits.training.checkpoint import naming
+from equalbits.training.checkpoint import naming, sweep_leftovers
 
 _NAME = ".lock"
 _held: dict[Path, int] = {}  # the folders this process holds, and the thread that does
@@ -29,7 +29,8 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
     """Hold the folder, made if need be, while the ``with`` lasts; refuse if another job does.
 
     A job may hold a folder twice, as an item of the paper does whose runs lie in its own folder. A folder that was made
-    here and is empty at the end, since the job failed before its first file, is taken away again.
+    here and is empty at the end, since the job failed before its first file, is taken away again. What a kill left
+    half-written in it is removed first.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, in_use(Path(folder)), in_use(Path(folder)):
@@ -56,6 +57,7 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
     descriptor = None
     try:
         descriptor = _locked(folder, command)
+        clear_up(folder)
         yield
     finally:
         if descriptor is not None:
@@ -63,6 +65,12 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
         with _guard:
             del _held[place]
         _take_away(made)
+
+
+def clear_up(folder: Path) -> None:
+    """Remove what a kill left half-written in a folder of ours; what cannot be removed stops no one."""
+    with suppress(OSError):
+        sweep_leftovers(folder)
 
 
 def _take_away(folders: list[Path]) -> None:
