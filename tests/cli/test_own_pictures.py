@@ -197,3 +197,15 @@ def test_pictures_that_are_enlarged_are_told_of_in_one_line(own, pictures, tmp_p
     (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
     assert "is 26×31 pixels: pictures are enlarged to 40×40, of which the net sees 32×32" in line
     assert line.endswith("set data.resize and data.crop")
+
+
+def test_a_run_that_goes_on_finds_its_pictures_again(run, pictures, tmp_path, call):
+    out = tmp_path / "own"
+    shutil.copytree(run, out)
+    code, printed, errors = call("train", "--resume", out, "--device", "cpu")
+    assert (code, errors) == (0, "")
+    assert f"nothing was left to train: {out} held the finished run already" in printed
+    assert json.loads((out / "model.json").read_text())["data"] == str(pictures)
+    (out / "model.json").unlink()
+    assert "--data" in call("train", "--resume", out, "--device", "cpu")[2]
+    assert call("train", "--resume", out, "--device", "cpu", "--data", pictures)[0] == 0

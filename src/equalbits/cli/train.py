@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
         help="change a setting, as in --set epochs=2 --set optimizer.lr=0.05 (all: equalbits list --settings)",
     )  # fmt: skip
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
+    parser.add_argument(
+        "--data", metavar="DIR",
+        help="where data sets lie (else where the run that goes on found them, $EQUALBITS_DATA, ~/.cache/equalbits)",
+    )  # fmt: skip
     parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
     parser.add_argument("--teacher", metavar="DIR", help="a finished run to distil from (with --set distill.weight=1)")
     parser.add_argument("--wandb", metavar="PROJECT", help="send the curves to this project of Weights & Biases, too")
@@ -44,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
             result = run_recipe(
                 recipe,
                 out,
-                root=Path(options.data) if options.data else None,
+                root=_root(options, out),
                 device=options.device,
                 reporters=reporters,
                 teacher=Path(options.teacher) if options.teacher else None,
@@ -66,6 +70,18 @@ def run(options: argparse.Namespace) -> int:
         print(f"{recipe.name}: last epoch {last.test}; best, epoch {best.epoch}, {best.test.accuracy:.2f} %{published}")
         print(f"all of it is in {out}" if told else f"nothing was left to train: {out} held the finished run already")
     return 0
+
+
+def _root(options: argparse.Namespace, out: Path) -> Path | None:
+    """Where the data lie: as was said, or where a run that goes on found them, if they are there still."""
+    from equalbits.recipes.folder import recorded_root
+
+    known = Path(options.data) if options.data else None
+    if options.resume and known is None:
+        with suppress(OSError, ValueError):  # a model.json that is gone or broken is written anew
+            known = recorded_root(out)
+        known = known if known and known.is_dir() else None
+    return known
 
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
