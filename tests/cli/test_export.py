@@ -1,5 +1,6 @@
 """A packed file or a run is written for other runtimes, and refused in one line where that cannot be."""
 
+import errno
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
+from equalbits.cli import _one_line
 from equalbits.cli.export import _check, put_in_place
 from equalbits.extras import with_extra
 from equalbits.runtime import PackedModel, load_packed
@@ -94,6 +96,16 @@ def test_a_place_where_no_file_can_be_written_is_named(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["net.xml"]
     with pytest.raises(FileNotFoundError), put_in_place(tmp_path / "no" / "net.xml"):
         pass
+
+
+@pytest.mark.parametrize("file", [None, "beside"])
+def test_a_disk_that_is_full_is_told_with_the_file_that_was_asked_for(file, tmp_path):
+    with pytest.raises(OSError, match="no room") as refused, put_in_place(tmp_path / "net.xml") as beside:
+        raise OSError(errno.ENOSPC, "no room", *([str(beside)] if file else []))
+    assert _one_line(refused.value).startswith(f"{tmp_path / 'net.xml'} does not fit: the disk is full")
+    with pytest.raises(FileNotFoundError) as other, put_in_place(tmp_path / "net.xml"):
+        Path(tmp_path / "weights").read_bytes()
+    assert other.value.filename == str(tmp_path / "weights")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("onnx", "net.xml"), ("openvino", "net.onnx"), ("onnx", "net")])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: How many random images both must answer alike, and how far a sign that rounding turned may move a logit.
 _IMAGES, _TURNED = 4, 0.05
+_UNFINISHED = ".unfinished-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,16 +59,24 @@ def put_in_place(path: Path) -> Iterator[Path]:
 
     Where something is raised before that, what was there stays as it was.
     """
-    with TemporaryDirectory(dir=path.parent, prefix=".unfinished-") as folder:
-        yield Path(folder, path.name)
-        for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
-            target = os.path.realpath(path.with_name(file.name))
-            try:
-                file.replace(target)
-            except OSError as error:
-                if error.errno != errno.EXDEV:  # a link to another disk, where nothing can be moved to
-                    raise
-                shutil.copyfile(file, target)
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=_UNFINISHED) as folder:
+            yield Path(folder, path.name)
+            for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
+                _move(file, os.path.realpath(path.with_name(file.name)))
+    except OSError as error:
+        if error.filename2 is None and _UNFINISHED in str(error.filename or _UNFINISHED):
+            error.filename = str(path)  # what was asked for, not the folder beside it that nobody knows
+        raise
+
+
+def _move(file: Path, target: str) -> None:
+    try:
+        file.replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:  # a link to another disk, where nothing can be moved to
+            raise
+        shutil.copyfile(file, target)
 
 
 def _packed_file(path: Path) -> "PackedModel":
