@@ -220,7 +220,7 @@ def test_an_archive_with_the_right_sum_and_wrong_content_is_refused(tmp_path, se
 
 def test_a_root_that_is_a_file_is_told_in_one_line(tmp_path, server):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="choose another root"):
+    with pytest.raises(DataError, match="make room there, or choose another folder"):
         download_dataset("made", tmp_path / "file", source=source(server, CONTENT), progress=False)
 
 

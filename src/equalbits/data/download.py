@@ -97,7 +97,9 @@ def download_dataset(
             _unpack(archive, source, target)
             archive.unlink()
     except OSError as error:
-        raise DataError(f"{home}: {error.strerror or error}; choose another root or make room there") from None
+        raise DataError(
+            f"{home}: {error.strerror or error}; make room there, or choose another folder (--data)"
+        ) from None
     return target
 
 
