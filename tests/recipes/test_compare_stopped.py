@@ -34,7 +34,7 @@ def stopped_and_gone_on(out: Path, recipe: Recipe, **words) -> tuple[Comparison,
         try:
             return compare(recipe, out, device="cpu", reporters_for=lambda method: [stop], **words), heard
         except InterruptedTraining:
-            assert len(list(out.glob("**/stack-*"))) == 1
+            assert len(list(out.glob("**/stack-*.safetensors"))) == 1
 
 
 def counted(out: Path) -> dict[Path, dict]:

@@ -62,7 +62,7 @@ def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp
 
 def grouped(tmp_path: Path, stack: int, vary) -> list[list[tuple[str, tuple[int, ...]]]]:
     batches = [batch for case in cases_of(own(), vary) for batch in missing_of(tmp_path, case, [0, 5])]
-    return [[(batch.case, batch.seeds) for batch in group] for group in side_by_side(batches, stack)]
+    return [[(batch.case, batch.seeds) for batch in group] for group in side_by_side(tmp_path, batches, stack)]
 
 
 def test_seeds_of_several_cases_share_a_stack_where_their_settings_allow_it(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     stacked = {"vary": vary, "seeds": [0], "stack": 2, "device": "cpu"}
     with pytest.raises(InterruptedTraining, match=r"everything up to this step is in .*stack-\w+\.safetensors"):
         sweep(own(), tmp_path / "stack", reporters_for=lambda name: [stop], **stacked)
-    assert len(list((tmp_path / "stack").glob("stack-*"))) == 1
+    assert len(list((tmp_path / "stack").glob("stack-*.safetensors"))) == 1
     heard: list = []
     again = sweep(own(), tmp_path / "stack", reporters_for=lambda name: [heard.append], **stacked)
     assert [record.epoch for record in heard] == [2]
@@ -139,7 +139,7 @@ def test_what_a_stack_took_counts_the_epochs_of_earlier_calls_and_hangs_on_no_cl
     stacked = {"vary": {}, "seeds": [0, 1], "stack": 2, "device": "cpu"}
     with pytest.raises(InterruptedTraining):
         sweep(own(), tmp_path, reporters_for=lambda name: [stop], **stacked)
-    (path,) = tmp_path.glob("stack-*")
+    (path,) = tmp_path.glob("stack-*.safetensors")
     tensors, facts = load_checkpoint(path)
     for net in facts["stack"].values():
         net["history"][0]["seconds"] = 5000.0

@@ -14,12 +14,13 @@ from torch import nn
 from equalbits.data import load_dataset
 from equalbits.paper.item import Options
 from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
-from equalbits.recipes.batch import Batch, DivergedError, run_folder, train_side_by_side
+from equalbits.recipes.batch import Batch, DivergedError, goes_alone, run_folder, train_side_by_side
 from equalbits.recipes.folder import check_same, recipe_in
 from equalbits.recipes.launch import Case, cases_of, missing_of, side_by_side, sweep, timed, write_ledger
-from equalbits.recipes.lock import in_use
+from equalbits.recipes.lock import clear_up, in_use
 from equalbits.recipes.make import check_names, pick_device
 from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
+from equalbits.recipes.stopped import tidy
 from equalbits.training import EpochRecord, NonFiniteError, StepRecord
 from equalbits.training.checkpoint import BEST, LAST, write_atomically
 from equalbits.training.interruption import check_weights
@@ -75,6 +76,7 @@ def swept(
     vary = {name: list(options.grid.get(name, values)) for name, values in vary.items()}
     seeds = list(options.seeds or seeds)
     found, cases = [], cases_of(recipe, vary)
+    tidy(folder)
     for case in cases:
         check_names(case.recipe)  # a slip in the last is told before the first has trained
     if left := sum(len(batch.seeds) for batch in _missing(folder, cases, seeds)):
@@ -111,7 +113,8 @@ def _train_side_by_side(
 ) -> None:
     """Train what is missing of all cases, so many nets at once; those that diverge are noted."""
     with in_use(folder):
-        for group in side_by_side(_missing(folder, cases, seeds), stack):
+        groups = side_by_side(folder, _missing(folder, cases, seeds), stack)
+        for group in [group for group in groups if not goes_alone(folder, group, stack)]:
             with timed(group, options.tell) as name:
                 _train_group(group, folder, options, name)
         if any(folder.glob("*/seed*/run.json")):  # else every run has diverged
@@ -172,6 +175,7 @@ def _note_divergence(folder: Path, case: str, recipe: Recipe, error: Exception, 
     options.tell(f"{case}: seed {seed} diverged")
     path = run_folder(folder, case, seed) / _DIVERGED
     path.parent.mkdir(parents=True, exist_ok=True)
+    clear_up(path.parent)
     write_atomically(path, json.dumps({"recipe": recipe.as_dict(), "diverged": str(error)}).encode())
 
 

@@ -2,7 +2,6 @@
 
 import json
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from equalbits.recipes.folder import FREE, facts_of
+from equalbits.recipes.folder import facts_of
+from equalbits.recipes.lock import clear_up
 from equalbits.recipes.make import Images, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
+from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, take_over
 from equalbits.training import History, NonFiniteError, Reporter, StackError
-from equalbits.training.checkpoint import write_together
+from equalbits.training.checkpoint import LAST, write_together
 from equalbits.training.distributed import Place
-from equalbits.training.resume import flat
 from equalbits.training.stack import shared, train_stack
 
 
@@ -51,6 +51,10 @@ class Batch:
     def seeded(self) -> list[Recipe]:
         """The recipe with each of the seeds."""
         return [self.recipe.with_settings({"seed": seed}) for seed in self.seeds]
+
+    def members(self, out: Path) -> list[Member]:
+        """Its nets, as a stack in the sweep's folder knows them."""
+        return [Member(self.case, each, run_folder(out, self.case, each.train.seed)) for each in self.seeded()]
 
 
 def run_folder(out: Path, case: str, seed: int) -> Path:
@@ -90,12 +94,13 @@ def train_side_by_side(
 ) -> None:
     """Train all seeds of several batches at once on one device; their recipes agree in :func:`beside`.
 
-    ``reporters`` hear of the first. While they train they are saved in a file of ``out``, and the same batches go on
-    from it. Runs that diverge do not stop the others: :class:`DivergedError` tells of them when those are written.
+    ``reporters`` hear of the first. While they train they are saved in a file of ``out``, and go on from it, or from
+    that of a larger stack which held them all. Runs that diverge do not stop the others: :class:`DivergedError` tells
+    of them when those are written.
     """
     device, alone = pick_device(device), Place()
-    members = [(batch.case, recipe) for batch in batches for recipe in batch.seeded()]
-    recipes = [recipe for _, recipe in members]
+    members = [member for batch in batches for member in batch.members(out)]
+    recipes = [member.recipe for member in members]
     data, seeds = recipes[0].data, [recipe.train.seed for recipe in recipes]
     first = on_device(make_loader(data, "train", root=root, device=device, seed=seeds[0], place=alone))
     loaders = [first, *(first.with_seed(seed) for seed in seeds[1:])]
@@ -105,6 +110,7 @@ def train_side_by_side(
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     began, errors, shared_file = time.perf_counter(), {}, stack_file(out, members)
+    take_over(shared_file, members)
     histories: Sequence[History | None]
     try:
         told = [reporters, *[()] * (len(seeds) - 1)]
@@ -116,26 +122,28 @@ def train_side_by_side(
         histories, errors = some.histories, some.errors
     share = (time.perf_counter() - began) / len(seeds)
     done: dict[Path, bytes] = {}
-    for (case, recipe), history in zip(members, histories, strict=True):
+    for member, history in zip(members, histories, strict=True):
         if history is not None:
             seconds = max(share, sum(record.seconds for record in history.epochs))  # where earlier calls began it
-            facts = facts_of(recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
-            done |= _files(run_folder(out, case, recipe.train.seed), facts, history)
+            facts = facts_of(member.recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
+            done |= _files(member.folder, facts, history)
     write_together(done)  # or none of them: what is saved of the stack serves all of it, and no part
-    shared_file.unlink(missing_ok=True)
+    forget(shared_file, members)
     if errors:
-        raise DivergedError([Diverged(*members[place], error) for place, error in errors.items()])
+        gone = [(members[place], error) for place, error in errors.items()]
+        raise DivergedError([Diverged(member.case, member.recipe, error) for member, error in gone])
 
 
-def stack_file(out: Path, members: Sequence[tuple[str, Recipe]]) -> Path:
-    """Where runs side by side are saved: the same name for the same runs, with the settings that decide their result.
+def stopped_in(out: Path, batch: Batch) -> Path | None:
+    """The checkpoint that the first net of a batch was stopped in: its own, that of a stack, or None."""
+    own = run_folder(out, batch.case, batch.seeds[0]) / LAST
+    return own if own.exists() else stack_of(out, batch.members(out)[0])
 
-    Their weights alone do not tell what they were started from, or which data they have seen.
-    """
-    settings = [flat(recipe.as_dict()) for _, recipe in members]
-    deciding = [{name: value for name, value in each.items() if name not in FREE} for each in settings]
-    words = json.dumps([[case for case, _ in members], deciding], sort_keys=True)
-    return out / f"stack-{zlib.crc32(words.encode()):08x}.safetensors"
+
+def goes_alone(out: Path, group: Sequence[Batch], stack: int) -> bool:
+    """Whether a group, which is one net then, is to be trained by itself: as it was when it was stopped, if it was."""
+    path = stopped_in(out, group[0])
+    return stack == 1 if path is None else path.name == LAST
 
 
 def beside(recipe: Recipe) -> tuple[object, ...]:
@@ -144,8 +152,9 @@ def beside(recipe: Recipe) -> tuple[object, ...]:
 
 
 def _files(folder: Path, facts: Mapping[str, Any], history: History) -> dict[Path, bytes]:
-    """What a run that is done leaves in its folder, which is made."""
+    """What a run that is done leaves in its folder, which is made, or swept of what a kill left half-written."""
     folder.mkdir(parents=True, exist_ok=True)
+    clear_up(folder)
     lines = "".join(json.dumps(record.as_dict()) + "\n" for record in history.epochs)
     return {
         folder / "history.jsonl": lines.encode(),

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes.contest import Ground, is_done, run_file, run_method
+from equalbits.recipes.contest import Ground, groups_of, is_done, run_file, run_method
 from equalbits.recipes.folder import check_same, command_line, recipe_in
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.launch import no_reporters
@@ -20,6 +20,7 @@ from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.stopped import tidy
 from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training import Reporter
 from equalbits.training.checkpoint import write_atomically
@@ -138,6 +139,7 @@ def compare(
     device = pick_device(device)
     stack = stack or (len(seeds) if device.startswith("cuda") else 1)
     with in_use(out, command=command_line()):
+        tidy(out)
         ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
         for number, method in enumerate(methods, start=1):
             mine = recipe
@@ -145,9 +147,9 @@ def compare(
                 trials = Trials(recipe, out, tuple(tune), seed=tuning_seed(seeds))
                 mine = trials.best(method, ground, tell)
             missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
-            for start in range(0, len(missing), stack):
+            for some in groups_of(mine, out, method, missing, stack):
                 here = replace(ground(), recipe=mine, reporters=reporters_for(method))
-                told = run_method(here, method, missing[start : start + stack])
+                told = run_method(here, method, some)
                 tell(f"[{number}/{len(methods)}] {method}: {told}")
         comparison = _read(recipe, out, methods, seeds, tune)
         write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())

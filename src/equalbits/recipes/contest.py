@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from equalbits.data import Loader
-from equalbits.recipes.batch import stack_file
 from equalbits.recipes.folder import check_same, facts_of, read_run
+from equalbits.recipes.lock import clear_up
 from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images, make_loader, on_device
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, take_over
 from equalbits.training import CheckpointError, History, Reporter, StackError, train_stack
 from equalbits.training.checkpoint import write_together
 from equalbits.training.distributed import Place
@@ -58,6 +59,20 @@ def is_done(recipe: Recipe, out: Path, method: str, seed: int) -> bool:
     return True
 
 
+def groups_of(recipe: Recipe, out: Path, method: str, seeds: Sequence[int], stack: int) -> list[list[int]]:
+    """The seeds in groups of at most ``stack``; those that were stopped together are not mixed with others."""
+    mine = recipe_for(method, recipe)
+    stopped: dict[Path | None, list[int]] = {}
+    for seed in seeds:
+        path = stack_of(out, _member(out, method, mine.with_settings({"seed": seed})))
+        stopped.setdefault(path, []).append(seed)
+    return [some[start : start + stack] for some in stopped.values() for start in range(0, len(some), stack)]
+
+
+def _member(out: Path, method: str, recipe: Recipe) -> Member:
+    return Member(f"compare {method}", recipe, run_file(out, method, recipe.train.seed).parent)
+
+
 def run_method(ground: Ground, method: str, seeds: Sequence[int]) -> str:
     """Train one method with these seeds side by side and write what was found; return a word on how it went.
 
@@ -82,13 +97,15 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     While they train they are saved in a file, with what was counted of them, and the same call goes on from it.
     """
     seeded = [recipe.with_settings({"seed": seed}) for seed in seeds]
+    members = [_member(ground.out, method, each) for each in seeded]
     models = [make_alike(each, ground.images).to(ground.device) for each in seeded]
     loaders = [ground.train.with_seed(seed) for seed in seeds]
     if ground.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(ground.device)
     looks, errors = [Look(model) for model in models], {}
     told: list[list[Reporter]] = [[look, *(ground.reporters if look is looks[0] else ())] for look in looks]
-    saved = stack_file(ground.out, [(f"compare {method}", each) for each in seeded])
+    saved = stack_file(ground.out, members)
+    take_over(saved, members)
     shared: dict[str, Any] = {"test": ground.test, "reporters": told, "checkpoint": saved, "memories": looks}
     histories: Sequence[History | None]
     try:
@@ -106,7 +123,7 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
         facts = facts_of(seeded[place], ground.device, Place(), History(()), 0.0)
         done |= _file(ground, method, seeds[place], facts | {"failed": str(error)})
     write_together(done)  # or none of them: what is saved of the stack serves all of it, and no part
-    saved.unlink(missing_ok=True)
+    forget(saved, members)
     scores = ", ".join(f"{found.last.test.accuracy:.2f} %" if found else "failed" for found in histories)  # type: ignore[union-attr]
     some_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     why = "".join(f"; seed {seeds[place]}: {error}" for place, error in errors.items())
@@ -114,7 +131,8 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
 
 
 def _file(ground: Ground, method: str, seed: int, facts: dict[str, Any]) -> dict[Path, bytes]:
-    """What a run that is done leaves in its folder, which is made."""
+    """What a run that is done leaves in its folder, which is made, or swept of what a kill left half-written."""
     path = run_file(ground.out, method, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
+    clear_up(path.parent)
     return {path: (json.dumps({"method": method, **facts}, indent=1) + "\n").encode()}

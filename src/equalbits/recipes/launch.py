@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from equalbits.recipes.batch import (
     Diverged,
     DivergedError,
     beside,
+    goes_alone,
     run_folder,
+    stopped_in,
     train_in_turn,
     train_side_by_side,
 )
@@ -29,6 +32,7 @@ from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.stopped import tidy
 from equalbits.training import NonFiniteError, Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import announced_place
@@ -133,15 +137,16 @@ def sweep(
     if ray:
         import_ray()
     with in_use(out, command=command_line()):
+        tidy(out)
         missing = [missing_of(out, case, seeds) for case in cases]
         if ray and any(missing):
-            batches = [batch for some in missing for group in side_by_side(some, stack) for batch in group]
+            batches = [batch for some in missing for group in side_by_side(out, some, stack) for batch in group]
             train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
             missing = []
         rows = _finished(out, cases, seeds, {}, tell)
         diverged: list[Diverged] = []
-        for group in side_by_side([batch for some in missing for batch in some], stack):
-            train = train_side_by_side if stack > 1 else train_in_turn
+        for group in side_by_side(out, [batch for some in missing for batch in some], stack):
+            train = train_in_turn if goes_alone(out, group, stack) else train_side_by_side
             try:
                 with timed(group, tell) as name:
                     train(group, out, root=root, device=device, reporters=reporters_for(name))
@@ -194,23 +199,27 @@ def missing_of(out: Path, case: Case, seeds: Sequence[int]) -> list[Batch]:
     return [Batch(case.recipe, case.name, (seed,)) for seed in seeds if not _is_done(out, case, seed)]
 
 
-def side_by_side(batches: Sequence[Batch], stack: int) -> list[list[Batch]]:
+def side_by_side(out: Path, batches: Sequence[Batch], stack: int) -> list[list[Batch]]:
     """The batches in groups of at most ``stack`` seeds, to be trained at once: seeds of a case, then of the next.
 
     Those that may share a group are brought together first, for a setting such as ``data.erase`` may lie between them.
+    Nets that were stopped share one with those they were stopped with, and no others: the rest are not as far.
     """
-    groups: list[list[Batch]] = []
-    room = 0
     kinds: list[object] = []
+    placed: list[tuple[int, Batch]] = []
     for batch in batches:
-        kinds += [kind] if (kind := beside(batch.recipe)) not in kinds else []
-    for batch in sorted(batches, key=lambda batch: kinds.index(beside(batch.recipe))):
+        kind = stopped_in(out, batch), beside(batch.recipe)
+        kinds += [kind] if kind not in kinds else []
+        placed.append((kinds.index(kind), batch))
+    groups: list[list[Batch]] = []
+    room, last = 0, -1
+    for place, batch in sorted(placed, key=itemgetter(0)):
         for seed in batch.seeds:
-            cases = groups[-1] if groups and room else []
+            cases = groups[-1] if room and place == last else []
             same = bool(cases) and cases[-1].case == batch.case
-            if not same and (len(cases) == _MOST_CASES or not cases or beside(cases[0].recipe) != beside(batch.recipe)):
+            if not cases or (not same and len(cases) == _MOST_CASES):
                 groups.append([])
-                cases, room = groups[-1], stack
+                cases, room, last = groups[-1], stack, place
             if same:
                 cases[-1] = replace(cases[-1], seeds=(*cases[-1].seeds, seed))
             else:

@@ -1,0 +1,195 @@
+"""Runs that were stopped go on as far as they were, however many are trained at once then, and leave nothing behind."""
+
+import json
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
+from equalbits.recipes.batch import DivergedError
+from equalbits.recipes.compare import compare
+from equalbits.recipes.launch import sweep
+from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint
+
+METHODS = {"model.weight_quantizer": ["sign", "bihalf"]}
+
+
+def own(**settings) -> Recipe:
+    recipe = recipe_from_dict(
+        {
+            "name": "own",
+            "epochs": 2,
+            "model": {"name": "conv2", "options": {"width": 0.05}},
+            "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+        }
+    )
+    return recipe.with_settings(settings)
+
+
+def stop(record: object) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def counted(out: Path) -> dict[str, list]:
+    """What every run came to, epoch by epoch, but for the time it took."""
+    found = {}
+    for path in sorted(out.glob("*/seed*/history.jsonl")):
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        found[str(path.relative_to(out))] = [(each["train"], each["test"]) for each in records]
+        assert (path.parent / "run.json").exists()
+    return found
+
+
+def left_over(out: Path) -> list[str]:
+    return [path.name for path in out.rglob("*") if path.name.startswith("stack-") or path.name.endswith(".partial")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, list]:
+    out = tmp_path_factory.mktemp("whole")
+    sweep(own(), out, vary=METHODS, seeds=[0, 1], stack=4, device="cpu")
+    return counted(out)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "epochs"),
+    [
+        (4, 4, [[2]]),
+        (4, 2, [[2], [2]]),
+        (4, 3, [[2], [2]]),
+        (4, 1, [[2], [2], [2], [2]]),
+        (2, 4, [[2], [1, 2]]),
+        (3, 2, [[2], [2], [1, 2]]),
+        (2, 1, [[2], [2], [1, 2], [1, 2]]),
+        (1, 4, [[2], [1, 2]]),
+    ],
+)
+def test_nets_stopped_at_once_go_on_by_any_other_number_at_once(before, after, epochs, undisturbed, tmp_path) -> None:
+    four = {"vary": METHODS, "seeds": [0, 1], "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path, stack=before, reporters_for=lambda name: [stop], **four)
+    heard: list[list[int]] = []
+
+    def listen(name: str):
+        heard.append([])
+        return [lambda record: heard[-1].append(record.epoch)]
+
+    sweep(own(), tmp_path, stack=after, reporters_for=listen, **four)
+    assert heard == epochs  # of each group's first net: the epoch that was trained is not trained again
+    assert counted(tmp_path) == undisturbed and len(undisturbed) == 4
+    assert left_over(tmp_path) == []
+
+
+def test_nets_that_are_stopped_again_and_again_by_other_numbers_lose_nothing(undisturbed, tmp_path) -> None:
+    heard: list[int] = []
+    for stack in (4, 3, 2, 4, 1, 3, 4, 4):
+        told: list[int] = []
+
+        def stop_once(record, told=told) -> None:
+            told.append(record.epoch)
+            if len(told) == 1:
+                stop(record)
+
+        words = {"stack": stack, "reporters_for": lambda name, once=stop_once: [once]}
+        with suppress(InterruptedTraining):
+            sweep(own(), tmp_path, vary=METHODS, seeds=[0, 1], device="cpu", **words)
+        heard += told
+    assert counted(tmp_path) == undisturbed
+    assert left_over(tmp_path) == [] and heard.count(1) == 1
+
+
+def test_a_net_stopped_alone_does_not_leave_half_trained_weights_beside_its_result(tmp_path) -> None:
+    words = {"vary": {}, "seeds": [0, 1], "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path, reporters_for=lambda name: [stop], **words)
+    sweep(own(), tmp_path, stack=2, **words)
+    _, facts = load_checkpoint(tmp_path / "own" / "seed0" / "last.safetensors")
+    assert facts["epoch"] == 2
+
+
+def test_a_stack_goes_on_although_a_net_of_an_earlier_one_diverged_and_is_tried_again(tmp_path) -> None:
+    words = {"vary": {"optimizer.lr": [1e30, 0.1]}, "seeds": [0, 1, 2], "stack": 2, "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path, reporters_for=lambda name: [stop] if "0.1: seed 1" in name else [], **words)
+    heard: dict[str, list[int]] = {}
+
+    def listen(name: str):
+        return [lambda record: heard.setdefault(name, []).append(record.epoch)]
+
+    with pytest.raises(DivergedError):
+        sweep(own(), tmp_path, reporters_for=listen, **words)
+    assert heard == {"0.1: seed 1, first of 2 at once": [2]}
+    assert left_over(tmp_path) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from equalbits.recipes import recipe_from_dict
+from equalbits.recipes.launch import sweep
+
+whole = os.replace
+if sys.argv[2] == "unlink":  # the last file is in its place, and what is saved of the stack is still there
+    from equalbits.recipes import batch
+    batch.forget = lambda path, members: os.kill(os.getpid(), signal.SIGKILL)
+def replace(old, new, **words):
+    if str(new).endswith(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return whole(old, new, **words)
+os.replace = os.rename = replace
+import pathlib
+pathlib.Path.replace = lambda self, new: replace(self, new)
+recipe = recipe_from_dict({"name": "own", "epochs": 2, "checkpoint_seconds": 0.0,
+    "model": {"name": "conv2", "options": {"width": 0.05}}, "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8}})
+sweep(recipe, Path(sys.argv[1]), vary={"model.weight_quantizer": ["sign", "bihalf"]}, seeds=[0, 1], stack=4,
+    device="cpu")
+"""
+
+
+@pytest.mark.parametrize("killed_at", ["sign/seed1/run.json", "bihalf/seed0/history.jsonl", "sweep.json", "unlink"])
+def test_a_kill_among_the_results_of_a_stack_costs_no_epoch_and_its_half_files_are_swept(
+    killed_at, undisturbed, tmp_path
+) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), killed_at], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert left_over(tmp_path)
+    heard: list[int] = []
+
+    def listen(name: str):
+        return [lambda record: heard.append(record.epoch)]
+
+    sweep(own(), tmp_path, vary=METHODS, seeds=[0, 1], stack=4, device="cpu", reporters_for=listen)
+    assert counted(tmp_path) == undisturbed
+    assert left_over(tmp_path) == [] and heard in ([2], [])  # whose last step was saved
+
+
+def test_a_note_that_was_damaged_is_named_with_the_way_out(tmp_path) -> None:
+    words = {"vary": {}, "seeds": [0, 1], "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path, stack=2, reporters_for=lambda name: [stop], **words)
+    (note,) = tmp_path.glob("stack-*.json")
+    note.write_text("[1, 2")
+    with pytest.raises(CheckpointError, match=r"stack-\w+\.json does not name the nets that .*: delete both"):
+        sweep(own(), tmp_path, stack=1, **words)
+
+
+def test_a_comparison_goes_on_by_another_number_at_once(tmp_path) -> None:
+    recipe = get_recipe("fashion-compare").with_settings({
+        "epochs": 2, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
+        "model.options.width": 0.05,
+    })  # fmt: skip
+    words = {"methods": ["sign"], "seeds": [0, 1, 2], "device": "cpu"}
+    whole = compare(recipe, tmp_path / "whole", stack=3, **words).rows[0]
+    with pytest.raises(InterruptedTraining):
+        compare(recipe, tmp_path / "out", stack=3, reporters_for=lambda name: [stop], **words)
+    heard: list[int] = []
+    again = compare(
+        recipe, tmp_path / "out", stack=2, reporters_for=lambda name: [lambda r: heard.append(r.epoch)], **words
+    ).rows[0]
+    assert heard == [2, 2]
+    assert (again.correct, again.to_positive, again.entropy) == (whole.correct, whole.to_positive, whole.entropy)
+    assert left_over(tmp_path / "out") == []
