@@ -32,6 +32,22 @@ def drawn():
 
 
 @pytest.fixture(scope="session")
+def cifar100(tmp_path_factory):
+    """Two hundred images of noise, in the files that CIFAR-100 comes in."""
+    root = tmp_path_factory.mktemp("cifar100")
+    folder = root / "cifar-100-binary"
+    folder.mkdir()
+    for seed, name in enumerate(("train.bin", "test.bin")):
+        random = np.random.default_rng(seed)
+        fine = np.arange(100, dtype=np.uint8)[:, None]
+        pixels = random.integers(0, 256, (100, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(np.concatenate([fine // 5, fine, pixels], axis=1).tobytes())
+    (folder / "fine_label_names.txt").write_text("\n".join(f"kind{number}" for number in range(100)) + "\n")
+    (folder / "coarse_label_names.txt").write_text("\n".join(f"group{number}" for number in range(20)) + "\n")
+    return root
+
+
+@pytest.fixture(scope="session")
 def cifar10(tmp_path_factory):
     """Sixty images of noise, in the files that CIFAR-10 comes in."""
     root = tmp_path_factory.mktemp("cifar10")

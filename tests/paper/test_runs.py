@@ -2,14 +2,17 @@
 
 import json
 import shutil
+import signal
 
 import pytest
 
 from equalbits.data import DataError
 from equalbits.paper import Options, reproduce
 from equalbits.paper.claims import accuracies
-from equalbits.paper.runs import swept, watched
+from equalbits.paper.runs import swept
+from equalbits.paper.watched import watched
 from equalbits.recipes import get_recipe
+from equalbits.training import InterruptedTraining
 
 NARROW = {"model.options.width": 0.05}
 
@@ -47,6 +50,45 @@ def test_an_item_that_needs_two_data_sets_asks_for_the_second_before_it_trains_o
     with pytest.raises(DataError, match="cifar100 is not in "):
         reproduce(name, tmp_path, root=cifar10, device="cpu", settings=settings)
     assert not list(tmp_path.rglob("recipe.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [("fig1", {}), ("fig5", {"p_pos": [0.5]}), ("fig8", {"nets": ["Conv2", "ResNet-18"], "sparsity": [0.5]})],
+)
+def test_an_item_all_of_whose_runs_are_done_needs_no_data_any_more(tmp_path, cifar10, cifar100, name, grid):
+    data = tmp_path / "data"
+    for root in (cifar10, cifar100):
+        shutil.copytree(root, data, dirs_exist_ok=True)
+    settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
+    options = {"root": data, "device": "cpu", "settings": settings, "grid": grid}
+    claims = reproduce(name, tmp_path / name, **options, **({} if name == "fig1" else {"seeds": [0]}))
+    before = json.loads((tmp_path / name / "result.json").read_text())
+    shutil.rmtree(data)
+    (tmp_path / name / "result.json").unlink()
+    assert reproduce(name, tmp_path / name, **options, **({} if name == "fig1" else {"seeds": [0]})) == claims
+    after = json.loads((tmp_path / name / "result.json").read_text())
+    assert {**after, "seconds": 0} == {**before, "seconds": 0}
+    next(path for path in (tmp_path / name).rglob("*.json") if path.name in ("run.json", "measured.json")).unlink()
+    (tmp_path / name / "result.json").unlink()
+    with pytest.raises(DataError, match="is not in "):
+        reproduce(name, tmp_path / name, **options, **({} if name == "fig1" else {"seeds": [0]}))
+
+
+@pytest.mark.parametrize("stack", [1, 3, 4])
+def test_an_item_that_was_stopped_goes_on_by_any_other_number_at_once(tmp_path, tiny, stack):
+    def stop(record):
+        signal.raise_signal(signal.SIGTERM)
+
+    grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign", "bihalf"]}
+    shared = {"settings": {**NARROW, "epochs": 2}, "seeds": [0, 1], "grid": grid}
+    with pytest.raises(InterruptedTraining):
+        reproduce("tab2", tmp_path / "a", options=tiny(**shared, stack=2, reporters_for=lambda name: [stop]))
+    heard = []
+    listen = {"reporters_for": lambda name: [lambda record: heard.append(record.epoch)]}
+    claims = reproduce("tab2", tmp_path / "a", options=tiny(**shared, stack=stack, **listen))
+    assert claims == reproduce("tab2", tmp_path / "b", options=tiny(**shared))
+    assert heard == ([2, 2, 1, 2, 1, 2] if stack == 1 else [2, 1, 2]) and not list(tmp_path.rglob("stack-*"))
 
 
 @pytest.mark.parametrize(

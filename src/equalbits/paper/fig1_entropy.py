@@ -16,7 +16,8 @@ from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, signed
 from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import EachEpoch, check_data, quick_recipe, watched
+from equalbits.paper.runs import check_data, quick_recipe
+from equalbits.paper.watched import EachEpoch, is_measured, watched
 from equalbits.recipes import Recipe, get_recipe
 from equalbits.recipes import Result as Finished
 from equalbits.recipes.make import make_loader, pick_device
@@ -45,7 +46,9 @@ def measure(out: Path, options: Options) -> Result:
     """Train the three methods twice: shallow for the weights, with binary inputs for the activations."""
     shallow, deep = _recipes(options)
     weights, activations, parts = {}, {}, options.grid.get("parts", PARTS)
-    check_data((recipe for part, recipe in zip(PARTS, (shallow, deep), strict=True) if part in parts), options)
+    asked = {"weights": (shallow, WEIGHTS), "activations": (deep, ACTIVATIONS)}
+    to_train = [asked[part][0] for part in parts if not all(is_measured(out / part / one) for one in asked[part][1])]
+    check_data(to_train, options)
     for method in WEIGHTS if "weights" in parts else ():
         entropy = EntropyWatcher()
         of_method = shallow.with_settings({"model.weight_quantizer": method})

@@ -14,7 +14,8 @@ from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import DOWN, GAP, METHODS, UP, heading, legend, new_figure, panel, save
 from equalbits.paper.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe, watched
+from equalbits.paper.runs import quick_recipe
+from equalbits.paper.watched import watched
 from equalbits.recipes import Recipe, get_recipe
 from equalbits.recipes import Result as Finished
 

@@ -17,7 +17,8 @@ from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import GAP, UP, heading, legend, new_figure, panel, save, shades
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import EachEpoch, quick_recipe, watched
+from equalbits.paper.runs import quick_recipe
+from equalbits.paper.watched import EachEpoch, watched
 from equalbits.recipes import Recipe, get_recipe
 from equalbits.recipes import Result as Finished
 

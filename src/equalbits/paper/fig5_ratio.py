@@ -14,7 +14,7 @@ from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, accuracies, score_of
 from equalbits.paper.drawing import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import check_data, quick_recipe, swept
+from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
 from equalbits.recipes import Recipe, get_recipe
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
@@ -34,15 +34,20 @@ def measure(out: Path, options: Options) -> Result:
     """Every share on every data set, literal and with batch norm."""
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
-    found: dict[str, Any] = {}
-    check_data(_recipes(options).values(), options)
-    for data, recipe in _recipes(options).items():
-        found[data] = {}
-        for form, batch_norm in FORMS.items():
-            of_form = recipe.with_settings({"model.options.batch_norm": batch_norm})
-            folder = out / "runs" / data.lower() / form.replace(" ", "-")
-            vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
-            found[data][form] = swept(of_form, folder, options, vary=vary, seeds=seeds)
+    vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
+    sweeps = {
+        (data, form): Sweep(
+            recipe.with_settings({"model.options.batch_norm": batch_norm}),
+            out / "runs" / data.lower() / form.replace(" ", "-"),
+            vary,
+        )
+        for data, recipe in _recipes(options).items()
+        for form, batch_norm in FORMS.items()
+    }
+    check_data(unfinished(sweeps.values(), options, seeds), options)
+    found: dict[str, Any] = {data: {} for data, _ in sweeps}
+    for (data, form), each in sweeps.items():
+        found[data][form] = swept(each.recipe, each.folder, options, vary=vary, seeds=seeds)
     return {"seeds": seeds, "shares": shares, "data": found, "notes": [_NOTE]}
 
 

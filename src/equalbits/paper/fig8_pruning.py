@@ -14,7 +14,7 @@ from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, above, accuracies
 from equalbits.paper.drawing import COLOURS, METHODS, heading, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import check_data, quick_recipe, swept
+from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
 from equalbits.recipes import Recipe, get_recipe
 
 
@@ -51,14 +51,19 @@ def measure(out: Path, options: Options) -> Result:
     """Every net with every rule at every sparsity, five seeds; two when quick."""
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
-    found: dict[str, Any] = {}
-    check_data(_recipes(options).values(), options)
-    for net, recipe in _recipes(options).items():
-        found[net] = {}
-        for name, rule in RULES.items():
-            vary = {"model.weight_quantizer": [rule.quantizer.format(sparsity) for sparsity in sparsities]}
-            started = recipe.with_settings({"model.init": rule.init})
-            found[net][name] = swept(started, out / "runs" / net.lower() / name, options, vary=vary, seeds=seeds)
+    sweeps = {
+        (net, name): Sweep(
+            recipe.with_settings({"model.init": rule.init}),
+            out / "runs" / net.lower() / name,
+            {"model.weight_quantizer": [rule.quantizer.format(sparsity) for sparsity in sparsities]},
+        )
+        for net, recipe in _recipes(options).items()
+        for name, rule in RULES.items()
+    }
+    check_data(unfinished(sweeps.values(), options, seeds), options)
+    found: dict[str, Any] = {net: {} for net, _ in sweeps}
+    for (net, name), each in sweeps.items():
+        found[net][name] = swept(each.recipe, each.folder, options, vary=each.vary, seeds=seeds)
     return {"seeds": seeds, "sparsities": sparsities, "nets": found, "notes": [_NOTE]}
 
 

@@ -1,19 +1,17 @@
-"""The runs an item is made of: sweeps whose counts are read back, and single runs that are watched.
+"""The sweeps an item is made of, whose counts are read back.
 
 What is finished is not trained again. A run whose numbers leave the finite is a result too: it is noted as such, and
 the others go on.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import Any, NamedTuple
 
 from equalbits.data import load_dataset
 from equalbits.paper.item import Options
-from equalbits.recipes import Recipe, Result, get_recipe, recipe_from_dict, run_recipe
+from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
 from equalbits.recipes.batch import Batch, DivergedError, goes_alone, run_folder, train_side_by_side
 from equalbits.recipes.folder import check_same, recipe_in
 from equalbits.recipes.launch import Case, cases_of, missing_of, side_by_side, sweep, timed, write_ledger
@@ -21,11 +19,8 @@ from equalbits.recipes.lock import clear_up, in_use
 from equalbits.recipes.make import check_names, pick_device
 from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
 from equalbits.recipes.stopped import tidy
-from equalbits.training import EpochRecord, NonFiniteError, StepRecord
-from equalbits.training.checkpoint import BEST, LAST, write_atomically
-from equalbits.training.interruption import check_weights
-from equalbits.training.loop import Watcher
-from equalbits.training.score import device_of
+from equalbits.training import NonFiniteError
+from equalbits.training.checkpoint import write_atomically
 
 _MOST_AT_ONCE = 16
 _DIVERGED = "diverged.json"
@@ -48,8 +43,24 @@ def quick_recipe(net: str = "conv2", *, width: float = 0.125, **settings: Any) -
     return recipe.with_settings({"evaluate_every": recipe.train.epochs})
 
 
+class Sweep(NamedTuple):
+    """A recipe, the folder of its runs, and what they go through."""
+
+    recipe: Recipe
+    folder: Path
+    vary: Mapping[str, Sequence[Any]]
+
+
+def unfinished(sweeps: Iterable[Sweep], options: Options, seeds: Sequence[int]) -> Iterator[Recipe]:
+    """The recipes of those for which :func:`swept` would train, and so need data."""
+    for recipe, folder, vary in sweeps:
+        cases = _cases(recipe.with_settings(options.settings), options, vary)
+        if _missing(folder, cases, list(options.seeds or seeds)):
+            yield recipe
+
+
 def check_data(recipes: Iterable[Recipe], options: Options) -> None:
-    """Refuse before anything trains what would stop a later recipe: data that is not there."""
+    """Refuse before anything trains what would stop a later one of the recipes to train: data that is not there."""
     names = [recipe.with_settings(options.settings).data.name for recipe in recipes]
     for name in dict.fromkeys(names) if not options.ray else ():  # a cluster's data lies on its nodes
         load_dataset(name, options.root, split="test")
@@ -70,12 +81,7 @@ def swept(
     diverged. ``options`` may lay its own settings, values and seeds over those given.
     """
     recipe = recipe.with_settings(options.settings)
-    for name in vary:
-        if name in options.settings:
-            raise ValueError(f"{name} is what this item goes through: leave --set {name}={options.settings[name]} away")
-    vary = {name: list(options.grid.get(name, values)) for name, values in vary.items()}
-    seeds = list(options.seeds or seeds)
-    found, cases = [], cases_of(recipe, vary)
+    found, cases, seeds = [], _cases(recipe, options, vary), list(options.seeds or seeds)
     tidy(folder)
     for case in cases:
         check_names(case.recipe)  # a slip in the last is told before the first has trained
@@ -90,6 +96,14 @@ def swept(
         _train(recipe, folder, options, case, seeds)
         found.append({"settings": dict(case.settings), "runs": [_read(folder, case, seed) for seed in seeds]})
     return found
+
+
+def _cases(recipe: Recipe, options: Options, vary: Mapping[str, Sequence[Any]]) -> list[Case]:
+    """Every combination of what an item goes through, or of what was asked for of it."""
+    for name in vary:
+        if name in options.settings:
+            raise ValueError(f"{name} is what this item goes through: leave --set {name}={options.settings[name]} away")
+    return cases_of(recipe, {name: list(options.grid.get(name, values)) for name, values in vary.items()})
 
 
 def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: Sequence[int]) -> None:
@@ -197,82 +211,3 @@ def _read(folder: Path, case: Case, seed: int) -> dict[str, Any]:
         return {"seed": seed, "last": None, "diverged": json.loads((path / _DIVERGED).read_text())["diverged"]}
     run = json.loads((path / "run.json").read_text())
     return {"seed": seed, **{name: run[name] for name in ("last", "best", "seconds")}}
-
-
-def watched(
-    recipe: Recipe,
-    folder: Path,
-    options: Options,
-    *,
-    watchers: Sequence[Watcher],
-    read: Callable[[Result], dict[str, Any]],
-    may_diverge: bool = False,
-) -> dict[str, Any]:
-    """Train one recipe under watchers that have seen nothing yet, and keep what ``read`` makes of them.
-
-    A run that was cut off has lost its watchers' counts, so it begins anew, unless it has none; one that was measured
-    is read back. The epochs' counts come with it. Watchers that are :class:`EachEpoch` are told of epochs too.
-    With ``may_diverge`` a run whose loss leaves the finite is noted as ``diverged``; otherwise that is an error.
-    """
-    stored = folder / "measured.json"
-    if stored.exists():
-        check_same(folder, recipe_in(stored), recipe)
-        known: dict[str, Any] = json.loads(stored.read_text())
-        del known["recipe"]
-        return known
-    for name in (LAST, BEST) if watchers else ():
-        (folder / name).unlink(missing_ok=True)
-    if may_diverge:  # before a watcher asks for the rank of infinity, which a CPU refuses
-        watchers = [_stop_when_not_finite, *watchers]
-    reporters = [
-        *(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)),
-        *options.reporters_for(folder.name if (part := folder.parent.name) == "runs" else f"{part}/{folder.name}"),
-    ]
-    try:
-        finished = run_recipe(
-            recipe, folder, root=options.root, device=options.device, watchers=watchers, reporters=reporters
-        )
-        measured: dict[str, Any] = {
-            "epochs": [record.as_dict() for record in finished.history.epochs],
-            **read(finished),
-        }
-    except NonFiniteError as error:
-        if not may_diverge:
-            raise
-        measured = {"epochs": [], "diverged": str(error)}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(stored, json.dumps({"recipe": recipe.as_dict(), **measured}).encode())
-    options.tell(f"{folder.name}: {_summary(measured)}")
-    return measured
-
-
-def _stop_when_not_finite(model: nn.Module, step: int) -> None:
-    """On a CPU alone: a GPU gives NaN for such a rank, and waits for no one until the epoch ends and all is checked."""
-    if device_of(model).type == "cpu":
-        check_weights(model, step=step, checkpoint=None)
-
-
-def _summary(measured: Mapping[str, Any]) -> str:
-    if not measured["epochs"]:
-        return "diverged"
-    test = measured["epochs"][-1]["test"]
-    return f"{100 * test['correct'] / test['total']:.2f} % (last epoch)"
-
-
-class EachEpoch:
-    """Lets a watcher look at the start and at the end of every epoch, by the epoch's number, and never in between."""
-
-    def __init__(self, watcher: Watcher) -> None:
-        self.watcher = watcher
-        self.model: nn.Module | None = None
-
-    def __call__(self, model: nn.Module, step: int) -> None:
-        """Take note of the model; look at it before the first step."""
-        self.model = model
-        if step == 0:
-            self.watcher(model, 0)
-
-    def tell(self, record: StepRecord | EpochRecord) -> None:
-        """Look at the model when an epoch is done."""
-        if isinstance(record, EpochRecord) and self.model is not None:
-            self.watcher(self.model, record.epoch)

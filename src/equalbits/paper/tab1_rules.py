@@ -20,7 +20,8 @@ from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import COLOURS, DOWN, METHODS, UP, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe, watched
+from equalbits.paper.runs import quick_recipe
+from equalbits.paper.watched import watched
 from equalbits.recipes import Recipe, get_recipe
 from equalbits.recipes import Result as Finished
 from equalbits.training.loop import Watcher
