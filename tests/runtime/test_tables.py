@@ -73,11 +73,12 @@ def test_any_small_convolution_adds_up(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_rounding_stays_as_small_as_in_other_orders(name: str) -> None:
+@pytest.mark.parametrize(("connections", "pruned"), [(4096, False), (4096, True), (60_000, True)])
+def test_rounding_stays_as_small_as_in_other_orders(connections: int, pruned: bool, name: str) -> None:
     random = np.random.default_rng(0)
-    build = NetworkBuilder((4096, 1, 1))
-    symbols = random.choice([-1, 1], (64, 4096))
+    build = NetworkBuilder((connections, 1, 1))
+    symbols = random.choice([-1, 0, 1] if pruned else [-1, 1], (64, connections))
     build.add_binary("linear", build.add("flatten", build.image), symbols)
-    network, images = build.finish(), random.standard_normal((4, 4096, 1, 1)).astype(np.float32)
+    network, images = build.finish(), random.standard_normal((4, connections, 1, 1)).astype(np.float32)
     truth = images.reshape(4, -1).astype(np.float64) @ symbols.T
     assert np.abs(NativeEngine(network, name)(images) - truth).max() < 1e-6 * np.abs(truth).max()
