@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -216,3 +217,18 @@ def test_a_picture_whose_numbers_do_not_say_what_is_white_is_refused(numbers, ki
     Image.fromarray(np.ones((16, 16), numbers)).save(tmp_path / "x.tif")
     with pytest.raises(DataError, match=rf"x.tif: not a readable image \(its pixels are {kind}, which do not say"):
         decode_image(str(tmp_path / "x.tif"), SMALL)
+
+
+def test_a_script_without_a_guard_reads_images_in_processes_and_is_run_once(tmp_path, image_tree):
+    (tmp_path / "script.py").write_text(
+        "import sys\n"
+        "from equalbits.data import Decoding, FolderLoader, load_dataset\n"
+        "print('begun', flush=True)\n"
+        "files = load_dataset('imagefolder', sys.argv[1], split='train')\n"
+        "found = FolderLoader(files, batch_size=4, workers=1, decoding=Decoding(resize=16, crop=12))\n"
+        "print(len(list(found)), found._decoded.num_workers, __spec__, __file__, flush=True)\n"
+    )
+    words = [sys.executable, tmp_path / "script.py", image_tree(tmp_path / "tree")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["begun", f"3 1 None {tmp_path / 'script.py'}"]

@@ -4,8 +4,11 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -27,13 +30,14 @@ from equalbits.data.plan import Plan
 from equalbits.data.records import DataError, FolderDataset
 from equalbits.extras import with_extra
 
+_hiding = threading.Lock()
+
 
 class FolderLoader:
     """The :class:`~equalbits.data.Loader` of a :class:`FolderDataset`: same calls, same promises.
 
     ``workers`` processes decode ahead, at most one for each core (0: this process does it). They are started anew, not
-    forked from a process that may hold a GPU, so a script that uses them needs ``if __name__ == "__main__":``. They
-    stay for the next epoch.
+    forked from a process that may hold a GPU, and without the caller's script. They stay for the next epoch.
     """
 
     def __init__(
@@ -117,7 +121,9 @@ class FolderLoader:
     def _fetched(self) -> Iterator[Tensor | str]:
         """What the workers decode; where one has died, a line in place of torch's story."""
         try:
-            yield from self._decoded
+            with _without_script():
+                decoded = iter(self._decoded)
+            yield from decoded
         except (RuntimeError, OSError, EOFError) as error:  # it was noticed missing, or when it was spoken to
             raise DataError(
                 f"{self.dataset.name}: a process that decodes images has ended ({' '.join(str(error).split())}); "
@@ -203,6 +209,22 @@ def _join(pictures: list[Tensor | str]) -> Tensor | str:
 def _leave_ctrl_c(worker: int) -> None:
     """Leave Ctrl-C, which a terminal sends to every process, to the one that trains: it may need a batch more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Start processes that do not run the caller's script first: one without a guard would train again in each.
+
+    multiprocessing takes the script from these two names, and has no argument for it.
+    """
+    with _hiding:
+        script = vars(sys.modules["__main__"])
+        kept: dict[str, object] = {name: script.pop(name) for name in ("__file__", "__spec__") if name in script}
+        script["__spec__"] = None
+        try:
+            yield
+        finally:
+            script.update(kept)
 
 
 def _cores() -> int:
