@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equalbits.paper import Options, get_item, reproduce
-from equalbits.paper.join import covers, joined
+from equalbits.paper.join import check_same_settings, covers, joined
 from equalbits.paper.keep import take
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -128,16 +128,44 @@ def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
             {**only("nets", ["conv4"]), "measured": {"nets": [{"net": "conv4"}]}},
             "measured.nets is {.*} in one and .* in the other",
         ),
-        (
-            only("nets", ["conv2"]),
-            {**WHOLE, "asked": {**WHOLE["asked"], "settings": {"epochs": 2}, "grid": {"nets": ["conv4"]}}},
-            r"ran with other settings, \{\} and \{'epochs': 2\}",
-        ),
     ],
 )
 def test_what_would_be_no_whole_is_refused(one: dict[str, Any], other: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=rf"^results of tab2 cannot be joined.*{words}.*[:;] measure the whole in one"):
         joined(ITEM, one, other)
+
+
+def with_settings(settings: dict[str, Any], *nets: str) -> dict[str, Any]:
+    return {**WHOLE, "asked": {**WHOLE["asked"], "settings": settings, "grid": {"nets": list(nets)}}}
+
+
+def test_what_ran_with_other_settings_is_not_joined_but_what_changes_no_result_may_differ() -> None:
+    words = (
+        r"other settings, \{\} and \{'epochs': 2\}, are neither joined .*: measure with the same, or delete tab2.json"
+    )
+    with pytest.raises(ValueError, match=words):
+        joined(ITEM, only("nets", ["conv2"]), with_settings({"epochs": 2}, "conv4"))
+    check_same_settings(ITEM, WHOLE, with_settings({"data.workers": 2}, "conv4"))
+
+
+def test_a_kept_result_is_not_replaced_by_one_with_other_settings_and_said_to_be_by_one_with_the_same(
+    tmp_path: Path, cifar10: Path
+) -> None:
+    results, told = tmp_path / "results", []
+    results.mkdir()
+    for name, epochs in {"first": 2, "again": 2, "other": 1}.items():
+        grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign"]}
+        settings = {**SMALL, "epochs": epochs}
+        options = Options(root=cifar10, device="cpu", settings=settings, grid=grid, seeds=(0,))
+        reproduce("tab2", tmp_path / name, options=options)
+    path = take(tmp_path / "first", results, results, tell=told.append)
+    assert told == []
+    kept, picture = path.read_bytes(), (results / "tab2.png").read_bytes()
+    with pytest.raises(ValueError, match=r"'epochs': 2.* and .*'epochs': 1.*neither joined nor does one replace"):
+        take(tmp_path / "other", results, results, tell=told.append)
+    assert (path.read_bytes(), (results / "tab2.png").read_bytes(), told) == (kept, picture, [])
+    take(tmp_path / "again", results, results, tell=told.append)
+    assert len(told) == 1 and told[0].startswith(f"{path} is replaced, all of it was measured anew: 1 net in ")
 
 
 def test_shares_of_figure_5_that_were_measured_apart_are_taken_in_as_one(tmp_path: Path, cifar10: Path) -> None:

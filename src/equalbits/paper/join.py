@@ -26,8 +26,20 @@ def covers(item: Item, kept: Mapping[str, Any], before: Mapping[str, Any]) -> bo
     return all(set(was[name]) <= set(now[name]) for name in was)
 
 
+def check_same_settings(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Refuse to have a measurement with other settings replace one, or be joined to it."""
+    settings = [
+        {name: value for name, value in kept["asked"]["settings"].items() if name not in FREE} for kept in (one, other)
+    ]
+    if settings[0] != settings[1]:
+        what = f"results of {item.name} that ran with other settings, {settings[0]} and {settings[1]}"
+        way_out = f"measure with the same, or delete {item.name}.json, the older one, to replace it"
+        raise ValueError(f"{what}, are neither joined nor does one replace the other: {way_out}")
+
+
 def joined(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Both as one, in the form that results/ keeps, but for its claims; what cannot be joined is refused."""
+    check_same_settings(item, one, other)
     part = _differing(item, one, other)
     values = _union(_parts(item, one)[part], _parts(item, other)[part], item)
     asked = {**other["asked"], "grid": dict(other["asked"]["grid"])}
@@ -68,11 +80,6 @@ def _differing(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> 
     what = f"results of {item.name} cannot be joined"
     if not all(name.endswith(END_KEPT) for name in (*one["left_out"], *other["left_out"])):
         raise ValueError(f"{what}, for its curves of every step are not kept: {_WAY_OUT}")
-    settings = [
-        {name: value for name, value in kept["asked"]["settings"].items() if name not in FREE} for kept in (one, other)
-    ]
-    if settings[0] != settings[1]:
-        raise ValueError(f"{what} that ran with other settings, {settings[0]} and {settings[1]}: {_WAY_OUT}")
     was, now = _parts(item, one), _parts(item, other)
     differing = [name for name in {**was, **now} if set(was.get(name, ())) != set(now.get(name, ()))]
     if len(differing) != 1:

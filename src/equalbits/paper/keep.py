@@ -5,15 +5,15 @@ every step. The picture is drawn anew from the whole result.json. What was measu
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits.paper.item import Item, from_file, get_item, read_result
-from equalbits.paper.join import END_KEPT, covers, joined
-from equalbits.paper.trained import trained
+from equalbits.paper.join import END_KEPT, check_same_settings, covers, joined
+from equalbits.paper.trained import cost, trained
 from equalbits.training.checkpoint import write_atomically
 
 #: What says how a measurement was made; the rest of result.json is what was measured.
@@ -23,11 +23,11 @@ LONGEST = 1000
 _WIDTH = 118
 
 
-def take(folder: Path, results: Path, pictures: Path) -> Path:
+def take(folder: Path, results: Path, pictures: Path, *, tell: Callable[[str], None] = lambda line: None) -> Path:
     """Store the item measured in ``folder`` as ``results/ITEM.json`` and ``pictures/ITEM.png``.
 
-    One that was taken before is replaced where the folder holds all of it, else joined to it. A folder of a quick
-    measurement, or of one that has not ended, is refused.
+    One that was taken before is replaced where the folder holds all of it, else joined to it; which, is told. A folder
+    of a quick measurement, of one that has not ended, or of other settings than the one before is refused.
     """
     item, result = _read(folder)
     path = results / f"{item.name}.json"
@@ -43,10 +43,15 @@ def take(folder: Path, results: Path, pictures: Path) -> Path:
             "left_out": left_out,
         }
     with from_file(item, path):
-        before = _kept_before(path) or kept
-        if not covers(item, kept, before):
-            kept = joined(item, before, kept)
-            result = {**kept, **kept["measured"], "quick": False}
+        before = _kept_before(path)
+        if before is not None:
+            check_same_settings(item, before, kept)
+            if covers(item, kept, before):
+                tell(f"{path} is replaced, all of it was measured anew: {cost(before)} before, now {cost(kept)}")
+            else:
+                kept = joined(item, before, kept)
+                result = {**kept, **kept["measured"], "quick": False}
+                tell(f"{path} is joined with what it lacked")
     with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
         kept["claims"] = [asdict(claim) for claim in item.claims(result)]
         item.draw(result, Path(drawn))

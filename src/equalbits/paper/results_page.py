@@ -241,7 +241,7 @@ def main(words: Sequence[str] | None = None) -> int:
     clear_up(docs)
     for folder in folders:
         try:
-            print(f"{folder}: kept as {take(folder, results, docs)}")
+            print(f"{folder}: kept as {take(folder, results, docs, tell=print)}")
         except ValueError as error:  # the others are taken, and the pages show them
             failed = True
             print(f"results_page: {' '.join(str(error).split())}", file=sys.stderr)
