@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import equalbits
+from equalbits.runtime import load_packed
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
-def run(example: Path, folder: Path) -> str:
+def run(example: Path, folder: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(Path(equalbits.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", str(example)]
+    command = [sys.executable, "-W", "error", str(example), *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -27,6 +28,7 @@ EXPECTED = {
         "4 of 4 layers promise a share of +1; all 192 filters hold it",
         "times smaller",
     ),
+    "own_network": ("usage: equalbits",),
     "own_quantizer": ("1 layer made binary, 2 left real", "0 of 1 layers promise a share of +1"),
 }
 
@@ -41,3 +43,13 @@ def test_an_example_runs_without_a_warning_and_prints_what_it_should(example, tm
 
 def test_every_expectation_is_of_an_example_that_is_there():
     assert set(EXPECTED) <= {example.stem for example in EXAMPLES}
+
+
+def test_a_network_of_ones_own_is_trained_compared_and_packed_by_its_name(tmp_path):
+    tiny, command = "--set model.name=tiny --set model.options.width=4", EXAMPLES[0].with_name("own_network.py")
+    short = "--set epochs=1 --set data.limit=128 --device cpu"
+    assert "all of it is in a" in run(command, tmp_path, *f"train fashion-conv2 {tiny} {short} --out a".split())
+    printed = run(command, tmp_path, *f"compare fashion-conv2 {tiny} {short} --methods sign,bihalf --out b".split())
+    assert "16 of 16" in printed
+    assert "2 binary layers, every promised share" in run(command, tmp_path, "pack", "a", "net.ebits")
+    assert load_packed(tmp_path / "net.ebits").network.input_shape == (1, 28, 28)
