@@ -12,12 +12,20 @@ def squeeze_excite(channels: int, kind: str) -> nn.Module:
     return made
 
 
-@pytest.mark.parametrize("kind", ["SqueezeExcite", "SqueezeExcitation", "SEModule", "SELayer"])
+@pytest.mark.parametrize(
+    "kind", ["SqueezeExcite", "SqueezeExcitation", "SEModule", "SELayer", "EffectiveSEModule", "se_layer", "SeModule"]
+)
 def test_the_gates_of_squeeze_and_excite_stay_real(kind):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), squeeze_excite(4, kind), nn.Conv2d(4, 2, 1))
     report = binarize_(model, BiHalf())
     assert report.replaced == ("1",)
     assert dict(report.left_real)["2.fc.0"] == dict(report.left_real)["2.fc.2"] == "a squeeze-and-excite gate"
+
+
+@pytest.mark.parametrize("kind", ["DenseLayer", "_DenseLayer", "BaseModule", "PhaseLayer", "dense_layer"])
+def test_a_class_whose_name_merely_holds_the_letters_of_a_gate_is_none(kind):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), squeeze_excite(4, kind), nn.Conv2d(4, 2, 1))
+    assert binarize_(model, BiHalf()).replaced == ("1.fc.0", "1.fc.2")
 
 
 @pytest.mark.parametrize(

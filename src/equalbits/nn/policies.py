@@ -80,4 +80,6 @@ def _reads_once_with_stride(layer: nn.Module) -> bool:
 
 
 def _names_a_gate(class_name: str) -> bool:
-    return re.search(r"squeeze_?excit|semodule|selayer", class_name, re.IGNORECASE) is not None
+    """Whether the words say so: SELayer and EffectiveSEModule do, DenseLayer and BaseModule hold the letters alone."""
+    words = r"(?i:squeeze_?excit)|S[Ee]_?([Mm]odule|[Ll]ayer)|(^|_)se_?(module|layer)"
+    return re.search(words, class_name) is not None
