@@ -13,7 +13,17 @@ def squeeze_excite(channels: int, kind: str) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "kind", ["SqueezeExcite", "SqueezeExcitation", "SEModule", "SELayer", "EffectiveSEModule", "se_layer", "SeModule"]
+    "kind",
+    [
+        "SqueezeExcite",
+        "SqueezeExcitation",
+        "SEModule",
+        "SELayer",
+        "EffectiveSEModule",
+        "se_layer",
+        "SeModule",
+        "EseModule",
+    ],
 )
 def test_the_gates_of_squeeze_and_excite_stay_real(kind):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), squeeze_excite(4, kind), nn.Conv2d(4, 2, 1))

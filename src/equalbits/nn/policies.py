@@ -81,5 +81,5 @@ def _reads_once_with_stride(layer: nn.Module) -> bool:
 
 def _names_a_gate(class_name: str) -> bool:
     """Whether the words say so: SELayer and EffectiveSEModule do, DenseLayer and BaseModule hold the letters alone."""
-    words = r"(?i:squeeze_?excit)|S[Ee]_?([Mm]odule|[Ll]ayer)|(^|_)se_?(module|layer)"
+    words = r"(?i:squeeze_?excit)|(S[Ee]|(^|_)[Ee]?se)_?([Mm]odule|[Ll]ayer)"
     return re.search(words, class_name) is not None
