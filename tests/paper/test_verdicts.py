@@ -167,6 +167,22 @@ def test_near_a_published_mean_is_within_three_tenths_of_a_point(score, agrees):
     assert row.agrees is agrees and row.cells()[4] == ("yes" if agrees else "no") and row.within == "0.3 points"
 
 
+@pytest.mark.parametrize("total", [9_000, 11_000])
+def test_other_test_images_than_the_papers_decide_nothing_about_its_numbers(total):
+    scores = (79.6, 79.7, 79.65)
+    few = "9,000" if total < 10_000 else "11,000"
+    for row in (
+        near("", case(*scores, total=total), 79.65, 0.2),
+        beyond("", case(*scores, total=total), 70, 0.2, by=1),
+    ):
+        assert (row.agrees, row.within) == (None, f"scored on {few} test images, the paper's on 10,000")
+    test = {"correct": 400, "correct_top5": 490, "total": 500}  # ten of ImageNet's classes, in its folders
+    ten = {"runs": [{"last": {"test": test}}]}
+    rows = tab3_imagenet.claims({"quick": False, "nets": {"ResNet-18": {"sign": ten, "bihalf": ten}}})
+    assert {row.agrees for row in rows} == {None} and rows[0].ours == "80.00 %"
+    assert {row.within for row in rows[:4]} == {"scored on 500 test images, the paper's on 50,000"}
+
+
 def test_a_point_above_is_reached_by_the_point_itself():
     assert beyond("Conv2", case(80.65, 80.65), 79.65, 0.2, by=1).agrees is True
     assert beyond("Conv2", case(80.64, 80.64), 79.65, 0.2, by=1).agrees is False
