@@ -55,6 +55,7 @@ typedef __m256i bytes;
 #define b_store(p, v) _mm256_storeu_si256((__m256i *)(p), v)
 #define b_set _mm256_set1_epi8
 #define b_and _mm256_and_si256
+#define b_upper(v) b_and(b_right(v, 4), b_set(15))
 #define b_look_up _mm256_shuffle_epi8
 #define b_add _mm256_add_epi8
 #define b_add_16 _mm256_add_epi16

@@ -53,6 +53,7 @@ typedef __m512i bytes;
 #define b_store _mm512_storeu_si512
 #define b_set _mm512_set1_epi8
 #define b_and _mm512_and_si512
+#define b_upper(v) b_and(b_right(v, 4), b_set(15))
 #define b_look_up _mm512_shuffle_epi8
 #define b_add _mm512_add_epi8
 #define b_add_16 _mm512_add_epi16

@@ -1,10 +1,10 @@
 /* What is written once for every instruction set. The file that includes this defines a vector of LANES floats:
  *   vec, v_load, v_store, v_set, v_add, v_mul, v_fma (a · b + c), v_div, v_min, v_max,
  *   v_prelu (v where it is at least 0, else v · slope),
- *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0),
- *   v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the lanes whose bits are 1, of the
- *   LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0), v_even and v_odd (every second lane of two
- *   vectors).
+ *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0; or HAS_BLOCK_BITS and
+ *   block_bits, those of a block), v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the
+ *   lanes whose bits are 1, of the LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0), v_even and
+ *   v_odd (every second lane of two vectors).
  * The chain fuses no product with a sum, so that every engine rounds alike. */
 #include "core.h"
 
@@ -27,6 +27,14 @@ INLINE void store_block(float *to, const vec *v, int lanes) {
         }
     }
 }
+
+#ifndef HAS_BLOCK_BITS
+INLINE uint32_t block_bits(const vec *v) {
+    uint32_t word = 0;
+    EACH word |= v_bits(v[i]) << i * LANES;
+    return word;
+}
+#endif
 
 /* A vector of the chain, read once for all pixels. */
 #define VECTOR(name, part)                                                                                            \
@@ -72,11 +80,7 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
             store_block(row->out + at, v, lanes);
         }
         AFFINE(5, EB_HAS_AFFINE5);
-        if (parts & EB_HAS_BITS) {
-            uint32_t word = 0;
-            EACH word |= v_bits(v[i]) << i * LANES;
-            row->bits[pixel] = word & used;
-        }
+        if (parts & EB_HAS_BITS) row->bits[pixel] = block_bits(v) & used;
     }
 }
 
