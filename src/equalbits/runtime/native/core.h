@@ -144,7 +144,8 @@ extern const eb_kernels eb_kernels_avx2;
 #ifdef EB_HAVE_AVX512
 extern const eb_kernels eb_kernels_avx512;
 #endif
-#ifdef EB_HAVE_NEON
+#ifdef __aarch64__ /* every such machine has it, and no flag asks for it */
+#define EB_HAVE_NEON
 extern const eb_kernels eb_kernels_neon;
 #endif
 
