@@ -156,7 +156,7 @@ static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, ch
             return eb_fail(error, "a binary convolution has too many kinds of border");
         }
         step->constants = calloc((size_t)(border.row_classes * step->column_classes * slots), 4);
-        step->weights = eb_aligned((size_t)(slots / EB_BLOCK * step->block_bytes));
+        step->weights = eb_aligned(slots / EB_BLOCK * step->block_bytes);
         good = step->constants && step->weights &&
                pack_bits(plan->kernels, step, recipe->tensors[weight].data,
                          kept < 0 ? NULL : recipe->tensors[kept].data, &border);
@@ -197,8 +197,8 @@ static int layout_real(const eb_kernels *kernels, eb_step *step, const float *gi
     layout_offsets(step);
     if (!step->offsets) return eb_fail(error, "there is no memory");
     if (!given) return 1; /* the weights are packed in another way */
-    step->weights = eb_aligned((size_t)(depthwise ? taps * (channels + EB_BLOCK) * 4
-                                                  : field[EB_GROUPS] * step->blocks * step->block_bytes));
+    step->weights = eb_aligned(depthwise ? taps * (channels + EB_BLOCK) * 4
+                                         : field[EB_GROUPS] * step->blocks * step->block_bytes);
     if (!step->weights) return eb_fail(error, "there is no memory");
     float *packed = step->weights;
     for (int64_t filter = 0; filter < step->out.channels; filter++) {
@@ -236,7 +236,7 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     if (!good || !stay) return good;
     step->signs = kept ? 2 : 1;
     step->block_bytes = wide * step->signs * 4;
-    step->weights = eb_aligned((size_t)(field[EB_GROUPS] * step->blocks * step->block_bytes));
+    step->weights = eb_aligned(field[EB_GROUPS] * step->blocks * step->block_bytes);
     if (!step->weights) return eb_fail(error, "there is no memory");
     for (int64_t filter = 0; filter < filters; filter++) {
         int64_t group = filter / step->group_out, place = filter % step->group_out;

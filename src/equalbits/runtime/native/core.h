@@ -221,7 +221,7 @@ void eb_tables_prepare(const eb_context *context, const eb_step *step);
 void eb_copy(const eb_context *context, const eb_step *step);
 
 /* memory.c */
-void *eb_aligned(size_t bytes); /* zeroed, at a multiple of 64 */
+void *eb_aligned(int64_t bytes); /* zeroed, at a multiple of 64; NULL where there is no memory */
 void eb_aligned_free(void *pointer);
 int eb_place_values(eb_plan *plan);
 

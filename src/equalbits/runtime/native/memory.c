@@ -10,9 +10,10 @@
 
 enum { LARGE = 1 << 21 };
 
-void *eb_aligned(size_t bytes) {
-    const size_t page = bytes >= LARGE ? LARGE : 64; /* large pieces on large pages, where the system has them */
-    bytes = (bytes + page - 1) / page * page + 64;
+void *eb_aligned(int64_t wanted) {
+    if (wanted < 0 || (uint64_t)wanted > SIZE_MAX / 2) return NULL; /* a machine of 32 bits has no such number */
+    const size_t page = wanted >= LARGE ? LARGE : 64; /* large pieces on large pages, where the system has them */
+    const size_t bytes = ((size_t)wanted + page - 1) / page * page + 64;
     char *whole = calloc(1, bytes + page + sizeof whole);
     if (!whole) return NULL;
     char *aligned = (char *)(((uintptr_t)whole + sizeof whole + page - 1) / page * page);

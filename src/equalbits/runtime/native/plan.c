@@ -76,7 +76,7 @@ static int read_vector(eb_plan *plan, const eb_recipe *recipe, const eb_step *st
     if (id == -1) return 1;
     const eb_tensor *tensor = tensor_of(recipe, id, channels * 4, error);
     if (!tensor) return 0;
-    float *copy = eb_aligned((size_t)(channels + 2 * EB_BLOCK) * 4);
+    float *copy = eb_aligned((channels + 2 * EB_BLOCK) * 4);
     if (!copy) return eb_fail(error, "there is no memory");
     memcpy(copy, tensor->data, (size_t)channels * 4);
     plan->vectors[plan->vector_count++] = copy;

@@ -117,7 +117,7 @@ static int make_arenas(eb_plan *plan, int count, int threads) {
     plan->arenas = arenas;
     while (plan->arena_count < count) {
         int64_t bytes = plan->arena_bytes + plan->scratch_bytes + plan->threads_per_arena * plan->thread_bytes;
-        void *arena = eb_aligned((size_t)bytes + 256);
+        void *arena = eb_aligned(bytes + 256);
         if (!arena) return 0;
         plan->arenas[plan->arena_count++] = arena;
     }
