@@ -31,7 +31,7 @@ def test_taking_some_images_keeps_the_first():
     data = made().take(3)
     assert len(data) == 3 and data.labels.tolist() == [0, 1, 1]
     for count in (0, 5):
-        with pytest.raises(DataError, match=f"cannot take {count} images; choose 1 to 4"):
+        with pytest.raises(DataError, match=rf"cannot take {count} images; choose 1 to 4 \(data.limit\)"):
             made().take(count)
 
 

@@ -88,7 +88,7 @@ class Dataset:
     def take(self, count: int) -> Self:
         """Return the first ``count`` images, as a quick run wants them."""
         if not 1 <= count <= len(self):
-            raise DataError(f"{self.name}: cannot take {count} images; choose 1 to {len(self)}")
+            raise DataError(f"{self.name}: cannot take {count} images; choose 1 to {len(self)} (data.limit)")
         return replace(self, images=self.images[:count], labels=self.labels[:count])
 
 
@@ -126,7 +126,7 @@ class FolderDataset:
     def take(self, count: int) -> Self:
         """Return the first ``count`` files. They are sorted by class, so few of them hold few classes."""
         if not 1 <= count <= len(self):
-            raise DataError(f"{self.name}: cannot take {count} files; choose 1 to {len(self)}")
+            raise DataError(f"{self.name}: cannot take {count} files; choose 1 to {len(self)} (data.limit)")
         return replace(self, paths=self.paths[:count], labels=self.labels[:count])
 
 
