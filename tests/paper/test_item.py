@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -48,8 +49,23 @@ def test_the_result_says_what_made_it(tmp_path):
     assert result["device"] and result["seconds"] >= 0
     text = (tmp_path / "claims.md").read_text()
     assert "| a∣b | 2 | 3 | +1.00 | no | nothing | 1 |" in text
-    assert "quick measurement" in text and "- one note" in text
+    assert "- one note" in text
     assert json.loads((tmp_path / "claims.json").read_text())[0]["ours"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("needs", "options", "words"),
+    [
+        ("cifar10", {"quick": True}, "A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's"),
+        ("cifar10", {"settings": {"epochs": 1, "data.workers": 2}}, "Not the paper's setting: it ran with epochs=1."),
+        ("cifar10", {"settings": {"data.workers": 2}}, ""),  # which changes no result
+        ("", {"quick": True}, ""),  # what needs no data is the same in both
+    ],
+)
+def test_the_rows_say_how_far_they_are_not_the_papers_setting(tmp_path, needs, options, words):
+    reproduce(replace(counting_item([]), needs=needs), tmp_path, device="cpu", **options)
+    said = (tmp_path / "claims.md").read_text().splitlines()[2]
+    assert said.startswith(words or "| claim |")
 
 
 def test_where_the_paper_claims_nothing_a_sentence_stands_in_place_of_an_empty_table(tmp_path, capsys):
@@ -139,7 +155,7 @@ def test_what_is_left_when_others_diverged_decides_nothing():
         assert row.agrees is None and "diverged" in row.ours
     for row in (near("", some, 80.0, 0.5), beyond("", some, 10.0, 0.5, by=1.0)):
         assert row.agrees is None and row.ours.endswith("% (3 of 5 diverged)") and row.n == 2
-    assert near("", _case(800), 80.0, 0.5).agrees is None
+    assert near("", _case(8000, total=10_000), 80.0, 0.5).agrees is None
 
 
 def test_one_seed_decides_nothing():
@@ -156,17 +172,17 @@ def test_a_case_that_diverged_loses_to_one_that_did_not():
 
 
 def test_near_means_within_three_tenths_of_a_point_to_the_printed_digits():
-    assert near("", _case(801, 803), 80.0, 0.5).agrees is True
-    assert near("", _case(801, 803), 80.0, 0.5).difference == pytest.approx(0.2)
-    assert near("", _case(802, 804), 80.0, 0.1).agrees is True  # 80.3 - 80.0 is a little more than 0.3 in binary
-    assert near("", _case(797, 797), 80.0, 0.1).agrees is True
-    assert near("", _case(803, 804), 80.0, 0.5).agrees is False
+    assert near("", _case(8010, 8030, total=10_000), 80.0, 0.5).agrees is True
+    assert near("", _case(8010, 8030, total=10_000), 80.0, 0.5).difference == pytest.approx(0.2)
+    assert near("", _case(8020, 8040, total=10_000), 80.0, 0.1).agrees is True  # 80.3 - 80 is above 0.3 in binary
+    assert near("", _case(7970, 7970, total=10_000), 80.0, 0.1).agrees is True
+    assert near("", _case(8030, 8040, total=10_000), 80.0, 0.5).agrees is False
 
 
 def test_beyond_means_above_by_so_much_or_more():
-    assert beyond("", _case(809, 811), 80.0, 0.5, by=1.0).agrees is True
-    assert beyond("", _case(809, 810), 80.0, 0.5, by=1.0).agrees is False
-    assert beyond("", _case(950), 80.0, 0.5, by=1.0).agrees is None
+    assert beyond("", _case(8090, 8110, total=10_000), 80.0, 0.5, by=1.0).agrees is True
+    assert beyond("", _case(8090, 8100, total=10_000), 80.0, 0.5, by=1.0).agrees is False
+    assert beyond("", _case(9500, total=10_000), 80.0, 0.5, by=1.0).agrees is None
     assert beyond("", {"runs": [{"last": None}]}, 80.0, 0.5, by=1.0).agrees is False
 
 

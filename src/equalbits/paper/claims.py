@@ -56,13 +56,12 @@ HEADER = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
 NO_CLAIM = "The paper claims nothing that these numbers could be held against."
 
 
-def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path) -> None:
-    """Write claims.json and claims.md, which says what the numbers were made with."""
+def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path, *, setting: str = "") -> None:
+    """Write claims.json and claims.md, which says what the numbers were made with, and how far that is the paper's."""
     rows = [asdict(claim) for claim in claims]
     write_atomically(out / "claims.json", (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode())
     lines = [f"# {result['item']}: {result['title']}", ""]
-    if result["quick"]:
-        lines += ["A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's setting.", ""]
+    lines += [setting, ""] if setting else []
     lines += [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"] if claims else [NO_CLAIM]
     lines += [f"| {' | '.join(cell.replace('|', '∣') for cell in claim.cells())} |" for claim in claims]
     seeds = f"; seeds {', '.join(map(str, result['seeds']))}" if result.get("seeds") else ""

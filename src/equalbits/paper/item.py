@@ -144,7 +144,7 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
         with from_file(item, out / "result.json") if known else nullcontext():
             item.draw(result, out)
             claims = item.claims(result)
-            write_claims(claims, result, out)
+            write_claims(claims, result, out, setting=setting_in_words(item, result))
     return claims
 
 
@@ -156,6 +156,16 @@ def from_file(item: Item, path: Path) -> Iterator[None]:
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         what = f"{path} is no whole result of {item.name} ({type(error).__name__}: {error})"
         raise ValueError(f"{what}, perhaps of another version: delete it to measure again") from error
+
+
+def setting_in_words(item: Item, result: Mapping[str, Any]) -> str:
+    """What of a measurement is not the paper's setting, in a sentence; nothing where it is."""
+    if not item.needs:
+        return ""
+    if result["quick"]:
+        return "A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's setting."
+    others = [f"{name}={value}" for name, value in _deciding(result["asked"])["settings"].items()]
+    return f"Not the paper's setting: it ran with {', '.join(others)}." if others else ""
 
 
 def read_result(path: Path) -> Result:

@@ -11,7 +11,7 @@ from equalbits.paper.compare_report import HEADER as COMPARE_HEADER
 from equalbits.paper.compare_report import caution, cells, ranked, remarks, usual_speed
 from equalbits.paper.contents import Found, Run
 from equalbits.paper.curves import Curve, chart
-from equalbits.paper.item import get_item
+from equalbits.paper.item import get_item, setting_in_words
 from equalbits.paper.page import Html, details, join, table, tag
 from equalbits.paper.parts import command
 from equalbits.paper.report_bits import bits_of_run, bits_of_runs
@@ -59,10 +59,8 @@ def _methods(runs: Sequence[Run]) -> str:
 def item(found: Found) -> list[Html]:
     """A figure or table of the paper beside ours."""
     facts, parts = found.facts, []
-    if facts["quick"] and get_item(facts["item"]).needs:
-        parts.append(
-            tag("p", "A quick measurement: small nets on the embedded Fashion-MNIST, not the paper's setting.")
-        )
+    if setting := setting_in_words(get_item(facts["item"]), facts):
+        parts.append(tag("p", setting))
     parts += [
         picture(path, f"{facts['item']}: {facts['title']}; the table says what it shows") for path in found.pictures
     ]
