@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from equalbits.cli import main
 from equalbits.nn import BinaryLayer
-from equalbits.paper.compare_report import _entropy, draw, markdown, table, write_markdown
+from equalbits.paper.compare_report import _entropy, caution, draw, markdown, table, write_markdown
 from equalbits.recipes import get_recipe
 from equalbits.recipes.compare import Comparison, _row, compare
 from equalbits.recipes.contest import run_file
@@ -157,6 +157,17 @@ def test_table_and_picture_name_every_method(finished) -> None:
     assert "| sign |" in page and "| bihalf |" in page and "n = 2" in page
     assert (out / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert "</svg>" in (out / "compare.svg").read_text()
+
+
+def test_seeds_that_differ_widely_are_not_outdone_by_many_test_images(finished) -> None:
+    _, found = finished
+    wide = [replace(row, correct=[5_000, 6_000], total=10_000, seeds=[0, 1]) for row in found.rows]
+    line = caution(replace(found, rows=wide))
+    assert line.startswith("10,000 test images, seeds that differ by ± 7.1 points: differences below about 30.4 points")
+    near = [replace(row, correct=[5_000, 5_001], total=10_000, seeds=[0, 1]) for row in found.rows]
+    assert caution(replace(found, rows=near)).startswith("10,000 test images: differences below about 1.4 points")
+    alone = [replace(row, correct=[5_000], total=10_000, seeds=[0]) for row in found.rows]
+    assert caution(replace(found, rows=alone)).startswith("10,000 test images: differences below about 1.4 points")
 
 
 def test_seconds_at_another_speed_are_marked_and_a_line_below_says_why(finished) -> None:

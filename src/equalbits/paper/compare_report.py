@@ -8,6 +8,7 @@ from typing import Any
 from equalbits.analysis.table import as_table
 from equalbits.extras import with_extra
 from equalbits.nn.names import list_quantizers, quantizer_settings
+from equalbits.paper.claims import student
 from equalbits.paper.drawing import save
 from equalbits.recipes.compare import HOW, Compared, Comparison
 from equalbits.recipes.methods import list_methods
@@ -150,7 +151,19 @@ def caution(comparison: Comparison) -> str:
         return tuned
     share, total = (scored[0].mean or 0) / 100, scored[0].total
     points = 200 * (2 * share * (1 - share) / total) ** 0.5  # two standard errors of the difference of two such scores
-    return f"{total:,} test images: differences below about {points:.1f} points say little. {tuned}"
+    scatter, n = _scatter(scored)
+    chance = student(2 * n - 2) * scatter * (2 / n) ** 0.5 if n else 0.0
+    seeds = f", seeds that differ by ± {scatter:.1f} points" if chance > points else ""
+    words = f"{total:,} test images{seeds}: differences below about {max(points, chance):.1f} points say little."
+    return f"{words} {tuned}"
+
+
+def _scatter(rows: Sequence[Compared]) -> tuple[float, int]:
+    """The sample deviation that the seeds of all methods share, and the fewest of a method; 0 where each has one."""
+    several = [row for row in rows if row.std is not None]
+    if not several:
+        return 0.0, 0
+    return statistics.fmean((row.std or 0) ** 2 for row in several) ** 0.5, min(len(row.correct) for row in several)
 
 
 def _instead(rows: Sequence[Compared]) -> str:
