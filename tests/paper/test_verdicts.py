@@ -75,9 +75,22 @@ def test_figure_4_is_drawn_where_nothing_trained(tmp_path):
     assert (tmp_path / "fig4.png").exists()
 
 
-def test_figure_4_decides_by_two_seeds_and_not_by_one():
-    assert fig4_repetitions.claims(repeated([0.5], [0.4]))[-1].agrees is None
-    assert fig4_repetitions.claims(repeated([0.5, 0.51], [0.4, 0.41]))[-1].agrees is True
+@pytest.mark.parametrize(("seeds", "agrees"), [(1, None), (2, None), (18, None), (19, True), (100, True)])
+def test_figure_4_takes_sorted_losses_for_an_answer_only_where_chance_would_seldom_give_them(seeds, agrees):
+    sign, half = ([start + 0.001 * seed for seed in range(seeds)] for start in (0.5, 0.4))
+    assert fig4_repetitions.claims(repeated(sign, half))[-1].agrees is agrees
+    assert fig4_repetitions.claims(repeated(sign, [0.9, *half[1:]]))[-1].agrees is (agrees and False)
+
+
+def test_losses_of_methods_alike_lie_below_at_every_place_once_in_as_many_times_as_figure_4_says():
+    draw, times = random.Random(0), 2000
+
+    def losses():
+        return [draw.gauss(1, 0.05) for _ in range(4)]
+
+    rows = [fig4_repetitions.claims(repeated(losses(), losses()))[-1] for _ in range(times)]
+    assert {row.within for row in rows} == {"every place; by chance once in 5"}
+    assert 0.17 < sum(row.ours == "4 of 4" for row in rows) / times < 0.23
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 6])
