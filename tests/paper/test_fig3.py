@@ -5,7 +5,7 @@ import json
 import torch
 
 from equalbits.nn import BiHalf, BinaryLinear
-from equalbits.paper import reproduce
+from equalbits.paper import fig3_hyper, reproduce
 from equalbits.paper.fig3_hyper import MagnitudeWatcher
 
 NARROW = {"model.options.width": 0.05}
@@ -48,6 +48,20 @@ def test_the_cut_is_the_smallest_latent_that_is_positive():
     assert (watcher.cuts, watcher.latents) == ([0.5], [3.5])
 
 
+def test_gradients_that_fall_under_both_schedules_alike_are_not_put_down_to_cosine():
+    def run(schedule, gradient, flips):
+        test = {"correct": 1, "total": 2}
+        curves = {"latent": [1.0, 1.0], "cut": [1.0, 1.0], "gradient": gradient, "flips": flips}
+        return {"schedule": schedule, "weight_decay": 1e-4, "epochs": [{"test": test}], **curves}
+
+    runs = [run("constant", [4.0, 1.0, 1.5], [5, 5, 5]), run("cosine", [4.0, 1.0, 2.0], [5, 9, 1])]
+    rows = {row.claim: row for row in fig3_hyper.claims({"weight_decays": [1e-4], "runs": runs})}
+    assert rows["(b) gradients fall under cosine, weight decay 0.0001"].agrees is True
+    row = rows["(b) gradients smaller under cosine than under constant, at the end, weight decay 0.0001"]
+    assert (row.agrees, row.paper, row.ours) == (False, "implied", "2 against 1.5")
+    assert rows["(d) cosine: flips fall, weight decay 0.0001"].ours == "5 to 1, 9 at most"
+
+
 def test_more_weight_decays_than_there_are_shades_are_drawn(tmp_path, tiny, drawn):
     decays = [0.0, 1e-5, 2e-5, 1e-4, 2e-4, 5e-4, 1e-3]
     finished(tmp_path, tiny(NARROW, grid={"optimizer.weight_decay": decays}))
@@ -58,5 +72,5 @@ def test_one_weight_decay_says_each_claim_once_and_is_not_held_against_itself(tm
     claims, _ = finished(tmp_path, tiny({**NARROW, "epochs": 2}, grid={"optimizer.weight_decay": [1e-4]}))
     drawn(tmp_path, "fig3")
     names = [claim.claim for claim in claims]
-    assert len(names) == len(set(names)) == 4
+    assert len(names) == len(set(names)) == 5
     assert not [name for name in names if "more weight decay" in name]
