@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equalbits.cli.bench import _beside
+from equalbits.cli.bench import _beside, _free_cores
 from equalbits.cli.bench_torch import torch_call
 from equalbits.runtime import NetworkBuilder, PackedModel, native, read_network
 from equalbits.runtime.report import layer_name
@@ -138,10 +138,22 @@ def test_layers_of_numpy_are_refused_before_anything_is_measured(call, monkeypat
 
 
 def test_medians_of_a_busy_machine_are_not_compared():
-    quiet = _beside({"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0})
+    quiet = _beside({"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0}, busy=False)
     assert quiet.endswith("3.000 ms (median; least 2.000), 3.0 times as long")
-    busy = _beside({"median": 1.0, "least": 0.5}, {"median": 13.0, "least": 2.0})
+    busy = _beside({"median": 1.0, "least": 0.5}, {"median": 13.0, "least": 2.0}, busy=True)
     assert "13.000 ms (median; least 2.000), 4.0 times as long by the least: the machine is busy" in busy
+
+
+def test_a_machine_whose_cores_others_use_is_busy_however_alike_the_times_are(tmp_path, call, monkeypatch):
+    for free, busy in ((1, True), (2, False)):
+        monkeypatch.setattr("equalbits.cli.bench._free_cores", lambda free=free: free)
+        monkeypatch.setattr("equalbits.cli.bench._take_turns", lambda calls, _: {what: [1.0, 1.0] for what in calls})
+        words = ("bench", RESIDUAL, "--torch", "--threads", 2)
+        assert json.loads(call(*words, "--json")[1])["busy"] is busy
+        assert ("by the least: the machine is busy" in call(*words)[1]) is busy
+    (tmp_path / "load").write_text("5.48 5.74 5.67 4/812 29077\n")
+    assert _free_cores(tmp_path / "load", cores=8) == 5
+    assert _free_cores(tmp_path / "none", cores=8) == float("inf")
 
 
 @pytest.mark.parametrize(

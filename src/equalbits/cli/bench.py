@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import statistics
 import sys
@@ -65,6 +66,7 @@ def _measure(options: argparse.Namespace) -> None:
     name, call = _engine(network, images, options)
     if options.layers and not name.startswith("native"):
         raise ValueError("--layers: the steps are those of the native engine, and numpy would run: leave --layers out")
+    free = _free_cores() if options.torch else 0.0  # before any thread of ours runs
     call()
     facts: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size, "engine": name}
     facts |= {"threads": options.threads, "batch": options.batch, "peak_memory_bytes": _peak_memory()}
@@ -75,6 +77,10 @@ def _measure(options: argparse.Namespace) -> None:
         calls["torch_ms_per_image"] = torch_call(network, images, options.threads)
     for what, taken in _take_turns(calls, options.seconds).items():
         facts[what] = {"median": statistics.median(taken) / options.batch, "least": min(taken) / options.batch}
+    if options.torch:
+        facts["busy"] = free < options.threads or any(
+            facts[what]["median"] > 2 * facts[what]["least"] for what in calls
+        )
     facts["images_per_second"] = 1e3 / facts["ms_per_image"]["median"]
     facts["rounds"] = len(taken)
     if options.layers:
@@ -180,20 +186,32 @@ def _as_text(facts: dict[str, Any]) -> str:
     if facts["peak_memory_bytes"]:
         lines.append(f"{facts['peak_memory_bytes'] / 1e6:,.0f} MB of memory at most, Python and all")
     if other := facts.get("torch_ms_per_image"):
-        lines.append(_beside(ms, other))
+        lines.append(_beside(ms, other, busy=facts["busy"]))
     return "\n".join([*lines, *_table(facts.get("layers", []))])
 
 
-def _beside(ours: dict[str, float], torch: dict[str, float]) -> str:
+def _beside(ours: dict[str, float], torch: dict[str, float], *, busy: bool) -> str:
     """Torch's times, and how they compare: by the least where the machine has other work, which medians then hold.
 
-    Torch's threads spin while they wait. They stay so: asleep they take up to twice as long on a quiet machine.
+    Torch's threads spin while they wait. They stay so: asleep they take up to twice as long on a quiet machine. But
+    where others take their cores even the least of their times may be a hundred times too long.
     """
-    busy = any(taken["median"] > 2 * taken["least"] for taken in (ours, torch))
     ratio = torch["least"] / ours["least"] if busy else torch["median"] / ours["median"]
-    by = " by the least: the machine is busy, and medians mean little" if busy else ""
+    by = " by the least: the machine is busy, so measure again when it is not" if busy else ""
     times = f"{torch['median']:.3f} ms (median; least {torch['least']:.3f})"
     return f"torch, the same network in float32: {times}, {ratio:.1f} times as long{by}"
+
+
+def _free_cores(loadavg: Path = Path("/proc/loadavg"), cores: int | None = None) -> float:
+    """How many cores nobody else uses just now, this process's own among them; endless where the system is silent."""
+    others = []
+    for _ in range(5):
+        try:
+            others.append(int(loadavg.read_text().split()[3].partition("/")[0]) - 1)  # 1 is this process itself
+        except (OSError, ValueError, IndexError):
+            return float("inf")
+        time.sleep(0.01)
+    return (cores or os.cpu_count() or 1) - min(others)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
