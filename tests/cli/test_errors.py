@@ -1,5 +1,6 @@
 """What a person gets wrong is answered in one line on stderr, with the exit code that says who erred."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -281,3 +282,15 @@ def test_a_picture_that_cannot_be_drawn_is_told_of_before_the_training(words, ca
     line = refused(call(*command, "--out", tmp_path / "a", "--device", "cpu"), words[0])
     assert ": the picture needs matplotlib: install equalbits with the extra plot (" in line
     assert not (tmp_path / "a").exists()
+
+
+def test_a_command_that_is_offered_may_be_copied_where_a_name_has_a_space(call, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "a run")
+    offered = {
+        ("run", tmp_path / "a run", "x.npy"): f"equalbits pack '{tmp_path}/a run' net.ebits",
+        ("train", tmp_path / "a run"): f"train --resume '{tmp_path}/a run', or name '{tmp_path}/a run/recipe.toml'",
+        ("train", "cifar10-conv2", "--data", tmp_path / "no data"): f"download cifar10 --data '{tmp_path}/no data'",
+    }
+    for words, command in offered.items():
+        code, _, errors = call(*words)
+        assert code == 1 and command in errors, errors

@@ -4,6 +4,7 @@ The binary edition (https://www.cs.toronto.edu/~kriz/cifar.html) is records of o
 and the fine label) and 3072 pixel bytes: red, green and blue planes of 32×32, row by row.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,7 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
     pickles = any((home / edition.pickled).is_dir() for home in (root / name, root))
     but = f", but for pickles ({edition.pickled}), which may run code and are never read" if pickles else ""
     raise DataError(
-        f"{name} is not in {root}{but}: fetch it with `equalbits download {name} --data {root}`, "
+        f"{name} is not in {root}{but}: fetch it with `equalbits download {name} --data {shlex.quote(str(root))}`, "
         f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
     )
 

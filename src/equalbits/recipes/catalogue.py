@@ -5,6 +5,7 @@ comparison changes nothing else.
 """
 
 import difflib
+import shlex
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -166,8 +167,9 @@ def find_recipe(word: str) -> Recipe:
     if word.endswith(".toml"):
         return read_recipe(path)
     if word not in _CATALOGUE and (path / "recipe.toml").is_file():
-        raise ValueError(f"{path} is the folder of a run: go on with train --resume {path}, or name {path}/recipe.toml")
-    file = path.parent / f"{path.stem}.toml"
-    if word not in _CATALOGUE and file.is_file():
-        raise ValueError(f"no recipe {word!r}; did you mean the file {file}?")
+        again, file = (shlex.quote(str(place)) for place in (path, path / "recipe.toml"))
+        raise ValueError(f"{path} is the folder of a run: go on with train --resume {again}, or name {file}")
+    near = path.parent / f"{path.stem}.toml"
+    if word not in _CATALOGUE and near.is_file():
+        raise ValueError(f"no recipe {word!r}; did you mean the file {near}?")
     return get_recipe(word)

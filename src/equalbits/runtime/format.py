@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -91,7 +92,7 @@ def read_network(path: str | os.PathLike[str]) -> Network:
         raise FileNotFoundError(f"{name} is not there: name a packed file, made by equalbits pack") from None
     except IsADirectoryError:
         is_run = Path(path, "recipe.toml").exists()
-        way_out = f"pack it first: equalbits pack {name} net.ebits" if is_run else "name a file"
+        way_out = f"pack it first: equalbits pack {shlex.quote(name)} net.ebits" if is_run else "name a file"
         raise FormatError(f"{name} is a folder: {way_out}") from None
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None
