@@ -144,5 +144,5 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     if (pixels == 1) sum_pixels(1, offsets, count, input, apart, packed, sums);
 }
 
-const eb_kernels eb_kernels_neon = {.name = "neon", EVERY_KERNEL};
+const eb_kernels eb_kernels_neon = {.name = "neon", EVERY_KERNEL, .winograd_from = 32};
 #endif
