@@ -151,7 +151,7 @@ def test_an_error_names_the_file_that_was_asked_for_and_not_the_one_beside_it(tm
 
 
 def test_leftovers_of_a_kill_are_swept_and_nothing_else(tmp_path: Path) -> None:
-    kept = ["last.safetensors", "run.json", ".hidden", "notes.partial"]
+    kept = ["last.safetensors", "run.json", ".hidden", "notes.partial", ".film.mkv.partial", ".7.partial"]
     for name in [*kept, ".last.safetensors.123.partial", ".run.json.7.partial"]:
         (tmp_path / name).write_text("x")
     sweep_leftovers(tmp_path)

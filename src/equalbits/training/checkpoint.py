@@ -5,6 +5,7 @@ Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -114,9 +115,10 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sweep_leftovers(folder: Path) -> None:
-    """Remove the half-written files that a kill left behind."""
+    """Remove the half-written files that a kill left behind; those of other programs stay."""
     for path in folder.glob(f".*{_PARTIAL}"):
-        path.unlink(missing_ok=True)
+        if re.fullmatch(rf"\..+\.\d+{re.escape(_PARTIAL)}", path.name):
+            path.unlink(missing_ok=True)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
