@@ -66,10 +66,11 @@ def run(options: argparse.Namespace) -> None:
     audit = packed.audit()
     times = f"{real / written:.1f} times smaller" if written < real else f"{written / real:.1f} times larger"
     shares = "every promised share of +1 exact" if audit.holds else "SHARES OF +1 NOT AS PROMISED"
+    layers = f"{len(audit.layers)} binary layer{'s' * (len(audit.layers) > 1)}"
     print(
         f"{path}: {written:,} bytes, {times} than its parameters in float32; "
         f"the model's class for {int((~otherwise).sum())} of {len(example)} random images; "
-        + (f"{len(audit.layers)} binary layers, {shares}" if audit.layers else "no layer of it is binary")
+        + (f"{layers}, {shares}" if audit.layers else "no layer of it is binary")
     )
 
 
