@@ -147,6 +147,13 @@ def test_a_sweep_prints_a_row_for_every_combination(call, recipe: str, tmp_path:
     assert [row["std"] for row in single] == [None, None]
 
 
+def test_a_sweep_goes_through_values_that_what_is_set_cannot_do_without(call, recipe: str, tmp_path: Path) -> None:
+    words = ["sweep", recipe, "--out", tmp_path / "s", "--device", "cpu", "--set", "schedule.name=step", "--json"]
+    code, printed, errors = call(*words, "--vary", "schedule.milestones=[1],[2]")
+    assert code == 0, errors
+    assert [row["settings"]["schedule.milestones"] for row in json.loads(printed)] == [[1], [2]]
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

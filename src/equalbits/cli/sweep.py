@@ -45,11 +45,13 @@ def run(options: argparse.Namespace) -> int:
     settings = parse_settings(options.settings)
     if "seed" in settings:
         raise ValueError(f"--set seed={settings['seed']}: give a sweep's seeds as --seeds {settings['seed']}")
-    recipe = find_recipe(options.recipe).with_settings(settings)
     vary = _vary(options.vary)
     for name in vary:
         if name in settings:
             raise ValueError(f"--set {name}={settings[name]} and --vary {name}: leave one of them away")
+    # With the first of the values to try, for what is set may be no recipe without them.
+    first = {name: values[0] for name, values in vary.items() if name != "seed"}
+    recipe = find_recipe(options.recipe).with_settings(settings | first)
     if options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one run at a time")
     # What libraries print goes where our own remarks go, so that the rows stay alone.
