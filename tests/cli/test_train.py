@@ -9,7 +9,7 @@ import pytest
 
 from equalbits.data import Source, load_dataset
 from equalbits.models import list_models
-from equalbits.recipes import get_recipe, list_recipes
+from equalbits.recipes import get_recipe, list_recipes, read_recipe
 from equalbits.recipes.catalogue import published_score
 from equalbits.training import load_checkpoint, save_checkpoint
 
@@ -152,6 +152,17 @@ def test_a_sweep_goes_through_values_that_what_is_set_cannot_do_without(call, re
     code, printed, errors = call(*words, "--vary", "schedule.milestones=[1],[2]")
     assert code == 0, errors
     assert [row["settings"]["schedule.milestones"] for row in json.loads(printed)] == [[1], [2]]
+
+
+def test_a_sweep_over_networks_keeps_the_options_that_the_first_of_them_does_not_take(
+    call, recipe: str, tmp_path: Path
+) -> None:
+    words = ["sweep", recipe, "--out", tmp_path / "s", "--device", "cpu", "--set", "epochs=1", "--vary"]
+    code, _, errors = call(*words, "model.name=resnet20,conv2", "--set", "model.options.batch_norm=false")
+    assert code == 0, errors
+    options = [read_recipe(tmp_path / "s" / net / "seed0/recipe.toml").model.options for net in ("resnet20", "conv2")]
+    assert ["batch_norm" in each for each in options] == [False, True]
+    assert options[1]["batch_norm"] is False
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,9 @@ def run(options: argparse.Namespace) -> int:
     for name in vary:
         if name in settings:
             raise ValueError(f"--set {name}={settings[name]} and --vary {name}: leave one of them away")
-    # With the first of the values to try, for what is set may be no recipe without them.
-    first = {name: values[0] for name, values in vary.items() if name != "seed"}
+    # With the first of the values to try, for what is set may be no recipe without them; but with the recipe's own
+    # network, whose options another would leave behind for all that come after it.
+    first = {name: values[0] for name, values in vary.items() if name not in ("seed", "model.name")}
     recipe = find_recipe(options.recipe).with_settings(settings | first)
     if options.stack < 1:
         raise ValueError(f"--stack {options.stack}: train at least one run at a time")
