@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,23 @@ def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not
     monkeypatch.setattr("equalbits.recipes.look.time.perf_counter", lambda: next(clock))
     look.load_state_dict(look.state_dict())
     assert look.seconds == 12.0
+
+
+def test_each_net_has_its_share_of_the_seconds_that_it_took_beside_others_when_it_goes_on_alone(
+    tmp_path, monkeypatch
+) -> None:
+    began, ahead = time.perf_counter, [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: began() + ahead[0])
+
+    def stop(record: EpochRecord) -> None:
+        ahead[0] += 3000
+        signal.raise_signal(signal.SIGTERM)
+
+    words = {"methods": ["sign"], "seeds": [0, 1, 2], "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        compare(BLINK, tmp_path, stack=3, reporters_for=lambda method: [stop], **words)
+    row = compare(BLINK, tmp_path, stack=1, **words).rows[0]
+    assert [round(seconds, -2) for seconds in row.seconds] == [1000, 1000, 1000]
 
 
 def test_seeds_whose_results_do_not_all_fit_leave_none_and_go_on_from_what_is_saved(tmp_path) -> None:

@@ -102,7 +102,7 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     loaders = [ground.train.with_seed(seed) for seed in seeds]
     if ground.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(ground.device)
-    looks, errors = [Look(model) for model in models], {}
+    looks, errors = [Look(model, nets=len(models)) for model in models], {}
     told: list[list[Reporter]] = [[look, *(ground.reporters if look is looks[0] else ())] for look in looks]
     saved = stack_file(ground.out, members)
     take_over(saved, members)
@@ -112,7 +112,7 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
         histories = train_stack(models, loaders, recipe.train, seeds=seeds, **shared)
     except StackError as some:
         histories, errors = some.histories, some.errors
-    seconds = max(look.seconds for look in looks) / len(seeds)
+    seconds = max(look.seconds for look in looks)
     done: dict[Path, bytes] = {}
     for each, seed, history, look in zip(seeded, seeds, histories, looks, strict=True):
         if history is not None:

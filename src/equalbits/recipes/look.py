@@ -16,11 +16,12 @@ from equalbits.training import EpochRecord, StepRecord
 class Look:
     """Counts flips between the ends of epochs, and takes the entropy there, of a net with binary layers.
 
-    All of it is saved with the net, so that of one which was stopped and gone on with nothing is missing.
+    All of it is saved with the net, so that of one which was stopped and gone on with nothing is missing. Of the time
+    that ``nets`` take at once each has an equal share.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, *, nets: int = 1) -> None:
+        self.model, self.nets, self.before = model, nets, 0.0
         self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
         self.symbols = self._symbols()
         self.flipped = [torch.zeros_like(symbols, dtype=torch.bool) for symbols in self.symbols]
@@ -57,8 +58,8 @@ class Look:
 
     @property
     def seconds(self) -> float:
-        """Since the net was begun, without the time it lay stopped."""
-        return time.perf_counter() - self.began
+        """The net's share of the time since it was begun, without the time it lay stopped."""
+        return self.before + (time.perf_counter() - self.began) / self.nets
 
     def state_dict(self) -> dict[str, Tensor]:
         """All that was counted, to be saved with the net."""
@@ -66,7 +67,7 @@ class Look:
         held |= {f"flipped.{place}": flipped for place, flipped in enumerate(self.flipped)}
         counts = {"to_positive": self.to_positive, "to_negative": self.to_negative}
         held |= {name: torch.tensor(values, dtype=torch.int64) for name, values in counts.items()}
-        reals = {"entropy": self.entropy, "epoch_seconds": self.epoch_seconds, "seconds": [self.seconds]}
+        reals = {"entropy": self.entropy, "epoch_seconds": self.epoch_seconds, "share": [self.seconds]}
         return held | {name: torch.tensor(values, dtype=torch.float64) for name, values in reals.items()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
@@ -76,7 +77,9 @@ class Look:
             flipped.copy_(tensors[f"flipped.{place}"])
         self.to_positive, self.to_negative = tensors["to_positive"].tolist(), tensors["to_negative"].tolist()
         self.entropy, self.epoch_seconds = tensors["entropy"].tolist(), tensors["epoch_seconds"].tolist()
-        self.began = time.perf_counter() - float(tensors["seconds"])
+        # Once those of all nets were saved, which only went on as many at once.
+        known = tensors["share"] if "share" in tensors else tensors["seconds"] / self.nets
+        self.before, self.began = float(known), time.perf_counter()
 
     def measured(self, images: Images) -> dict[str, Any]:
         """All that was seen, as counts; what has no bits has no entropy."""
