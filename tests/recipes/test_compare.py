@@ -164,6 +164,13 @@ def test_seeds_that_differ_widely_are_not_outdone_by_many_test_images(finished) 
     wide = [replace(row, correct=[5_000, 6_000], total=10_000, seeds=[0, 1]) for row in found.rows]
     line = caution(replace(found, rows=wide))
     assert line.startswith("10,000 test images, seeds that differ by ± 7.1 points: differences below about 30.4 points")
+    # Of twice as many methods alike their common scatter is known better: t of 4 degrees of freedom, not of 2.
+    line = caution(replace(found, rows=wide + wide))
+    assert line.startswith("10,000 test images, seeds that differ by ± 7.1 points: differences below about 19.6 points")
+    # A method of three seeds counts for two of one degree each: √((2 · 10² + 7.07²) / 3) points, t of 3.
+    more = replace(wide[0], correct=[4_000, 5_000, 6_000], seeds=[0, 1, 2])
+    line = caution(replace(found, rows=[more, wide[1]]))
+    assert line.startswith("10,000 test images, seeds that differ by ± 9.1 points: differences below about 29.1 points")
     near = [replace(row, correct=[5_000, 5_001], total=10_000, seeds=[0, 1]) for row in found.rows]
     assert caution(replace(found, rows=near)).startswith("10,000 test images: differences below about 1.4 points")
     alone = [replace(row, correct=[5_000], total=10_000, seeds=[0]) for row in found.rows]

@@ -151,19 +151,22 @@ def caution(comparison: Comparison) -> str:
         return tuned
     share, total = (scored[0].mean or 0) / 100, scored[0].total
     points = 200 * (2 * share * (1 - share) / total) ** 0.5  # two standard errors of the difference of two such scores
-    scatter, n = _scatter(scored)
-    chance = student(2 * n - 2) * scatter * (2 / n) ** 0.5 if n else 0.0
+    scatter, freedom, n = _scatter(scored)
+    chance = student(freedom) * scatter * (2 / n) ** 0.5
     seeds = f", seeds that differ by ± {scatter:.1f} points" if chance > points else ""
     words = f"{total:,} test images{seeds}: differences below about {max(points, chance):.1f} points say little."
     return f"{words} {tuned}"
 
 
-def _scatter(rows: Sequence[Compared]) -> tuple[float, int]:
-    """The sample deviation that the seeds of all methods share, and the fewest of a method; 0 where each has one."""
+def _scatter(rows: Sequence[Compared]) -> tuple[float, int, int]:
+    """The sample deviation that the seeds of all methods share, its degrees of freedom, and the fewest of a method.
+
+    The deviation is 0 where each has one seed.
+    """
     several = [row for row in rows if row.std is not None]
-    if not several:
-        return 0.0, 0
-    return statistics.fmean((row.std or 0) ** 2 for row in several) ** 0.5, min(len(row.correct) for row in several)
+    freedom = sum(len(row.correct) - 1 for row in several)
+    squares = sum((row.std or 0) ** 2 * (len(row.correct) - 1) for row in several)
+    return (squares / max(freedom, 1)) ** 0.5, freedom, min((len(row.correct) for row in several), default=1)
 
 
 def _instead(rows: Sequence[Compared]) -> str:
