@@ -103,6 +103,11 @@ def test_a_disk_that_is_full_is_told_with_the_file_that_was_asked_for(file, tmp_
     with pytest.raises(OSError, match="no room") as refused, put_in_place(tmp_path / "net.xml") as beside:
         raise OSError(errno.ENOSPC, "no room", *([str(beside)] if file else []))
     assert _one_line(refused.value).startswith(f"{tmp_path / 'net.xml'} does not fit: the disk is full")
+    with (
+        pytest.raises(OSError, match=r"^libonnx.so: cannot open shared object file$"),
+        put_in_place(tmp_path / "net.xml"),
+    ):
+        raise OSError("libonnx.so: cannot open shared object file")  # a library's own, with no number
     with pytest.raises(FileNotFoundError) as other, put_in_place(tmp_path / "net.xml"):
         Path(tmp_path / "weights").read_bytes()
     assert other.value.filename == str(tmp_path / "weights")

@@ -65,7 +65,8 @@ def put_in_place(path: Path) -> Iterator[Path]:
             for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
                 _move(file, os.path.realpath(path.with_name(file.name)))
     except OSError as error:
-        if error.filename2 is None and _UNFINISHED in str(error.filename or _UNFINISHED):
+        of_the_system = error.errno is not None and error.filename2 is None
+        if of_the_system and _UNFINISHED in str(error.filename or _UNFINISHED):
             error.filename = str(path)  # what was asked for, not the folder beside it that nobody knows
         raise
 
