@@ -14,7 +14,7 @@ from equalbits.recipes.lock import clear_up
 from equalbits.recipes.make import Images, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
-from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, take_over
+from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, taken_over
 from equalbits.training import History, NonFiniteError, Reporter, StackError
 from equalbits.training.checkpoint import LAST, write_together
 from equalbits.training.distributed import Place
@@ -110,14 +110,14 @@ def train_side_by_side(
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
     began, errors, shared_file = time.perf_counter(), {}, stack_file(out, members)
-    take_over(shared_file, members)
     histories: Sequence[History | None]
     try:
         told = [reporters, *[()] * (len(seeds) - 1)]
         configs = [recipe.train for recipe in recipes]
-        histories = train_stack(
-            models, loaders, configs, seeds=seeds, test=test, reporters=told, checkpoint=shared_file
-        )
+        with taken_over(shared_file, members):
+            histories = train_stack(
+                models, loaders, configs, seeds=seeds, test=test, reporters=told, checkpoint=shared_file
+            )
     except StackError as some:
         histories, errors = some.histories, some.errors
     share = (time.perf_counter() - began) / len(seeds)

@@ -16,7 +16,7 @@ from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images, make_loader, on_device
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, take_over
+from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, taken_over
 from equalbits.training import CheckpointError, History, Reporter, StackError, train_stack
 from equalbits.training.checkpoint import write_together
 from equalbits.training.distributed import Place
@@ -105,11 +105,11 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     looks, errors = [Look(model, nets=len(models)) for model in models], {}
     told: list[list[Reporter]] = [[look, *(ground.reporters if look is looks[0] else ())] for look in looks]
     saved = stack_file(ground.out, members)
-    take_over(saved, members)
     shared: dict[str, Any] = {"test": ground.test, "reporters": told, "checkpoint": saved, "memories": looks}
     histories: Sequence[History | None]
     try:
-        histories = train_stack(models, loaders, recipe.train, seeds=seeds, **shared)
+        with taken_over(saved, members):
+            histories = train_stack(models, loaders, recipe.train, seeds=seeds, **shared)
     except StackError as some:
         histories, errors = some.histories, some.errors
     seconds = max(look.seconds for look in looks)

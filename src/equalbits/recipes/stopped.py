@@ -7,6 +7,7 @@ otherwise, as with another ``--stack``: they then move, as they are, into a file
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,8 +41,21 @@ def stack_of(out: Path, member: Member) -> Path | None:
     return next((path for path, names in _noted(out) if _name(out, member) in names and path.exists()), None)
 
 
-def take_over(path: Path, members: Sequence[Member]) -> None:
-    """Have ``path`` hold these nets as they were stopped, where one stack held them all; and note that it does."""
+@contextmanager
+def taken_over(path: Path, members: Sequence[Member]) -> Iterator[None]:
+    """Have ``path`` hold these nets as they were stopped, where one stack held them all, while they are trained.
+
+    That it does is noted; where they are refused, or die before they are saved, no note stays either.
+    """
+    _take_over(path, members)
+    try:
+        yield
+    finally:
+        if not path.exists():
+            _note(path).unlink(missing_ok=True)
+
+
+def _take_over(path: Path, members: Sequence[Member]) -> None:
     names, others = [_name(path.parent, member) for member in members], list(_noted(path.parent))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(_note(path), json.dumps(names).encode())
