@@ -142,6 +142,8 @@ def test_medians_of_a_busy_machine_are_not_compared():
     assert quiet.endswith("3.000 ms (median; least 2.000), 3.0 times as long")
     busy = _beside({"median": 1.0, "least": 0.5}, {"median": 13.0, "least": 2.0}, busy=True)
     assert "13.000 ms (median; least 2.000), 4.0 times as long by the least: the machine is busy" in busy
+    crowded = _beside({"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0}, busy=True, threads=3, cores=2)
+    assert crowded.endswith("4.0 times as long by the least: 3 threads share 2 cores, so lower --threads")
 
 
 def test_a_machine_whose_cores_others_use_is_busy_however_alike_the_times_are(tmp_path, call, monkeypatch):

@@ -186,18 +186,23 @@ def _as_text(facts: dict[str, Any]) -> str:
     if facts["peak_memory_bytes"]:
         lines.append(f"{facts['peak_memory_bytes'] / 1e6:,.0f} MB of memory at most, Python and all")
     if other := facts.get("torch_ms_per_image"):
-        lines.append(_beside(ms, other, busy=facts["busy"]))
+        lines.append(_beside(ms, other, busy=facts["busy"], threads=facts["threads"]))
     return "\n".join([*lines, *_table(facts.get("layers", []))])
 
 
-def _beside(ours: dict[str, float], torch: dict[str, float], *, busy: bool) -> str:
+def _beside(
+    ours: dict[str, float], torch: dict[str, float], *, busy: bool, threads: int = 1, cores: int | None = None
+) -> str:
     """Torch's times, and how they compare: by the least where the machine has other work, which medians then hold.
 
     Torch's threads spin while they wait. They stay so: asleep they take up to twice as long on a quiet machine. But
     where others take their cores even the least of their times may be a hundred times too long.
     """
     ratio = torch["least"] / ours["least"] if busy else torch["median"] / ours["median"]
-    by = " by the least: the machine is busy, so measure again when it is not" if busy else ""
+    cores = cores or os.cpu_count() or 1
+    crowd = f"{threads} threads share {cores} core{'s' * (cores > 1)}, so lower --threads"
+    why = crowd if threads > cores else "the machine is busy, so measure again when it is not"
+    by = f" by the least: {why}" if busy else ""
     times = f"{torch['median']:.3f} ms (median; least {torch['least']:.3f})"
     return f"torch, the same network in float32: {times}, {ratio:.1f} times as long{by}"
 
