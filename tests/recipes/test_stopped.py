@@ -186,11 +186,29 @@ def test_a_note_that_was_damaged_is_named_with_the_way_out(tmp_path) -> None:
         sweep(own(), tmp_path, stack=1, **words)
 
 
+COMPARED = get_recipe("fashion-compare").with_settings({
+    "epochs": 2, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
+    "model.options.width": 0.05,
+})  # fmt: skip
+
+
+def test_a_kill_behind_a_result_of_tuning_leaves_nothing_of_it_once_it_was_called_again(tmp_path, monkeypatch) -> None:
+    recipe = COMPARED.with_settings({"checkpoint_seconds": 0})
+    words = {"methods": ["sign"], "seeds": [0], "device": "cpu", "tune": [0.1]}
+
+    def die(path: Path, members: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("equalbits.recipes.contest.forget", die)
+        compare(recipe, tmp_path, **words)
+    assert list(tmp_path.glob("tuning/*/sign/*/run.json")) and len(left_over(tmp_path)) == 2
+    compare(recipe, tmp_path, **words)
+    assert left_over(tmp_path) == []
+
+
 def test_a_comparison_goes_on_by_another_number_at_once(tmp_path) -> None:
-    recipe = get_recipe("fashion-compare").with_settings({
-        "epochs": 2, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
-        "model.options.width": 0.05,
-    })  # fmt: skip
+    recipe = COMPARED
     words = {"methods": ["sign"], "seeds": [0, 1, 2], "device": "cpu"}
     whole = compare(recipe, tmp_path / "whole", stack=3, **words).rows[0]
     with pytest.raises(InterruptedTraining):

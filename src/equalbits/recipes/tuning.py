@@ -17,6 +17,7 @@ from equalbits.data import Dataset, Loader
 from equalbits.recipes.contest import Ground, is_done, run_file, run_method
 from equalbits.recipes.methods import recipe_for
 from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.stopped import tidy
 
 _EVERY = 5  # one image in five is held out
 _FIRST_SEED = 1_000_003  # where nobody counts to
@@ -61,6 +62,7 @@ class Trials:
             name, value = setting_at(self.recipe, method, rate)
             recipe = self.recipe.with_settings({f"optimizer.{name}": value})
             out = self.out / "tuning" / f"{name}{value:g}"
+            tidy(out)
             if not is_done(recipe, out, method, self.seed):
                 told = run_method(_held_out(replace(ground(), recipe=recipe, out=out)), method, [self.seed])
                 tell(f"{method} at {name} {value:g}, on held-out images: {told}")
