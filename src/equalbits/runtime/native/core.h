@@ -2,7 +2,13 @@
 #ifndef EQUALBITS_CORE_H
 #define EQUALBITS_CORE_H
 
+#include <float.h>
+
 #include "equalbits.h"
+
+#if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#error "floats are computed as wider numbers here, so answers would not be those of other machines"
+#endif
 
 /* Unroll the loop that follows, of at most `times` turns, so that what it adds up stays in registers. */
 #ifdef __clang__
@@ -140,6 +146,9 @@ typedef struct {
 extern const eb_kernels eb_kernels_portable;
 #ifdef EB_HAVE_AVX2
 extern const eb_kernels eb_kernels_avx2;
+#endif
+#ifndef __x86_64__
+#undef EB_HAVE_AVX512
 #endif
 #ifdef EB_HAVE_AVX512
 extern const eb_kernels eb_kernels_avx512;

@@ -6,6 +6,7 @@
  *     next = s ^ W ^ A,   carry = s where s differs from next, else x1 = w1 ^ a1,
  * so two vectors take three logic instructions, one popcount (of the carry) and one add. The count is
  * popcount(s) + 2 · (sum of the carries). */
+#ifdef __x86_64__ /* code of 32 bits has a quarter of the registers */
 #include <immintrin.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -256,3 +257,4 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
 
 const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32,
                                       .tables_make = tables_make, .tables_row = tables_row};
+#endif
