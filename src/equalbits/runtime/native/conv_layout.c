@@ -225,14 +225,14 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     field[EB_KIND] = EB_CONV_REAL; /* before it is asked whether it is depthwise */
     if (!kept && eb_has_tables(kernels, step)) return eb_layout_tables(step, sign, error);
     int stay = step->conv_rows * step->conv_columns <= FEW_PIXELS && step->in.kind == EB_REAL && !eb_is_depthwise(step);
-    float *reals = calloc((size_t)(stay ? 1 : filters * wide), sizeof *reals);
+    float *reals = eb_aligned(stay ? 0 : filters * wide * 4);
     if (!reals) return eb_fail(error, "there is no memory");
     for (int64_t i = 0; !stay && i < filters * wide; i++) {
         int64_t at = i / wide * row_bytes * 8 + i % wide;
         reals[i] = kept && !bit_at(kept, at) ? 0.0f : bit_at(sign, at) ? 1.0f : -1.0f;
     }
     int good = layout_real(kernels, step, stay ? NULL : reals, error);
-    free(reals);
+    eb_aligned_free(reals);
     if (!good || !stay) return good;
     step->signs = kept ? 2 : 1;
     step->block_bytes = wide * step->signs * 4;
