@@ -206,6 +206,8 @@ def test_a_run_that_goes_on_finds_its_pictures_again(run, pictures, tmp_path, ca
     assert (code, errors) == (0, "")
     assert f"nothing was left to train: {out} held the finished run already" in printed
     assert json.loads((out / "model.json").read_text())["data"] == str(pictures)
+    (out / "model.json").write_text("[]")
+    assert "--data" in call("train", "--resume", out, "--device", "cpu")[2]
     (out / "model.json").unlink()
     assert "--data" in call("train", "--resume", out, "--device", "cpu")[2]
     assert call("train", "--resume", out, "--device", "cpu", "--data", pictures)[0] == 0
