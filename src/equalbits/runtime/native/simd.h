@@ -112,10 +112,19 @@ static void chain_reals(const eb_chain *chain, const eb_row *row, const float *s
     choose_chain(chain, row, sums, NULL);
 }
 
+/* One real by the weights of a block, added up. */
+INLINE void add_signed(const int words, const float *input, const uint32_t *entry, vec *v) {
+    const vec x = v_set(*input);
+    EACH {
+        const vec turned = v_flip(x, entry[0], i * LANES);
+        v[i] = v_add(v[i], words == 2 ? v_keep(turned, entry[1], i * LANES) : turned);
+    }
+}
+
 /* Reals by weights that are bits. Several sums side by side, so that additions need not wait for each other; and runs of
  * them, so that a long sum rounds little. */
-static void signed_row(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
-                       float *sums) {
+INLINE void add_row(const int words, const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed,
+                    float *sums) {
     enum { SIDES = VECS >= 8 ? 1 : 8 / VECS, RUN = 512 };
     vec total[VECS];
     EACH total[i] = v_set(0);
@@ -123,21 +132,20 @@ static void signed_row(const int32_t *offsets, int64_t count, const float *input
         const int64_t end = k + RUN < count ? k + RUN : count;
         vec v[SIDES][VECS];
         for (int side = 0; side < SIDES; side++) EACH v[side][i] = v_set(0);
-        if (words == 1)
-            for (; k + SIDES <= end; k += SIDES)
-                EB_UNROLL(4) for (int side = 0; side < SIDES; side++) {
-                    const vec x = v_set(input[offsets[k + side]]);
-                    EACH v[side][i] = v_add(v[side][i], v_flip(x, packed[k + side], i * LANES));
-                }
-        for (; k < end; k++) {
-            const vec x = v_set(input[offsets[k]]);
-            const uint32_t kept = words == 2 ? packed[2 * k + 1] : UINT32_MAX;
-            EACH v[0][i] = v_add(v[0][i], v_keep(v_flip(x, packed[words * k], i * LANES), kept, i * LANES));
-        }
+        for (; k + SIDES <= end; k += SIDES)
+            EB_UNROLL(4) for (int side = 0; side < SIDES; side++)
+                add_signed(words, input + offsets[k + side], packed + words * (k + side), v[side]);
+        for (; k < end; k++) add_signed(words, input + offsets[k], packed + words * k, v[0]);
         for (int side = 1; side < SIDES; side++) EACH v[0][i] = v_add(v[0][i], v[side][i]);
         EACH total[i] = v_add(total[i], v[0][i]);
     }
     EACH v_store(sums + i * LANES, total[i]);
+}
+
+static void signed_row(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
+                       float *sums) {
+    if (words == 1) add_row(1, offsets, count, input, packed, sums);
+    else add_row(2, offsets, count, input, packed, sums);
 }
 
 /* Depthwise: a lane is a channel, with weights of its own for each tap. */
