@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -229,3 +230,17 @@ def test_one_image_is_example_enough():
     model = small()
     image = torch.randn(1, 3, 8, 8)
     assert np.allclose(pack(model, image)(image.numpy()), model(image).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"mean": 0.5}, "mean=0.5: give a number for each channel"),
+        ({"std": ["a", "b", "c"]}, "std=['a', 'b', 'c']: give a number for each channel"),
+        ({"class_names": 5}, "class_names=5: give a name for each class"),
+        ({"class_names": "zebra"}, "class_names='zebra': give a name for each class"),  # five letters, five classes
+    ],
+)
+def test_facts_that_are_no_lists_are_refused_in_words(facts, line) -> None:
+    with pytest.raises(PackError, match=re.escape(line)):
+        pack(small(), torch.randn(2, 3, 8, 8), **facts)

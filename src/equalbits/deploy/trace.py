@@ -72,10 +72,9 @@ def pack(
     for name, value, known in (("rest", rest, RESTS), ("linear_inputs", linear_inputs, LINEAR_INPUTS)):
         if value not in known:
             raise PackError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, known))}")
-    names = () if class_names is None else tuple(class_names)
-    header: dict[str, Any] = {"classes": names, "resize": resize}
+    header: dict[str, Any] = {"classes": _class_names(class_names), "resize": resize}
     for name, numbers in (("mean", mean), ("std", std)):
-        header[name] = None if numbers is None else tuple(map(float, numbers))
+        header[name] = None if numbers is None else _numbers(name, numbers)
     frozen = freeze(model, example)
     steps = trace(frozen)
     network = _network(steps, header)
@@ -91,6 +90,19 @@ def pack(
         exact, network = network, _network(steps, header)
         log.info("linear_inputs=%r: %s", linear_inputs, check_inputs(exact, network, steps, frozen.images))
     return PackedModel(network)
+
+
+def _class_names(names: Iterable[str] | None) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable | None):  # a word is letters, each a name
+        raise PackError(f"class_names={names!r}: give a name for each class, as in ['cat', 'dog']")
+    return () if names is None else tuple(names)
+
+
+def _numbers(name: str, numbers: Iterable[float]) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, numbers))
+    except (TypeError, ValueError):
+        raise PackError(f"{name}={numbers!r}: give a number for each channel, as in [0.5, 0.5, 0.5]") from None
 
 
 def _network(steps: Steps, header: dict[str, Any]) -> Any:
