@@ -246,8 +246,8 @@ def _can_compile() -> bool:
 def _seed_generators(seed: int, device: torch.device) -> None:
     """Seed what a net on this device draws from, as ``torch.manual_seed`` does, which is too slow to ask at each step.
 
-    It also asks every kind of device that is not there, and notes the whole call stack for each: a fifth of a
-    millisecond, in which a GPU takes a step.
+    That also asks every kind of device that is not there, and notes the whole call stack for each: a quarter of a
+    millisecond where it was measured, about as long as a GPU takes for a small net's step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
