@@ -10,24 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_recipe import own
 
-from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
+from equalbits.recipes import get_recipe
 from equalbits.recipes.batch import DivergedError
 from equalbits.recipes.launch import cases_of, missing_of, side_by_side, sweep
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint, save_checkpoint
-
-
-def own(**settings) -> Recipe:
-    recipe = recipe_from_dict(
-        {
-            "name": "own",
-            "epochs": 2,
-            "model": {"name": "conv2", "options": {"width": 0.05}},
-            "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
-        }
-    )
-    return recipe.with_settings(settings)
-
 
 METHODS = {"model.weight_quantizer": ["sign", "bihalf:p_pos=0.25"]}
 

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from small_recipe import own
 
-from equalbits.recipes import recipe_from_dict
 from equalbits.recipes.batch import Batch, train_in_turn
 from equalbits.recipes.launch import sweep
 from equalbits.recipes.ray_node import remove_leftovers, train_here
@@ -35,15 +35,7 @@ def command(*words: object) -> list[str]:
 
 
 def batch(**settings: object) -> Batch:
-    recipe = recipe_from_dict(
-        {
-            "name": "own",
-            "epochs": 2,
-            "model": {"name": "conv2", "options": {"width": 0.05}},
-            "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
-        }
-    )
-    return Batch(recipe.with_settings(settings), "own", (3,))
+    return Batch(own(**settings), "own", (3,))
 
 
 def job(each: Batch, **more: object) -> str:

@@ -10,8 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from small_recipe import own
 
-from equalbits.recipes import recipe_from_dict, run_recipe
+from equalbits.recipes import run_recipe
 from equalbits.recipes.launch import sweep
 from equalbits.recipes.lock import FolderInUse, in_use
 
@@ -25,14 +26,7 @@ with in_use(Path(sys.argv[1]), command="equalbits sweep own"):
     sys.stdin.read()
 """
 
-RECIPE = recipe_from_dict(
-    {
-        "name": "own",
-        "epochs": 1,
-        "model": {"name": "conv2", "options": {"width": 0.05}},
-        "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
-    }
-)
+RECIPE = own(epochs=1)
 
 
 def test_what_a_kill_left_half_written_is_removed_when_the_folder_is_next_used_but_not_while_it_is(tmp_path) -> None:

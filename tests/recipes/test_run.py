@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_recipe import own
 
 from equalbits.recipes import (
     Images,
-    Recipe,
     evaluate_run,
     load_run,
     make_model,
@@ -20,18 +20,6 @@ from equalbits.recipes import (
 )
 from equalbits.recipes.folder import forgotten_if_it_fails
 from equalbits.training import CheckpointError
-
-
-def own(**settings) -> Recipe:
-    recipe = recipe_from_dict(
-        {
-            "name": "own",
-            "epochs": 2,
-            "model": {"name": "conv2", "options": {"width": 0.05}},
-            "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
-        }
-    )
-    return recipe.with_settings(settings)
 
 
 @pytest.fixture(scope="module")
