@@ -26,7 +26,7 @@ def test_a_number_spelt_otherwise_is_the_same_part(tmp_path, tiny):
     assert str(split(settings, {}, whole=get_item("fig8").grid, item="fig8")[1]) == "{'sparsity': [0.0, 1.0]}"
     reproduce("fig8", tmp_path, options=tiny({**settings, "sparsity": "0"}, seeds=(0,)))
     reproduce("fig8", tmp_path, options=tiny(settings | {"sparsity": "0.0,0.5"}, seeds=(0,)))
-    folders = {path.parents[1].name for path in tmp_path.glob("runs/conv2/mpt/**/run.json")}
+    folders = {path.parents[1].name for path in tmp_path.glob("runs/conv2/kaiming-start/mpt*/**/run.json")}
     assert len(folders) == 2 and any("sparsity=0.0" in name for name in folders), folders
 
 

@@ -7,6 +7,7 @@ Four rules, since the paper's text, its released code and the method it builds o
 * MPT, frozen signs: Multi-Prize Tickets as published; at 0 that is an untrained net.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,19 +53,31 @@ def measure(out: Path, options: Options) -> Result:
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     sweeps = {
-        (net, name): Sweep(
-            recipe.with_settings({"model.init": rule.init}),
-            out / "runs" / net.lower() / name,
-            {"model.weight_quantizer": [rule.quantizer.format(sparsity) for sparsity in sparsities]},
+        (net, init): Sweep(
+            recipe.with_settings({"model.init": init}),
+            out / "runs" / net.lower() / f"{init}-start",
+            {"model.weight_quantizer": [quantizer for name in names for quantizer in _quantizers(name, sparsities)]},
         )
         for net, recipe in _recipes(options).items()
-        for name, rule in RULES.items()
+        for init, names in _by_start().items()
     }
     check_data(unfinished(sweeps.values(), options, seeds), options)
     found: dict[str, Any] = {net: {} for net, _ in sweeps}
-    for (net, name), each in sweeps.items():
-        found[net][name] = swept(each.recipe, each.folder, options, vary=each.vary, seeds=seeds)
+    for (net, init), each in sweeps.items():
+        cases = swept(each.recipe, each.folder, options, vary=each.vary, seeds=seeds)
+        for place, name in enumerate(_by_start()[init]):
+            found[net][name] = cases[place * len(sparsities) : (place + 1) * len(sparsities)]
+    found = {net: {name: rules[name] for name in RULES} for net, rules in found.items()}
     return {"seeds": seeds, "sparsities": sparsities, "nets": found, "notes": [_NOTE]}
+
+
+def _by_start() -> dict[str, list[str]]:
+    """The rules whose latents start alike, and which so are trained side by side."""
+    return {init: [name for name in RULES if RULES[name].init == init] for init in ("torch", "kaiming")}
+
+
+def _quantizers(rule: str, sparsities: Sequence[float]) -> list[str]:
+    return [RULES[rule].quantizer.format(sparsity) for sparsity in sparsities]
 
 
 _NOTE = "Sparsity is the share of weights that are 0. The paper does not say which of the two MPT readings it ran."

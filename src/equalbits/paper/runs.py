@@ -169,8 +169,8 @@ def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: 
 def _named(folder: Path, run: str) -> str:
     """A run by its sweep, where an item has several, and by its own name.
 
-    >>> _named(Path("runs/fig8/runs/conv2/mpt"), "seed 0"), _named(Path("runs/fig4/runs"), "seed 0")
-    ('conv2/mpt, seed 0', 'seed 0')
+    >>> _named(Path("runs/fig8/runs/conv2/kaiming-start"), "seed 0"), _named(Path("runs/fig4/runs"), "seed 0")
+    ('conv2/kaiming-start, seed 0', 'seed 0')
     """
     parts = folder.parts
     begin = max((place for place, part in enumerate(parts) if part in ("runs", "tuning")), default=len(parts))
