@@ -55,27 +55,27 @@ class CapturedSteps:
         self.side, *self.streams = (torch.cuda.Stream(device, priority=-1) for _ in range(streams))  # type: ignore[no-untyped-call]
         compiled = steps[0].compiled is not None
         self.pick = torch.compile(_batch, dynamic=False) if compiled else _batch
-        self.graph = torch.cuda.CUDAGraph()
-        self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []  # where the graph writes each parameter's
+        self.graph, self.rest = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()  # of full batches; of a smaller last one
+        # For each graph where it writes each parameter's gradient.
+        self.gradients: dict[torch.cuda.CUDAGraph, list[tuple[nn.Parameter, Tensor | None]]] = {}
         if self.full:
-            self._capture()
+            self._capture(self.graph, 0)
+        if self.full < len(loaders[0]):
+            self._capture(self.rest, self.full)
 
     def epoch(self, epoch: int, start: int) -> Iterator[None]:
         """Take the steps of an epoch one by one, each when asked for the next."""
         self._stage(epoch)
         self.counter.fill_(start)
-        if start < self.full:
-            for parameter, gradient in self.gradients:  # a smaller last batch has put its own there
-                parameter.grad = gradient
-        for batch in range(start, self.full):
-            self.graph.replay()
-            if batch == self.full - 1:
+        batches = len(self.loaders[0])
+        for batch in range(start, batches):
+            graph = self.graph if batch < self.full else self.rest
+            if batch in (start, self.full):
+                for parameter, gradient in self.gradients[graph]:
+                    parameter.grad = gradient
+            graph.replay()
+            if batch == batches - 1:
                 self._draw(epoch + 1)  # while the device is busy with what it was told
-            yield
-        for batch in range(max(start, self.full), len(self.loaders[0])):
-            for step, loader, (order, randoms) in zip(self.steps, self.loaders, self.held, strict=True):
-                size = loader.sizes[batch]
-                step(*loader.pick(order[batch, :size], [values[batch, :size] for values in randoms or ()] or None))
             yield
 
     def _draw(self, epoch: int) -> None:
@@ -93,8 +93,8 @@ class CapturedSteps:
             for mine, theirs in zip(held[1] or (), randoms or (), strict=True):
                 mine.copy_(theirs)
 
-    def _all(self) -> None:
-        """The step of every net, each in its lane, then the count of batches."""
+    def _all(self, size: int) -> None:
+        """The step of every net, each in its lane, with the first images of its batch; then the count of batches."""
         home = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(home)
@@ -103,30 +103,35 @@ class CapturedSteps:
             with torch.cuda.stream(lanes[number % len(lanes)]):
                 if step.ahead is not None:
                     step.ahead.rank()  # while the batch is made
-                step(*self.pick(self.loaders[number], self.counter, *self.held[number]))
+                pick = self.pick if size == self.held[number][0].shape[1] else _batch
+                step(*pick(self.loaders[number], self.counter, *self.held[number], size))
         for stream in self.streams:
             home.wait_stream(stream)
         self.counter += 1
 
-    def _capture(self) -> None:
-        """Warm up on a side stream, record, and put everything back as it was, also when recording fails."""
+    def _capture(self, graph: torch.cuda.CUDAGraph, batch: int) -> None:
+        """Warm up on a side stream, record a step on batches of that one's size, and put everything back as it was.
+
+        Also when recording fails.
+        """
+        size = self.loaders[0].sizes[batch]
         kept = [{name: tensor.detach().clone() for name, tensor in _tensors(step).items()} for step in self.steps]
         self.side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(self.side):
                 for _ in range(3):
-                    self.counter.zero_()  # there may be fewer batches than this
-                    self._all()
+                    self.counter.fill_(batch)  # there may be fewer batches than this
+                    self._all(size)
             torch.cuda.current_stream().wait_stream(self.side)
             for step in self.steps:
                 step.optimizer.zero_grad(set_to_none=True)
             # What sums up a gradient belongs to the stream it was made on. So the stream of the warm-up records, and
             # what a first compilation left in cycles is let go before.
             gc.collect()
-            with torch.cuda.graph(self.graph, stream=self.side):
-                self._all()
+            with torch.cuda.graph(graph, stream=self.side):
+                self._all(size)
             learning = [parameter for step in self.steps for parameter in step.model.parameters()]
-            self.gradients = [(parameter, parameter.grad) for parameter in learning]
+            self.gradients[graph] = [(parameter, parameter.grad) for parameter in learning]
         finally:
             for step in self.steps:
                 if step.ahead is not None:
@@ -142,12 +147,12 @@ class CapturedSteps:
 
 
 def _batch(
-    loader: DeviceBatches, counter: Tensor, order: Tensor, randoms: Sequence[Tensor] | None
+    loader: DeviceBatches, counter: Tensor, order: Tensor, randoms: Sequence[Tensor] | None, size: int
 ) -> tuple[Tensor, Tensor]:
-    """The batch that a counter on the device points to."""
+    """The first ``size`` images of the batch that a counter on the device points to."""
     row = counter[None]
-    drawn = [values.index_select(0, row)[0] for values in randoms] if randoms else None
-    images, labels = loader.pick(order.index_select(0, row)[0], drawn)
+    drawn = [values.index_select(0, row)[0, :size] for values in randoms] if randoms else None
+    images, labels = loader.pick(order.index_select(0, row)[0, :size], drawn)
     return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images, labels
 
 
