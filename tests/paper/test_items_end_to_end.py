@@ -173,17 +173,22 @@ def test_fig4_counts_every_seed_of_both_methods(tmp_path, tiny, drawn):
 
 def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
     from equalbits.paper.fig8_pruning import RULES
+    from equalbits.recipes.folder import recipe_in
 
     claims, result = finished("fig8", tmp_path, tiny(NARROW, grid={"sparsity": [0.0, 0.5]}))
     drawn(tmp_path, "fig8")
-    assert set(result["nets"]["Conv2"]) == {"pruned-bihalf", "pruned-bihalf-score", "pruned-sign", "mpt"}
+    assert list(result["nets"]["Conv2"]) == list(RULES)
     for name, cases in result["nets"]["Conv2"].items():
         quantizers = [case["settings"]["model.weight_quantizer"] for case in cases]
         assert quantizers == [RULES[name].quantizer.format(sparsity) for sparsity in (0.0, 0.5)]
-    starts = {
-        name: {path.parts[-4] for path in tmp_path.glob(f"runs/conv2/*/{name}*/seed*/run.json")} for name in RULES
+    runs = {path.parts[-4]: recipe_in(path) for path in tmp_path.glob("runs/conv2/*/*/seed*/run.json")}
+    started = {folder: (recipe.model.init, recipe.train.optimizer.lr) for folder, recipe in runs.items()}
+    rate = started["torch-start"][1]
+    assert started == {
+        "torch-start": ("torch", rate),
+        "torch-start-rate-0.1": ("torch", pytest.approx(rate / 10)),
+        "kaiming-start": ("kaiming", rate),
     }
-    assert starts["mpt"] == {"kaiming-start"} and starts["pruned-sign"] == {"torch-start"}
     assert "Conv2: best pruned bi-half (50%) above the full binary net" in [claim.claim for claim in claims]
 
 

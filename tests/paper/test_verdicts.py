@@ -6,7 +6,7 @@ import random
 import pytest
 
 from equalbits.paper import fig4_repetitions, fig5_ratio, fig8_pruning, tab3_imagenet
-from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near, student
+from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, accuracies, beyond, near, student
 from equalbits.paper.drawing import METHODS
 
 
@@ -104,19 +104,35 @@ def test_figure_4_seldom_tells_methods_apart_that_are_alike(seeds):
     assert sum(row.agrees is not None for row in rows) / times < 0.07
 
 
-def pruned(cases):
+def pruned(cases, **others):
     rules = {rule: [case(80, 80.2) for _ in cases] for rule in fig8_pruning.RULES}
     rules["pruned-bihalf-score"] = [*cases.values()]
+    rules |= {name.replace("_", "-"): [each for _ in cases] for name, each in others.items()}
     return fig8_pruning.claims({"sparsities": [*cases], "nets": {"Conv2": rules}})
 
 
-def test_figure_8_holds_both_rules_of_bihalf_against_both_baselines_but_no_untrained_net():
+def test_figure_8_holds_both_rules_of_bihalf_against_every_baseline_but_no_untrained_net():
     names = [row.claim for row in pruned({0.0: case(80, 81), 0.5: case(82, 83)})]
     for words in ("bi-half", "bi-half on learned masks"):
         assert f"Conv2, 0% pruned: {words} above {METHODS['pruned-sign']}" in names
         assert f"Conv2, 50% pruned: {words} above {METHODS['mpt']}" in names
         assert f"Conv2: best pruned {words} (50%) above the full binary net" in names
-    assert len(names) == 2 * (2 + 1 + 1)
+        assert f"Conv2, 50% pruned: {words} above {METHODS['pruned-sign-slow']}" in names
+    assert len(names) == 2 * (2 + 2 + 1 + 1)
+
+
+def test_figure_8_counts_nothing_against_a_baseline_that_never_learnt():
+    cases = {0.0: case(80, 81), 0.5: case(82, 83)}
+    for dead, agrees in ((case(10, 10.2), None), (case(10, 40), None), (case(40, 40.2), True)):
+        row = next(row for row in pruned(cases, pruned_sign=dead) if "50% pruned: bi-half on learned" in row.claim)
+        assert row.agrees is agrees
+        assert (row.within == "the latter did not learn at this rate") is (max(accuracies(dead)) < 11)
+
+
+def test_figure_8_draws_and_claims_of_some_rules_what_these_allow():
+    rules = {"pruned-bihalf": [case(80, 81), case(85, 86)], "pruned-sign": [case(79, 79.1), case(78, 78.1)]}
+    names = [row.claim for row in fig8_pruning.claims({"sparsities": [0.0, 0.5], "nets": {"Conv2": rules}})]
+    assert len(names) == 3 and not any("learned masks" in name or "MPT" in name for name in names)
 
 
 def test_figure_8_says_no_where_every_pruned_net_diverged_and_nothing_where_some_runs_did():
