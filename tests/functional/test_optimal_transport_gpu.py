@@ -53,10 +53,17 @@ def rows_in_registers(device: str) -> None:
 def rows_too_long_for_registers(device: str) -> None:
     same(draw_rows("normal", (2, 40_000), torch.float32), 20_000, None, device)
     same(draw_rows("tied", (1, 70_001), torch.bfloat16), 30_000, None, device)
+    same(draw_rows("denormal", (1, 70_001), torch.float16), 30_000, None, device)
     same(draw_rows("zeros", (1, 20_000), torch.float64), 10_001, None, device)  # every place is tied
-    same(draw_rows("tied", (1, 140_000), torch.float32), 70_000, None, device)  # so long that it is sorted
-    mask = draw_rows("normal", (3, 40_000), torch.float32) > torch.tensor([[-0.05], [0.0], [9.0]])
-    same(draw_rows("tied", (3, 40_000), torch.float32), mask.sum(dim=1, keepdim=True) // 3, mask, device)
+    same(draw_rows("normal", (1, 20_000), torch.float64), 19_000, None, device)
+    same(draw_rows("tied", (1, 300_000), torch.float32), 200_000, None, device)
+    same(draw_rows("normal", (1, 140_000), torch.float32).abs(), 126_000, None, device)  # as a layer is pruned
+    for negatives in (0, 1, 32_768, 32_769):
+        same(draw_rows("tied", (3, 32_769), torch.float32), negatives, None, device)
+    mask = draw_rows("normal", (4, 40_000), torch.float32) > torch.tensor([[-0.05], [0.0], [9.0], [-9.0]])
+    for rows in (draw_rows("tied", mask.shape, torch.float32), draw_rows("normal", mask.shape, torch.float32)):
+        for part in (0, 1 / 3, 1):
+            same(rows, (mask.sum(dim=1, keepdim=True) * part).long(), mask, device)
 
 
 def masked_rows(device: str) -> None:
@@ -76,9 +83,11 @@ def rows_without_ranks(device: str) -> None:
         rows[0, 3], rows[1, 26], rows[2, 0], rows[3, 5] = math.nan, math.inf, -math.inf, -math.nan
         same(rows, 13, None, device)
         same(rows, torch.full((6, 1), 7), draw_rows("normal", (6, 27), torch.float32) > 0, device)
-    same(
-        draw_rows("normal", (1, 33_000), torch.float32).index_fill(1, torch.tensor([32_999]), math.nan), 9, None, device
-    )
+    for strange in (math.nan, -math.nan, math.inf, -math.inf):
+        rows = draw_rows("normal", (3, 33_000), torch.float32)
+        rows[1, 32_999] = strange
+        same(rows, 9, None, device)
+        same(rows, torch.full((3, 1), 7), rows > 0, device)  # where it is masked out, too
     same(torch.empty(0, 5), 2, None, device)
 
 
@@ -156,8 +165,9 @@ assert torch.equal(transport_ops._cuda_rows(rows, 4, None), transport_ops.by_sor
 
 
 if __name__ == "__main__":  # one law, in a process of its own: Triton must know that it interprets when it is loaded
-    from equalbits.functional import optimal_transport_gpu
+    from equalbits.functional import long_rows_gpu, optimal_transport_gpu
 
     optimal_transport_gpu._ENTRIES = 8192  # more rows to a program, since the interpreter's cost is by program
+    long_rows_gpu._BLOCK = 8192
     LAWS[sys.argv[1]]("cpu")
     print(f"{sys.argv[1]} hold")

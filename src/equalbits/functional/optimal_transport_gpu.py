@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from equalbits.functional.transport_ops import by_sorting
+from equalbits.functional.long_rows_gpu import keys_of, part_long_rows
 
 _BITS_AND_INFINITY = {
     torch.float16: (torch.int16, 0x7C00),
@@ -22,9 +22,7 @@ _BITS_AND_INFINITY = {
     torch.float32: (torch.int32, 0x7F80_0000),
     torch.float64: (torch.int64, 0x7FF0_0000_0000_0000),
 }
-_REGISTERS = 32768 * 4  # bytes of keys, padded to a power of two, that a program can hold; a longer row is read again
-_LONG_BLOCK = 8192
-_LONGEST = 1 << 17  # one program alone would read a longer row more slowly than the whole device sorts it
+_REGISTERS = 32768 * 4  # bytes of keys, padded to a power of two, that a program can hold; longer rows go by digits
 _ENTRIES = 128  # a program ranks at least this many, so rows shorter than that share one
 
 # At 64 registers a thread, two rows of 64 KiB run side by side on one processor.
@@ -40,8 +38,6 @@ def transport_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = 
     out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
     if rows.numel() == 0:
         return out
-    if connections > _LONGEST:
-        return by_sorting(rows, negatives, mask)
     integer, infinite = _BITS_AND_INFINITY[rows.dtype]
     bits = rows.contiguous().view(integer)
     kept = None if mask is None else mask.contiguous().view(torch.uint8)
@@ -52,8 +48,7 @@ def transport_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = 
     held = block * max(4, rows.element_size())
     with torch.cuda.device_of(rows):
         if held > _REGISTERS:
-            settings |= {"BLOCKS": triton.cdiv(connections, _LONG_BLOCK), "BLOCK": _LONG_BLOCK, "num_warps": 16}
-            _long_row[(count,)](bits, kept, counts, out, connections, **settings)
+            part_long_rows(bits, kept, counts, out, settings)
         else:
             together = max(1, _ENTRIES // block)
             warps = 32 if held == _REGISTERS else min(16, max(1, held // 2048))
@@ -71,7 +66,7 @@ def _short_rows(
     column = tl.arange(0, BLOCK)[None, :]
     start = (row.to(tl.int64) * connections)[:, None]
     inside = (row < count)[:, None] & (column < connections)
-    keys = _keys(tl.load(bits + start + column, mask=inside, other=0), MAGNITUDE)
+    keys = keys_of(tl.load(bits + start + column, mask=inside, other=0), MAGNITUDE)
     least = tl.min(keys, axis=1)  # padding reads as 0, which only widens the search
     most = tl.max(keys, axis=1)
     if MASKED:
@@ -106,94 +101,3 @@ def _part(values, wanted, low, high):
         high = tl.where(below >= wanted, middle, high)
         low = tl.where(below == wanted, middle - 1, tl.where(below < wanted, middle, low))
     return high
-
-
-@triton.jit
-def _keys(bits, MAGNITUDE: tl.constexpr):
-    """Integers in the order of the floats whose bits these are; 16 bits widen to 32."""
-    if bits.dtype == tl.int16:
-        bits = bits.to(tl.int32)
-    magnitude = bits & MAGNITUDE
-    return tl.where(bits < 0, -magnitude, magnitude)
-
-
-@triton.jit
-def _long_row(
-    bits, kept, negatives, out, connections,
-    MAGNITUDE: tl.constexpr, INFINITE: tl.constexpr, MASKED: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * connections
-    bits += start
-    out += start
-    if MASKED:
-        kept += start
-        wanted = tl.load(negatives + tl.program_id(0))
-    else:
-        wanted = negatives
-    column = tl.arange(0, BLOCK)
-    least, most = _bounds(bits, connections, MAGNITUDE, BLOCKS, BLOCK)
-    edge = _part_long(bits, kept, connections, wanted, least - 1, most, most, False, MAGNITUDE, MASKED, BLOCKS, BLOCK)
-    at_most = _count_long(bits, kept, connections, edge, connections, MAGNITUDE, MASKED, BLOCKS, BLOCK)
-    low = tl.where(at_most > wanted, -1, connections - 2)  # untied: all places at the edge, nothing to search
-    last = _part_long(bits, kept, connections, wanted, low, low * 0 + connections - 1, edge, True,
-                      MAGNITUDE, MASKED, BLOCKS, BLOCK)  # fmt: skip
-    finite = (most < INFINITE) & (least > -INFINITE)
-    for block in range(BLOCKS):
-        place = block * BLOCK + column
-        inside = place < connections
-        keys = _keys(tl.load(bits + place, mask=inside, other=0), MAGNITUDE)
-        negative = ((keys < edge) | ((keys == edge) & (place <= last))) & (wanted > 0)
-        symbols = tl.where(negative, -1.0, 1.0)
-        if MASKED:
-            symbols = tl.where(tl.load(kept + place, mask=inside, other=0) != 0, symbols, 0.0)
-        symbols = tl.where(finite, symbols, float("nan"))
-        tl.store(out + place, symbols.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _part_long(
-    bits, kept, connections, wanted, low, high, edge,
-    PLACES: tl.constexpr, MAGNITUDE: tl.constexpr, MASKED: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """As :func:`_part`, over the keys of a row in memory, or with PLACES over the places of the keys at ``edge``."""
-    while low + 1 < high:
-        middle = (low >> 1) + (high >> 1) + (low & high & 1)
-        if PLACES:
-            below = _count_long(bits, kept, connections, edge, middle, MAGNITUDE, MASKED, BLOCKS, BLOCK)
-        else:
-            below = _count_long(bits, kept, connections, middle, connections, MAGNITUDE, MASKED, BLOCKS, BLOCK)
-        high = tl.where(below >= wanted, middle, high)
-        low = tl.where(below == wanted, middle - 1, tl.where(below < wanted, middle, low))
-    return high
-
-
-@triton.jit
-def _count_long(
-    bits, kept, connections, edge, last,
-    MAGNITUDE: tl.constexpr, MASKED: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """How many kept entries lie below ``edge``, or at it with a place up to ``last``."""
-    column = tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.int32)
-    for block in range(BLOCKS):
-        place = block * BLOCK + column
-        inside = place < connections
-        keys = _keys(tl.load(bits + place, mask=inside, other=0), MAGNITUDE)
-        if MASKED:
-            inside &= tl.load(kept + place, mask=inside, other=0) != 0
-        total += (inside & ((keys < edge) | ((keys == edge) & (place <= last)))).to(tl.int32)
-    return tl.sum(total, axis=0)
-
-
-@triton.jit
-def _bounds(bits, connections, MAGNITUDE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
-    """The least and the greatest key of a row in memory, 0 counted in."""
-    column = tl.arange(0, BLOCK)
-    least = _keys(tl.load(bits + column, mask=column < connections, other=0), MAGNITUDE)
-    most = least
-    for block in range(1, BLOCKS):
-        place = block * BLOCK + column
-        keys = _keys(tl.load(bits + place, mask=place < connections, other=0), MAGNITUDE)
-        least = tl.minimum(least, keys)
-        most = tl.maximum(most, keys)
-    return tl.min(least, axis=0), tl.max(most, axis=0)

@@ -49,6 +49,11 @@ Milliseconds for one optimizer step, batch 128, 32×32 images, median of interle
 from what the authors' code does; what it takes hangs on the host's processor too.
 """
 
+_STACK = """
+Nets side by side (`benchmarks/gpu_stack.py`): {what}, by the number of streams they are dealt out to. What the host
+takes to launch them passes while the device works.
+"""
+
 _LOW_BITS = """
 Would 8-bit products of ±1 with ±1 pay? Microseconds for one layer's forward pass in a binary ResNet-18, batch {batch}
 (`benchmarks/gpu_low_bits.py`). torch has 8-bit matrix products and no 8-bit convolutions, so the patches must be laid
@@ -147,9 +152,20 @@ def _memory(folder: Path) -> str:
 def _speed(folder: Path) -> str:
     """Training on a GPU and inference on a CPU."""
     steps = _steps(json.loads((folder / "gpu-step.json").read_text()))
+    stack = _stack(json.loads((folder / "gpu-stack.json").read_text()))
     low_bits = _low_bits(json.loads((folder / "gpu-low-bits.json").read_text()))
     ranking = _ranking(json.loads((folder / "cpu-quantizer.json").read_text()))
-    return _STEP + steps + low_bits + ranking + _INFERENCE + _inference(folder)
+    return _STEP + steps + stack + low_bits + ranking + _INFERENCE + _inference(folder)
+
+
+def _stack(measured: Mapping[str, Any]) -> str:
+    """What a net's step costs among others, by the number of streams they are dealt out to."""
+    lines = ["| streams | ms | of the host |", "|---:|---:|---:|"]
+    lines += [
+        f"| {row['lanes']} | {row['ms']:.3f} | {row['host_ms']:.3f} |" for row in measured["rows"] if row["ahead"]
+    ]
+    made = f"{measured['device']}; torch {measured['torch']}; n = {measured['rounds']} rounds of {measured['steps']}."
+    return _STACK.format(what=measured["what"]) + "\n" + "\n".join(lines) + f"\n\n{made}\n"
 
 
 def _low_bits(measured: Mapping[str, Any]) -> str:
