@@ -21,6 +21,7 @@ from equalbits.functional import transport_by_sorting, transport_symbols
 NETS = {
     "512x4608": [(512, 4608)],
     "256x16384": [(256, 16384)],
+    "1x4194304": [(1, 256 * 16384)],  # a whole layer as pruning ranks it
     "Conv2": [(64, 27), (64, 576), (256, 16384), (256, 256), (10, 256)],
     "Conv8": [
         (64, 27), (64, 576), (128, 576), (128, 1152), (256, 1152), (256, 2304), (512, 2304), (512, 4608),

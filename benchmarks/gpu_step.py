@@ -1,6 +1,6 @@
 """One optimizer step on a GPU, ms: the released way, full precision, sign and bi-half, timed in turns in one run.
 
-    python benchmarks/gpu_step.py [RESULT.json] [--nets conv2,resnet18-1w1a] [--rounds 7]
+    python benchmarks/gpu_step.py [RESULT.json] [--nets conv2,resnet18-1w1a] [--rounds 7] [--ways bihalf,mpt]
 
 * released: re-created in our own words: sort on the device; the template of ±1 and the zeros it is scattered into made
   on the host and copied over at every forward; float32 with TF32 allowed, eager, plain SGD. It hangs on the host's
@@ -16,6 +16,7 @@ import platform
 import statistics
 import sys
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -35,6 +36,7 @@ NETS = {
     **{f"{name}-{bits}": (name, bits == "1w1a") for name in ("resnet18", "resnet34") for bits in ("1w1a", "1w32a")},
 }
 WAYS = ("released", "real", "sign", "bihalf")
+PRUNED = ("pruned-bihalf", "pruned-sign", "mpt")  # half of the weights each, where asked for
 STEPS = 20  # between two events
 
 
@@ -66,6 +68,7 @@ def ways(net: str, binary_inputs: bool, loader: Loader, wanted: list[str]) -> di
         "real": lambda: captured(net, None, nn.Identity() if binary_inputs else None, loader),
         "sign": lambda: captured(net, "sign", inputs, loader),
         "bihalf": lambda: captured(net, "bihalf", inputs, loader),
+        **{way: partial(captured, net, way, inputs, loader) for way in PRUNED},
     }
     return {way: makers[way]() for way in wanted}
 
@@ -126,7 +129,7 @@ def main() -> None:
     parser.add_argument("result", nargs="?", help="where to write the JSON")
     parser.add_argument("--nets", default=",".join(NETS), help=f"of {', '.join(NETS)}")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--ways", default=",".join(WAYS), help="which of them")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join((*WAYS, *PRUNED))}")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_step: there is no CUDA device to measure")
@@ -134,7 +137,7 @@ def main() -> None:
     made = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version()}
     facts = {"what": "ms per optimizer step, batch 128", **made, "steps": STEPS, "rounds": options.rounds, **SAID}
     rows: dict[str, dict[str, dict[str, object]]] = {}
-    wanted, nets = named(options.ways, WAYS), named(options.nets, NETS)
+    wanted, nets = named(options.ways, (*WAYS, *PRUNED)), named(options.nets, NETS)
     print(f"{'ms a step':<16}" + "".join(f"{way:>10}" for way in wanted) + "   released/ours  ours/real")
     for name in nets:
         rows[name] = measured(ways(*NETS[name], loader, wanted), options.rounds)
