@@ -90,6 +90,35 @@ def test_what_was_tuned_apart_stands_net_by_net_and_method_by_method_with_what_h
         assert [case["settings"]["model.weight_quantizer"] for case in cases] == ["sign", "bihalf"]
 
 
+@pytest.mark.parametrize("part", ["nets", "sparsity", "rules"])
+def test_figure_8_is_joined_by_nets_sparsities_and_rules(part: str) -> None:
+    item, whole = get_item("fig8"), json.loads((RESULTS / "fig8.json").read_text())
+    every = {"sparsity": whole["measured"]["sparsities"], **whole["asked"]["grid"]}
+
+    def of(values: list[Any]) -> dict[str, Any]:
+        nets = {
+            net: {
+                rule: [
+                    case
+                    for sparsity, case in zip(every["sparsity"], cases, strict=True)
+                    if part != "sparsity" or sparsity in values
+                ]
+                for rule, cases in rules.items()
+                if part != "rules" or rule in values
+            }
+            for net, rules in whole["measured"]["nets"].items()
+            if part != "nets" or net in values
+        }
+        sparsities = values if part == "sparsity" else every["sparsity"]
+        asked = {**whole["asked"], "grid": {**every, part: values}}
+        return {**whole, "asked": asked, "measured": {"sparsities": sparsities, "nets": nets}}
+
+    values = every.get(part, list(item.grid[part]))
+    both = joined(item, of(values[1:2]), of([*values[2:], values[0]]))
+    assert json.dumps(both["measured"]) == json.dumps(whole["measured"]) and both["asked"]["seeds"] == [0]
+    assert [vars(row) for row in item.claims(both["measured"])] == whole["claims"]
+
+
 def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_out() -> None:
     item, one = get_item("fig1"), json.loads((RESULTS / "fig1.json").read_text())
     weights = one["measured"]["weights"]
