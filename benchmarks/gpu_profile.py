@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 
 #: The first pattern that a kernel's name matches says what it is for.
 KINDS = (
-    ("ranking", r"rank_rows|_short_rows|_long_row"),
+    ("ranking", r"rank_rows|_short_rows|_digit_"),
     ("norm, PReLU, shortcut, sign", r"^(sum|join|write)_(forward|backward)|batch_norm|native_batch"),
     ("convolution, forward", r"fprop"),
     ("convolution, gradient of inputs", r"dgrad"),

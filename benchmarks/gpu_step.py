@@ -138,12 +138,12 @@ def main() -> None:
     facts = {"what": "ms per optimizer step, batch 128", **made, "steps": STEPS, "rounds": options.rounds, **SAID}
     rows: dict[str, dict[str, dict[str, object]]] = {}
     wanted, nets = named(options.ways, (*WAYS, *PRUNED)), named(options.nets, NETS)
-    print(f"{'ms a step':<16}" + "".join(f"{way:>10}" for way in wanted) + "   released/ours  ours/real")
+    print(f"{'ms a step':<16}" + "".join(f"{way:>14}" for way in wanted) + "   released/ours  ours/real")
     for name in nets:
         rows[name] = measured(ways(*NETS[name], loader, wanted), options.rounds)
         middle = rows[name]["median_ms"]
         ratios = [f"{middle[a] / middle[b]:.3f}" if {a, b} <= set(wanted) else "" for a, b in RATIOS]
-        print(f"{name:<16}" + "".join(f"{middle[way]:>10.3f}" for way in wanted) + "".join(f"{r:>14}" for r in ratios))
+        print(f"{name:<16}" + "".join(f"{middle[way]:>14.3f}" for way in wanted) + "".join(f"{r:>14}" for r in ratios))
         sys.stdout.flush()
         if options.result:  # after each net: they take minutes
             Path(options.result).write_text(json.dumps({**facts, "nets": rows}, indent=1, ensure_ascii=False) + "\n")

@@ -2,6 +2,7 @@
 
 import math
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,14 @@ def draw_rows(kind: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
         "normal": noise * 0.05,
         "tied": (noise * 2).round(),
         "zeros": torch.where(noise > 0, 0.0, -0.0).double(),
-        "denormal": noise * 1e-40,
+        "denormal": noise * torch.finfo(dtype).tiny / 8,
     }[kind].to(dtype)
+
+
+def draw_mask(shape: tuple[int, int]) -> Tensor:
+    """From no entry kept in the first row to all in the last, whatever the rows hold."""
+    draw = torch.Generator().manual_seed(shape[1])
+    return torch.rand(shape, generator=draw) < torch.linspace(0, 1, shape[0])[:, None]
 
 
 def same(rows: Tensor, negatives: Tensor | int, mask: Tensor | None, device: str) -> None:
@@ -60,17 +67,41 @@ def rows_too_long_for_registers(device: str) -> None:
     same(draw_rows("normal", (1, 140_000), torch.float32).abs(), 126_000, None, device)  # as a layer is pruned
     for negatives in (0, 1, 32_768, 32_769):
         same(draw_rows("tied", (3, 32_769), torch.float32), negatives, None, device)
-    mask = draw_rows("normal", (4, 40_000), torch.float32) > torch.tensor([[-0.05], [0.0], [9.0], [-9.0]])
+    mask = draw_mask((4, 40_000))
     for rows in (draw_rows("tied", mask.shape, torch.float32), draw_rows("normal", mask.shape, torch.float32)):
         for part in (0, 1 / 3, 1):
             same(rows, (mask.sum(dim=1, keepdim=True) * part).long(), mask, device)
 
 
+def rows_by_digits_at_random(device: str) -> None:
+    """Rows of any length by the way of long ones, in blocks of any size where they are interpreted."""
+    from equalbits.functional import long_rows_gpu, optimal_transport_gpu
+
+    draw, choose = torch.Generator().manual_seed(0), random.Random(0)
+    optimal_transport_gpu._REGISTERS, usual = 0, optimal_transport_gpu._REGISTERS
+    for _ in range(40):
+        if device == "cpu":
+            long_rows_gpu._BLOCK = choose.choice((16, 64, 256))
+        block, dtype = long_rows_gpu._BLOCK, choose.choice(DTYPES)
+        shape = (choose.randint(1, 4), choose.choice((1, block - 1, block, block + 1, choose.randint(1, 5 * block))))
+        if choose.random() < 0.3:  # any bits at all, NaN and infinity among them
+            integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[torch.finfo(dtype).bits // 8]
+            ends = torch.iinfo(integer)
+            rows = torch.randint(ends.min, ends.max, shape, generator=draw, dtype=integer).view(dtype)
+            rows = rows.nan_to_num(0, 0, 0) if choose.random() < 0.7 else rows
+        else:
+            rows = draw_rows(choose.choice(("normal", "tied", "zeros", "denormal")), shape, dtype)
+        mask = torch.rand(shape, generator=draw) < choose.random()
+        kept = mask.sum(dim=1, keepdim=True)
+        same(rows, choose.choice((0, 1, shape[1] - 1, shape[1], shape[1] // 3)), None, device)
+        same(rows, (kept * choose.choice((0, 0.3, 1))).long(), mask, device)
+    optimal_transport_gpu._REGISTERS = usual
+
+
 def masked_rows(device: str) -> None:
     for dtype in DTYPES:
         for kind, shape in (("normal", (100, 9)), ("tied", (100, 27)), ("zeros", (20, 200))):
-            draw = torch.Generator().manual_seed(0)
-            mask = torch.rand(shape, generator=draw) < torch.linspace(0, 1, shape[0])[:, None]  # none kept to all kept
+            mask = draw_mask(shape)
             kept = mask.sum(dim=1, keepdim=True)
             same(draw_rows(kind, shape, dtype), kept // 2, mask, device)
     for negatives in (kept * 0, kept):
@@ -82,7 +113,7 @@ def rows_without_ranks(device: str) -> None:
         rows = draw_rows("normal", (6, 27), dtype)
         rows[0, 3], rows[1, 26], rows[2, 0], rows[3, 5] = math.nan, math.inf, -math.inf, -math.nan
         same(rows, 13, None, device)
-        same(rows, torch.full((6, 1), 7), draw_rows("normal", (6, 27), torch.float32) > 0, device)
+        same(rows, torch.full((6, 1), 1), draw_mask((6, 27)) | (torch.arange(27) < 2), device)
     for strange in (math.nan, -math.nan, math.inf, -math.inf):
         rows = draw_rows("normal", (3, 33_000), torch.float32)
         rows[1, 32_999] = strange
@@ -91,7 +122,16 @@ def rows_without_ranks(device: str) -> None:
     same(torch.empty(0, 5), 2, None, device)
 
 
-LAWS = {law.__name__: law for law in (rows_in_registers, rows_too_long_for_registers, masked_rows, rows_without_ranks)}
+LAWS = {
+    law.__name__: law
+    for law in (
+        rows_in_registers,
+        rows_too_long_for_registers,
+        rows_by_digits_at_random,
+        masked_rows,
+        rows_without_ranks,
+    )
+}
 
 
 @pytest.mark.parametrize("law", LAWS)

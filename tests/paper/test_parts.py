@@ -97,6 +97,20 @@ def test_a_part_that_is_no_number_is_refused_where_one_belongs(tmp_path, value):
         reproduce("fig3", tmp_path / "out", grid={"optimizer.weight_decay": [value]}, quick=True, device="cpu")
 
 
+def test_a_part_that_is_named_twice_is_gone_through_once():
+    for item, asked, kept in (
+        ("fig8", {"rules": "mpt,mpt", "sparsity": "0,0.0"}, {"rules": ["mpt"], "sparsity": [0.0]}),
+        ("tab2", {"nets": ["conv2", "conv4", "conv2"]}, {"nets": ["conv2", "conv4"]}),
+    ):
+        assert split(asked, {}, whole=get_item(item).grid, item=item)[1] == kept
+
+
+def test_an_item_that_has_two_readings_of_irnet_wants_both():
+    whole = get_item("tab2-irnet").grid
+    asked = {"model.weight_quantizer": ["irnet-identity"]}
+    assert missing(asked, whole) == {"model.weight_quantizer": ["irnet-through"]}
+
+
 def test_one_reading_of_irnet_is_enough_for_its_row():
     asked = {"model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
     assert missing(asked, TAB2) == {}

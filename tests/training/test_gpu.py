@@ -216,6 +216,21 @@ def test_a_captured_stack_trains_what_each_net_trains_alone(make_config) -> None
     assert [record.train.total for history in histories for record in history.epochs] == [84] * 9
 
 
+def test_a_captured_stack_may_have_batches_of_other_sizes(make_config) -> None:
+    counts, nets = (84, 90), [Witness().cuda() for _ in range(2)]
+    config = make_config(speed="captured", precision="fp32")
+    train_stack(nets, [make_loader(count) for count in counts], config, seeds=[0, 0])
+    for count, net in zip(counts, nets, strict=True):
+        alone = Witness().cuda()
+        train(alone, make_loader(count), make_config(speed="plain", precision="fp32"))
+        assert_same_images(net, alone)
+
+
+def test_a_last_batch_of_one_image_is_refused_in_words(make_config) -> None:
+    with pytest.raises(ValueError, match="batch norm cannot train on one image"):
+        train(make_net(), make_loader(81), make_config(speed="captured"))
+
+
 def test_a_captured_stack_of_several_settings_goes_on_without_those_that_diverge(make_config) -> None:
     settings = [{"lr": 0.01}, {"lr": 1e30}, {"lr": 0.003, "label_smoothing": 0.1}]
     configs = [make_config(speed="captured", precision="fp32", **some) for some in settings]

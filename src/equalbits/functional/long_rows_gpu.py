@@ -34,14 +34,15 @@ def part_long_rows(
     facts = torch.zeros(rows, _FACTS, dtype=torch.int64, device=bits.device)
     ties = torch.empty(rows, blocks, dtype=torch.int32, device=bits.device)
     masked = {name: settings[name] for name in ("MASKED", "MAGNITUDE", "enable_fp_fusion")}
-    every = {"BLOCKS": blocks, "BLOCK": _BLOCK, "num_warps": _WARPS, **masked}
+    every = {"BLOCK": _BLOCK, "num_warps": _WARPS, **masked}
     grid = (rows * blocks,)
     for digit in range(digits):
-        place = {"SHIFT": 8 * (digits - 1 - digit), "FIRST": digit == 0}
-        _count[grid](bits, kept, counts[digit], facts, connections, INFINITE=settings["INFINITE"], **place, **every)
-        _settle[(rows,)](counts[digit], negatives, facts, MASKED=settings["MASKED"], FIRST=digit == 0, num_warps=4)
-    _count_ties[grid](bits, kept, facts, ties, connections, **every)
-    _write[grid](bits, kept, facts, ties, out, connections, EARLIER=triton.next_power_of_2(blocks), **every)
+        first, shift = digit == 0, 8 * (digits - 1 - digit)
+        counted = {"INFINITE": settings["INFINITE"], "FIRST": first, **every}
+        _digit_count[grid](bits, kept, counts[digit], facts, connections, blocks, shift, **counted)
+        _digit_settle[(rows,)](counts[digit], negatives, facts, MASKED=settings["MASKED"], FIRST=first, num_warps=4)
+    _digit_ties[grid](bits, kept, facts, ties, connections, blocks, **every)
+    _digit_write[grid](bits, kept, facts, ties, out, connections, blocks, **every)
 
 
 @triton.jit
@@ -54,11 +55,10 @@ def keys_of(bits, MAGNITUDE: tl.constexpr):
 
 
 @triton.jit
-def _load(bits, kept, connections, MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCKS: tl.constexpr,
-          BLOCK: tl.constexpr):  # fmt: skip
+def _load(bits, kept, connections, blocks, MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCK: tl.constexpr):
     """The keys of the program's block, which of its places lie in the row, and which of those are ranked."""
-    row = (tl.program_id(0) // BLOCKS).to(tl.int64)
-    place = (tl.program_id(0) % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
     inside = place < connections
     at = row * connections + place
     keys = keys_of(tl.load(bits + at, mask=inside, other=0), MAGNITUDE)
@@ -68,14 +68,14 @@ def _load(bits, kept, connections, MASKED: tl.constexpr, MAGNITUDE: tl.constexpr
     return row, at, keys, inside, ranked
 
 
-@triton.jit
-def _count(
-    bits, kept, counts, facts, connections, INFINITE: tl.constexpr, SHIFT: tl.constexpr, FIRST: tl.constexpr,
-    MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["blocks", "shift"])  # else every size of layer is compiled for anew
+def _digit_count(
+    bits, kept, counts, facts, connections, blocks, shift, INFINITE: tl.constexpr, FIRST: tl.constexpr,
+    MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of the keys that begin as the edge does, how many have each value of the next digit."""
-    row, _, keys, inside, ranked = _load(bits, kept, connections, MASKED, MAGNITUDE, BLOCKS, BLOCK)
-    digit = keys >> SHIFT
+    row, _, keys, inside, ranked = _load(bits, kept, connections, blocks, MASKED, MAGNITUDE, BLOCK)
+    digit = keys >> shift
     if FIRST:
         digit += 128  # a key may be below 0
         strange = tl.sum((inside & ((keys >= INFINITE) | (keys <= -INFINITE))).to(tl.int32), axis=0)
@@ -91,8 +91,8 @@ def _count(
     tl.atomic_add(counts + row * 256 + value, found, mask=found > 0)
 
 
-@triton.jit
-def _settle(counts, negatives, facts, MASKED: tl.constexpr, FIRST: tl.constexpr):
+@triton.jit(do_not_specialize=["negatives"])
+def _digit_settle(counts, negatives, facts, MASKED: tl.constexpr, FIRST: tl.constexpr):
     """Note in which value of the digit a row's edge lies: the least up to which there are enough keys."""
     row = tl.program_id(0).to(tl.int64)
     value = tl.arange(0, 256)
@@ -116,32 +116,34 @@ def _settle(counts, negatives, facts, MASKED: tl.constexpr, FIRST: tl.constexpr)
     tl.store(facts + row * 4 + 2, there.to(tl.int64))
 
 
-@triton.jit
-def _count_ties(
-    bits, kept, facts, ties, connections,
-    MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["blocks"])
+def _digit_ties(
+    bits, kept, facts, ties, connections, blocks,
+    MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """How many keys of each block are the edge itself, where only some of them become −1."""
-    row = (tl.program_id(0) // BLOCKS).to(tl.int64)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
     if tl.load(facts + row * 4 + 1) < tl.load(facts + row * 4 + 2):
         edge = tl.load(facts + row * 4)
-        _, _, keys, _, ranked = _load(bits, kept, connections, MASKED, MAGNITUDE, BLOCKS, BLOCK)
+        _, _, keys, _, ranked = _load(bits, kept, connections, blocks, MASKED, MAGNITUDE, BLOCK)
         tl.store(ties + tl.program_id(0), tl.sum((ranked & (keys == edge)).to(tl.int32), axis=0))
 
 
-@triton.jit
-def _write(
-    bits, kept, facts, ties, out, connections, EARLIER: tl.constexpr,
-    MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["blocks"])
+def _digit_write(
+    bits, kept, facts, ties, out, connections, blocks,
+    MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row, at, keys, inside, ranked = _load(bits, kept, connections, MASKED, MAGNITUDE, BLOCKS, BLOCK)
+    row, at, keys, inside, ranked = _load(bits, kept, connections, blocks, MASKED, MAGNITUDE, BLOCK)
     edge = tl.load(facts + row * 4)
     negative = keys <= edge
     chosen = tl.load(facts + row * 4 + 1).to(tl.int32)
     if chosen < tl.load(facts + row * 4 + 2):  # of the tied ones those at lower places
-        block = tl.program_id(0) % BLOCKS
-        earlier = tl.arange(0, EARLIER)
-        before = tl.sum(tl.load(ties + row * BLOCKS + earlier, mask=earlier < block, other=0), axis=0)
+        block = tl.program_id(0) % blocks
+        before = tl.full([], 0, tl.int32)
+        for first in range(0, block, 1024):
+            earlier = first + tl.arange(0, 1024)
+            before += tl.sum(tl.load(ties + row * blocks + earlier, mask=earlier < block, other=0), axis=0)
         tied = ranked & (keys == edge)
         negative = (keys < edge) | (tied & (before + tl.cumsum(tied.to(tl.int32), axis=0) <= chosen))
     symbols = tl.where(negative, -1.0, 1.0)

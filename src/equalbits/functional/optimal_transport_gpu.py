@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from equalbits.functional.long_rows_gpu import keys_of, part_long_rows
+from equalbits.functional.transport_ops import by_sorting
 
 _BITS_AND_INFINITY = {
     torch.float16: (torch.int16, 0x7C00),
@@ -23,6 +24,7 @@ _BITS_AND_INFINITY = {
     torch.float64: (torch.int64, 0x7FF0_0000_0000_0000),
 }
 _REGISTERS = 32768 * 4  # bytes of keys, padded to a power of two, that a program can hold; longer rows go by digits
+_LONGEST = 2**31 - 2**16  # places and counts are held in 32 bits
 _ENTRIES = 128  # a program ranks at least this many, so rows shorter than that share one
 
 # At 64 registers a thread, two rows of 64 KiB run side by side on one processor.
@@ -38,6 +40,8 @@ def transport_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = 
     out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
     if rows.numel() == 0:
         return out
+    if connections > _LONGEST:
+        return by_sorting(rows, negatives, mask)
     integer, infinite = _BITS_AND_INFINITY[rows.dtype]
     bits = rows.contiguous().view(integer)
     kept = None if mask is None else mask.contiguous().view(torch.uint8)

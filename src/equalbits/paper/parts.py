@@ -31,8 +31,8 @@ def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) ->
         for value in values if not words else ():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{name} of {item} is {value!r}: it must be a number, as in {name}={whole[name][0]}")
-        if not words:
-            parts[name] = list(dict.fromkeys(_spelt(value, whole[name]) for value in values))
+        values = values if words else [_spelt(value, whole[name]) for value in values]
+        parts[name] = [value for place, value in enumerate(values) if value not in values[:place]]
         if "." not in name and words:  # a name of the item's own, not a recipe's setting that takes other values too
             for value in values:
                 if value not in words:
@@ -77,15 +77,22 @@ def holds(more: Grid, less: Grid, whole: Grid) -> bool:
 
 
 def missing(grid: Grid, whole: Grid) -> dict[str, list[Any]]:
-    """What a measurement lacks of the whole item, part by part; one that stands in the same row of a table is there.
+    """What a measurement lacks of the whole item, part by part.
+
+    One that stands in the same row of a table is there, unless the item itself has several to a row.
 
     >>> missing({"nets": ["conv2"]}, {"nets": ("conv2", "conv4")})
     {'nets': ['conv4']}
     """
     found = {}
     for name, values in whole.items():
-        there = {row_of(value) for value in grid.get(name, values)}
-        if lacking := [value for value in values if row_of(value) not in there]:
+        rows = [row_of(value) for value in values]
+        there = {each for value in grid.get(name, values) for each in (value, row_of(value))}
+        if lacking := [
+            value
+            for value, row in zip(values, rows, strict=True)
+            if value not in there and (row not in there or rows.count(row) > 1)
+        ]:
             found[name] = lacking
     return found
 

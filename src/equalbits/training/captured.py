@@ -1,7 +1,8 @@
-"""Steps captured whole as one CUDA graph, of one net or of several side by side."""
+"""Steps captured whole as a CUDA graph, of one net or of several side by side."""
 
 import gc
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import torch
@@ -17,7 +18,7 @@ class DeviceBatches(Batches, Protocol):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many images each batch holds."""
+        """How many images each batch holds: as many as a row of :meth:`permutation`, or fewer."""
         ...
 
     def permutation(self, epoch: int) -> Tensor:
@@ -36,6 +37,8 @@ class DeviceBatches(Batches, Protocol):
 class CapturedSteps:
     """Several nets' steps as one CUDA graph: batches picked, augmented and trained on with no word from the host.
 
+    An epoch's smaller last batch has a graph of its own; where it cannot be recorded it is trained on step by step.
+
     Nets are dealt out to ``lanes`` streams inside the graph, if you do not say one each, so that small nets fill the
     device side by side. All nets see an epoch's batches of their own loaders at the same time.
     """
@@ -47,21 +50,26 @@ class CapturedSteps:
         device = steps[0].meter.sums.device
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
         self.held = [(loader.permutation(0), loader.randoms(0)) for loader in loaders]
-        width = self.held[0][0].shape[1]
-        self.full = sum(size == width for size in loaders[0].sizes)  # the row of a smaller batch ends in repeats
+        # The row of a smaller batch ends in repeats, and loaders may differ in which batch is smaller.
+        smaller = [any(size < self._width(net) for net, size in enumerate(sizes)) for sizes in self._sizes()]
+        self.full = smaller.index(True) if True in smaller else len(smaller)
         self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
         # Of higher priority than the streams on which symbols are found ahead.
         streams = min(lanes or len(steps), len(steps))
         self.side, *self.streams = (torch.cuda.Stream(device, priority=-1) for _ in range(streams))  # type: ignore[no-untyped-call]
         compiled = steps[0].compiled is not None
         self.pick = torch.compile(_batch, dynamic=False) if compiled else _batch
-        self.graph, self.rest = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()  # of full batches; of a smaller last one
+        self.graph = torch.cuda.CUDAGraph()
+        self.rest: torch.cuda.CUDAGraph | None = None
         # For each graph where it writes each parameter's gradient.
         self.gradients: dict[torch.cuda.CUDAGraph, list[tuple[nn.Parameter, Tensor | None]]] = {}
         if self.full:
             self._capture(self.graph, 0)
-        if self.full < len(loaders[0]):
-            self._capture(self.rest, self.full)
+        if self.full == len(smaller) - 1:
+            rest = torch.cuda.CUDAGraph()
+            with suppress(RuntimeError, ValueError):  # what is wrong, the step tells better when it comes
+                self._capture(rest, self.full)
+                self.rest = rest
 
     def epoch(self, epoch: int, start: int) -> Iterator[None]:
         """Take the steps of an epoch one by one, each when asked for the next."""
@@ -70,13 +78,30 @@ class CapturedSteps:
         batches = len(self.loaders[0])
         for batch in range(start, batches):
             graph = self.graph if batch < self.full else self.rest
-            if batch in (start, self.full):
-                for parameter, gradient in self.gradients[graph]:
-                    parameter.grad = gradient
-            graph.replay()
+            if graph is None:
+                self._one_by_one(batch)
+            else:
+                if batch in (start, self.full):
+                    for parameter, gradient in self.gradients[graph]:
+                        parameter.grad = gradient
+                graph.replay()
             if batch == batches - 1:
                 self._draw(epoch + 1)  # while the device is busy with what it was told
             yield
+
+    def _width(self, net: int) -> int:
+        """How many images a full batch of a net has."""
+        return self.held[net][0].shape[1]
+
+    def _sizes(self) -> Iterator[tuple[int, ...]]:
+        """For each batch how many images it has for each net."""
+        return zip(*(loader.sizes for loader in self.loaders), strict=True)
+
+    def _one_by_one(self, batch: int) -> None:
+        """The step of every net on a batch, without a graph."""
+        for step, loader, (order, randoms) in zip(self.steps, self.loaders, self.held, strict=True):
+            size = loader.sizes[batch]
+            step(*loader.pick(order[batch, :size], [values[batch, :size] for values in randoms or ()] or None))
 
     def _draw(self, epoch: int) -> None:
         """Draw an epoch's order and random choices, on a stream that waits for no step."""
@@ -93,8 +118,8 @@ class CapturedSteps:
             for mine, theirs in zip(held[1] or (), randoms or (), strict=True):
                 mine.copy_(theirs)
 
-    def _all(self, size: int) -> None:
-        """The step of every net, each in its lane, with the first images of its batch; then the count of batches."""
+    def _all(self, batch: int) -> None:
+        """The step of every net, each in its lane, on batches as large as that one; then the count of batches."""
         home = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(home)
@@ -103,25 +128,25 @@ class CapturedSteps:
             with torch.cuda.stream(lanes[number % len(lanes)]):
                 if step.ahead is not None:
                     step.ahead.rank()  # while the batch is made
-                pick = self.pick if size == self.held[number][0].shape[1] else _batch
+                size = self.loaders[number].sizes[batch]
+                pick = self.pick if size == self._width(number) else _batch
                 step(*pick(self.loaders[number], self.counter, *self.held[number], size))
         for stream in self.streams:
             home.wait_stream(stream)
         self.counter += 1
 
     def _capture(self, graph: torch.cuda.CUDAGraph, batch: int) -> None:
-        """Warm up on a side stream, record a step on batches of that one's size, and put everything back as it was.
+        """Warm up on a side stream, record a step on batches as large as that one, and put all back as it was.
 
         Also when recording fails.
         """
-        size = self.loaders[0].sizes[batch]
         kept = [{name: tensor.detach().clone() for name, tensor in _tensors(step).items()} for step in self.steps]
         self.side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(self.side):
                 for _ in range(3):
                     self.counter.fill_(batch)  # there may be fewer batches than this
-                    self._all(size)
+                    self._all(batch)
             torch.cuda.current_stream().wait_stream(self.side)
             for step in self.steps:
                 step.optimizer.zero_grad(set_to_none=True)
@@ -129,7 +154,7 @@ class CapturedSteps:
             # what a first compilation left in cycles is let go before.
             gc.collect()
             with torch.cuda.graph(graph, stream=self.side):
-                self._all(size)
+                self._all(batch)
             learning = [parameter for step in self.steps for parameter in step.model.parameters()]
             self.gradients[graph] = [(parameter, parameter.grad) for parameter in learning]
         finally:

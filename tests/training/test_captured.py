@@ -1,0 +1,178 @@
+"""Which batches a captured step sees, without a GPU: streams do nothing, and a graph is the calls made while it was
+recorded, made again. What streams and graphs themselves do is for ``test_gpu.py``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from equalbits.data import Loader, load_dataset
+from equalbits.training import TrainConfig, captured
+from equalbits.training.captured import CapturedSteps
+from equalbits.training.distill import label_loss
+from equalbits.training.score import Meter
+from equalbits.training.step import Step, make_optimizer
+
+
+class Graph:
+    """Replays what was called while it was recorded."""
+
+    recording: "Graph | None" = None
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def replay(self) -> None:
+        for call in self.calls:
+            call()
+
+
+class Stream:
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def wait_stream(self, other: "Stream") -> None: ...
+
+
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> type[CapturedSteps]:
+    @contextmanager
+    def recorded(graph: Graph, stream: Stream) -> Iterator[None]:
+        Graph.recording = graph
+        try:
+            yield
+        finally:
+            Graph.recording = None
+
+    @contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        yield
+
+    class Recorded(CapturedSteps):
+        def _all(self, batch: int) -> None:
+            call = partial(super()._all, batch)
+            if Graph.recording is None:
+                call()
+            else:
+                Graph.recording.calls.append(call)
+
+    for name, fake in {"Stream": Stream, "CUDAGraph": Graph, "graph": recorded, "stream": on}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(captured, "device_of", lambda model: torch.device("cuda"))
+    return Recorded
+
+
+def make_step(seed: int = 0) -> Step:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).train()
+    config = TrainConfig(epochs=3, speed="plain", precision="fp32")
+    return Step(model, make_optimizer(model, config.optimizer), label_loss(config), config, Meter(torch.device("cpu")))
+
+
+def make_loader(count: int, batch_size: int = 16, seed: int = 0) -> Loader:
+    data = load_dataset(f"synthetic:1x8x8:4:{count}", split="train")
+    return Loader(data, batch_size=batch_size, shuffle=True, augment=True, seed=seed)
+
+
+def state(step: Step) -> dict[str, Tensor]:
+    return {**step.model.state_dict(), "meter": step.meter.sums}
+
+
+def assert_same(step: Step, other: Step) -> None:
+    for (name, mine), theirs in zip(state(step).items(), state(other).values(), strict=True):
+        assert torch.equal(mine, theirs), name
+
+
+def plain(loader: Loader, epochs: int = 3, seed: int = 0) -> Step:
+    step = make_step(seed)
+    for epoch in range(epochs):
+        for batch in loader.epoch(epoch):
+            step(*batch)
+    return step
+
+
+def go_through(steps: CapturedSteps, epochs: int = 3) -> None:
+    for epoch in range(epochs):
+        for _ in steps.epoch(epoch, 0):
+            pass
+
+
+@pytest.mark.parametrize("count", [84, 80, 16, 18, 10])
+def test_every_batch_is_trained_on_once_the_smaller_last_one_too(count: int, capture: type[CapturedSteps]) -> None:
+    step, loader = make_step(), make_loader(count)
+    steps = capture([step], [loader])
+    assert (steps.rest is None) == (count % 16 == 0)
+    go_through(steps)
+    assert_same(step, plain(loader))
+
+
+@pytest.mark.parametrize("start", range(6))
+def test_an_epoch_goes_on_at_any_batch(start: int, capture: type[CapturedSteps]) -> None:
+    step, loader = make_step(), make_loader(84)
+    for number, batch in enumerate(loader.epoch(0)):
+        if number < start:
+            step(*batch)
+    assert sum(1 for _ in capture([step], [loader]).epoch(0, start)) == 6 - start
+    assert_same(step, plain(loader, epochs=1))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ((84, 16), (90, 16)),
+        ((90, 16), (84, 16)),
+        ((84, 16), (96, 16)),
+        ((96, 16), (84, 16)),
+        ((84, 16), (110, 20)),
+        ((96, 16), (120, 20)),
+    ],
+)
+def test_nets_side_by_side_may_have_batches_of_other_sizes(
+    sizes: tuple[tuple[int, int], ...], capture: type[CapturedSteps]
+) -> None:
+    loaders = [make_loader(count, batch_size, seed) for seed, (count, batch_size) in enumerate(sizes)]
+    steps = [make_step(seed) for seed in range(2)]
+    go_through(capture(steps, loaders))
+    for seed, (step, loader) in enumerate(zip(steps, loaders, strict=True)):
+        assert_same(step, plain(loader, seed=seed))
+
+
+def test_a_last_batch_that_cannot_be_recorded_is_taken_by_itself_and_tells_what_is_wrong(
+    capture: type[CapturedSteps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = capture([make_step()], [make_loader(81)])  # one image, and a batch norm
+    assert alone.rest is None
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        go_through(alone, epochs=1)
+
+    whole = capture._capture
+
+    def refused(self: CapturedSteps, graph: Graph, batch: int) -> None:
+        whole(self, graph, batch)
+        if batch:
+            raise RuntimeError("no room for a second graph")
+
+    monkeypatch.setattr(capture, "_capture", refused)
+    step, loader = make_step(), make_loader(84)
+    go_through(capture([step], [loader]))
+    assert_same(step, plain(loader))
+
+
+def test_batches_that_are_smaller_before_the_last_are_trained_on_too(capture: type[CapturedSteps]) -> None:
+    loader = make_loader(84)
+
+    class Dwindling:
+        """The same batches, the last two cut short."""
+
+        sizes = (16, 16, 16, 16, 8, 3)
+        permutation, randoms, pick = loader.permutation, loader.randoms, loader.pick
+
+        def __len__(self) -> int:
+            return 6
+
+    step = make_step()
+    go_through(capture([step], [Dwindling()]))  # type: ignore[list-item]
+    assert step.meter.read(everywhere=False).total == 3 * sum(Dwindling.sizes)
