@@ -104,7 +104,8 @@ def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
         ("bihalf:0.25", "write name=value"),
         ("bihalf:p_pos=", "write name=value"),
         ("bihalf:p_pos=half", "p_pos='half' is not a share"),
-        ("pruned-bihalf:ramp=half", "does not make a weight quantizer"),
+        ("pruned-bihalf:ramp=half", r"ramp='half' is not a share of training: it must lie in \[0, 1\]"),
+        ("irnet:t_max=half", "'irnet:t_max=half' does not make a weight quantizer"),
         ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must lie in \[0, 1\]"),
     ],
 )

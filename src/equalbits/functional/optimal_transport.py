@@ -9,6 +9,7 @@ when the ``n_pos`` largest go there: optimal transport in one dimension is a ran
 """
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -112,8 +113,13 @@ def as_filters(tensor: Tensor) -> Tensor:
 
 def check_p_pos(p_pos: float) -> None:
     """Refuse a share of +1 outside [0, 1]."""
-    if isinstance(p_pos, bool | str) or not 0 <= p_pos <= 1:
+    if not is_number(p_pos) or not 0 <= p_pos <= 1:
         raise ValueError(f"p_pos={p_pos!r} is not a share: it must lie in [0, 1]; one half gives bi-half")
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one real number, Python's or numpy's; a truth value, a word or a list is none."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_mask(mask: Tensor, latents: Tensor) -> None:

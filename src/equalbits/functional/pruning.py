@@ -15,6 +15,7 @@ from equalbits.functional.binarize import sign_symbols
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_latents,
+    is_number,
     positive_count,
     transport_symbols,
 )
@@ -184,7 +185,7 @@ class _Scored(torch.autograd.Function):
 
 def check_sparsity(sparsity: float) -> None:
     """Refuse a share of zeros outside [0, 1)."""
-    if isinstance(sparsity, bool | str) or not 0 <= sparsity < 1:
+    if not is_number(sparsity) or not 0 <= sparsity < 1:
         raise ValueError(f"sparsity={sparsity!r} is not a share of zeros: it must lie in [0, 1); 0.9 keeps one in ten")
 
 

@@ -205,7 +205,7 @@ def _start_scores(latents: Tensor) -> nn.Parameter:
 
 
 def _check_rule(by: str, scope: str | None, train_latent: bool) -> None:
-    if by not in _SCOPES:
+    if not isinstance(by, str) or by not in _SCOPES:
         raise ValueError(f"by={by!r} is not known: choose one of {', '.join(map(repr, _SCOPES))}")
     if scope is not None and scope not in _SCOPES[by]:
         raise ValueError(f"scope={scope!r} does not go with by={by!r}: choose {' or '.join(map(repr, _SCOPES[by]))}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
+from equalbits.functional.optimal_transport import is_number
 from equalbits.functional.pruning import check_scope, check_sparsity, keep_largest, keep_largest_of_all, ramped_sparsity
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted
@@ -27,8 +28,8 @@ class Sieve(nn.Module):
         super().__init__()
         check_sparsity(sparsity)
         check_scope(scope)
-        if not 0 <= ramp <= 1:
-            raise ValueError(f"ramp={ramp} is not a share of training: it must lie in [0, 1]; 0 means no ramp")
+        if not is_number(ramp) or not 0 <= ramp <= 1:
+            raise ValueError(f"ramp={ramp!r} is not a share of training: it must lie in [0, 1]; 0 means no ramp")
         self.sparsity, self.scope, self.ramp = sparsity, scope, ramp
 
     def fit_(self, latents: Tensor) -> None:
