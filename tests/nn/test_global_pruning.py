@@ -16,6 +16,9 @@ from equalbits.nn import (
     set_progress,
 )
 
+#: Nets this small are left a layer without a weight now and then.
+pytestmark = pytest.mark.filterwarnings("ignore:the global ranking leaves")
+
 
 def global_net(quantizer):
     net = nn.Sequential(nn.Conv2d(2, 6, 3), nn.Flatten(), nn.Linear(24, 5), nn.Linear(5, 3)).double()
@@ -89,3 +92,13 @@ def test_layers_that_are_ranked_together_are_each_as_loud_as_they_should_be(quan
     with torch.no_grad():
         layers[0].weight_quantizer.sieve.kept.fill_(False)
     assert not layers[0].binary_weight().any()
+
+
+def test_a_layer_that_a_global_ranking_empties_is_warned_of_by_name():
+    net = global_net(PrunedSign(0.5, scope="global"))
+    with torch.no_grad():
+        net[3].weight.mul_(1e-3)
+    with pytest.warns(UserWarning, match="leaves '3' no weight, so what is behind may learn nothing: lower the"):
+        counts = set_global_masks_(net)
+    assert counts["3"] == 0 < min(counts["0"], counts["2"])
+    assert not net[3].symbols().any()

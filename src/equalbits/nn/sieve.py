@@ -5,6 +5,7 @@ do that by itself, so it keeps a mask that :func:`set_global_masks_` renews.
 """
 
 import math
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +87,8 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dic
 
     Call it once before training and then as often as the masks should follow the weights: as a watcher,
     ``lambda model, step: set_global_masks_(model)``. ``sparsity`` overrides what the layers were given. Ties go by
-    the order of the layers, then by index. The masks are written in place, so a captured graph sees them.
+    the order of the layers, then by index. The masks are written in place, so a captured graph sees them. A layer that
+    is left without a weight is warned of: a net that has no way around it learns nothing.
 
     >>> from equalbits.nn import BinaryLinear, PrunedSign
     >>> model = nn.Sequential(*(BinaryLinear(8, 4, weight_quantizer=PrunedSign(0.75, scope="global")) for _ in "ab"))
@@ -109,7 +111,14 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dic
     masks = keep_largest_of_all([importance.to(importances[0].device) for importance in importances], share)
     for layer, mask in zip(layers.values(), masks, strict=True):
         _sieve(layer).kept.copy_(mask)
-    return {name: int(mask.sum()) for name, mask in zip(layers, masks, strict=True)}
+    counts = {name: int(mask.sum()) for name, mask in zip(layers, masks, strict=True)}
+    if empty := [name for name, count in counts.items() if not count]:
+        warnings.warn(
+            f"the global ranking leaves {', '.join(map(repr, empty))} no weight, so what is behind may learn nothing: "
+            f"lower the sparsity, or choose scope='layer'",
+            stacklevel=2,
+        )
+    return counts
 
 
 def empty_filters(model: nn.Module) -> dict[str, list[int]]:
