@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits.analysis import AuditError, audit
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, IRNet, Sign
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, IRNet, PrunedSign, Sign
 
 
 class Broken(BiHalf):
@@ -136,6 +136,18 @@ def test_pruned_filters_are_held_to_the_share_among_what_is_kept():
     assert found.positive.tolist() == found.asked.tolist() == [3, 3, 2, 2, 1, 1, 0]
     assert found.entropy[-1].isnan(), "nothing is left of it"
     assert found.as_dict()["entropy"][-1] is None
+
+
+def test_the_report_counts_what_is_pruned_and_the_filters_that_have_nothing_left():
+    layers = [BinaryLinear(6, 7, weight_quantizer=Ternary(0.5)), BinaryLinear(4, 3)]
+    assert str(audit(nn.Sequential(*layers))).endswith(
+        "\n21 of 54 weights are 0 (38.89%); 1 of 10 filters have none left"
+    )
+    layers[0].weight_quantizer = PrunedSign(0.5, scope="global")
+    layers[0].weight_quantizer.sieve.register_buffer("kept", torch.zeros(7, 6, dtype=torch.bool))
+    shown = str(audit(nn.Sequential(layers[0]))).splitlines()
+    assert shown[1].split() == ["0", "7", "6", "0", "6", "0", "–", "–", "–"], "no entropy where nothing is left"
+    assert shown[-1] == "42 of 42 weights are 0 (100.00%); 7 of 7 filters have none left"
 
 
 def test_the_report_is_a_table_and_goes_to_json():

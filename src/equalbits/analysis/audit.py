@@ -1,5 +1,6 @@
 """``audit``: count the symbols of every filter and prove that each share that was promised is held, to the weight."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,9 +108,8 @@ class Audit:
         filters, off = sum(layer.filters for layer in promised), sum(len(layer.off) for layer in promised)
         verdict = f"all {filters} filters hold it" if not off else f"{off} of {filters} filters do not hold it"
         promise = f"{len(promised)} of {len(self.layers)} layers promise a share of +1"
-        return "\n".join(
-            [as_table(header, map(_row, self.layers), left=(0, 8)), promise + (f"; {verdict}" if promised else "")]
-        )
+        lines = [as_table(header, map(_row, self.layers), left=(0, 8)), promise + (f"; {verdict}" if promised else "")]
+        return "\n".join(lines + _pruned(self.layers))
 
 
 def audit(model: nn.Module, *, strict: bool = True) -> Audit:
@@ -167,9 +167,19 @@ def _complaint(report: Audit) -> str:
     )
 
 
+def _pruned(layers: tuple[LayerAudit, ...]) -> list[str]:
+    """A line on how many weights of all layers are 0; none where none is."""
+    zeros = sum(int(layer.zero.sum()) for layer in layers)
+    weights = sum(layer.filters * layer.connections for layer in layers)
+    empty = sum(int((layer.zero == layer.connections).sum()) for layer in layers)
+    left = f"; {empty:,} of {sum(layer.filters for layer in layers):,} filters have none left" if empty else ""
+    return [f"{zeros:,} of {weights:,} weights are 0 ({zeros / weights:.2%}){left}"] if zeros else []
+
+
 def _row(layer: LayerAudit) -> tuple[str, ...]:
     counts = (span(layer.negative), span(layer.zero), span(layer.positive))
     asked = "–" if layer.asked is None else span(layer.asked)
     verdict = {None: "–", True: "yes", False: f"no: {len(layer.off)}"}[layer.exact]
-    mean = float(layer.entropy.nanmean())
-    return (layer.name or "(model)", str(layer.filters), str(layer.connections), *counts, asked, f"{mean:.4f}", verdict)
+    mean = float(layer.entropy.nanmean())  # NaN where every filter is empty
+    entropy = "–" if math.isnan(mean) else f"{mean:.4f}"
+    return (layer.name or "(model)", str(layer.filters), str(layer.connections), *counts, asked, entropy, verdict)

@@ -43,7 +43,17 @@ def audit_table(report: Audit) -> str:
     verdict = f"all {filters} filters hold it" if not off else f"{off} of {filters} filters do not hold it"
     promise = f"{len(promised)} of {len(report.layers)} layers promise a share of +1"
     table = _table(_AUDIT, map(_audit_row, report.layers), left=(0, 8))
-    return f"{table}\n{promise}" + (f"; {verdict}" if promised else "")
+    return f"{table}\n{promise}" + (f"; {verdict}" if promised else "") + _pruned(report)
+
+
+def _pruned(report: Audit) -> str:
+    """A line on how many weights of all layers are 0; nothing where none is."""
+    zeros = sum(int(layer.pruned.sum()) for layer in report.layers)
+    weights = sum(len(layer.positive) * layer.connections for layer in report.layers)
+    empty = sum(int((layer.pruned == layer.connections).sum()) for layer in report.layers)
+    filters = sum(len(layer.positive) for layer in report.layers)
+    left = f"; {empty:,} of {filters:,} filters have none left" if empty else ""
+    return f"\n{zeros:,} of {weights:,} weights are 0 ({zeros / weights:.2%}){left}" if zeros else ""
 
 
 def _counts(layer: LayerSummary, *, has_bits: bool) -> tuple[int, ...]:
@@ -68,7 +78,7 @@ def _entropy(layer: LayerAudit) -> str:
     share = layer.positive[kept > 0] / kept[kept > 0]
     shares = np.stack([share, 1 - share])
     logs = np.log2(shares, where=shares > 0, out=np.zeros_like(shares))
-    return f"{-(shares * logs).sum(axis=0).mean():.4f}" if len(share) else "–"
+    return f"{abs((shares * logs).sum(axis=0).mean()):.4f}" if len(share) else "–"
 
 
 def _span(counts: NDArray[np.int64]) -> str:
