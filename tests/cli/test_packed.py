@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from equalbits.nn import BinaryLayer
 from equalbits.recipes import load_run
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
 from equalbits.training import load_checkpoint, save_checkpoint
@@ -90,6 +91,28 @@ def test_a_run_and_its_packed_file_are_inspected_in_the_same_words(trained, pack
     assert all(" ".join(lines[2].split()).startswith(columns) for lines in (of_run, of_file))
     totals = [next(line for line in lines if line.startswith("total")).split() for lines in (of_run, of_file)]
     assert totals[0] == totals[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "shares"),
+    [
+        ("pruned-bihalf:sparsity=0.9,by=score,p_pos=1.0", "every promised share of +1 exact"),
+        ("mpt:sparsity=0.99", "no share of +1 promised"),
+        ("pruned-bihalf:sparsity=0.999", "every promised share of +1 exact"),
+    ],
+)
+def test_a_pruned_run_and_its_packed_file_tell_the_same(method, shares, recipe, tmp_path, call):
+    out, file = tmp_path / "a", tmp_path / "net.ebits"
+    assert call("train", recipe, "--set", f"model.weight_quantizer={method}", "--out", out, "--device", "cpu")[0] == 0
+    _, model = load_run(out)
+    real = 4 * sum(tensor.numel() for name, tensor in model.named_parameters() if not name.endswith("scores"))
+    code, packed, _ = call("pack", out, file)
+    times = f"{real / file.stat().st_size:.1f} times smaller than its parameters in float32"
+    assert (code, times in packed, packed.rstrip().endswith(shares)) == (0, True, True)
+    of_run, of_file = (call("inspect", path)[1].split("\n\n")[-1] for path in (out, file))
+    assert of_run == of_file and "nan" not in of_file and "-0.0000" not in of_file
+    zeros = sum(int((layer.symbols() == 0).sum()) for layer in model.modules() if isinstance(layer, BinaryLayer))
+    assert f"\n{zeros:,} of " in of_file
 
 
 def test_a_packed_file_names_the_likeliest_classes_without_torch(packed, tmp_path):

@@ -62,10 +62,12 @@ def run(options: argparse.Namespace) -> None:
     with torch.no_grad():
         otherwise = another_class(packed(example.numpy()), model(example).numpy())
     written = _write(packed, path)
-    real = 4 * sum(parameter.numel() for parameter in model.parameters())
+    real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
     audit = packed.audit()
     times = f"{real / written:.1f} times smaller" if written < real else f"{written / real:.1f} times larger"
-    shares = "every promised share of +1 exact" if audit.holds else "SHARES OF +1 NOT AS PROMISED"
+    promised = any(layer.p_pos is not None for layer in audit.layers)
+    kept = "every promised share of +1 exact" if promised else "no share of +1 promised"
+    shares = kept if audit.holds else "SHARES OF +1 NOT AS PROMISED"
     layers = f"{len(audit.layers)} binary layer{'s' * (len(audit.layers) > 1)}"
     print(
         f"{path}: {written:,} bytes, {times} than its parameters in float32; "
