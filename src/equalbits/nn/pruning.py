@@ -34,8 +34,9 @@ class PrunedBiHalf(WeightQuantizer):
 
     Latents get the gradient unchanged, pruned ones too, so that a weight may return; ``train_latent=False`` (by score)
     leaves them as they started. ``scale_fan`` makes the scale ``√(2/(D(1 − sparsity)))``, which a net without batch
-    norm needs. With ``ramp`` the sparsity rises from one half over that share of training: see
-    :func:`~equalbits.nn.set_progress`. Then, and in a global ranking, the symbols are also multiplied by
+    norm needs. With ``ramp`` the sparsity rises from one half over that share of training, as
+    :func:`~equalbits.nn.set_progress` tells it. A ranking over the net is :func:`~equalbits.nn.set_global_masks_`'s to
+    make; until it does, every weight stays. With a ramp, and in a global ranking, the symbols are also multiplied by
     ``√((1 − sparsity) / share kept)``, so that the scale fits the weights a layer has now. ``released_counts`` takes
     the released code's counts, off balance by one at most rates; it then promises no share. A filter may be left
     empty: see :func:`~equalbits.nn.empty_filters`.
