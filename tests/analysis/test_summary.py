@@ -82,12 +82,20 @@ def test_positions_of_a_sequence_count():
         (torch.tensor([[1.0, -1.0, 1.0, -1.0]]), "binary_macs"),
         (torch.tensor([[0.0, 3.0, 3.0, 0.0]]), "binary_macs"),
         (torch.tensor([[0.0, 3.0, 1.0, 0.0]]), "mixed_macs"),
+        (torch.tensor([[0.0, 0.7, 0.0, 0.0]]), "mixed_macs"),  # a ReLU that lets one number through
         (torch.zeros(1, 4), "mixed_macs"),
     ],
 )
 def test_inputs_are_binary_when_they_take_two_values(inputs, expected):
     (row,) = summarize(nn.Sequential(BinaryLinear(4, 2)), inputs).layers
     assert getattr(row, expected) == 8
+
+
+def test_signs_are_bits_even_where_all_of_them_are_alike():
+    layer = BinaryLinear(4, 2, input_quantizer=SignActivation())
+    for inputs in (torch.ones(1, 4), torch.tensor([[1.0, 2.0, -3.0, 4.0]])):
+        (row,) = summarize(nn.Sequential(layer), inputs).layers
+        assert (row.binary_macs, row.mixed_macs) == (8, 0)
 
 
 class Pruned(BiHalf):

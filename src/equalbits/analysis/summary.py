@@ -121,7 +121,7 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
         row.output, row.calls = output_shape(output), row.calls + 1
         if not isinstance(layer, BinaryLayer):
             row.real_macs += macs
-        elif given is not None and _has_two_values(layer.quantize_input(given)):
+        elif given is not None and _is_one_bit(layer, given):
             row.binary_macs += macs
         else:
             row.mixed_macs += macs
@@ -158,10 +158,17 @@ def _macs(layer: nn.Module, given: Tensor | None, output: Any) -> int:
     return 0
 
 
-def _has_two_values(inputs: Tensor) -> bool:
-    """Whether one bit can say each input, as after a sign."""
+def _is_one_bit(layer: BinaryLayer, given: Tensor) -> bool:
+    """Whether one bit can say each input, as after a sign.
+
+    Without a quantizer each value must come twice: a single real number among zeros is what a dying layer gives.
+    """
+    inputs = layer.quantize_input(given)
     low, high = inputs.aminmax()
-    return bool(low != high) and bool(((inputs == low) | (inputs == high)).all())
+    lows, highs = inputs == low, inputs == high
+    if layer.input_quantizer is None and (low == high or lows.sum() < 2 or highs.sum() < 2):
+        return False
+    return bool((lows | highs).all())
 
 
 def _row(layer: LayerSummary) -> tuple[str, ...]:
