@@ -1,6 +1,5 @@
 """What a person gets wrong is answered in one line on stderr, with the exit code that says who erred."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -295,16 +294,3 @@ def test_a_command_that_is_offered_may_be_copied_where_a_name_has_a_space(call, 
     for words, command in offered.items():
         code, _, errors = call(*words)
         assert code == 1 and command in errors, errors
-
-
-def test_one_of_several_processes_ends_as_python_ends() -> None:
-    """Else those that decode its pictures are left, with a warning of semaphores that leak."""
-    program = (
-        "import atexit, runpy, sys\n"
-        "atexit.register(print, 'ended')\n"
-        "sys.argv = ['equalbits', 'list']\n"
-        "runpy.run_module('equalbits', run_name='__main__')\n"
-    )
-    settings = os.environ | {"WORLD_SIZE": "2", "RANK": "0"}
-    run = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True)
-    assert run.returncode == 0 and run.stdout.endswith("ended\n"), run.stderr

@@ -246,3 +246,16 @@ def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(call, recipe: s
     assert code == 0
     assert f"epoch {done + 1:>3}  " in said and f"epoch {done:>3}  " not in said.partition("seed 0 done")[0]
     assert printed.endswith("n=2)\n")
+
+
+def test_one_of_several_processes_ends_as_python_ends() -> None:
+    """Else those that decode its pictures are left, with a warning of semaphores that leak."""
+    program = (
+        "import atexit, runpy, sys\n"
+        "atexit.register(print, 'ended')\n"
+        "sys.argv = ['equalbits', 'list']\n"
+        "runpy.run_module('equalbits', run_name='__main__')\n"
+    )
+    settings = os.environ | {"WORLD_SIZE": "2", "RANK": "0"}
+    run = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True)
+    assert run.returncode == 0 and run.stdout.endswith("ended\n"), run.stderr
