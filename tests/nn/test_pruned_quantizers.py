@@ -241,7 +241,7 @@ def test_settings_show_and_names_make_them():
         ({"sparsity": [0.5]}, r"sparsity=\[0.5\] is not a share of zeros"),
         ({"by": "size"}, "choose one of 'rank'"),
         ({"by": ["rank"]}, r"by=\['rank'\] is not known"),
-        ({"scope": "layer"}, "does not go with by='rank': choose 'filter'"),
+        ({"scope": "layer"}, "does not go with by='rank': choose 'filter' or by='magnitude' or by='score'$"),
         ({"by": "score", "scope": "net"}, "does not go with by='score'"),
         ({"train_latent": False}, "would train nothing"),
         ({"p_pos": 1.5}, "is not a share"),

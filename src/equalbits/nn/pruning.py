@@ -209,6 +209,8 @@ def _check_rule(by: str, scope: str | None, train_latent: bool) -> None:
     if not isinstance(by, str) or by not in _SCOPES:
         raise ValueError(f"by={by!r} is not known: choose one of {', '.join(map(repr, _SCOPES))}")
     if scope is not None and scope not in _SCOPES[by]:
-        raise ValueError(f"scope={scope!r} does not go with by={by!r}: choose {' or '.join(map(repr, _SCOPES[by]))}")
+        others = [f"by={rule!r}" for rule, scopes in _SCOPES.items() if scope in scopes]
+        ways = " or ".join([*map(repr, _SCOPES[by]), *others])
+        raise ValueError(f"scope={scope!r} does not go with by={by!r}: choose {ways}")
     if not train_latent and by != "score":
         raise ValueError(f"train_latent=False with by={by!r} would train nothing: it goes with by='score'")
