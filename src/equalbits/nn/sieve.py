@@ -111,7 +111,7 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dic
     masks = keep_largest_of_all([importance.to(importances[0].device) for importance in importances], share)
     for layer, mask in zip(layers.values(), masks, strict=True):
         _sieve(layer).kept.copy_(mask)
-    counts = {name: int(mask.sum()) for name, mask in zip(layers, masks, strict=True)}
+    counts = dict(zip(layers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # waits once
     if empty := [name for name, count in counts.items() if not count]:
         warnings.warn(
             f"the global ranking leaves {', '.join(map(repr, empty))} no weight, so what is behind may learn nothing: "
