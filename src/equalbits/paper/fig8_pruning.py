@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equalbits.paper.chosen import above_chosen, best
-from equalbits.paper.claims import Claim, above, accuracies, lost
+from equalbits.paper.claims import Claim, above, accuracies
 from equalbits.paper.drawing import COLOURS, METHODS, heading, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
@@ -138,8 +138,7 @@ _CLASSES = {"ResNet-18": 100}
 
 def _above(claim: str, ours: dict[str, Any], rates: list[dict[str, Any]], *, classes: int) -> Claim:
     """Ours above the best of a baseline's rates. To be above nets that never learnt is nothing."""
-    complete = [rate for rate in rates if not lost(rate)] or rates
-    theirs = complete[int(best(enumerate(complete)))]
+    theirs = rates[int(best(enumerate(rates)))]
     if len(rates) > 1:
         row = above_chosen(f"{claim}, at the better of two rates", ours, theirs, candidates=len(rates))
     else:
