@@ -98,7 +98,7 @@ def test_a_layer_that_a_global_ranking_empties_is_warned_of_by_name():
     net = global_net(PrunedSign(0.5, scope="global"))
     with torch.no_grad():
         net[3].weight.mul_(1e-3)
-    with pytest.warns(UserWarning, match="leaves '3' no weight, so what is behind may learn nothing: lower the"):
+    with pytest.warns(UserWarning, match="leaves '3' no weight, so nothing in front of it learns: lower the"):
         counts = set_global_masks_(net)
     assert counts["3"] == 0 < min(counts["0"], counts["2"])
     assert not net[3].symbols().any()

@@ -1,5 +1,7 @@
 """The loop tells whoever watches, takes any loader, and leaves the caller's world as it was."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -141,6 +143,20 @@ def test_a_mask_ranked_over_the_whole_net_is_renewed_as_the_weights_move(make_lo
     assert sum(int(mask.sum()) for mask in kept) == round(0.25 * len(magnitudes))
     threshold = magnitudes.sort(descending=True).values[round(0.25 * len(magnitudes)) - 1]
     assert torch.equal(kept[0], model[0].weight.abs() >= threshold)
+
+
+def test_a_layer_that_is_emptied_is_told_once_a_run(make_loader, make_config) -> None:
+    quantizer = PrunedSign(0.75, scope="global")
+    model = nn.Sequential(
+        nn.Flatten(), BinaryLinear(64, 8, weight_quantizer=quantizer), BinaryLinear(8, 4, weight_quantizer=quantizer)
+    )
+    with torch.no_grad():
+        model[2].weight.mul_(1e-9)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            train(model, make_loader(), make_config(lr=1e-12))
+        assert [str(each.message).split(" no weight")[0] for each in told] == ["the global ranking leaves '2'"]
 
 
 @pytest.mark.parametrize("ramp", [0.0, 0.5])

@@ -6,6 +6,7 @@ do that by itself, so it keeps a mask that :func:`set_global_masks_` renews.
 
 import math
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,13 +89,30 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dic
     Call it once before training and then as often as the masks should follow the weights: as a watcher,
     ``lambda model, step: set_global_masks_(model)``. ``sparsity`` overrides what the layers were given. Ties go by
     the order of the layers, then by index. The masks are written in place, so a captured graph sees them. A layer that
-    is left without a weight is warned of: a net that has no way around it learns nothing.
+    is left without a weight is warned of: nothing in front of it learns, unless there is a way around it.
 
     >>> from equalbits.nn import BinaryLinear, PrunedSign
     >>> model = nn.Sequential(*(BinaryLinear(8, 4, weight_quantizer=PrunedSign(0.75, scope="global")) for _ in "ab"))
     >>> sum(set_global_masks_(model).values())
     16
     """
+    counts = renew_global_masks_(model, sparsity=sparsity)
+    if empty := [name for name, count in counts.items() if not count]:
+        warn_of_empty(empty, stacklevel=3)
+    return counts
+
+
+def warn_of_empty(layers: Sequence[str], *, stacklevel: int = 2) -> None:
+    """Warn of layers that a global ranking leaves without a weight."""
+    warnings.warn(
+        f"the global ranking leaves {', '.join(map(repr, layers))} no weight, so nothing in front of it learns: "
+        "lower the sparsity, or choose scope='layer'",
+        stacklevel=stacklevel,
+    )
+
+
+def renew_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dict[str, int]:
+    """:func:`set_global_masks_` without a warning, for whoever calls it at every step."""
     layers = {
         name: layer
         for name, layer in model.named_modules()
@@ -111,14 +129,7 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dic
     masks = keep_largest_of_all([importance.to(importances[0].device) for importance in importances], share)
     for layer, mask in zip(layers.values(), masks, strict=True):
         _sieve(layer).kept.copy_(mask)
-    counts = dict(zip(layers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # waits once
-    if empty := [name for name, count in counts.items() if not count]:
-        warnings.warn(
-            f"the global ranking leaves {', '.join(map(repr, empty))} no weight, so what is behind may learn nothing: "
-            f"lower the sparsity, or choose scope='layer'",
-            stacklevel=2,
-        )
-    return counts
+    return dict(zip(layers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # waits once
 
 
 def empty_filters(model: nn.Module) -> dict[str, list[int]]:

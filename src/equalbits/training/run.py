@@ -7,7 +7,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equalbits.nn import at_epoch_, freeze_latents_, set_global_masks_, set_progress
-from equalbits.nn.sieve import Sieve
+from equalbits.nn import at_epoch_, freeze_latents_, set_progress
+from equalbits.nn.sieve import Sieve, renew_global_masks_, warn_of_empty
 from equalbits.training import distributed
 from equalbits.training.captured import CapturedSteps, DeviceBatches
 from equalbits.training.checkpoint import LAST
@@ -60,6 +60,7 @@ class Run:
         self.seconds_before = 0.0  # that an epoch which is gone on with had taken already
         self.lr = math.nan
         self.captured: CapturedSteps | None = None
+        self.told_empty: set[str] = set()
         self.global_masks = any(isinstance(part, Sieve) and part.scope == "global" for part in model.modules())
 
     def make_step(self) -> None:
@@ -152,8 +153,12 @@ class Run:
         set_progress(self.model, self.epoch / self.config.epochs)
 
     def _renew_masks(self) -> None:
-        if self.global_masks:
-            set_global_masks_(self.model)
+        if not self.global_masks:
+            return
+        empty = {name for name, count in renew_global_masks_(self.model).items() if not count}
+        if empty - self.told_empty:  # of each layer once
+            warn_of_empty(sorted(empty - self.told_empty))
+            self.told_empty |= empty
 
     def _seed(self, position: Position) -> None:
         """Randomness inside the net (dropout) hangs on the step alone, so a resumed run draws the same."""
@@ -162,10 +167,17 @@ class Run:
     def take(self, taking: Iterator[None]) -> None:
         """Take the next step."""
         try:
-            with known_classes(f"batch {self.batch + 1}"):
+            with known_classes(f"batch {self.batch + 1}"), self.in_words():
                 next(taking)
         except StopIteration:
             raise ValueError(f"the loader ended after {self.batch} of its {len(self.batches)} batches") from None
+        self.batch += 1
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Have a step that is refused tell why, and the way out."""
+        try:
+            yield
         except ValueError as error:
             self.check_weights()  # a quantizer that ranks refuses weights gone bad: that is the story to tell
             if "more than 1 value per channel" in str(error):  # torch's words, which name no way out
@@ -175,7 +187,6 @@ class Run:
                     f"last one included, is that small ({part}batch {self.batch + 1} of {len(self.batches)} is)"
                 ) from None
             raise
-        self.batch += 1
 
     def check_finite(self) -> None:
         """Stop if the loss has left the finite; on a GPU this waits for it."""

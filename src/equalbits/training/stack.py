@@ -141,7 +141,8 @@ def _steps(
             except NonFiniteError as error:
                 errors[place] = error
         if together is not None:
-            next(together)
+            with first.in_words():
+                next(together)
             for run in left.values():
                 run.batch += 1
         yield
