@@ -30,6 +30,10 @@ class Graph:
             call()
 
 
+#: Each time the host has waited for the device.
+waited: list[torch.device] = []
+
+
 class Stream:
     def __init__(self, *_: object, **__: object) -> None: ...
 
@@ -61,6 +65,8 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> type[CapturedSteps]:
     for name, fake in {"Stream": Stream, "CUDAGraph": Graph, "graph": recorded, "stream": on}.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(device))
+    waited.clear()
     monkeypatch.setattr(captured, "device_of", lambda model: torch.device("cuda"))
     return Recorded
 
@@ -159,6 +165,32 @@ def test_a_last_batch_that_cannot_be_recorded_is_taken_by_itself_and_tells_what_
     step, loader = make_step(), make_loader(84)
     go_through(capture([step], [loader]))
     assert_same(step, plain(loader))
+
+
+def test_a_warm_up_that_fails_in_the_second_net_leaves_the_first_as_it_was(capture: type[CapturedSteps]) -> None:
+    class Short(Step):
+        """Has no room for a small batch, the first time."""
+
+        failed: list[int] | None = None
+
+        def __call__(self, images: Tensor, labels: Tensor) -> None:
+            if len(labels) < 16 and not self.failed:
+                self.failed = [len(waited)]
+                self.under_way = True
+                raise RuntimeError("out of memory")
+            super().__call__(images, labels)
+
+    steps, loaders = [make_step(0), make_step(1)], [make_loader(84, seed=seed) for seed in range(2)]
+    steps[1].__class__ = Short
+    before = [{name: tensor.clone() for name, tensor in state(step).items()} for step in steps]
+    stack = capture(steps, loaders)
+    assert stack.rest is None and not any(step.under_way for step in steps)
+    assert steps[1].failed == [1] and len(waited) == 2  # once for each graph, before anything is put back
+    for step, kept in zip(steps, before, strict=True):
+        assert all(torch.equal(tensor, kept[name]) for name, tensor in state(step).items())
+    go_through(stack)
+    for seed, (step, loader) in enumerate(zip(steps, loaders, strict=True)):
+        assert_same(step, plain(loader, seed=seed))
 
 
 def test_batches_that_are_smaller_before_the_last_are_trained_on_too(capture: type[CapturedSteps]) -> None:

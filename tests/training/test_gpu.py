@@ -229,6 +229,8 @@ def test_a_captured_stack_may_have_batches_of_other_sizes(make_config) -> None:
 def test_a_last_batch_of_one_image_is_refused_in_words(make_config) -> None:
     with pytest.raises(ValueError, match="batch norm cannot train on one image"):
         train(make_net(), make_loader(81), make_config(speed="captured"))
+    with pytest.raises(ValueError, match="batch norm cannot train on one image"):
+        train_stack([make_net()], [make_loader(81)], make_config(speed="captured"), seeds=[0])
 
 
 def test_a_captured_stack_of_several_settings_goes_on_without_those_that_diverge(make_config) -> None:

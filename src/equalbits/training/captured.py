@@ -158,7 +158,9 @@ class CapturedSteps:
             learning = [parameter for step in self.steps for parameter in step.model.parameters()]
             self.gradients[graph] = [(parameter, parameter.grad) for parameter in learning]
         finally:
+            torch.cuda.synchronize(self.counter.device)  # where the warm-up failed, no stream has waited for the others
             for step in self.steps:
+                step.under_way = False
                 if step.ahead is not None:
                     step.ahead.forget()  # what the warm-up had begun: the latents are about to change back
             with torch.no_grad():
