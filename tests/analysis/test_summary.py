@@ -9,6 +9,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from equalbits.analysis import summarize
 from equalbits.nn import (
+    HWGQ,
     BiHalf,
     BinaryConv1d,
     BinaryConv2d,
@@ -233,3 +234,22 @@ def test_a_model_in_another_precision_gets_an_example_of_its_own():
 def test_an_example_that_is_none_is_refused(example):
     with pytest.raises(ValueError, match=r"example (is|has)"):
         summarize(nn.Sequential(BinaryLinear(4, 2)), example)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "given", "binary"),
+    [
+        (SignActivation(), [0.5, 0.5, 0.5, 0.5], True),  # all alike
+        (HWGQ(bits=1), [-1.0, -1.0, -1.0, -1.0], True),
+        (HWGQ(bits=2), [-1.0, -1.0, -1.0, -1.0], False),  # two bits, though one value is here
+        (nn.Identity(), [0.0, 0.0, 0.3, 0.0], False),
+        (None, [1.0, 1.0, 1.0, -1.0], True),  # a sign that stands before the layer
+        (None, [1.0, 0.0, 1.0, 0.0], True),
+        (None, [0.0, 0.0, 0.3, 0.0], False),  # what a dying layer gives
+        (None, [0.0, 0.0, 0.0, 0.0], False),
+        (None, [0.1, 0.2, 0.1, 0.3], False),
+    ],
+)
+def test_inputs_count_as_bits_where_one_bit_can_say_each(quantizer, given, binary):
+    layer = summarize(BinaryLinear(4, 2, input_quantizer=quantizer), torch.tensor([given])).layers[0]
+    assert (layer.binary_macs, layer.mixed_macs) == ((8, 0) if binary else (0, 8))

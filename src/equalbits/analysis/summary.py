@@ -159,16 +159,21 @@ def _macs(layer: nn.Module, given: Tensor | None, output: Any) -> int:
 
 
 def _is_one_bit(layer: BinaryLayer, given: Tensor) -> bool:
-    """Whether one bit can say each input, as after a sign.
+    """Whether one bit can say each input, as behind a sign.
 
-    Without a quantizer each value must come twice: a single real number among zeros is what a dying layer gives.
+    Without a quantizer that says so each value must come twice: one real number among zeros is a dying layer's.
     """
+    quantizer = layer.input_quantizer
+    bits = None if quantizer is None or isinstance(quantizer, nn.Identity) else getattr(quantizer, "bits", 1)
+    if bits not in (None, 1):
+        return False
     inputs = layer.quantize_input(given)
     low, high = inputs.aminmax()
     lows, highs = inputs == low, inputs == high
-    if layer.input_quantizer is None and (low == high or lows.sum() < 2 or highs.sum() < 2):
+    if not (lows | highs).all():
         return False
-    return bool((lows | highs).all())
+    signs = low == -high and low != 0
+    return bool(bits == 1 or signs or (low != high and lows.sum() > 1 and highs.sum() > 1))
 
 
 def _row(layer: LayerSummary) -> tuple[str, ...]:
