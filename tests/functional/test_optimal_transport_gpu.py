@@ -77,8 +77,18 @@ def rows_by_digits_at_random(device: str) -> None:
     """Rows of any length by the way of long ones, in blocks of any size where they are interpreted."""
     from equalbits.functional import long_rows_gpu, optimal_transport_gpu
 
+    registers, block = optimal_transport_gpu._REGISTERS, long_rows_gpu._BLOCK
+    optimal_transport_gpu._REGISTERS = 0
+    try:
+        _by_digits_at_random(device)
+    finally:
+        optimal_transport_gpu._REGISTERS, long_rows_gpu._BLOCK = registers, block
+
+
+def _by_digits_at_random(device: str) -> None:
+    from equalbits.functional import long_rows_gpu
+
     draw, choose = torch.Generator().manual_seed(0), random.Random(0)
-    optimal_transport_gpu._REGISTERS, usual = 0, optimal_transport_gpu._REGISTERS
     for _ in range(40):
         if device == "cpu":
             long_rows_gpu._BLOCK = choose.choice((16, 64, 256))
@@ -95,7 +105,6 @@ def rows_by_digits_at_random(device: str) -> None:
         kept = mask.sum(dim=1, keepdim=True)
         same(rows, choose.choice((0, 1, shape[1] - 1, shape[1], shape[1] // 3)), None, device)
         same(rows, (kept * choose.choice((0, 0.3, 1))).long(), mask, device)
-    optimal_transport_gpu._REGISTERS = usual
 
 
 def masked_rows(device: str) -> None:

@@ -39,7 +39,7 @@ def test_a_share_outside_zero_to_one_is_refused(p_pos: float) -> None:
         lambda: transport_plan(latents[0], p_pos),
         lambda: positive_count(4, p_pos),
     ):
-        with pytest.raises(ValueError, match=rf"p_pos={p_pos} .* must lie in \[0, 1\]; one half"):
+        with pytest.raises(ValueError, match=rf"p_pos={p_pos} .* must be a number in \[0, 1\]; one half"):
             rank()
 
 

@@ -106,7 +106,7 @@ def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
         ("bihalf:p_pos=half", "p_pos='half' is not a share"),
         ("pruned-bihalf:ramp=half", r"ramp='half' is not a share of training: it must lie in \[0, 1\]"),
         ("irnet:t_max=half", "'irnet:t_max=half' does not make a weight quantizer"),
-        ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must lie in \[0, 1\]"),
+        ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must be a number in \[0, 1\]"),
     ],
 )
 def test_what_cannot_be_made_is_refused_with_the_way_out(text: str, message: str) -> None:

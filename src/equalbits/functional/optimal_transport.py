@@ -114,7 +114,7 @@ def as_filters(tensor: Tensor) -> Tensor:
 def check_p_pos(p_pos: float) -> None:
     """Refuse a share of +1 outside [0, 1]."""
     if not is_number(p_pos) or not 0 <= p_pos <= 1:
-        raise ValueError(f"p_pos={p_pos!r} is not a share: it must lie in [0, 1]; one half gives bi-half")
+        raise ValueError(f"p_pos={p_pos!r} is not a share: it must be a number in [0, 1]; one half gives bi-half")
 
 
 def is_number(value: object) -> bool:
