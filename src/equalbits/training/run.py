@@ -167,7 +167,7 @@ class Run:
     def take(self, taking: Iterator[None]) -> None:
         """Take the next step."""
         try:
-            with known_classes(f"batch {self.batch + 1}"), self.in_words():
+            with self.in_words(), known_classes(f"batch {self.batch + 1}"):
                 next(taking)
         except StopIteration:
             raise ValueError(f"the loader ended after {self.batch} of its {len(self.batches)} batches") from None
