@@ -128,6 +128,7 @@ def _digit_write(
     bits, kept, counts, facts, strange, last, out, connections, blocks,
     MASKED: tl.constexpr, MAGNITUDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """−1 below the edge and for the first of those at it, +1 for the others; NaN for a row that is not finite."""
     row, block, at, keys, inside, ranked = _load(bits, kept, connections, blocks, MASKED, MAGNITUDE, BLOCK)
     start = tl.load(facts + row * 2)
     edge, chosen, there = _settled(counts + row * 256, start, tl.load(facts + row * 2 + 1).to(tl.int32))
