@@ -50,8 +50,8 @@ from what the authors' code does; what it takes hangs on the host's processor to
 """
 
 _STACK = """
-Nets side by side (`benchmarks/gpu_stack.py`): {what}, by the number of streams they are dealt out to. What the host
-takes to launch them passes while the device works.
+Nets side by side (`benchmarks/gpu_stack.py`): {what}, by the number of streams they are dealt out to; symbols
+are ranked ahead, as in training. What the host takes to launch them passes while the device works.
 """
 
 _LOW_BITS = """
