@@ -57,7 +57,7 @@ def measure(out: Path, options: Options) -> Result:
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     asked = options.grid.get("rules", RULES)
-    groups = [(start, [name for name in asked if _start(name) == start]) for start in sorted({*map(_start, asked)})]
+    groups = {start: [name for name in asked if _start(name) == start] for start in sorted({*map(_start, asked)})}
     sweeps = {
         (net, start): Sweep(
             _started(recipe, start),
@@ -65,13 +65,13 @@ def measure(out: Path, options: Options) -> Result:
             {"model.weight_quantizer": [quantizer for name in names for quantizer in _quantizers(name, sparsities)]},
         )
         for net, recipe in _recipes(options).items()
-        for start, names in groups
+        for start, names in groups.items()
     }
     check_data(unfinished(sweeps.values(), options, seeds), options)
     found: dict[str, Any] = {net: {} for net, _ in sweeps}
     for (net, start), each in sweeps.items():
         cases = iter(swept(each.recipe, each.folder, options, vary=each.vary, seeds=seeds))
-        for name in dict(groups)[start]:
+        for name in groups[start]:
             found[net][name] = [next(cases) for _ in sparsities]
     found = {net: {name: rules[name] for name in RULES if name in rules} for net, rules in found.items()}
     return {"seeds": seeds, "sparsities": sparsities, "nets": found, "notes": [_NOTE]}
