@@ -158,6 +158,30 @@ def test_leftovers_of_a_kill_are_swept_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
+def test_what_is_being_written_while_a_job_begins_in_the_folder_is_written_all_the_same(
+    tmp_path: Path, monkeypatch
+) -> None:
+    sync, begun = os.fsync, []
+
+    def begin(descriptor: int) -> None:
+        sync(descriptor)
+        if len(begun) < 3:  # jobs begin, one after the other
+            begun.append(len(list(tmp_path.glob(".*.partial"))))
+            sweep_leftovers(tmp_path)
+
+    monkeypatch.setattr(os, "fsync", begin)
+    write_together({tmp_path / "report.html": b"page", tmp_path / "run.json": b"{}"})
+    assert begun == [1, 1, 1]
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"report.html": b"page", "run.json": b"{}"}
+
+
+def test_a_leftover_that_cannot_be_removed_stops_no_one(tmp_path: Path) -> None:
+    (tmp_path / ".a.7.partial").mkdir()
+    (tmp_path / ".b.7.partial").write_text("x")
+    sweep_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".a.7.partial"]
+
+
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 def test_an_optimizers_state_comes_back_in_its_parameters_layout(kind: type, tmp_path: Path) -> None:
     def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 _PARTIAL = ".partial"
+_TRIES = 9  # so many jobs may begin in a folder while one file is moved there
 
 
 class CheckpointError(ValueError):
@@ -90,18 +91,34 @@ def write_together(contents: Mapping[Path, bytes]) -> None:
     unfinished = {path: path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}") for path in contents}
     try:
         for path, content in contents.items():
-            with naming(path), unfinished[path].open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for path in contents:
             with naming(path):
-                unfinished[path].replace(path)
+                _write(unfinished[path], content)
+        for path, content in contents.items():
+            with naming(path):
+                _move(unfinished[path], path, content)
     except OSError:
         for beside in unfinished.values():
             with suppress(OSError):  # where nothing can be removed, either, the first error is the one to tell
                 beside.unlink()  # a full disk is not helped by half a file
         raise
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _move(unfinished: Path, path: Path, content: bytes) -> None:
+    """Give a file its name; one that a job which began here took for what a kill left is written again."""
+    for _ in range(_TRIES):
+        try:
+            unfinished.replace(path)
+            return
+        except FileNotFoundError:
+            _write(unfinished, content)
+    unfinished.replace(path)
 
 
 @contextmanager
@@ -115,10 +132,15 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sweep_leftovers(folder: Path) -> None:
-    """Remove the half-written files that a kill left behind; those of other programs stay."""
+    """Remove the half-written files that a kill left behind; those of other programs stay, and what cannot be removed.
+
+    Whose they are nobody can tell: a number of a process may be another machine's, or used again. A living process
+    that loses one so, as ``report`` may, writes it again.
+    """
     for path in folder.glob(f".*{_PARTIAL}"):
         if re.fullmatch(rf"\..+\.\d+{re.escape(_PARTIAL)}", path.name):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
