@@ -9,12 +9,15 @@ import torch
 from torch import nn
 
 from equalbits.nn import (
+    MPT,
     RBNN,
     BinaryConnect,
     BinaryLayer,
     BinaryLinear,
     Bits,
     BNNPlus,
+    PrunedBiHalf,
+    PrunedSign,
     WeightQuantizer,
     refit_rotations_,
 )
@@ -160,3 +163,33 @@ def test_a_penalty_moves_the_weights_and_is_not_counted_as_loss(make_loader, mak
     losses = [train(model, batch, make_config(epochs=1)).epochs[0].train.loss for model in (free, pulled)]
     assert losses[0] == losses[1]
     assert not torch.equal(first(free).weight, first(pulled).weight)
+
+
+@pytest.mark.parametrize(
+    "quantizer",
+    [
+        PrunedBiHalf(0.9, ramp=1.0),
+        PrunedBiHalf(0.9, by="score", ramp=0.9),
+        PrunedSign(0.9, scope="global", ramp=1.0),
+        MPT(0.9, ramp=1.0),
+    ],
+)
+def test_a_ramp_that_ends_in_the_last_epoch_ends_at_the_sparsity_asked_for(
+    quantizer, tmp_path, make_loader, make_config
+) -> None:
+    zeros = []
+
+    def watch(model: nn.Module, step: int) -> None:
+        zeros.append(int((first(model).symbols() == 0).sum()))
+        if step == 14 and len(zeros) == 15:  # within the third and last epoch of 6 steps, once
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    whole, parts, rest = (net(quantizer, seed) for seed in (0, 0, 9))
+    train(whole, make_loader(), make_config())
+    with pytest.raises(InterruptedTraining):
+        train(parts, make_loader(), make_config(), watchers=[watch], out=tmp_path)
+    train(rest, make_loader(), make_config(), watchers=[watch], out=tmp_path)
+    asked = 8 * 58 if quantizer.p_pos is not None and quantizer.by == "rank" else 460  # of 8 × 64, by filter or in all
+    assert zeros[:7] == [256] * 7 and max(zeros[7:13]) < asked
+    assert zeros[13:] == [asked] * 7  # steps 13 to 18, the 14th seen twice
+    assert all(torch.equal(a, b) for a, b in zip(rest.state_dict().values(), whole.state_dict().values(), strict=True))

@@ -152,6 +152,15 @@ def empty_filters(model: nn.Module) -> dict[str, list[int]]:
     return found
 
 
+def end_ramps_(model: nn.Module) -> None:
+    """Put every ramp of sparsity at its end, for the last epoch: the net then ends as pruned as was asked."""
+    for layer in model.modules():
+        if isinstance(layer, BinaryLayer) and isinstance(_sieve(layer), Sieve):
+            progress = _progress(layer)
+            if progress is not None:
+                progress.fill_(1.0)
+
+
 def freeze_latents_(model: nn.Module) -> list[str]:
     """Turn the gradient off for latents that their quantizer never trains; return the names of the layers.
 

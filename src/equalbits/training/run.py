@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equalbits.nn import at_epoch_, freeze_latents_, set_progress
-from equalbits.nn.sieve import Sieve, renew_global_masks_, warn_of_empty
+from equalbits.nn.sieve import Sieve, end_ramps_, renew_global_masks_, warn_of_empty
 from equalbits.training import distributed
 from equalbits.training.captured import CapturedSteps, DeviceBatches
 from equalbits.training.checkpoint import LAST
@@ -151,6 +151,8 @@ class Run:
 
     def _tell_progress(self) -> None:
         set_progress(self.model, self.epoch / self.config.epochs)
+        if self.epoch == self.config.epochs - 1:
+            end_ramps_(self.model)
 
     def _renew_masks(self) -> None:
         if not self.global_masks:
