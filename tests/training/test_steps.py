@@ -11,7 +11,7 @@ from torch.nn import functional as nnf
 
 from equalbits.nn import BinaryLinear
 from equalbits.training import OptimizerConfig, TrainConfig, train
-from equalbits.training.run import _mixed
+from equalbits.training.randomness import mixed
 
 OPTIMIZERS = {
     "sgd": (OptimizerConfig(lr=0.1, momentum=0.8, weight_decay=0.01), torch.optim.SGD, {"momentum": 0.8}),
@@ -134,7 +134,7 @@ def test_each_step_draws_its_dropout_from_a_seed_of_its_own(make_net, make_loade
     with torch.random.fork_rng(devices=[]):
         for step, (images, labels) in enumerate(batch for epoch in range(2) for batch in loader.epoch(epoch)):
             optimizer.param_groups[0]["lr"] = (0.1, 0.05)[step // len(loader)]
-            torch.manual_seed(_mixed(5, step, rank=0))
+            torch.manual_seed(mixed(5, step, rank=0))
             optimizer.zero_grad()
             nnf.cross_entropy(theirs(images), labels).backward()
             optimizer.step()

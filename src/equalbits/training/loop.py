@@ -13,6 +13,7 @@ from equalbits.training.distill import distilling
 from equalbits.training.distributed import minding_peers
 from equalbits.training.history import History, Reporter
 from equalbits.training.interruption import stop_requests
+from equalbits.training.randomness import own_randomness
 from equalbits.training.resume import Saver
 from equalbits.training.run import Run
 from equalbits.training.step import AnyBatches, as_batches
@@ -69,14 +70,6 @@ def train(
             run.tell(record, told)
             saver.end_epoch(record, stop.signal_number)
         return History(tuple(run.epochs))
-
-
-@contextmanager
-def own_randomness(model: nn.Module) -> Iterator[None]:
-    """Leave the caller's random state as it was found."""
-    devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
-    with torch.random.fork_rng(devices=sorted(index or 0 for index in devices)):
-        yield
 
 
 @contextmanager

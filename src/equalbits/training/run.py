@@ -24,6 +24,7 @@ from equalbits.training.config import TrainConfig
 from equalbits.training.distill import Loss
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 from equalbits.training.interruption import check_finite, check_weights
+from equalbits.training.randomness import mixed, seed_generators, seed_others
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Meter, count_score, device_of, known_classes
 from equalbits.training.step import Batches, Step, make_optimizer, plain_steps, set_learning_rate
@@ -163,8 +164,11 @@ class Run:
             self.told_empty |= empty
 
     def _seed(self, position: Position) -> None:
-        """Randomness inside the net (dropout) hangs on the step alone, so a resumed run draws the same."""
-        _seed_generators(_mixed(self.config.seed, position.step, self.place.rank), self.device)
+        """Randomness in the net (dropout) and its images hangs on the step alone, so a resumed run draws the same."""
+        seed = mixed(self.config.seed, position.step, self.place.rank)
+        seed_generators(seed, self.device)
+        if not self.config.in_graph:
+            seed_others(seed)
 
     def take(self, taking: Iterator[None]) -> None:
         """Take the next step."""
@@ -233,6 +237,7 @@ class Run:
         number, scored = self.epoch + 1, None
         if test is not None and (number % self.config.evaluate_every == 0 or number == self.config.epochs):
             distributed.share_buffers(self.model)
+            self._seed(self.position)  # for test images that are shuffled: a run that stopped just here draws the same
             scored = count_score(self.model, test, precision=self.config.precision)
             saved, of = self.last_checkpoint, " of the test images"
             check_finite(scored.loss_sum, self.model, step=self.position.step, checkpoint=saved, of=of)
@@ -254,22 +259,3 @@ def _can_compile() -> bool:
     """Whether torch.compile has what it needs for a GPU: Triton, which in turn needs a C compiler."""
     compilers = ("cc", "gcc", "clang")
     return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
-
-
-def _seed_generators(seed: int, device: torch.device) -> None:
-    """Seed what a net on this device draws from, as ``torch.manual_seed`` does, which is too slow to ask at each step.
-
-    That also asks every kind of device that is not there, and notes the whole call stack for each: a quarter of a
-    millisecond where it was measured, about as long as a GPU takes for a small net's step.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        number = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[number].manual_seed(seed)
-    elif device.type != "cpu":
-        torch.manual_seed(seed)
-
-
-def _mixed(seed: int, step: int, rank: int) -> int:
-    """A seed for this step of this process, far from those of its neighbours."""
-    return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB) % 2**63

@@ -19,7 +19,8 @@ from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConf
 from equalbits.training.distill import label_loss
 from equalbits.training.history import History, Reporter
 from equalbits.training.interruption import NonFiniteError, stop_requests
-from equalbits.training.loop import own_numerics, own_randomness
+from equalbits.training.loop import own_numerics
+from equalbits.training.randomness import own_randomness
 from equalbits.training.run import Run
 from equalbits.training.stack_saver import Memory, StackSaver
 from equalbits.training.step import Batches

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from itertools import chain
 from typing import Any, Protocol, cast
 
@@ -35,11 +36,15 @@ class _Iterated:
     """A plain loader, such as torch's, as :class:`Batches`: each epoch is another pass over it.
 
     What such a loader draws hangs on torch's random state. So its first batch is fetched, and those to be left out
-    are, as soon as the epoch is asked for: whoever seeds before that gets the same epoch from any batch on.
+    are, as soon as the epoch is asked for: whoever seeds before that gets the same epoch from any batch on. Generators
+    of its own are seeded likewise, and workers of its own begin anew: both would draw on from the epochs before.
     """
 
     def __init__(self, loader: Collection[tuple[Tensor, Tensor]]) -> None:
         self.loader = loader
+        if isinstance(loader, DataLoader) and loader.persistent_workers:
+            self.loader = copy(loader)
+            vars(self.loader)["persistent_workers"] = False
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -48,11 +53,21 @@ class _Iterated:
         tell_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
         if tell_epoch is not None:  # a DistributedSampler shuffles by it
             tell_epoch(number)
+        for generator in _generators(self.loader):
+            generator.manual_seed((torch.initial_seed() + 1) % 2**63)  # not quite as the net's, which draws others
         fetched = iter(self.loader)
         batches = chain([batch for batch in [next(fetched, None)] if batch is not None], fetched)
         for _ in range(start_batch):
             next(batches, None)
         return batches
+
+
+def _generators(loader: object) -> list[torch.Generator]:
+    """Those that a loader of torch's and its samplers were given."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    parts = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    found = (getattr(part, "generator", None) for part in parts)
+    return [generator for generator in found if isinstance(generator, torch.Generator)]
 
 
 AnyBatches = Batches | Collection[tuple[Tensor, Tensor]] | DataLoader[Any]
