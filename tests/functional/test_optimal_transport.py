@@ -4,6 +4,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equalbits.functional import (
+    halfmask_symbols,
     positive_count,
     stable_ranks,
     transport_by_sorting,
@@ -113,6 +115,22 @@ def test_a_mask_leaves_zeros_and_the_share_is_exact_among_the_kept(
 def test_a_mask_that_keeps_all_changes_nothing(rows: Tensor, p_pos: float) -> None:
     everything = torch.ones_like(rows, dtype=torch.bool)
     assert torch.equal(transport_symbols(rows, p_pos, mask=everything), transport_symbols(rows, p_pos))
+
+
+@pytest.mark.parametrize(
+    "kind", [np.float16, np.float32, np.float64, lambda share: Fraction(share).limit_denominator()]
+)
+def test_a_share_that_is_numpys_or_a_fraction_counts_as_the_number_it_is(kind) -> None:
+    for share in (0.01, 0.29, 0.53, 0.9):
+        for connections in (50, 150, 4097):  # where numpy's float32 and float16 round the product up, or away
+            p_pos, rows = kind(share), torch.arange(connections, dtype=torch.float32)[None]
+            everything = torch.ones_like(rows, dtype=torch.bool)
+            expected = transport_symbols(rows, float(p_pos))
+            assert positive_count(connections, p_pos) == int((expected > 0).sum())
+            assert torch.equal(transport_symbols(rows, p_pos), expected)
+            assert torch.equal(transport_symbols(rows, p_pos, mask=everything), expected)
+            assert torch.equal(halfmask_symbols(rows, kind(0.0), p_pos), expected)
+            assert torch.equal(halfmask_symbols(rows, kind(0.5), p_pos), halfmask_symbols(rows, 0.5, float(p_pos)))
 
 
 @settings(deadline=None, max_examples=50)

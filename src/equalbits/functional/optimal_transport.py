@@ -27,7 +27,14 @@ def positive_count(connections: int, p_pos: float) -> int:
     """
     check_p_pos(p_pos)
     # 1e-9 absorbs float error: 0.29 · 50 is 14.499999999999998 in binary, and should round as 14.5.
-    return min(connections, math.floor(p_pos * connections + 0.5 + 1e-9))
+    # Counted in Python's float, since numpy would round what is multiplied with its float32 to that.
+    return min(connections, math.floor(float(p_pos) * connections + 0.5 + 1e-9))
+
+
+def positive_counts(connections: Tensor, p_pos: float) -> Tensor:
+    """The twin of :func:`positive_count` for counts that are only known when the graph runs, to the last bit."""
+    check_p_pos(p_pos)
+    return (float(p_pos) * connections.double() + 0.5 + 1e-9).floor().long().minimum(connections)
 
 
 def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None) -> Tensor:
@@ -61,10 +68,9 @@ def transport_by_sorting(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | 
 
 
 def _negative_counts(mask: Tensor, p_pos: float) -> Tensor:
-    """What :func:`positive_count` leaves to −1 in each row of a mask, by the same arithmetic to the last bit."""
-    check_p_pos(p_pos)
+    """What :func:`positive_counts` leaves to −1 in each row of a mask."""
     kept = mask.sum(dim=1)
-    return kept - (p_pos * kept.double() + 0.5 + 1e-9).floor().long().minimum(kept)
+    return kept - positive_counts(kept, p_pos)
 
 
 def transport_plan(latents: Tensor, p_pos: float = 0.5) -> Tensor:
@@ -80,7 +86,7 @@ def transport_plan(latents: Tensor, p_pos: float = 0.5) -> Tensor:
     check_finite(latents)
     check_p_pos(p_pos)
     ranks = stable_ranks(latents.detach().flatten()[None])[0].double()
-    to_negative = ((1 - p_pos) * len(ranks) - ranks).clamp(0, 1) / len(ranks)
+    to_negative = ((1 - float(p_pos)) * len(ranks) - ranks).clamp(0, 1) / len(ranks)
     return torch.stack([to_negative, 1 / len(ranks) - to_negative], dim=1)
 
 

@@ -17,6 +17,7 @@ from equalbits.functional.optimal_transport import (
     check_latents,
     is_number,
     positive_count,
+    positive_counts,
     transport_symbols,
 )
 from equalbits.functional.precise import at_least_float32
@@ -34,7 +35,7 @@ def pruned_count(weights: int, sparsity: float, *, scope: str = "filter") -> int
     """
     check_sparsity(sparsity)
     check_scope(scope)
-    return min(weights, math.floor(sparsity * weights + (0.5 if scope == "filter" else 0.0) + 1e-9))
+    return min(weights, math.floor(float(sparsity) * weights + (0.5 if scope == "filter" else 0.0) + 1e-9))
 
 
 def keep_largest(importance: Tensor, sparsity: float | Tensor, *, scope: str = "layer") -> Tensor:
@@ -109,7 +110,7 @@ def halfmask_symbols(latents: Tensor, sparsity: float | Tensor, p_pos: float = 0
         positives = positive_count(kept, p_pos)
         return outer_symbols(latents, kept - positives, positives)
     remaining = connections - _pruned_count(connections, sparsity, "filter")
-    above = (p_pos * remaining.double() + 0.5 + 1e-9).floor().long().minimum(remaining)
+    above = positive_counts(remaining, p_pos)
     rows = as_filters(latents.detach())
     symbols = _transport_by_count(rows, remaining - above) + _transport_by_count(rows, connections - above)
     return symbols.div_(2).view(latents.shape)
@@ -125,7 +126,8 @@ def released_counts(connections: int, sparsity: float) -> tuple[int, int]:
     ((259, 260), (144, 144))
     """
     check_sparsity(sparsity)
-    return int((1 - sparsity) / 2 * connections), connections - int((1 + sparsity) / 2 * connections)
+    share = float(sparsity)
+    return int((1 - share) / 2 * connections), connections - int((1 + share) / 2 * connections)
 
 
 def ramped_sparsity(progress: Tensor, sparsity: float, ramp: float) -> Tensor:

@@ -32,7 +32,7 @@ class Sieve(nn.Module):
         check_scope(scope)
         if not is_number(ramp) or not 0 <= ramp <= 1:
             raise ValueError(f"ramp={ramp!r} is not a share of training: it must lie in [0, 1]; 0 means no ramp")
-        self.sparsity, self.scope, self.ramp = sparsity, scope, ramp
+        self.sparsity, self.scope, self.ramp = float(sparsity), scope, float(ramp)
 
     def fit_(self, latents: Tensor) -> None:
         """Make the mask that a global ranking fills in; until it does, every weight stays."""
