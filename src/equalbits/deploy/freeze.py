@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
 
+from equalbits.deploy.check_native import near
 from equalbits.deploy.packing import BinaryWeights, binary_weights
-from equalbits.deploy.steps import PackError
+from equalbits.deploy.steps import PackError, as_array
 from equalbits.nn import BinaryLayer
 
 #: The most images of the example that the packed answer is checked on.
@@ -25,13 +26,15 @@ FROZEN = "frozen_binary_weight"
 class Frozen:
     """The traced model, its binary layers by the name of the tensor they multiply with, and its answer to ``images``.
 
-    The answer is the model's own, found before anything was frozen.
+    The answer is the model's own, found before anything was frozen. Where the first image gets another one by itself
+    than among the others, ``alone`` is the model traced on it.
     """
 
     program: ExportedProgram
     binary: dict[str, BinaryWeights]
     images: Tensor
     answer: Tensor
+    alone: "Frozen | None" = None
 
 
 def freeze(model: nn.Module, example: Tensor) -> Frozen:
@@ -47,10 +50,22 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
         kept, dtypes = kept.float(), set()  # the same weights: every half is a float32
     dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
     with torch.no_grad():
-        answer = _check_answer(kept(images.to(dtype)), len(images))
+        answer = _check_answer(kept(images.to(dtype)), len(images)).float()
+        first = _answer_alone(kept, images[:1].to(dtype))
         binary = _freeze_layers(kept)
         program = _export(kept.float(), images)
-    return Frozen(program, binary, images, answer.float())
+        alone = None
+        if first is not None and not near(as_array(first), as_array(answer[:1])):
+            alone = Frozen(_export(kept, images[:1]), binary, images[:1], first)
+    return Frozen(program, binary, images, answer, alone)
+
+
+def _answer_alone(model: nn.Module, image: Tensor) -> Tensor | None:
+    """The answer to one image; None where the model has none, as where it squeezes an axis of one away."""
+    try:
+        return _check_answer(model(image), 1).float()
+    except Exception:  # whatever a model's forward meets
+        return None
 
 
 def _freeze_layers(model: nn.Module) -> dict[str, BinaryWeights]:

@@ -101,6 +101,19 @@ class Steps:
         return self.reshape(made, value.shape, layer=layer)
 
 
+def alike(first: Steps, second: Steps) -> bool:
+    """Whether two models do the same with an image: the same operations in a row, by the same numbers."""
+    rows = [
+        [(step.kind, step.inputs, step.settings, sorted(step.arrays)) for step in steps.rows]
+        for steps in (first, second)
+    ]
+    return rows[0] == rows[1] and all(
+        np.array_equal(array, other.arrays[part])
+        for step, other in zip(first.rows, second.rows, strict=True)
+        for part, array in step.arrays.items()
+    )
+
+
 def to_network(steps: Steps, **header: Any) -> Network:
     """The steps as a network. Layers that hold the same numbers under one name share them."""
     tensors: Arrays = {}

@@ -16,7 +16,7 @@ from equalbits.deploy.join import join
 from equalbits.deploy.packing import LINEAR_INPUTS, RESTS, round_inputs, store
 from equalbits.deploy.reference import answer_of, constants
 from equalbits.deploy.rules import RULES
-from equalbits.deploy.steps import PackError, Steps, Value, to_network
+from equalbits.deploy.steps import PackError, Steps, Value, alike, to_network
 from equalbits.deploy.walk import Stair, Walk
 from equalbits.runtime import PackedModel
 
@@ -79,6 +79,11 @@ def pack(
     steps = trace(frozen)
     network = _network(steps, header)
     check(network, steps, frozen)
+    if frozen.alone is not None and not alike(trace(frozen.alone), steps):
+        raise PackError(
+            f"the model answers an image by itself otherwise than among {len(frozen.images)}, and not by rounding: its "
+            f"forward hangs on how many images there are; make it a function of each image"
+        )
     log = logging.getLogger("equalbits")
     if rest != "float32":
         for step in steps.rows:
