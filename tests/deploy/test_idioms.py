@@ -33,9 +33,58 @@ def packs(model, images):
     return packed
 
 
+def images_with_edges(*shape):
+    """Random images among whose numbers are both zeros and the edges of :class:`Written`."""
+    torch.manual_seed(0)
+    images = torch.randn(shape)
+    images[0, :, 0, 0], images[0, :, 0, 1] = 0.0, -0.0
+    images[1, :, 0, 0] = torch.linspace(-1, 1, shape[1])
+    return images
+
+
+SIGNS = {
+    "ones_like": lambda _, x: torch.where(x > 0, torch.ones_like(x), -torch.ones_like(x)),
+    "full_like": lambda _, x: torch.where(x >= 0, torch.full_like(x, 2.0), torch.full_like(x, -0.5)),
+    "new_ones": lambda _, x: torch.where(x < 0, x.new_full(x.shape, -1.0), x.new_ones(x.shape)),
+    "a sum": lambda _, x: x + torch.ones_like(x) * 2 - torch.zeros_like(x),
+    "a bool times two": lambda _, x: (x > 0) * 2.0 - 1,
+    "a bool off a number": lambda _, x: 1.0 - 2.0 * (x < 0),
+    "a bool added": lambda _, x: x + (x > 0),
+    "whole numbers": lambda _, x: (x > 0).int() * 2 - 1.0,
+    "edges <": lambda model, x: torch.where(model.edges < x, 1.0, -1.0),
+    "edges <=": lambda model, x: torch.where(model.edges <= x, 1.0, -1.0),
+    "edges >": lambda model, x: torch.where(model.edges > x, 1.0, -1.0),
+    "edges >=": lambda model, x: torch.where(model.edges >= x, 1.0, -1.0),
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_signs_written_in_any_way_pack(name):
+    images = images_with_edges(3, 4, 5, 6)
+    packs(Written(lambda model, x: SIGNS[name](model, x).flatten(1)), images)
+    packed = packs(Written(lambda model, x: model.conv(SIGNS[name](model, x)), conv=BinaryConv2d(4, 3, 3)), images)
+    stored = [packed.network.tensors[name] for name in packed.network.tensors if name.endswith("gain_shift")]
+    assert {array.shape for array in stored} <= {(2, 4)}, "one number each, not one for each pixel"
+
+
+def in_autocast(_, images):
+    with torch.autocast("cpu", torch.bfloat16):
+        return images.flatten(1) @ torch.ones(120, 3)
+
+
 REFUSED = [
     (lambda _, x: x.flatten(1) / len(x), "answers an image by itself otherwise than among 3"),
     (lambda _, x: x.flatten(1) if len(x) > 1 else x.flatten(1) + 1, "answers an image by itself otherwise"),
+    (lambda _, x: x * (x > 0), "layer 'mul' multiplies two values that come of the image"),
+    (lambda _, x: (x > 0) * (x < 1), "layer 'mul' needs numbers that come of the image where it gets a comparison"),
+    (
+        lambda _, x: torch.cat([x, torch.zeros_like(x)], 1),
+        r"layer 'cat' joins .* add those by torch\.nn\.functional\.pad",
+    ),
+    (lambda _, x: x.half().float(), r"layer 'to' turns numbers into torch\.float16, which rounds them"),
+    (lambda _, x: x.int().float(), r"layer 'to' turns numbers into torch\.int32"),
+    (lambda _, x: x.bool().float(), r"layer 'to' turns numbers into torch\.bool"),
+    (in_autocast, r"runs a part of its forward by wrap_with_autocast: leave that out"),
 ]
 
 

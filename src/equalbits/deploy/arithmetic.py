@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from equalbits.deploy.fold import batch_norm, scaled_by_channel
@@ -123,14 +124,19 @@ def same(walk: Walk, value: Any, *_: Any, **__: Any) -> Any:
     """What moves no number; a comparison turned into numbers is 0 and 1."""
     if isinstance(value, Compare):
         return where(walk, value, 1.0, 0.0)
+    if walk.dtype not in (None, torch.float32, torch.float64):
+        raise walk.refuse(
+            f"turns numbers into {walk.dtype}, which rounds them: leave that out, packed ones are float32"
+        )
     return walk.value(value)
 
 
-def constant_like(level: float) -> Rule:
-    """A constant in the shape of a value: one number, which meets every shape."""
+def constant_like(level: float | None = None) -> Rule:
+    """A constant in the shape of a value; without a level, the last argument says it."""
 
-    def rule(walk: Walk, value: Any, *_: Any, **__: Any) -> float:
-        return level
+    def rule(walk: Walk, value: Any, *rest: Any, **_: Any) -> Tensor:
+        assert walk.shape is not None
+        return torch.full(walk.shape, rest[-1] if level is None else level, dtype=walk.dtype)
 
     return rule
 
@@ -139,11 +145,13 @@ def compare(*, above: bool, strict: bool) -> Rule:
     """A comparison with a constant."""
 
     def rule(walk: Walk, first: Any, second: Any) -> Compare:
-        if isinstance(second, Value):
+        if not isinstance(second, Value):
+            return Compare(walk.value(first), second, above, strict)
+        if isinstance(first, Value):
             raise walk.refuse(
                 "compares with a value that comes of the image: a packed network has constant edges alone"
             )
-        return Compare(walk.value(first), second, above, strict)
+        return Compare(second, first, not above, not strict)  # e ≤ x is x ≥ e
 
     return rule
 
@@ -191,10 +199,13 @@ RULES: dict[str, Rule] = {
     "hardtanh.default": hardtanh,
     "relu6.default": relu6,
     "hardsigmoid.default": hardsigmoid,
-    "zeros_like.default": constant_like(0.0),
-    "ones_like.default": constant_like(1.0),
+    "full_like.default": constant_like(),
+    "new_full.default": constant_like(),
 }
-RULES |= dict.fromkeys(("dropout.default", "feature_dropout.default", "alpha_dropout.default"), dropout)
+for _name, _level in (("zeros", 0.0), ("ones", 1.0)):
+    RULES |= dict.fromkeys((f"{_name}_like.default", f"new_{_name}.default"), constant_like(_level))
+_DROPOUTS = "dropout feature_dropout alpha_dropout feature_alpha_dropout"
+RULES |= dict.fromkeys((f"{name}.default" for name in _DROPOUTS.split()), dropout)
 _SAME = "detach view_as contiguous clone alias lift_fresh_copy type_as _to_copy positive"
 RULES |= dict.fromkeys((f"{name}.default" for name in _SAME.split()), same)
 RULES |= dict.fromkeys(("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"), where)

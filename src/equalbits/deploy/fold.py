@@ -93,7 +93,10 @@ def constant(tensor: Tensor, batch: int, rank: int) -> Tensor | None:
         return tensor
     if tensor.dim() > rank + 1 or tensor.shape[0] not in (1, batch):
         return None
-    return tensor[0] if bool((tensor == tensor[:1]).all()) else None
+    if not bool((tensor == tensor[:1]).all()):
+        return None
+    alike = len(tensor) > 1 and bool((tensor == tensor.flatten()[0]).all())  # made in the shape of a value
+    return tensor.flatten()[0] if alike else tensor[0]
 
 
 def stair_parts(levels: list[float]) -> tuple[list[float], float]:

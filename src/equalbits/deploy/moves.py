@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from equalbits.deploy import fold
 from equalbits.deploy.steps import Value
 from equalbits.deploy.walk import Rule, Walk
@@ -77,6 +79,8 @@ def chunk(walk: Walk, value: Any, parts: int, axis: int = 0) -> tuple[Value, ...
 
 def concat(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
     """Values one after the other; along another axis than the channels, with that axis first for the while."""
+    if any(isinstance(value, Tensor) for value in values):
+        raise walk.refuse("joins numbers of the image with constants: add those by torch.nn.functional.pad")
     joined = [walk.value(value) for value in values]
     rank = len(joined[0].shape) + 1
     axis = axis % rank

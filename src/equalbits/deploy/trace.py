@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
+from equalbits.deploy import arithmetic
 from equalbits.deploy.check import check, check_inputs, check_rounded
 from equalbits.deploy.fold import without_dead
 from equalbits.deploy.freeze import FROZEN, Frozen, freeze
@@ -17,7 +18,7 @@ from equalbits.deploy.packing import LINEAR_INPUTS, RESTS, round_inputs, store
 from equalbits.deploy.reference import answer_of, constants
 from equalbits.deploy.rules import RULES
 from equalbits.deploy.steps import PackError, Steps, Value, alike, to_network
-from equalbits.deploy.walk import Stair, Walk
+from equalbits.deploy.walk import Compare, Stair, Walk
 from equalbits.runtime import PackedModel
 
 _HINTS = {
@@ -165,12 +166,17 @@ def _needed(answer: Node) -> set[Node]:
 
 def _translate(walk: Walk, node: Node, known: dict[Node, Any]) -> Any:
     """One node: a constant when all it reads are; else by its rule."""
+    if any(read.op == "get_attr" for read in node.all_input_nodes):
+        raise PackError(
+            f"layer {where(node)} runs a part of its forward by {node.target}: leave that out in eval, packed numbers "
+            f"are float32 throughout"
+        )
     if all(is_constant(known[read]) for read in node.all_input_nodes):
         arguments, settings = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
         return node.target(*arguments, **settings)  # type: ignore[operator]
     if node.target is operator.getitem:
         return known[node.args[0]][node.args[1]]  # type: ignore[index]
-    walk.layer, walk.shape = layer_of(node), _shape(node)
+    walk.layer, walk.shape, walk.dtype = layer_of(node), _shape(node), _dtype(node)
     name = plain_name(node)
     rule: Callable[..., Any] | None = RULES.get(name)
     if rule is None:
@@ -178,7 +184,11 @@ def _translate(walk: Walk, node: Node, known: dict[Node, Any]) -> Any:
 
     def read(argument: Node) -> Any:
         found = known[argument]
-        return walk.value(found) if isinstance(found, Stair) and not name.startswith("aten.where.") else found
+        if name.startswith("aten.where."):
+            return found
+        if isinstance(found, Compare) and rule is not arithmetic.same and walk.dtype is not torch.bool:
+            found = arithmetic.where(walk, found, 1.0, 0.0)  # torch calculates with 0 and 1
+        return walk.value(found) if isinstance(found, Stair) else found
 
     arguments, settings = torch.fx.node.map_arg((node.args, node.kwargs), read)
     made = rule(walk, *arguments, **settings)
@@ -230,6 +240,11 @@ def _hint(name: str) -> str:
 def _shape(node: Node) -> tuple[int, ...] | None:
     found = node.meta.get("val")
     return tuple(found.shape) if isinstance(found, Tensor) else None
+
+
+def _dtype(node: Node) -> torch.dtype | None:
+    found = node.meta.get("val")
+    return found.dtype if isinstance(found, Tensor) else None
 
 
 def _check_shape(node: Node, made: Value) -> None:

@@ -36,7 +36,7 @@ class Stair:
 
 @dataclass
 class Walk:
-    """The state of a walk through a traced model. ``layer`` and ``shape`` speak of the node at hand."""
+    """The state of a walk through a traced model. ``layer``, ``shape`` and ``dtype`` speak of the node at hand."""
 
     steps: Steps
     batch: int
@@ -45,6 +45,7 @@ class Walk:
     used: set[str] = field(default_factory=set)
     layer: str = ""
     shape: tuple[int, ...] | None = None
+    dtype: torch.dtype | None = None
 
     def refuse(self, why: str) -> PackError:
         """The error for something at the node at hand."""
