@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
-from equalbits.nn import BinaryConv2d, SignActivation
+from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryLinear, SignActivation
 
 
 class Written(nn.Module):
@@ -85,6 +86,8 @@ REFUSED = [
     (lambda _, x: x.int().float(), r"layer 'to' turns numbers into torch\.int32"),
     (lambda _, x: x.bool().float(), r"layer 'to' turns numbers into torch\.bool"),
     (in_autocast, r"runs a part of its forward by wrap_with_autocast: leave that out"),
+    (lambda _, x: x.mean(1), r"takes the mean over axes \[1\] of a value of shape \(4, 5, 6\)"),
+    (lambda _, x: nnf.max_pool1d(x.flatten(2), 2, dilation=2), "pools with dilation"),
 ]
 
 
@@ -112,3 +115,42 @@ def test_a_model_that_cannot_answer_one_image_packs():
     model = Written(lambda model, x: model.head(model.conv(x).mean((2, 3)).squeeze()), conv=conv, head=nn.Linear(3, 2))
     images = torch.randn(3, 4, 5, 6)
     assert pack(model, images)(images[0].numpy()).shape == (2,)
+
+
+POOLS = [
+    nn.MaxPool1d(2),
+    nn.MaxPool1d(3, 2, 1, ceil_mode=True),
+    nn.AvgPool1d(3, 2, 1),
+    nn.AvgPool1d(3, 2, 1, ceil_mode=True, count_include_pad=False),
+    nn.AdaptiveAvgPool1d(4),
+    nn.AdaptiveMaxPool1d(5),
+    nn.Sequential(nn.Flatten(), nn.AvgPool1d(4), nn.Unflatten(1, (6, -1))),
+    nn.FeatureAlphaDropout(),
+]
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=lambda pool: type(pool).__name__)
+def test_networks_along_one_axis_pool(pool):
+    torch.manual_seed(0)
+    layers = [nn.Conv1d(4, 6, 3, padding=1), nn.BatchNorm1d(6), pool]
+    layers.append(BinaryConv1d(6, 7, 3, padding=1, input_quantizer=SignActivation()))
+    model = nn.Sequential(nn.Flatten(2), *layers)
+    model[2].running_mean.normal_()
+    packs(model, torch.randn(3, 4, 5, 4))
+
+
+MEANS = {
+    "rows, then columns": lambda x: x.mean(3).mean(2),
+    "columns, then rows, kept": lambda x: x.mean(2, keepdim=True).mean(-1, keepdim=True).flatten(1),
+    "pixels in a row": lambda x: x.flatten(2).mean(-1),
+    "tokens": lambda x: x.flatten(2).transpose(1, 2).mean(1),
+    "tokens, kept": lambda x: x.flatten(2).transpose(1, 2).mean(1, keepdim=True).squeeze(1),
+    "rows alone": lambda x: x.mean(2)[:, :, 0],
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_means_over_any_axis_of_pixels_pack(name):
+    torch.manual_seed(0)
+    layers = {"conv": BinaryConv2d(4, 6, 3, input_quantizer=SignActivation()), "head": BinaryLinear(6, 5)}
+    packs(Written(lambda model, x: model.head(MEANS[name](model.conv(x))), **layers), torch.randn(3, 4, 5, 6))

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equalbits.deploy import fold
 from equalbits.deploy.packing import plane_arrays
 from equalbits.deploy.steps import Arrays, Value
 from equalbits.deploy.walk import Rule, Walk
@@ -143,13 +144,42 @@ def adaptive_max_pool2d(walk: Walk, value: Any, size: Any) -> tuple[Value, None]
     return walk.steps.add("max_pool", value, layer=walk.layer, kernel=kernel, stride=kernel), None
 
 
+def one_row(pool: Rule) -> Rule:
+    """A pooling along one axis: an image of one row."""
+
+    def rule(walk: Walk, value: Any, *sizes: Any) -> Any:
+        source = walk.value(value)
+        *channels, length = source.shape
+        image = fold.reshape(walk.steps, source, (*(channels or [1]), 1, length), layer=walk.layer)
+        if walk.shape is not None:
+            walk.shape = (walk.batch, image.shape[0], 1, walk.shape[-1])
+        across = (1, 1, 0, 1)  # of a window, its stride, padding and dilation; flags come behind these
+        both = [_across(size, across[place]) if isinstance(size, list) else size for place, size in enumerate(sizes)]
+        made = pool(walk, image, *both)
+        first = made[0] if isinstance(made, tuple) else made
+        row = walk.steps.reshape(first, (*channels, first.shape[2]), layer=walk.layer)
+        return (row, None) if isinstance(made, tuple) else row
+
+    return rule
+
+
 def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, keep: bool = False, **_: Any) -> Value:
-    """The mean over rows and columns."""
+    """The mean over rows, columns or both; of a matrix, over either axis."""
     value = walk.value(value)
-    if axes is None or len(value.shape) != 3 or {axis % 4 for axis in axes} != {2, 3}:
-        raise walk.refuse(f"takes the mean over axes {axes}: a packed network does so over rows and columns together")
-    made = walk.steps.add("adaptive_avg_pool", value, layer=walk.layer, size=1)
-    return made if keep else walk.steps.reshape(made, (value.shape[0],), layer=walk.layer)
+    over = {axis % (len(value.shape) + 1) for axis in axes or ()}
+    if len(value.shape) == 3 and over and over <= {2, 3}:
+        size = [1 if axis in over else value.shape[axis - 1] for axis in (2, 3)]
+    elif len(value.shape) == 2 and over in ({1}, {2}):
+        value = value if over == {2} else walk.steps.add("permute", value, layer=walk.layer, axes=(1, 0))
+        value, size = fold.reshape(walk.steps, value, (value.shape[0], 1, value.shape[1]), layer=walk.layer), [1, 1]
+    else:
+        raise walk.refuse(
+            f"takes the mean over axes {axes} of a value of shape {value.shape}: a packed network takes it over the "
+            f"rows and columns of an image, or one axis of a matrix"
+        )
+    made = walk.steps.add("adaptive_avg_pool", value, layer=walk.layer, size=size)
+    assert walk.shape is not None
+    return walk.steps.reshape(made, walk.shape[1:], layer=walk.layer)
 
 
 def _window(walk: Walk, value: Value, kernel: Any, stride: Any, padding: Any) -> tuple[dict[str, Any], bool]:
@@ -163,6 +193,11 @@ def _window(walk: Walk, value: Value, kernel: Any, stride: Any, padding: Any) ->
         borders += [sides[axis], sides[axis] + missing]
         beyond |= missing > 0
     return {"kernel": sizes, "stride": steps, "padding": borders}, beyond
+
+
+def _across(size: list[int], rows: int) -> tuple[int, ...]:
+    """A size along a row as one of rows and columns; an empty one says nothing."""
+    return (rows, *size) if size else ()
 
 
 def _pair(sizes: Any) -> tuple[int, int]:
@@ -183,5 +218,9 @@ RULES: dict[str, Rule] = {
     "avg_pool2d.default": avg_pool2d,
     "adaptive_avg_pool2d.default": adaptive_avg_pool2d,
     "adaptive_max_pool2d.default": adaptive_max_pool2d,
+    "max_pool1d.default": one_row(max_pool2d),
+    "avg_pool1d.default": one_row(avg_pool2d),
+    "adaptive_avg_pool1d.default": one_row(adaptive_avg_pool2d),
+    "adaptive_max_pool1d.default": one_row(adaptive_max_pool2d),
     "mean.dim": mean,
 }
