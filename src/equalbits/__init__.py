@@ -1,7 +1,8 @@
 """Binary neural networks whose share of +1 and −1 weights is exact.
 
-The names below are the public ones. Each is loaded when first used, so that ``import equalbits`` costs
-milliseconds. Packed files run without torch (:func:`load_packed`); the other names need it, and say so.
+The names below are the public ones; the rooms, as ``equalbits.nn``, hold the rest. Each is loaded when first used, so
+that ``import equalbits`` costs milliseconds. Packed files run without torch (:func:`load_packed`); the other names need
+it, and say so.
 """
 
 from importlib import import_module
@@ -41,13 +42,16 @@ _ROOM_OF = {
     "reproduce": "paper",
 }
 
+_ROOMS = {"functional", "optim", *_ROOM_OF.values()}
+
 __all__ = ["__version__", *_ROOM_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOM_OF:
+    if name in _ROOM_OF or name in _ROOMS:
         try:
-            value = getattr(import_module(f"equalbits.{_ROOM_OF[name]}"), name)
+            room = import_module(f"equalbits.{_ROOM_OF.get(name, name)}")
+            value = room if name in _ROOMS else getattr(room, name)
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -60,4 +64,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_ROOMS])

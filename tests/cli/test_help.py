@@ -70,6 +70,17 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(equalbits)
 
 
+def test_every_room_is_there_without_being_imported_by_name() -> None:
+    floors = "functional runtime nn optim models data training analysis deploy recipes paper"
+    code = (  # from the ground up, so that none has been loaded by another
+        "import sys, equalbits\n"
+        f"for room in {floors.split()}:\n"
+        "    assert f'equalbits.{room}' not in sys.modules and room in dir(equalbits)\n"
+        "    assert getattr(equalbits, room) is sys.modules[f'equalbits.{room}']\n"
+    )
+    assert asked(code) == ""
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'equalbits' has no attribute 'nothing'"):
         equalbits.nothing  # noqa: B018
