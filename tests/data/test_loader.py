@@ -36,6 +36,20 @@ def test_every_image_is_seen_exactly_once_over_all_ranks(count, batch_size, worl
     assert sorted(everything) == list(range(count))
 
 
+@pytest.mark.parametrize("batch_size", [60, 10**12, 10**30])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_batch_that_asks_for_more_images_than_there_are_holds_all_of_them_and_takes_no_more_room(
+    batch_size, world_size
+):
+    share = -(-60 // world_size)
+    for rank in range(world_size):
+        other = Plan(60, share, True, rank=rank, world_size=world_size)
+        plan = Plan(60, batch_size, True, rank=rank, world_size=world_size)
+        assert plan.sizes == other.sizes == (60 // world_size,)
+        assert torch.equal(plan.permutation(3), other.permutation(3))
+        assert all(map(torch.equal, plan.windows(3, offsets=9), other.windows(3, offsets=9)))
+
+
 @settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 4))
 def test_dropping_the_last_batch_leaves_full_ones_alone(count, batch_size, world_size):

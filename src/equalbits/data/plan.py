@@ -71,10 +71,11 @@ class Plan:
 
         The last row may be longer than its size says; it then repeats the place it begins with.
         """
-        step = self.batch_size * self.world_size
-        within = torch.arange(self.batch_size)
-        rows = torch.arange(len(self.sizes))[:, None] * step + self.rank * self.batch_size + within
-        full = self.count // step
+        size = min(self.batch_size, self.count)  # a batch of more than there are is no longer than all of them
+        step = size * self.world_size
+        within = torch.arange(max(self.sizes, default=0))
+        rows = torch.arange(len(self.sizes))[:, None] * step + self.rank * size + within
+        full = self.count // (self.batch_size * self.world_size)
         if len(self.sizes) > full:
             start = full * step + self._share(self.count - full * step, self.rank)
             rows[-1] = start + within * (within < self.sizes[-1])
