@@ -73,7 +73,7 @@ def test_a_batch_worked_through_in_parts_moves_the_weights_as_the_whole_does(mak
     config = TrainConfig(epochs=2, optimizer=OptimizerConfig(lr=0.1))
     parts = copy.deepcopy(whole)
     history = train(whole, loader, config)
-    for pieces in (3, 50):  # 8 and 4 images into 3 uneven parts; more parts than images
+    for pieces in (3, 50, 10**20):  # 8 and 4 images into 3 uneven parts; more parts than images, or than torch counts
         in_parts = copy.deepcopy(parts)
         other = train(in_parts, loader, dataclasses.replace(config, accumulate=pieces))
         assert_same_weights(in_parts, whole, rtol=1e-5, atol=1e-7)  # logits are counted in float32
@@ -117,6 +117,8 @@ def test_a_compiled_step_trains_what_a_plain_one_trains(make_loader, make_config
 def test_a_captured_step_is_refused_where_there_is_no_gpu(make_net, make_loader, make_config) -> None:
     with pytest.raises(ValueError, match="speed='captured' needs the model on a CUDA device"):
         train(make_net(), make_loader(), make_config(speed="captured"))
+    with pytest.raises(ValueError, match="speed='recorded' needs the model on a CUDA device"):
+        train(make_net(), make_loader(), make_config(speed="recorded"))
     listed = list(make_loader().epoch(0))
     with pytest.raises(ValueError, match="speed='captured' needs one process, data on a GPU and no teacher"):
         train(make_net(), listed, make_config(speed="captured"))

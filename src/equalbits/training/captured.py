@@ -45,7 +45,8 @@ class CapturedSteps:
 
     def __init__(self, steps: Sequence[Step], loaders: Sequence[DeviceBatches], *, lanes: int | None = None) -> None:
         if not all(device_of(step.model).type == "cuda" for step in steps):
-            raise ValueError("speed='captured' needs the model on a CUDA device: move it there, or set speed='plain'")
+            speed = steps[0].config.speed
+            raise ValueError(f"speed={speed!r} needs the model on a CUDA device: move it there, or set speed='plain'")
         self.steps, self.loaders = steps, loaders
         device = steps[0].meter.sums.device
         self.counter = torch.zeros((), dtype=torch.int64, device=device)

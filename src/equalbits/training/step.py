@@ -174,7 +174,8 @@ class Step:
             images = images.contiguous(memory_format=torch.channels_last)
         self.optimizer.zero_grad(set_to_none=True)
         weight = distributed.weight_of_part(len(labels), images.device)
-        parts = list(zip(images.chunk(self.config.accumulate), labels.chunk(self.config.accumulate), strict=True))
+        count = min(self.config.accumulate, len(labels))
+        parts = list(zip(images.chunk(count), labels.chunk(count), strict=True))
         compiled = self.compiled if len(labels) == self.full_size else None
         for number, (some, theirs) in enumerate(parts):
             with self._gradients_kept_here(number < len(parts) - 1):
