@@ -150,6 +150,17 @@ def test_a_learning_rate_far_too_large_is_caught(make_net, make_loader, make_con
         train(make_net(), make_loader(), huge)
 
 
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [({"lr": 1e300}, "the learning rate, now 1e"), ({"weight_decay": 1e300}, "optimizer.weight_decay=1e")],
+    ids=["lr", "weight_decay"],
+)
+def test_a_setting_that_no_weight_can_hold_is_named(settings: dict, line: str, make_net, make_loader) -> None:
+    with pytest.raises(NonFiniteError, match=rf"{line}.* is more than a weight can hold: lower it") as caught:
+        train(make_net(), make_loader(), TrainConfig(epochs=1, optimizer=OptimizerConfig(**settings)))
+    assert "\n" not in str(caught.value)
+
+
 def hidden_by_signs() -> nn.Module:
     """A net whose logits are finite whatever its stem holds."""
     signs = BinaryLinear(64, 4, input_quantizer=SignActivation())

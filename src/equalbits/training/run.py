@@ -23,7 +23,7 @@ from equalbits.training.checkpoint import LAST
 from equalbits.training.config import TrainConfig
 from equalbits.training.distill import Loss
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
-from equalbits.training.interruption import check_finite, check_weights
+from equalbits.training.interruption import NonFiniteError, check_finite, check_weights
 from equalbits.training.randomness import mixed, seed_generators, seed_others
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Meter, count_score, device_of, known_classes
@@ -193,6 +193,13 @@ class Run:
                     f"last one included, is that small ({part}batch {self.batch + 1} of {len(self.batches)} is)"
                 ) from None
             raise
+        except RuntimeError as error:
+            if "converted to type float without overflow" not in str(error):  # torch's words, which name no setting
+                raise
+            raise NonFiniteError(
+                f"the learning rate, now {self.lr}, or optimizer.weight_decay={self.config.optimizer.weight_decay} is "
+                "more than a weight can hold: lower it, or what raises it (schedule.factor)"
+            ) from None
 
     def check_finite(self) -> None:
         """Stop if the loss has left the finite; on a GPU this waits for it."""
