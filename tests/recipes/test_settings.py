@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equalbits.recipes import Recipe, get_recipe, list_recipes, parse_settings, read_recipe, recipe_from_dict
+from equalbits.recipes import (
+    Recipe,
+    get_recipe,
+    list_recipes,
+    make_model,
+    parse_settings,
+    read_recipe,
+    recipe_from_dict,
+)
+from equalbits.recipes.make import Images
 
 
 @pytest.fixture
@@ -95,6 +104,22 @@ def test_settings_are_replaced_by_their_dotted_names(recipe: Recipe) -> None:
 def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str, recipe: Recipe) -> None:
     with pytest.raises(ValueError, match=line) as caught:
         recipe.with_settings(parse_settings([word]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("model.options.batch_norm=False", "^model.options.batch_norm='False' must be true or false$"),
+        ("model.options.batch_norm=off", "^model.options.batch_norm='off' must be true or false$"),
+        ("model.options.width=wide", "^model.options.width='wide' must be a number$"),
+        ("model.options.width=inf", "^model.options={'width': inf} do not make a conv2: "),
+    ],
+)
+def test_a_networks_option_that_does_not_fit_is_refused_in_one_line(word: str, line: str) -> None:
+    recipe = get_recipe("cifar10-conv2").with_settings(parse_settings([word]))
+    with pytest.raises(ValueError, match=line) as caught:
+        make_model(recipe, Images(tuple("ab"), 1, 8, (0.5,), (0.5,)))
     assert "\n" not in str(caught.value)
 
 

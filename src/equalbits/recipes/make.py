@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
 from equalbits.models import create_model, list_models
+from equalbits.models.registry import model_options
 from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
 from equalbits.nn.names import unknown
-from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
+from equalbits.recipes.recipe import WORDS, DataConfig, ModelConfig, Recipe
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import Place
 
@@ -109,6 +110,10 @@ def _check_options(config: ModelConfig) -> None:
     for name, value in config.options.items():
         if name in instead:
             raise ValueError(f"model.options.{name}={value}: {instead[name]}")
+        default = model_options(config.name).get(name) if config.name in list_models() else None
+        if isinstance(value, str) and isinstance(default, bool | int | float):  # a word would count as true
+            kind = bool if isinstance(default, bool) else float
+            raise ValueError(f"model.options.{name}={value!r} must be {WORDS[kind]}")
     known = {"weight_quantizer": list_quantizers(), "input_quantizer": list_input_quantizers()}
     for name, names in known.items():
         word = getattr(config, name)
@@ -131,7 +136,7 @@ def make_model(recipe: Recipe, images: Images) -> nn.Module:
                 init=config.init,
                 **{"in_channels": images.channels, "image_size": images.size, **config.options},
             )
-        except TypeError as error:  # a word where a number should stand
+        except (TypeError, OverflowError) as error:  # what is no number, or none that counts anything
             raise ValueError(f"model.options={config.options} do not make a {config.name}: {error}") from error
 
 
