@@ -1,6 +1,7 @@
 """Every example runs from a folder of its own, as a reader would run it."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_an_example_runs_without_a_warning_and_prints_what_it_should(example, tm
 
 def test_every_expectation_is_of_an_example_that_is_there():
     assert set(EXPECTED) <= {example.stem for example in EXAMPLES}
+
+
+def test_every_command_of_the_page_on_networks_of_ones_own_runs_as_it_stands(tmp_path):
+    page = (EXAMPLES[0].parents[1] / "docs" / "own_model.md").read_text(encoding="utf-8")
+    lines = [shlex.split(line) for line in page.splitlines() if line.startswith("python examples/own_network.py")]
+    assert [words[2] for words in lines] == ["train", "compare", "pack"]
+    short = ["--set", "epochs=1", "--set", "data.limit=128", "--device", "cpu"]
+    more = {"train": short, "compare": [*short, "--seeds", "0"], "pack": []}
+    for _, example, command, *words in lines:
+        assert run(EXAMPLES[0].parents[1] / example, tmp_path, command, *words, *more[command])
 
 
 def test_a_network_of_ones_own_is_trained_compared_and_packed_by_its_name(tmp_path):
