@@ -1,4 +1,4 @@
-"""Layers whose weight is read past them stay real."""
+"""Layers whose weight is read past them stay real; those that are called through a plain list become binary there."""
 
 import pytest
 import torch
@@ -84,3 +84,39 @@ def test_torchs_encoder_answers_in_eval_as_in_training(batch_first, kind):
     inputs = torch.randn(2, 5, 8)
     with torch.no_grad():
         torch.testing.assert_close(model.eval()(inputs), model.train()(inputs))
+
+
+class Lists(nn.Module):
+    """Calls its layers through what it keeps beside them: a list, a dictionary, a tuple, what torch does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three, self.four = (nn.Linear(6, 6) for _ in range(4))
+        self.listed, self.by_key, self.fixed = [self.one], {"deep": (1, [self.two])}, ("three", self.three)
+        vars(self)["hidden"] = self.four
+        self.listed.append(self.listed)  # that holds itself
+        self.untouched = (3, [4])
+
+    def forward(self, inputs):
+        return self.hidden(self.fixed[1](self.by_key["deep"][1][0](self.listed[0](inputs))))
+
+
+def test_a_layer_that_is_called_through_a_plain_list_is_binary_there_too():
+    model = Lists()
+    listed, untouched = model.listed, model.untouched
+    report = binarize_(model, BiHalf(), where=["one", "two", "three", "four"])
+    assert report.replaced == ("one", "two", "three", "four")
+    inputs = torch.randn(3, 6)
+    expected = inputs
+    for layer in (model.one, model.two, model.three, model.four):
+        expected = nn.functional.linear(expected, layer.scale * layer.symbols(), layer.bias)
+    assert torch.equal(model(inputs), expected)
+    assert model.listed is listed and listed[0] is model.one and listed[1] is listed
+    assert model.untouched is untouched and untouched == (3, [4])
+
+
+def test_layers_left_real_stay_in_a_plain_list():
+    model = Lists()
+    one, two = model.one, model.two
+    binarize_(model, BiHalf(), where="two")
+    assert model.listed[0] is one and model.by_key["deep"][1][0] is model.two is not two

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
@@ -43,7 +44,8 @@ def binarize_(
 
     ``where`` is a policy (:func:`inner_layers`, :func:`all_layers` or any callable on a :class:`Candidate`), or names
     and patterns like ``"blocks.*.conv?"``. The latents are the model's own parameters, so an optimizer made before
-    still holds them. A layer used in two places stays one layer. Nothing is changed when anything is refused.
+    still holds them. A layer used in two places stays one layer, in plain lists of the model's too. Nothing is changed
+    when anything is refused.
 
     A layer is binary when it is called; code that reads ``layer.weight`` past it gets the real latents. So a layer
     whose weight is read by the ``forward`` around it, as in torch's attention, is left real.
@@ -176,8 +178,33 @@ def _twins(
 
 
 def _put(model: nn.Module, twins: dict[nn.Module, BinaryLayer]) -> None:
-    """Put each twin wherever its layer stands, in every place that shares it."""
+    """Put each twin wherever its layer stands: in every place that shares it, and in plain lists beside them.
+
+    A ``forward`` that goes through such a list would otherwise go on computing with the real layers.
+    """
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in twins:
                 parent._modules[name] = twins[child]
+        own = vars(parent)
+        for name in own.keys() - _TORCHS_OWN:
+            own[name] = _exchanged(own[name], twins, set())
+
+
+_TORCHS_OWN = frozenset(vars(nn.Module()))
+
+
+def _exchanged(held: Any, twins: dict[nn.Module, BinaryLayer], seen: set[int]) -> Any:
+    """``held`` with twins for their layers, however deep in lists, tuples and dictionaries."""
+    if isinstance(held, nn.Module):
+        return twins.get(held, held)
+    if not (isinstance(held, list | dict) or type(held) is tuple) or id(held) in seen:
+        return held
+    seen.add(id(held))
+    places = list(held) if isinstance(held, dict) else range(len(held))
+    changed = {place: new for place in places if (new := _exchanged(held[place], twins, seen)) is not held[place]}
+    if isinstance(held, tuple):
+        return tuple(changed.get(place, part) for place, part in enumerate(held)) if changed else held
+    for place, new in changed.items():
+        held[place] = new
+    return held
