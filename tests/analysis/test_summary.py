@@ -1,6 +1,7 @@
 """``summarize`` counts weights, bytes and multiply-accumulates as one would by hand, and leaves no trace."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -151,6 +152,21 @@ def test_a_layer_that_is_never_called_says_so():
     summary = summarize(Skips(), (1, 4))
     assert by_name(summary)["skipped"].calls == 0
     assert "never called" in str(summary).splitlines()[2]
+
+
+def test_the_real_layer_that_a_binary_one_stands_for_is_no_call_of_it():
+    class Captures(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+            self.through = partial(nn.Module.__call__, self[1])  # stays the real one
+
+        def forward(self, inputs):
+            return self[2](self.through(self[0](inputs)))
+
+    model = Captures()
+    binarize_(model, BiHalf())
+    model[1].register_forward_hook(lambda *_: None)  # the two share their hooks
+    assert [row.calls for row in summarize(model, (1, 4)).layers] == [1, 0, 1]
 
 
 @pytest.mark.parametrize("training", [True, False])

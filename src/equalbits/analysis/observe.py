@@ -31,7 +31,11 @@ def observing(model: nn.Module, layers: Mapping[str, nn.Module], onlooker: Onloo
     """
 
     def tell(name: str) -> Callable[..., None]:
-        return lambda layer, args, kwargs, output: onlooker(name, layer, _first_tensor([args, kwargs]), output)
+        def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if layer is layers[name]:  # the real layer that a binary one stands for shares its hooks
+                onlooker(name, layer, _first_tensor([args, kwargs]), output)
+
+        return hook
 
     modes = {module: module.training for module in model.modules()}
     cuda = sorted({parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda})
