@@ -1,5 +1,6 @@
 """Rules for what works number by number: sums, products with constants, activations, comparisons."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,13 @@ def compare(*, above: bool, strict: bool) -> Rule:
     return rule
 
 
+def opposite(walk: Walk, condition: Any) -> Compare:
+    """A comparison the other way round."""
+    if not isinstance(condition, Compare):
+        raise walk.refuse("turns numbers into their opposite as bools: compare them with a constant instead")
+    return replace(condition, above=not condition.above)
+
+
 def where(walk: Walk, condition: Any, yes: Any, no: Any) -> Stair:
     """One of two constants by a comparison; or a stair, where one side is a stair that ends before the edge."""
     if not isinstance(condition, Compare):
@@ -182,6 +190,8 @@ def _as_float(walk: Walk, known: Any) -> float:
 
 
 RULES: dict[str, Rule] = {
+    "bitwise_not.default": opposite,
+    "logical_not.default": opposite,
     "add.Tensor": add,
     "sub.Tensor": sub,
     "rsub.Scalar": rsub,
@@ -194,6 +204,7 @@ RULES: dict[str, Rule] = {
     "leaky_relu.default": leaky_relu,
     "abs.default": absolute,
     "clamp.default": clamp,
+    "clip.default": clamp,
     "clamp_min.default": clamp,
     "clamp_max.default": clamp_max,
     "hardtanh.default": hardtanh,
@@ -210,5 +221,9 @@ _SAME = "detach view_as contiguous clone alias lift_fresh_copy type_as _to_copy 
 RULES |= dict.fromkeys((f"{name}.default" for name in _SAME.split()), same)
 RULES |= dict.fromkeys(("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"), where)
 RULES |= dict.fromkeys(("to.dtype", "to.device", "to.dtype_layout"), same)
+for _name, _known in (("negative", "neg"), ("absolute", "abs")):
+    RULES[f"{_name}.default"] = RULES[f"{_known}.default"]
+for _name, _known in (("multiply", "mul"), ("subtract", "sub"), ("divide", "div"), ("true_divide", "div")):
+    RULES[f"{_name}.Tensor"] = RULES[f"{_known}.Tensor"]
 for _name, _above, _strict in (("ge", True, False), ("gt", True, True), ("lt", False, False), ("le", False, True)):
     RULES |= dict.fromkeys((f"{_name}.Scalar", f"{_name}.Tensor"), compare(above=_above, strict=_strict))

@@ -28,12 +28,22 @@ def permute(walk: Walk, value: Any, axes: Sequence[int]) -> Value:
     return walk.steps.add("permute", source, layer=walk.layer, axes=[axis - 1 for axis in order[1:]])
 
 
-def transpose(walk: Walk, value: Any, first: int, second: int) -> Value:
-    """Two axes swapped."""
+def transpose(walk: Walk, value: Any, first: int = -2, second: int = -1) -> Value:
+    """Two axes swapped, by default the last two."""
     rank = len(walk.value(value).shape) + 1
     axes = list(range(rank))
     axes[first % rank], axes[second % rank] = axes[second % rank], axes[first % rank]
     return permute(walk, value, axes)
+
+
+def move(walk: Walk, value: Any, source: Any, target: Any) -> Value:
+    """Axes put elsewhere, the others behind each other as they were."""
+    rank = len(walk.value(value).shape) + 1
+    froms, tos = ([axis % rank for axis in ([axes] if isinstance(axes, int) else axes)] for axes in (source, target))
+    order = [axis for axis in range(rank) if axis not in froms]
+    for to, axis in sorted(zip(tos, froms, strict=True)):
+        order.insert(to, axis)
+    return permute(walk, value, order)
 
 
 def slice_(walk: Walk, value: Any, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1) -> Value:
@@ -47,6 +57,12 @@ def slice_(walk: Walk, value: Any, axis: int = 0, start: Any = None, stop: Any =
     return fold.slice_(walk.steps, source, axis - 1, slice(start, stop, step), layer=walk.layer)
 
 
+def narrow(walk: Walk, value: Any, axis: int, start: int, length: int) -> Value:
+    """So many entries of an axis."""
+    start = start % (walk.batch, *walk.value(value).shape)[axis]
+    return slice_(walk, value, axis, start, start + length)
+
+
 def select(walk: Walk, value: Any, axis: int, index: int) -> Value:
     """One entry of an axis."""
     value = walk.value(value)
@@ -56,6 +72,14 @@ def select(walk: Walk, value: Any, axis: int, index: int) -> Value:
     place = index % value.shape[axis - 1]
     part = fold.slice_(walk.steps, value, axis - 1, slice(place, place + 1), layer=walk.layer)
     return fold.reshape(walk.steps, part, _images(walk), layer=walk.layer)
+
+
+def unbind(walk: Walk, value: Any, axis: int = 0) -> tuple[Value, ...]:
+    """Every entry of an axis by itself."""
+    parts = split(walk, value, 1, axis)
+    shape = list(walk.value(value).shape)
+    del shape[axis % (len(shape) + 1) - 1]
+    return tuple(fold.reshape(walk.steps, part, tuple(shape), layer=walk.layer) for part in parts)
 
 
 def split(walk: Walk, value: Any, sizes: Any, axis: int = 0) -> tuple[Value, ...]:
@@ -94,6 +118,46 @@ def concat(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
     return walk.steps.add("permute", made, layer=walk.layer, axes=[order.index(other) for other in range(rank - 1)])
 
 
+def stack(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
+    """Values one after the other along an axis of their own."""
+    joined = [walk.value(value) for value in values]
+    shape = list(joined[0].shape)
+    axis = axis % (len(shape) + 2)
+    shape.insert(max(axis, 1) - 1, 1)
+    apart = [fold.reshape(walk.steps, value, tuple(shape), layer=walk.layer) for value in joined]
+    return concat(walk, apart, axis)
+
+
+def repeat(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
+    """The same again along each axis, as often as the shape that the trace says has it."""
+    made, shape = walk.value(value), _images(walk)
+    if len(shape) != len(made.shape):
+        raise walk.refuse(f"repeats a value of shape {made.shape} along new axes: give it those by unsqueeze first")
+    for axis, size in enumerate(shape, start=1):
+        times = size // made.shape[axis - 1]
+        made = made if times == 1 else concat(walk, [made] * times, axis)
+    return made
+
+
+def pixel_shuffle(walk: Walk, value: Any, factor: int) -> Value:
+    """Channels dealt out to the pixels of a finer image."""
+    channels, rows, columns = _image(walk, value).shape
+    return _dealt(walk, value, (channels // factor**2, factor, factor, rows, columns), (0, 3, 1, 4, 2))
+
+
+def pixel_unshuffle(walk: Walk, value: Any, factor: int) -> Value:
+    """The pixels of each square of an image as channels of a coarser one."""
+    channels, rows, columns = _image(walk, value).shape
+    return _dealt(walk, value, (channels, rows // factor, factor, columns // factor, factor), (0, 2, 4, 1, 3))
+
+
+def _dealt(walk: Walk, value: Value, parts: tuple[int, ...], axes: tuple[int, ...]) -> Value:
+    """An image taken apart into so many axes, and put together again in another order of them."""
+    apart = walk.steps.reshape(value, parts, layer=walk.layer)
+    turned = walk.steps.add("permute", apart, layer=walk.layer, axes=axes)
+    return walk.steps.reshape(turned, _images(walk), layer=walk.layer)
+
+
 def pad(walk: Walk, value: Any, sizes: Sequence[int], mode: str = "constant", fill: float | None = None) -> Value:
     """Constants around; torch lists the last axis first."""
     value = walk.value(value)
@@ -116,6 +180,13 @@ def channel_shuffle(walk: Walk, value: Any, groups: int) -> Value:
     return walk.steps.add("channel_shuffle", walk.value(value), layer=walk.layer, groups=groups)
 
 
+def _image(walk: Walk, value: Any) -> Value:
+    found = walk.value(value)
+    if len(found.shape) != 3:
+        raise walk.refuse(f"takes a value of shape {found.shape} for an image: it must have channels, rows and columns")
+    return found
+
+
 def _images(walk: Walk) -> tuple[int, ...]:
     """The shape that the node at hand gives, without the batch."""
     if walk.shape is None or len(walk.shape) < 2 or walk.shape[0] != walk.batch:
@@ -127,7 +198,10 @@ RULES: dict[str, Rule] = {
     "permute.default": permute,
     "transpose.int": transpose,
     "slice.Tensor": slice_,
+    "narrow.default": narrow,
     "select.int": select,
+    "unbind.int": unbind,
+    "stack.default": stack,
     "split.Tensor": split,
     "split.sizes": split,
     "split_with_sizes.default": split,
@@ -137,7 +211,12 @@ RULES: dict[str, Rule] = {
     "pad.default": pad,
     "constant_pad_nd.default": constant_pad,
     "channel_shuffle.default": channel_shuffle,
+    "pixel_shuffle.default": pixel_shuffle,
+    "pixel_unshuffle.default": pixel_unshuffle,
 }
-RULES |= dict.fromkeys(("view.default", "reshape.default", "_unsafe_view.default"), reshape)
+RULES |= dict.fromkeys(("swapaxes.default", "swapdims.default", "mT.default"), transpose)
+RULES |= dict.fromkeys((f"move{what}.{how}" for what in ("dim", "axis") for how in ("int", "intlist")), move)
+RULES |= dict.fromkeys((f"{name}.default" for name in ("repeat", "tile", "expand", "expand_as")), repeat)
+RULES |= dict.fromkeys(("view.default", "reshape.default", "_unsafe_view.default", "reshape_as.default"), reshape)
 RULES |= dict.fromkeys(("flatten.using_ints", "unflatten.int", "unsqueeze.default"), reshape)
 RULES |= dict.fromkeys(("squeeze.default", "squeeze.dim", "squeeze.dims"), reshape)

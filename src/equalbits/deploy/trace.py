@@ -21,11 +21,23 @@ from equalbits.deploy.steps import PackError, Steps, Value, alike, to_network
 from equalbits.deploy.walk import Compare, Stair, Walk
 from equalbits.runtime import PackedModel
 
+_SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
+_LARGEST = "use max pooling, as nn.AdaptiveMaxPool2d(1)"
+_BOUND = "use torch.clamp with plain numbers"
 _HINTS = {
-    "aten.sign": "torch.sign gives 0 at 0; use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)",
+    "aten.sign": f"torch.sign gives 0 at 0; {_SIGN}",
+    "aten.sgn": f"torch.sgn gives 0 at 0; {_SIGN}",
+    "aten.heaviside": _SIGN,
+    "aten.copysign": _SIGN,
     "aten.softmax": "pack the logits, before any softmax",
     "aten.log_softmax": "pack the logits, before any softmax",
     "aten.mul": "a packed network multiplies by constants alone",
+    "aten.amax": _LARGEST,
+    "aten.max": _LARGEST,
+    "aten.maximum": _BOUND,
+    "aten.minimum": _BOUND,
+    "aten.threshold": _BOUND,
+    "aten.sum": "take the mean, and multiply it by how many there are",
 }
 _HINT = "use convolutions, linear layers, batch norm, (P)ReLU, hardtanh, sign, sums, concatenation and pooling"
 

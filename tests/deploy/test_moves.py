@@ -1,0 +1,84 @@
+"""Whatever moves numbers about packs to the same numbers, to the last bit, or is refused in words."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as nnf
+
+from equalbits.deploy import PackError, pack
+
+
+class Written(nn.Module):
+    """A model whose forward is the function given."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.written = forward
+
+    def forward(self, images):
+        return self.written(images)
+
+
+MOVES = {
+    "swapaxes": lambda x: x.swapaxes(2, 3),
+    "swapdims": lambda x: torch.swapdims(x, 1, -1),
+    "mT": lambda x: x.mT,
+    "movedim": lambda x: x.movedim(1, -1),
+    "moveaxis of two": lambda x: torch.moveaxis(x, (1, 2), (3, 1)),
+    "narrow": lambda x: x.narrow(1, 1, 2),
+    "narrow from the end": lambda x: x.narrow(-1, -3, 2),
+    "unbind": lambda x: x.unbind(1)[2] - x.unbind(1)[-1],
+    "unbind the last axis": lambda x: x.unbind(-1)[0],
+    "stack": lambda x: torch.stack([x, -x, x + 1], 1),
+    "stack behind": lambda x: torch.stack([x[:, 0], x[:, 1]], -1),
+    "stack features": lambda x: torch.stack([x.flatten(1), -x.flatten(1)], 2),
+    "expand": lambda x: x[:, :1].expand(-1, 3, -1, -1),
+    "expand_as": lambda x: x[:, :, :1].expand_as(x),
+    "repeat": lambda x: x.repeat(1, 2, 1, 3),
+    "tile": lambda x: x.tile(2, 1),
+    "pixel_shuffle": lambda x: nnf.pixel_shuffle(x, 2),
+    "pixel_unshuffle": lambda x: nnf.pixel_unshuffle(x, 2),
+    "both pixel shuffles": lambda x: nnf.pixel_unshuffle(nnf.pixel_shuffle(x, 2), 4),
+    "reshape_as": lambda x: x.flatten(1).reshape_as(x.mT),
+    "clip": lambda x: torch.clip(x, -0.5, 1),
+    "negative, absolute": lambda x: torch.negative(torch.absolute(x)),
+    "multiply, subtract": lambda x: torch.subtract(torch.multiply(x, 2.0), 1),
+    "divide": lambda x: torch.divide(torch.true_divide(x, 2), 4.0),
+    "not": lambda x: (~(x > 0)).float() + torch.logical_not(x < 0.25).float(),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_moves_pack_to_the_last_bit(name):
+    torch.manual_seed(0)
+    images = torch.randn(3, 4, 4, 8)
+    images[0, 0, 0, :2] = torch.tensor([0.0, 0.25])
+    packed = pack(Written(MOVES[name]), images)
+    assert packed.network.operations
+    for batch in (images, images[:1]):
+        np.testing.assert_array_equal(packed(batch.numpy()), MOVES[name](batch).numpy())
+
+
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda x: x.movedim(1, 0).movedim(0, 1), "layer 'movedim' moves the batch"),
+        (lambda x: torch.stack([x, x]).flatten(0, 1)[:3], "layer 'stack' joins images along the batch"),
+        (lambda x: x.unbind()[0].expand(3, -1, -1, -1), "layer 'unbind' splits the batch"),
+        (lambda x: x.expand(3, -1, -1, -1, -1).flatten(1), r"layer 'expand' repeats .* give it those by unsqueeze"),
+        (lambda x: x[:, :1].repeat(1, 65, 1, 1), "its concat reads 65 values: concat takes 1 to 64"),
+        (lambda x: nnf.pixel_shuffle(x.unsqueeze(1), 2).flatten(1), r"layer 'pixel_shuffle' takes .* for an image"),
+        (lambda x: x.sum((2, 3)), r"does aten\.sum.*: take the mean, and multiply it by how many there are$"),
+        (lambda x: x.amax((2, 3)), r"does aten\.amax.*: use max pooling, as nn\.AdaptiveMaxPool2d\(1\)$"),
+        (
+            lambda x: torch.maximum(x, torch.zeros_like(x)),
+            r"does aten\.maximum.*: use torch\.clamp with plain numbers$",
+        ),
+        (lambda x: torch.sgn(x), r"does aten\.sgn.*: torch\.sgn gives 0 at 0; use equalbits\.SignActivation"),
+        (lambda x: torch.logical_not(x).float(), "layer 'logical_not' .* compare them with a constant instead"),
+    ],
+)
+def test_moves_across_the_batch_and_others_are_refused_in_words(forward, words):
+    with pytest.raises(PackError, match=words):
+        pack(Written(forward), torch.randn(3, 4, 4, 8))
