@@ -7,6 +7,8 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
+from equalbits.deploy.freeze import freeze
+from equalbits.deploy.reference import answer_of, run
 from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryLinear, SignActivation
 
 
@@ -66,6 +68,16 @@ def test_signs_written_in_any_way_pack(name):
     packed = packs(Written(lambda model, x: model.conv(SIGNS[name](model, x)), conv=BinaryConv2d(4, 3, 3)), images)
     stored = [packed.network.tensors[name] for name in packed.network.tensors if name.endswith("gain_shift")]
     assert {array.shape for array in stored} <= {(2, 4)}, "one number each, not one for each pixel"
+
+
+def test_a_sign_made_of_plain_numbers_is_followed_in_float64():
+    conv = BinaryConv2d(4, 3, 3, bias=False)
+    model = Written(lambda model, x: model.conv(torch.where(x >= 0, 1.0, -1.0)).flatten(1), conv=conv)
+    frozen = freeze(model, images_with_edges(3, 4, 5, 6))
+    exact = run(frozen.program, frozen.images, torch.float64)[answer_of(frozen.program).name]
+    assert exact.dtype == torch.float64
+    whole = exact / conv.scale.double()
+    torch.testing.assert_close(whole, whole.round(), atol=1e-12, rtol=0)
 
 
 def in_autocast(_, images):

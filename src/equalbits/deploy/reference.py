@@ -57,7 +57,9 @@ def _call(node: Node, known: dict[Node, Any], dtype: torch.dtype) -> Any:
     target: Any = node.target
     if target is not operator.getitem and str(target).split(".")[1].endswith("_"):
         arguments = (arguments[0].clone(), *arguments[1:])  # type: ignore[union-attr]
-    return target(*arguments, **settings)
+    made = target(*arguments, **settings)
+    # Where numbers are made of none, as by where(x >= 0, 1.0, -1.0), torch's default type is float32.
+    return made.to(dtype) if isinstance(made, Tensor) and made.dtype == torch.float32 else made
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
