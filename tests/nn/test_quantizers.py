@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from equalbits import functional as F
 from equalbits.nn import (
@@ -65,6 +66,16 @@ def test_a_clipped_estimator_passes_the_gradient_on_up_to_one_and_counts_the_bou
 def test_what_finds_symbols_ahead_leaves_out_layers_with_a_clipped_gradient():
     layers = [BinaryLinear(4, 2, weight_quantizer=BiHalf(estimator=word)) for word in ("straight", "clipped")]
     assert [ranked_ahead._is_served(layer) for layer in layers] == [True, False]
+
+
+def test_what_finds_symbols_ahead_leaves_out_layers_whose_scale_learns_or_whose_latents_are_computed():
+    plain, learns, per_filter, precise, computed = (BinaryLinear(4, 2) for _ in range(5))
+    learns.scale = nn.Parameter(learns.scale.clone())
+    per_filter.scale = torch.ones(2, 1)
+    precise.scale = precise.scale.double()
+    prune.identity(computed, "weight")  # a hook makes the weight anew before each pass
+    layers = [plain, learns, per_filter, precise, computed]
+    assert [ranked_ahead._is_served(layer) for layer in layers] == [True, False, False, False, False]
 
 
 def test_the_estimator_of_weights_shows_where_it_is_unusual_and_is_one_of_two():

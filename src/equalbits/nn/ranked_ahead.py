@@ -89,9 +89,15 @@ def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:
 
 
 def _is_served(layer: BinaryLayer) -> bool:
-    """Whether it is one of ours, filters first, with the plain ranking and gradient: a subclass may do otherwise."""
+    """Whether it is one of ours, filters first, with the plain ranking and gradient: a subclass may do otherwise.
+
+    Its latents must be a parameter, not computed anew for each pass, and its scale one constant: a kernel reads it as a
+    number, and no gradient would reach it.
+    """
     ours, quantizer = type(layer) in (BinaryLinear, BinaryConv1d, BinaryConv2d), layer.weight_quantizer
-    return ours and type(quantizer) is BiHalf and quantizer.estimator == "straight"
+    constant = layer.scale.shape == () and layer.scale.dtype == torch.float32 and not layer.scale.requires_grad
+    kept = constant and isinstance(layer.weight, nn.Parameter)
+    return ours and kept and type(quantizer) is BiHalf and quantizer.estimator == "straight"
 
 
 def _negatives(layer: BinaryLayer) -> int:
