@@ -97,6 +97,7 @@ REFUSED = [
     (lambda _, x: x.half().float(), r"layer 'to' turns numbers into torch\.float16, which rounds them"),
     (lambda _, x: x.int().float(), r"layer 'to' turns numbers into torch\.int32"),
     (lambda _, x: x.bool().float(), r"layer 'to' turns numbers into torch\.bool"),
+    (lambda _, x: x.relu() if x.sum() > 0 else x, "its forward branches on numbers of the image, have it do the same"),
     (in_autocast, r"runs a part of its forward by wrap_with_autocast: leave that out"),
     (lambda _, x: x.mean(1), r"takes the mean over axes \[1\] of a value of shape \(4, 5, 6\)"),
     (lambda _, x: nnf.max_pool1d(x.flatten(2), 2, dilation=2), "pools with dilation"),

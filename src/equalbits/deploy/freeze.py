@@ -100,6 +100,8 @@ def _export(model: nn.Module, images: Tensor) -> ExportedProgram:
             return torch.export.export(model, (images,), strict=False)
     except Exception as error:  # whatever a model's forward meets when it is traced
         line = " ".join(str(error).split())[:300]
+        if "data-dependent" in line:
+            line = f"its forward branches on numbers of the image, have it do the same with each ({line})"
         raise PackError(f"torch.export cannot trace the model: {line}") from error
 
 
