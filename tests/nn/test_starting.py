@@ -58,6 +58,19 @@ def test_a_layer_made_on_meta_starts_as_a_new_one_once_it_is_reset(name):
         assert torch.equal(layer.state_dict()[key], value), key
 
 
+def test_a_layer_whose_scale_learns_starts_anew_with_all_it_has():
+    layer = BinaryLinear(16, 6, weight_quantizer=PrunedBiHalf(0.8, by="score"))
+    held = layer.scale = nn.Parameter(layer.scale.clone())
+    spoil(layer)
+    torch.manual_seed(3)
+    layer.reset_parameters()
+    torch.manual_seed(3)
+    new = BinaryLinear(16, 6, weight_quantizer=PrunedBiHalf(0.8, by="score"))
+    assert layer.scale is held and held.requires_grad
+    for key, value in new.state_dict().items():
+        assert torch.equal(layer.state_dict()[key], value), key
+
+
 @pytest.mark.parametrize("quantizer", [RSign(), RSign(8), AdaBinActivation()], ids=["RSign", "RSign8", "AdaBin"])
 def test_learned_input_quantizers_start_with_their_layer(quantizer):
     new = BinaryConv2d(8, 4, 3, input_quantizer=quantizer)

@@ -131,7 +131,7 @@ class BinaryLayer(nn.Module):
         )
 
     def _start_(self) -> None:
-        self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
+        self.scale.detach().fill_(self.weight_quantizer.initial_scale(self._connections()))
         if self.init == "kaiming":
             nn.init.normal_(self.weight, std=math.sqrt(2 / self._connections()))
         weight = self.weight.detach()
@@ -153,7 +153,7 @@ class BinaryLayer(nn.Module):
         A quantizer of one's own that holds tensors starts them in ``fit_``, or in a ``reset_parameters``.
         """
         super().reset_parameters()  # type: ignore[misc]
-        if "scale" in self._buffers:  # torch's constructor calls this before the layer is binary
+        if "weight_quantizer" in self._modules:  # torch's constructor calls this before the layer is binary
             for quantizer in self._quantizers():
                 start_(quantizer)
             self._start_()
