@@ -49,7 +49,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
         (["fashion-conv2", "--set", "model.name=conv3"], "model 'conv3' is not known: did you mean"),
         (["fashion-conv2", "--set", "model.weight_quantizer=bihlaf"], "'bihlaf' is not known: did you mean 'bihalf'"),
         (["fashion-conv2", "--set", "model.options.wide=2"], "option 'wide' is not known: did you mean 'width'"),
-        (["fashion-conv2", "--set", "model.options.width=wide"], "do not make a conv2: '>' not supported"),
+        (["fashion-conv2", "--set", "model.options.width=wide"], "model.options.width='wide' must be a number"),
         (["fashion-conv2", "--set", "model.options.num_classes=3"], "num_classes=3: leave it away, the data says how"),
         (["fashion-conv2", "--set", "model.options.init=kaiming"], "init=kaiming: set model.init in its place"),
         (["fashion-conv2", "--set", "model.weight_quantizer=real"], "leave it empty, as in model.weight_quantizer="),
