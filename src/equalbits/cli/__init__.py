@@ -48,6 +48,7 @@ _EXTRAS = {
     "onnxruntime": "onnx",
     "openvino": "openvino",
     "ray": "ray",
+    "wandb": "wandb",
 }
 
 
