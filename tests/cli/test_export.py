@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from equalbits.cli import _one_line
-from equalbits.cli.export import _check, put_in_place
+from equalbits.cli.export import _check, put_in_place, written_files
 from equalbits.extras import with_extra
 from equalbits.runtime import PackedModel, load_packed
 
@@ -29,7 +29,7 @@ def test_a_packed_file_and_a_run_are_written_where_the_package_is(kind, name, tr
         else:
             assert code == 0, errors
             written = sum(path.stat().st_size for path in tmp_path.iterdir())
-            assert printed.startswith(f"{tmp_path / name}: {written:,} bytes for {kind}; ")
+            assert printed.startswith(f"{written_files(tmp_path / name)}: {written:,} bytes for {kind}; ")
             assert "4 of 4 images" in printed
             assert ("it takes one image at a time" in printed) == (kind == "openvino")
 
@@ -124,3 +124,18 @@ def test_what_is_not_there_is_refused_in_one_line(tmp_path, call):
     code, _, errors = call("export", tmp_path / "no.ebits", "--to", "onnx", "--out", tmp_path / "net.onnx")
     assert (code, errors.count("\n")) == (1, 1)
     assert "is not there" in errors
+
+
+def test_a_disk_that_openvino_finds_full_is_told_in_one_line_and_nothing_else_is_taken_for_it(tmp_path):
+    (tmp_path / "net.xml").write_text("old")
+    with pytest.raises(ValueError, match=r"net\.xml does not fit: make room"), put_in_place(tmp_path / "net.xml"):
+        raise RuntimeError("basic_ios::clear: iostream error")
+    with pytest.raises(RuntimeError, match="no plugin"), put_in_place(tmp_path / "net.xml"):
+        raise RuntimeError("no plugin")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("net.xml", "old")]
+
+
+def test_the_file_of_openvinos_numbers_is_named_beside_the_one_that_was_asked_for():
+    assert written_files(Path("a/net.xml")) == f"{Path('a/net.xml')} and net.bin"
+    assert written_files(Path("a/net.onnx")) == str(Path("a/net.onnx"))
+    assert written_files(Path("a/net.ebits")) == str(Path("a/net.ebits"))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from equalbits.cli.export import written_files
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import load_run
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
@@ -56,7 +57,7 @@ def test_a_run_is_packed_for_other_runtimes_where_their_package_is(name, package
         assert errors.startswith(f"equalbits pack: this needs {package}: ") and f"-e '.[{package}]'" in errors
     else:
         written = sum(path.stat().st_size for path in tmp_path.iterdir())
-        assert f"{tmp_path / name}: {written:,} bytes" in printed
+        assert f"{written_files(tmp_path / name)}: {written:,} bytes" in printed
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, call):

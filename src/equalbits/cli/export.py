@@ -50,7 +50,12 @@ def run(options: argparse.Namespace) -> None:
         verdict = _check(packed, answer)
         size = sum(file.stat().st_size for file in beside.parent.iterdir())
     takes = "; it takes one image at a time" if options.to == "openvino" else ""
-    print(f"{path}: {size:,} bytes for {options.to}; {verdict}{takes}")
+    print(f"{written_files(path)}: {size:,} bytes for {options.to}; {verdict}{takes}")
+
+
+def written_files(path: Path) -> str:
+    """What was written, by name: OpenVINO's numbers lie in a file of their own, which must go where the other goes."""
+    return f"{path} and {path.with_suffix('.bin').name}" if path.suffix == ".xml" else str(path)
 
 
 @contextmanager
@@ -69,6 +74,10 @@ def put_in_place(path: Path) -> Iterator[Path]:
         if of_the_system and _UNFINISHED in str(error.filename or _UNFINISHED):
             error.filename = str(path)  # what was asked for, not the folder beside it that nobody knows
         raise
+    except RuntimeError as error:
+        if "iostream" not in str(error):  # all that OpenVINO says of a file that it could not write
+            raise
+        raise ValueError(f"{path} does not fit: make room on its disk and call again, or name another") from None
 
 
 def _move(file: Path, target: str) -> None:

@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> None:
     # Imported here, so that --help need not wait for torch.
     import torch
 
+    from equalbits.cli.export import written_files
     from equalbits.deploy import pack
     from equalbits.deploy.check_native import another_class
     from equalbits.recipes import Images, load_run
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
     shares = kept if audit.holds else "SHARES OF +1 NOT AS PROMISED"
     layers = f"{len(audit.layers)} binary layer{'s' * (len(audit.layers) > 1)}"
     print(
-        f"{path}: {written:,} bytes, {times} than its parameters in float32; "
+        f"{written_files(path)}: {written:,} bytes, {times} than its parameters in float32; "
         f"the model's class for {int((~otherwise).sum())} of {len(example)} random images; "
         + (f"{layers}, {shares}" if audit.layers else "no layer of it is binary")
     )
