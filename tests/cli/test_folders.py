@@ -46,6 +46,15 @@ def test_another_kind_of_job_is_refused_and_the_same_goes_on(wanted: str, kind: 
     assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
 
 
+@pytest.mark.parametrize("kind", HELD)
+def test_all_items_at_once_are_not_laid_into_the_folder_of_one_job(kind: str, held, call) -> None:
+    folder = held / kind
+    before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    code, _, errors = call("reproduce", "all", "--quick", "--out", folder, "--device", "cpu")
+    assert (code, errors) == (1, f"equalbits reproduce: {folder} holds {HELD[kind]}: give --out another folder\n")
+    assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
+
+
 def test_a_folder_of_folders_and_a_recipe_of_ones_own_in_it_stay_free(recipe: str, call, tmp_path: Path) -> None:
     own = tmp_path / "recipe.toml"
     own.write_text(Path(recipe).read_text())

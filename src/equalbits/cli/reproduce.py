@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.cli.progress import ProgressBar
     from equalbits.paper.item import Options, get_item, list_items
     from equalbits.recipes import parse_settings
+    from equalbits.recipes.kinds import check_kind
     from equalbits.training import InterruptedTraining
 
     if options.item is None:
@@ -56,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("--ray gives each seed a place of its own: leave --stack away")
     check_can_draw()
     names = list_items() if options.item == "all" else [get_item(options.item).name]
+    if options.item == "all" and options.out:
+        check_kind(Path(options.out), "items")  # each has a folder of its own in it
     with ProgressBar(title=options.item, quiet=options.json) as bar:
         asked = Options(
             quick=options.quick,
