@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from equalbits.paper import run_demo
-from equalbits.paper.demo_measure import METHODS, demo_recipe
+from equalbits.paper.demo_measure import METHODS, demo_recipe, is_measured
 from equalbits.paper.demo_pack import pack_run
 from equalbits.paper.demo_report import table, verdict
 
@@ -83,10 +83,23 @@ def test_other_epochs_are_not_answered_with_what_was_measured_before(finished):
         run_demo(finished[0], recipe=demo_recipe().with_settings({**SMALL, "epochs": 2}))
 
 
+def test_a_device_that_is_not_there_is_not_answered_with_what_another_measured(finished):
+    with pytest.raises(ValueError, match=r"device='cuda:99' is not there"):
+        run_demo(finished[0], recipe=demo_recipe().with_settings(SMALL), device="cuda:99")
+
+
+def test_a_file_in_place_of_the_folder_is_named_by_itself(tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(ValueError, match=r"notes is a file: name a folder, new or of the same demo, with --out$"):
+        run_demo(tmp_path / "notes")
+
+
 def test_a_method_cut_off_before_it_was_measured_starts_anew(finished, tmp_path):
     small = demo_recipe().with_settings({"data.limit": 64, "model.options.width": 0.1, "epochs": 1})
     first = run_demo(tmp_path, recipe=small)
+    assert is_measured(tmp_path)
     (tmp_path / "sign" / "measured.json").unlink()
+    assert not is_measured(tmp_path)
     second = run_demo(tmp_path, recipe=small)
     assert second[0].filter_to_negative == first[0].filter_to_negative
     assert json.loads((tmp_path / "sign" / "measured.json").read_text())["correct"] == first[0].correct

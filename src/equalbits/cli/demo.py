@@ -23,12 +23,13 @@ def run(options: argparse.Namespace) -> int:
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.paper import run_demo
-    from equalbits.paper.demo_measure import demo_recipe
+    from equalbits.paper.demo_measure import demo_recipe, is_measured
     from equalbits.paper.demo_pack import pack_run
     from equalbits.paper.demo_report import verdict
     from equalbits.training import InterruptedTraining
 
     out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
+    finished = is_measured(out)
     with ProgressBar(title="demo", quiet=options.json) as bar:
         try:
             measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.begun)
@@ -45,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
         print(line)
     print(pack_run(out / "bihalf", out / "bihalf.ebits"))
     print(f"picture: {out / 'demo.png'}    page: {out / 'report.html'}")
+    if finished:
+        print(f"nothing was left to train: {out} held the finished demo already")
     return 0
 
 

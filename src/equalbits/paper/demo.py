@@ -6,7 +6,7 @@ from pathlib import Path
 from equalbits.extras import check_can_draw
 from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
 from equalbits.paper.demo_report import draw, write_report
-from equalbits.recipes import Recipe
+from equalbits.recipes import Recipe, pick_device
 from equalbits.recipes.kinds import check_kind
 from equalbits.training import Reporter
 
@@ -23,6 +23,9 @@ def run_demo(
     What was measured by an earlier call is not trained again.
     """
     check_can_draw()
+    pick_device(device)  # one that is not there is refused, also where nothing is left to train
+    if out.is_file():
+        raise ValueError(f"{out} is a file: name a folder, new or of the same demo, with --out")
     check_kind(out, "demo")
     recipe = recipe or demo_recipe()
     measured = []

@@ -18,6 +18,7 @@ from equalbits.training.checkpoint import BEST, LAST, write_atomically
 METHODS = {"sign": "Sign", "irnet-stable": "IR-Net", "bihalf": "Bi-half"}
 #: The filter whose flips are drawn: the first of the second convolution, as in the paper's figure 2.
 FILTER = ("conv2", 0)
+_STORED = "measured.json"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,14 @@ def demo_recipe(*, epochs: int = 4) -> Recipe:
     return get_recipe("fashion-conv2").with_settings(own)
 
 
+def is_measured(out: Path) -> bool:
+    """Whether an earlier call has trained all methods into ``out``."""
+    return all((out / method / _STORED).is_file() for method in METHODS)
+
+
 def measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter]) -> Measured:
     """Train one method into ``out``, or read what an earlier call measured there."""
-    stored = out / "measured.json"
+    stored = out / _STORED
     if stored.exists():
         check_same(out, recipe_in(out / "run.json"), recipe)  # else other epochs would be answered with the old numbers
         try:
