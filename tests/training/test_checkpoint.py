@@ -109,6 +109,25 @@ def test_a_safetensors_file_of_someone_else_and_a_missing_one_are_named(tmp_path
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"__metadata__": null}',
+        b'{"__metadata__": {"equalbits": "' + b"[" * 100_000 + b'"}}',
+        b'{"__metadata__": {"equalbits": "5"}}',
+        b'{"__metadata__": {"equalbits": "null"}}',
+    ],
+    ids=["deep", "deep tables", "no facts", "deep facts", "a number", "nothing"],
+)
+def test_a_header_made_to_confuse_is_refused_in_one_line(header: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read") as caught:
+        load_checkpoint(tmp_path / "a")
+    assert "\n" not in str(caught.value)
+
+
 def test_weights_of_another_model_are_refused_in_one_line() -> None:
     with pytest.raises(CheckpointError, match=r"^a holds the weights of another model \(.*size mismatch") as caught:
         load_weights(nn.Linear(2, 3), nn.Linear(3, 3).state_dict(), Path("a"))

@@ -104,7 +104,10 @@ def forgotten_if_it_fails(out: Path) -> Iterator[None]:
 
 def recorded_root(out: Path) -> Path | None:
     """Where a run's data lay when it was trained, if it says so."""
-    known = json.loads((out / "model.json").read_text())
+    try:
+        known = json.loads((out / "model.json").read_text())
+    except RecursionError:  # brackets without end
+        return None
     found = known.get("data") if isinstance(known, dict) else None
     return Path(found) if isinstance(found, str) else None
 

@@ -82,7 +82,7 @@ class Images:
             return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
         except FileNotFoundError:
             raise CheckpointError(f"{path} is not there: name the folder of a run that train made") from None
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"{path} does not say what images the model takes ({error}): train again") from None
 
     def against(self, other: "Images") -> str:

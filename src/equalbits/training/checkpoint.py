@@ -47,11 +47,13 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         noted = json.loads(content[8 : 8 + length]).get("__metadata__", {})
         tensors = load(content)
         facts = json.loads(noted["equalbits"])
+        if not isinstance(facts, dict):
+            raise ValueError("its facts are no table")
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not there: name the folder of a run, or train one first") from None
     except KeyError:
         raise CheckpointError(f"{path} is a safetensors file, but no checkpoint of ours: name another") from None
-    except (SafetensorError, ValueError, AttributeError, OSError) as error:
+    except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError, OSError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint that can be read ({error}): delete it to train again, or name another"
         ) from None
@@ -162,8 +164,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**tensors, **facts}.items():
         number, name = key.split(".", 1)
-        if isinstance(value, Tensor) and value.shape == parameters[int(number)].shape:
-            value = _laid_out_like(parameters[int(number)], value)
+        parameter = parameters[int(number)]
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            value = _laid_out_like(parameter, value)
+        elif isinstance(value, Tensor) and value.dim():
+            raise ValueError(f"{key} has {tuple(value.shape)} values, its parameter {tuple(parameter.shape)}")
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 

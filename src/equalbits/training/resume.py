@@ -2,6 +2,8 @@
 
 import dataclasses
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +132,41 @@ class Saver:
         missing = {*self.facts(), "optimizer"} - set(facts)
         if missing or "meter" not in tensors:
             raise CheckpointError(f"{path} is no checkpoint to go on from: delete it to train again, or name another")
-        _check_same_settings(path, facts, self.facts())
-        load_weights(run.model, with_prefix("model.", tensors), path)
-        load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), facts["optimizer"])
+        with understood(path):
+            _check_same_settings(path, facts, self.facts())
+            run.epoch, run.batch = _position(facts, run.config.epochs, len(run.batches))
+            run.epochs = [EpochRecord.from_dict(record) for record in facts["history"]]
+            run.seconds_before = float(facts["seconds"])
+            load_weights(run.model, with_prefix("model.", tensors), path)
+            load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), facts["optimizer"])
+            counts = tensors["meter"]
+            if counts.shape != run.meter.sums.shape or not bool(counts.isfinite().all()):
+                raise ValueError(f"its counts are {counts.tolist()}")
         if run.place.is_writer:  # the counts are those of all processes: one goes on with them
-            run.meter.sums.copy_(tensors["meter"])
-        run.epoch, run.batch = facts["epoch"], facts["batch"]
-        run.epochs = [EpochRecord.from_dict(record) for record in facts["history"]]
-        run.seconds_before = facts["seconds"]
+            run.meter.sums.copy_(counts)
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Refuse in one line a checkpoint that is whole, but does not say what ours say."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path} is no checkpoint to go on from ({' '.join(str(error).split())}): delete it to train again, "
+            "or name another"
+        ) from None
+
+
+def _position(facts: dict[str, Any], epochs: int, batches: int) -> tuple[int, int]:
+    """The epoch and the batch that a checkpoint stands at, if there are such."""
+    epoch, batch = facts["epoch"], facts["batch"]
+    fits = isinstance(epoch, int) and isinstance(batch, int) and 0 <= epoch <= epochs and 0 <= batch <= batches
+    if not fits or len(facts["history"]) != epoch or (epoch == epochs and batch):
+        raise ValueError(f"it stands at epoch {epoch}, batch {batch}, and tells of {len(facts['history'])} epochs")
+    return epoch, batch
 
 
 #: Settings that change no result, and so may differ when a run is gone on with.

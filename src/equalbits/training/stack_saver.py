@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, sweep_leftovers
 from equalbits.training.interruption import InterruptedTraining, NonFiniteError
-from equalbits.training.resume import Saver, prefixed, with_prefix
+from equalbits.training.resume import Saver, prefixed, understood, with_prefix
 from equalbits.training.run import Run
 
 
@@ -67,13 +67,14 @@ class StackSaver:
         if not self.path.exists():
             return {}
         tensors, facts = load_checkpoint(self.path)
-        errors = {int(place): NonFiniteError(words) for place, words in facts.get("diverged", {}).items()}
-        places = {str(place) for place in range(len(self.savers)) if place not in errors}
-        if set(facts.get("stack", {})) != places:
-            raise CheckpointError(f"{self.path} is of another stack: delete it to train again, or name another")
-        for place, saver in enumerate(self.savers):
-            if place not in errors:
-                saver.restore(with_prefix(f"{place}.", tensors), facts["stack"][str(place)], self.path)
-                if self.memories:
-                    self.memories[place].load_state_dict(with_prefix(f"{place}.memory.", tensors))
+        with understood(self.path):
+            errors = {int(place): NonFiniteError(words) for place, words in facts.get("diverged", {}).items()}
+            places = {str(place) for place in range(len(self.savers)) if place not in errors}
+            if set(facts.get("stack", {})) != places:
+                raise CheckpointError(f"{self.path} is of another stack: delete it to train again, or name another")
+            for place, saver in enumerate(self.savers):
+                if place not in errors:
+                    saver.restore(with_prefix(f"{place}.", tensors), facts["stack"][str(place)], self.path)
+                    if self.memories:
+                        self.memories[place].load_state_dict(with_prefix(f"{place}.memory.", tensors))
         return errors

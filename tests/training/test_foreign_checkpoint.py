@@ -1,0 +1,78 @@
+"""A checkpoint that is whole but says what none of ours says is refused in one line, and nothing is trained on it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.training import CheckpointError, load_checkpoint, save_checkpoint, train, train_stack
+
+LAST = "last.safetensors"
+
+
+class StopError(Exception):
+    """Ends a training where a test wants it."""
+
+
+def stop(model: nn.Module, step: int) -> None:
+    if step == 8:
+        raise StopError
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, make_net, make_loader, make_config) -> Path:
+    """A run of six steps an epoch that stands a step into its second."""
+    with pytest.raises(StopError):
+        train(make_net(), make_loader(), make_config(checkpoint_seconds=0.0), watchers=[stop], out=tmp_path)
+    _, facts = load_checkpoint(tmp_path / LAST)
+    assert (facts["epoch"], facts["batch"]) == (1, 1)
+    return tmp_path
+
+
+FACTS: dict[str, list[Any]] = {
+    "epoch": ["1", -1, 0, 2, 10**9, 1.5, None],
+    "batch": ["1", -1, 7, 1.5, None],
+    "seconds": ["long", None],
+    "history": [5, None, [5], [{}], []],
+    "config": [5, None, []],
+    "optimizer": [5, None, {"a": 1}, {"a.b": 1}, {"99.step": 1}],
+}
+TENSORS = {
+    "meter": [torch.zeros(3), torch.full((4,), float("nan"))],
+    "optimizer.0.momentum_buffer": [torch.zeros(3), torch.zeros(0)],
+    "optimizer.99.momentum_buffer": [torch.zeros(1)],
+    "optimizer.first.momentum_buffer": [torch.zeros(1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name, values in {**FACTS, **TENSORS}.items() for value in values],
+    ids=lambda each: str(list(each.shape)) if isinstance(each, torch.Tensor) else str(each),
+)
+def test_what_does_not_fit_is_refused(name: str, value: Any, stopped: Path, make_net, make_loader, make_config) -> None:
+    tensors, facts = load_checkpoint(stopped / LAST)
+    (facts if name in FACTS else tensors)[name] = value
+    save_checkpoint(stopped / LAST, tensors, facts)
+    before = (stopped / LAST).read_bytes()
+    with pytest.raises(CheckpointError, match=r"is no checkpoint to go on from .*: delete it to train again") as caught:
+        train(make_net(), make_loader(), make_config(), out=stopped)
+    assert "\n" not in str(caught.value)
+    assert (stopped / LAST).read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [{"diverged": 5}, {"diverged": {"x": "y"}}, {"stack": 5}, {"stack": {"0": 5}}])
+def test_a_stacks_too(change: dict, tmp_path: Path, make_net, make_loader, make_config) -> None:
+    path = tmp_path / "stack.safetensors"
+
+    def go(config) -> None:
+        train_stack([make_net()], [make_loader()], config, seeds=[0], checkpoint=path)
+
+    go(make_config(checkpoint_seconds=0.0))
+    tensors, facts = load_checkpoint(path)
+    save_checkpoint(path, tensors, {**facts, **change})
+    with pytest.raises(CheckpointError, match=r"is no checkpoint to go on from|is of another stack") as caught:
+        go(make_config())
+    assert "\n" not in str(caught.value)
