@@ -204,8 +204,8 @@ class Threshold(WeightQuantizer):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        if kind == "buffer":
-            self.register_buffer("at", torch.zeros(()))
+        if kind in ("buffer", "none yet"):
+            self.register_buffer("at", torch.zeros(()) if kind == "buffer" else None)
         elif kind == "parameter":
             self.at = nn.Parameter(torch.zeros(()))
         elif kind == "within":
@@ -216,6 +216,8 @@ class Threshold(WeightQuantizer):
     def threshold(self) -> float | Tensor:
         if self.kind == "within":
             return self.inner.at
+        if self.at is None:
+            return 0.0
         return self.at[0] if self.kind == "list" else self.at
 
     def move(self, value: float) -> None:
@@ -225,6 +227,8 @@ class Threshold(WeightQuantizer):
             self.inner.at = value
         elif self.kind == "list":
             self.at[0] = value
+        elif self.kind == "none yet":
+            self.at = torch.tensor(value)
         else:
             self.at.data.fill_(value)
 
@@ -232,7 +236,7 @@ class Threshold(WeightQuantizer):
         return torch.where(latents.detach() >= self.threshold(), 1.0, -1.0)
 
 
-@pytest.mark.parametrize("kind", ["number", "list", "tensor", "buffer", "parameter", "within"])
+@pytest.mark.parametrize("kind", ["number", "list", "tensor", "buffer", "none yet", "parameter", "within"])
 def test_a_setting_of_ones_own_quantizer_is_noticed_however_it_is_kept(kind):
     layer = BinaryLinear(8, 4, weight_quantizer=Threshold(kind)).eval()
     before = layer(INPUTS)

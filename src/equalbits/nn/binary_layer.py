@@ -106,7 +106,7 @@ class BinaryLayer(nn.Module):
         found_from = [self.weight, *quantizer.buffers(), *quantizer.parameters()]
         settings = _settings(quantizer)
         known = self._known
-        if known is not None and known.settings == settings and all(map(_same, known.found_from, found_from)):
+        if known is not None and known.settings == settings and _all_same(known.found_from, found_from):
             return known
         with torch.inference_mode(False), torch.no_grad():  # so that they serve a later pass with gradients, too
             symbols = self.symbols()
@@ -251,6 +251,10 @@ def _settings(quantizer: nn.Module) -> list[Any] | None:
         if key not in _TORCHS_OWN
     ]
     return found if all(isinstance(value, _PLAIN) for *_, value in found) else None
+
+
+def _all_same(then: list[Tensor], now: list[Tensor]) -> bool:
+    return len(then) == len(now) and all(map(_same, then, now))
 
 
 def _same(then: Tensor, now: Tensor) -> bool:
