@@ -120,3 +120,27 @@ def test_layers_left_real_stay_in_a_plain_list():
     one, two = model.one, model.two
     binarize_(model, BiHalf(), where="two")
     assert model.listed[0] is one and model.by_key["deep"][1][0] is model.two is not two
+
+
+def test_a_layer_that_was_told_to_compile_itself_is_binary_once_it_is_made_so():
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)))
+    model[1].compile(backend="eager")
+    inputs = torch.randn(3, 6)
+    model(inputs)
+    binarize_(model, BiHalf())
+    binary = nn.functional.linear(model[0](inputs), model[1].scale * model[1].symbols(), model[1].bias)
+    assert torch.equal(model(inputs), model[2](binary))
+
+
+def test_a_layer_that_is_compiled_by_itself_is_left_real_and_one_in_a_compiled_model_is_not():
+    model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
+    model[1] = torch.compile(model[1], backend="eager")
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("2",)
+    assert "compiled by itself" in dict(report.left_real)["1._orig_mod"]
+    assert binarize_(torch.compile(nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)))), BiHalf()).replaced
+    alone = nn.Sequential(nn.Linear(6, 6), torch.compile(nn.Linear(6, 6)), nn.Linear(6, 6))
+    with pytest.raises(
+        ValueError, match=r"2 layers could be, and where= chose none \('1._orig_mod' is left: compiled by"
+    ):
+        binarize_(alone, BiHalf())

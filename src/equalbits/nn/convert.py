@@ -64,13 +64,14 @@ def binarize_(
     check_quantizers(weight_quantizer, input_quantizer)
     candidates, unsuited, already = _survey(model)
     if not candidates:
-        raise ValueError(f"nothing to make binary: {_why_none(unsuited, already)}")
+        what = f"no layer could be{_told(unsuited)}{_count(already)}"
+        raise ValueError(f"nothing to make binary: {what}; give the model nn.Linear or convolutions that it calls")
     policy = where if callable(where) else by_name(where, _names(model, candidates))
     verdicts = [(candidate, policy(candidate)) for candidate in candidates]
     chosen = [candidate for candidate, verdict in verdicts if verdict is True]
     reasons = [(c.name, v if isinstance(v, str) else "not chosen") for c, v in verdicts if v is not True]
     if not chosen:
-        what = f"{len(candidates)} layers could be, and where= chose none" + _count(already)
+        what = f"{len(candidates)} layers could be, and where= chose none{_told(unsuited)}{_count(already)}"
         raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
     for candidate in chosen:
         _refuse_unready(candidate)
@@ -90,6 +91,7 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
     """The layers that could become binary, those that cannot with the reason, and the names of those that are."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _LAYERS)]
     read_past = layers_read_past(model)
+    compiled = {module._modules.get("_orig_mod") for module in model.modules()}
     candidates: list[Candidate] = []
     unsuited: list[tuple[str, str]] = []
     already: list[str] = []
@@ -103,6 +105,8 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
             unsuited.append((name, f"of class {kind}, which has no binary form here"))
         elif type(layer) not in BINARY_FOR and not _is_unready(layer):
             unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may compute in its own way"))
+        elif layer in compiled:
+            unsuited.append((name, "compiled by itself, which holds on to the real one: make it binary, then compile"))
         elif "forward" in vars(layer):  # a twin would take it over, and go on computing with real weights
             unsuited.append((name, "its forward was replaced, so it computes in its own way"))
         elif name == "":
@@ -115,13 +119,12 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
     return candidates, unsuited, tuple(already)
 
 
-def _why_none(unsuited: list[tuple[str, str]], already: tuple[str, ...]) -> str:
-    """The reasons, each told once with the first layer that it holds for, and the way out."""
+def _told(unsuited: list[tuple[str, str]]) -> str:
+    """The reasons, each told once with the first layer that it holds for."""
     first: dict[str, str] = {}
     for name, reason in unsuited:
         first.setdefault(reason, f"{name!r} is left: {reason}")
-    told = f" ({'; '.join(first.values())})" if first else ""
-    return f"no layer could be{told}{_count(already)}; give the model nn.Linear or convolutions that it calls"
+    return f" ({'; '.join(first.values())})" if first else ""
 
 
 def _count(already: tuple[str, ...]) -> str:

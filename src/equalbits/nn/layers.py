@@ -239,5 +239,6 @@ def binary_twin(layer: nn.Module, weight_quantizer: WeightQuantizer, input_quant
     # Hooks are shared, so that the handles the user holds still take them off; what the twin adds to is its own.
     own = {name: copy.copy(layer.__dict__[name]) for name in ("_parameters", "_buffers", "_modules")}
     twin.__dict__.update(layer.__dict__ | own)
+    twin.__dict__.pop("_compiled_call_impl", None)  # of layer.compile(), which would go on calling the real one
     twin.make_binary_(weight_quantizer, input_quantizer)
     return twin.train(layer.training)
