@@ -126,7 +126,7 @@ def _check_steps(network: Network, steps: Steps, images: Reals, traced: Mapping[
     for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
         inputs = (values[number] for number in operation.inputs)
         found = ops.RUN[operation.kind](*inputs, tensors=network.arrays(operation), settings=operation.settings)
-        expected = found if step.node is None else as_array(traced[step.node])
+        expected = found if step.node is None else as_array(traced[step.node]).reshape(found.shape)
         if not near(found, expected):
             largest = float(np.abs(found - expected).max())
             raise PackError(
@@ -152,7 +152,7 @@ def _check_ties(
             inputs = (values[number] for number in operation.inputs)
             values[place + 1] = runs(*inputs, tensors=tensors, settings=operation.settings)
         if step.node is not None:
-            theirs[place + 1] = as_array(traced[step.node])
+            theirs[place + 1] = as_array(traced[step.node]).reshape(ours[place + 1].shape)
         if operation.kind != "sign":
             continue
         turned = (ours[place + 1] != theirs[place + 1]).reshape(len(images), -1)

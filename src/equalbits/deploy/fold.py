@@ -39,12 +39,12 @@ def reshape(steps: Steps, value: Value, shape: Shape, *, layer: str) -> Value:
     """A reshape, joined to one before it; or, behind a reshape and a swap of groups, a channel shuffle."""
     last = steps.maker(value)
     if last is not None and last.kind in ("reshape", "flatten"):
-        return steps.reshape(_source(steps, last), shape, layer=layer)
+        return steps.reshape(steps.source(last), shape, layer=layer)
     if last is not None and last.kind == "permute" and len(last.shape) == 4 and last.settings["axes"] == (1, 0, 2, 3):
-        before = steps.maker(_source(steps, last))
+        before = steps.maker(steps.source(last))
         whole = before is not None and before.kind == "reshape" and before.shape[2:] == shape[1:]
-        if before is not None and whole and _source(steps, before).shape == shape:
-            return steps.add("channel_shuffle", _source(steps, before), layer=layer, groups=before.shape[0])
+        if before is not None and whole and steps.source(before).shape == shape:
+            return steps.add("channel_shuffle", steps.source(before), layer=layer, groups=before.shape[0])
     return steps.reshape(value, shape, layer=layer)
 
 
@@ -56,7 +56,7 @@ def slice_(steps: Steps, value: Value, axis: int, cut: slice, *, layer: str) -> 
     last, source = steps.maker(value), value
     starts, stops, strides = [0] * len(value.shape), list(value.shape), [1] * len(value.shape)
     if last is not None and last.kind == "slice":
-        before = _source(steps, last)
+        before = steps.source(last)
         if last.shape[axis] == before.shape[axis]:
             source = before
             starts, stops, strides = (list(last.settings[name]) for name in ("start", "stop", "step"))
@@ -80,11 +80,6 @@ def without_dead(steps: Steps, answer: Value) -> Steps:
 def _renumbered(step: Step, numbers: dict[int, int]) -> Step:
     inputs = tuple(numbers[value] for value in step.inputs)
     return Step(step.kind, inputs, step.arrays, step.settings, step.layer, step.shape, step.node)
-
-
-def _source(steps: Steps, step: Step) -> Value:
-    number = step.inputs[0]
-    return Value(number, steps.rows[number - 1].shape if number else steps.input_shape)
 
 
 def constant(tensor: Tensor, batch: int, rank: int) -> Tensor | None:

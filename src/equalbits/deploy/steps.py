@@ -19,6 +19,10 @@ Arrays = dict[str, NDArray[Any]]
 _UNNAMEABLE = re.compile(r"[\s=:]")
 
 
+#: What does the same to (channel, feature) and to (channel, 1, feature).
+_BY_CHANNEL = ("affine", "prelu", "relu", "clamp", "sign", "add", "concat")
+
+
 class PackError(ValueError):
     """A model that cannot be packed, or that would answer differently once packed. The message names the layer."""
 
@@ -57,7 +61,14 @@ class Steps:
         return Value(0, self.input_shape)
 
     def add(self, kind: str, *inputs: Value, layer: str, arrays: Arrays | None = None, **settings: Any) -> Value:
-        """Add a step; refuses, naming the layer, what the operation cannot take."""
+        """Add a step; refuses, naming the layer, what the operation cannot take.
+
+        What works number by number on rows of features works on the images of one row that these are reshapes of: the
+        convolutions before and behind it then take it in.
+        """
+        if images := self._images_of_rows(kind, inputs):
+            made = self.add(kind, *images, layer=layer, arrays=arrays, **settings)
+            return self.reshape(made, (made.shape[0], made.shape[2]), layer=layer)
         held = {part: array for part, array in (arrays or {}).items() if array is not None}
         try:
             numbers = tuple(value.number for value in inputs)
@@ -67,6 +78,22 @@ class Steps:
             raise PackError(f"layer {layer!r} cannot be packed: its {kind} {error}") from None
         self.rows.append(Step(kind, numbers, held, operation.settings, layer, shape))
         return Value(len(self.rows), shape)
+
+    def source(self, step: Step) -> Value:
+        """The first value that a step reads."""
+        number = step.inputs[0]
+        return Value(number, self.rows[number - 1].shape if number else self.input_shape)
+
+    def _images_of_rows(self, kind: str, inputs: tuple[Value, ...]) -> list[Value]:
+        images = []
+        for value in inputs:
+            step = self.maker(value)
+            if kind not in _BY_CHANNEL or len(value.shape) != 2 or step is None or step.kind != "reshape":
+                return []
+            images.append(self.source(step))
+            if images[-1].shape != (value.shape[0], 1, value.shape[1]):
+                return []
+        return images
 
     def maker(self, value: Value) -> Step | None:
         """The step that made a value; None for the image."""

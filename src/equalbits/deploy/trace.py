@@ -150,8 +150,10 @@ def trace(frozen: Frozen) -> Steps:
                 f"reads its latents: have a convolution or linear layer take binary_weight() as it is"
             )
     norms = {node.name for node in program.graph.nodes if plain_name(node) == "aten.batch_norm.default"}
-    join(walk.steps, answer, norms)
-    return without_dead(walk.steps, answer)
+    steps = without_dead(walk.steps, answer)
+    answer = Value(len(steps.rows), answer.shape)
+    join(steps, answer, norms)
+    return without_dead(steps, answer)
 
 
 def _constants(frozen: Frozen, walk: Walk) -> dict[Node, Any]:
@@ -206,10 +208,16 @@ def _translate(walk: Walk, node: Node, known: dict[Node, Any]) -> Any:
     made = rule(walk, *arguments, **settings)
     if isinstance(made, Value):
         _check_shape(node, made)
-        step = walk.steps.maker(made)
-        if step is not None and step.node is None:
-            step.node = node.name
+        _name(walk.steps, made, node.name)
     return made
+
+
+def _name(steps: Steps, made: Value, node: str) -> None:
+    """Say which node a value stands for; what a reshape of its own reads are the same numbers."""
+    step = steps.maker(made)
+    while step is not None and step.node is None:
+        step.node = node
+        step = steps.maker(steps.source(step)) if step.kind in ("flatten", "reshape") else None
 
 
 def is_constant(known: Any) -> bool:

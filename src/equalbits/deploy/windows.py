@@ -1,5 +1,6 @@
 """Rules for convolutions, linear layers and pooling."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ def conv1d(
 ) -> Value:
     """A convolution along one axis: one row of an image."""
     value, channels = walk.value(value), walk.value(value).shape[0]
-    image = walk.steps.reshape(value, (channels, 1, *value.shape[1:]), layer=walk.layer)
+    image = fold.reshape(walk.steps, value, (channels, 1, *value.shape[1:]), layer=walk.layer)
     flat = weight.unsqueeze(2)  # (filter, channel, 1, connection): the same bytes
     sides = padding if isinstance(padding, str) else (0, padding[0])
     made = conv2d(walk, image, flat, bias, (1, stride[0]), sides, (1, dilation[0]), groups)
@@ -74,14 +75,21 @@ def linear(walk: Walk, value: Any, weight: Any, bias: Any = None) -> Value:
     if len(value.shape) == 1:
         return weighted(walk, "linear", value, weight, bias)
     *places, features = value.shape
-    rows = 1
-    for size in places:
-        rows *= size
-    image = walk.steps.reshape(value, (rows, features, 1), layer=walk.layer)
+    value, signs = _before_sign(walk, value)
+    image = fold.reshape(walk.steps, value, (math.prod(places), features, 1), layer=walk.layer)
     image = walk.steps.add("permute", image, layer=walk.layer, axes=(1, 0, 2))
+    image = walk.steps.add("sign", image, layer=walk.layer) if signs else image  # where the convolution sees it
     made = weighted(walk, "conv", image, weight[:, :, None, None], bias, kernel=1)
     made = walk.steps.add("permute", made, layer=walk.layer, axes=(1, 0, 2))
     return walk.steps.reshape(made, (*places, made.shape[1]), layer=walk.layer)
+
+
+def _before_sign(walk: Walk, value: Value) -> tuple[Value, bool]:
+    """What ``value`` is the sign of, whatever its shape, and that it is; else ``value``."""
+    step = walk.steps.maker(value)
+    while step is not None and step.kind in ("flatten", "reshape"):
+        step = walk.steps.maker(walk.steps.source(step))
+    return (walk.steps.source(step), True) if step is not None and step.kind == "sign" else (value, False)
 
 
 def matmul(walk: Walk, value: Any, weight: Any) -> Value:
