@@ -83,6 +83,26 @@ def test_a_worker_that_dies_is_told_in_one_line(tmp_path, image_tree):
         list(batches)
 
 
+READS = """
+import sys
+from equalbits.data import Decoding, FolderLoader, load_dataset
+
+data = load_dataset("imagefolder", sys.argv[1], split="train")
+loader = FolderLoader(data, batch_size=5, decoding=Decoding(resize=16, crop=12), workers=1)
+next(loader.epoch(0))
+print("read", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_those_who_decode_end_with_a_process_that_is_killed(tmp_path, image_tree):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", READS, str(image_tree(tmp_path))], **pipes) as process:
+        assert process.stdout.readline() == b"read\n"
+        process.kill()
+        assert process.communicate(timeout=60)[0] == b""  # it comes to an end when no process is left to write there
+
+
 @pytest.mark.parametrize("keep", [0, 1, 0.5])
 def test_a_corrupt_image_is_named_in_one_line(tmp_path, image_tree, keep):
     image_tree(tmp_path, suffix=".JPEG")

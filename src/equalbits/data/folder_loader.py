@@ -206,9 +206,20 @@ def _join(pictures: list[Tensor | str]) -> Tensor | str:
     return failed[0] if failed else torch.stack([picture for picture in pictures if isinstance(picture, Tensor)])
 
 
-def _leave_ctrl_c(worker: int) -> None:
-    """Leave Ctrl-C, which a terminal sends to every process, to the one that trains: it may need a batch more."""
+def _begin(worker: int) -> None:
+    """Leave Ctrl-C, which a terminal sends to every process, to the one that trains: it may need a batch more.
+
+    But end with it, also when it is killed: torch looks after the process that started this one, which is another.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
 
 
 @contextmanager
@@ -242,6 +253,6 @@ def _start(queue: _Queue, decoding: Decoding, workers: int, *, pin: bool) -> Dat
         pin_memory=pin,
         persistent_workers=workers > 0,
         multiprocessing_context=("forkserver" if "forkserver" in ways else "spawn") if workers else None,
-        worker_init_fn=_leave_ctrl_c,
+        worker_init_fn=_begin,
         generator=torch.Generator(),  # its own, so that iterating leaves the global one alone
     )
