@@ -1,6 +1,7 @@
 """Binary layers go where torch's layers go: compile, export, autocast, channels_last, functional calls."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -85,6 +86,18 @@ def test_the_inductor_compiles_a_binary_layer_whose_symbols_stay_exact():
     model = nn.Sequential(BinaryLinear(9, 6, weight_quantizer=BiHalf(0.3), input_quantizer=SignActivation()))
     compiled, plain, inputs = torch.compile(model, fullgraph=True), copy.deepcopy(model), torch.randn(4, 9)
     assert_close(run(model, compiled, inputs), run(plain, plain, inputs))
+
+
+def test_a_copy_of_a_layer_that_compiles_itself_answers_with_its_own_latents():
+    layer, inputs = BinaryLinear(8, 4), torch.randn(3, 8)
+    layer.compile(backend="eager")
+    answer = layer(inputs)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        with torch.no_grad():
+            other.weight.neg_()
+            other.bias.zero_()
+        assert torch.equal(other(inputs), nn.functional.linear(inputs, other.scale * other.symbols()))
+        assert not torch.equal(other(inputs), answer)
 
 
 @each_mode

@@ -212,7 +212,7 @@ class BinaryLayer(nn.Module):
         fit_(self.weight_quantizer, self.to_filters(self.weight.detach()).clone())  # the weights are the checkpoint's
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": None, "ahead": None}
+        return {**super().__getstate__(), "_known": None, "ahead": None}  # type: ignore[no-untyped-call]
 
 
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:
