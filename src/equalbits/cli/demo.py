@@ -60,7 +60,7 @@ def _print_table(measured: "list[Measured]") -> None:
     rows = table(measured)
     shown = Table(box=None, pad_edge=False)
     for name in rows[0]:
-        shown.add_column(name, justify="left" if name == "method" else "right")
+        shown.add_column(name, justify="left" if name == "method" else "right", overflow="fold")  # no digit is cut off
     for row in rows:
         shown.add_row(*row.values())
     width = None if sys.stdout.isatty() else 160

@@ -93,7 +93,7 @@ def _drawn(table: "Table") -> str:
 
     drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, head in enumerate(table.header):
-        drawn.add_column(head, no_wrap=place == 0)
+        drawn.add_column(head, no_wrap=place == 0, overflow="fold")  # a name too long for a narrow terminal is not cut
     for row in table.rows:
         drawn.add_row(*map(Text, row))  # not as markup: a list has brackets, too
     console = Console(color_system=None, width=None if sys.stdout.isatty() else 10_000)

@@ -113,7 +113,7 @@ def _print_rows(name: str, out: Path, claims: list[Any]) -> None:
 
     shown = Table(box=None, pad_edge=False)
     for column in HEADER:
-        shown.add_column(column, justify="right" if column in ("difference", "n") else "left")
+        shown.add_column(column, justify="right" if column in ("difference", "n") else "left", overflow="fold")
     for claim in claims:
         shown.add_row(*claim.cells())
     Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(shown if claims else NO_CLAIM)
