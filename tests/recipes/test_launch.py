@@ -30,6 +30,13 @@ def test_every_combination_has_a_folder_of_its_own() -> None:
         cases_of(own(), {"about": ["a/b", "a:b"]})
 
 
+@pytest.mark.parametrize("word", ["..", ".", " ", "a\nb", "a\\b", "ä" * 128])
+def test_a_combination_that_can_name_no_folder_of_the_sweeps_is_refused(word: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="would name a folder: vary words that can, of 255 letters at most"):
+        sweep(own(), tmp_path / "sweep", vary={"about": ["plain", word]}, seeds=[0], device="cpu")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     alone = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", tell=told.append)

@@ -5,6 +5,8 @@ Each run that is done leaves its run.json; a sweep that is started again does on
 
 import itertools
 import json
+import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +39,7 @@ from equalbits.training import NonFiniteError, Reporter
 from equalbits.training.checkpoint import write_atomically
 from equalbits.training.distributed import announced_place
 
+_LONGEST = 255  # bytes of a folder's name, on nearly every disk
 _MOST_CASES = 8  # to a stack: so many times torch compiles the same lines anew for other settings, then no more
 
 
@@ -92,6 +95,8 @@ def cases_of(recipe: Recipe, vary: Mapping[str, Sequence[Any]]) -> list[Case]:
     cases = [Case(recipe.with_settings(some), some) for some in settings]
     names = [case.name for case in cases]
     for name in names:
+        if not name.strip(". ") or re.search(r"[\\\x00-\x1f]", name) or len(os.fsencode(name)) > _LONGEST:
+            raise ValueError(f"{name[:40]!r} would name a folder: vary words that can, of {_LONGEST} letters at most")
         if names.count(name) > 1:
             raise ValueError(f"two combinations would share the folder {name!r}: vary values whose words differ")
     return cases
