@@ -9,7 +9,8 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import reproduce
-from equalbits.paper.report import report_page, write_report
+from equalbits.paper.contents import contents
+from equalbits.paper.report import _accuracy, report_page, write_report
 from equalbits.recipes import recipe_from_dict, run_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -100,3 +101,15 @@ def test_a_run_that_diverged_is_not_called_unfinished(run: Path, tmp_path: Path,
     assert "All 3 runs" in page and page.count(">diverged</td>") == 3 and "not finished" not in page
     one = report_page(tmp_path / "fig4" / "runs" / "late")
     assert "<strong>Diverged: </strong>the loss is nan at step 7" in one and "Not finished" not in one
+
+
+def test_a_comparisons_accuracy_is_not_that_of_the_runs_that_tuned_it(run: Path, tmp_path: Path) -> None:
+    facts = json.loads((run / "run.json").read_text())
+    for name, right in (("sign/seed0", 1), ("tuning/lr0.1/sign/seed9", 2), ("tuning/lr0.2/sign/seed9", 3)):
+        shutil.copytree(run, tmp_path / "held" / name)
+        facts["last"]["test"] |= {"correct": right, "total": 4}
+        (tmp_path / "held" / name / "run.json").write_text(json.dumps(facts))
+    (tmp_path / "held" / "compare.json").write_text("{}")
+    (found,) = contents(tmp_path)
+    assert (found.kind, len(found.runs)) == ("compare", 3)
+    assert _accuracy(found) == "25.00"

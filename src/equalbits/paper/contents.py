@@ -41,6 +41,11 @@ class Found:
     claims: tuple[dict[str, Any], ...] = ()
     trouble: str = ""
 
+    @property
+    def judged(self) -> list[Run]:
+        """The runs without those that only chose a setting: they were scored on training images held out."""
+        return [run for run in self.runs if "tuning" not in run.path.relative_to(self.path).parts]
+
 
 def contents(folder: Path) -> list[Found]:
     """Everything in a folder, in the order of its names; what belongs to a thing is not counted again."""

@@ -85,7 +85,7 @@ def _overview(found: Sequence[Found], titles: Sequence[str], folder: Path) -> Ht
 
 def _accuracy(found: Found) -> str:
     """Test images right after the last epoch, from the least run to the most; an item has claims instead."""
-    ended = [run for run in found.runs if run.facts and not run.trouble and run.facts.get("last")]
+    ended = [run for run in found.judged if run.facts and not run.trouble and run.facts.get("last")]
     try:
         scores = sorted(scores_of(run, "last") for run in ended if found.kind != "item")
     except (KeyError, TypeError, ArithmeticError):  # its section says what is wrong

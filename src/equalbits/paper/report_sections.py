@@ -101,7 +101,7 @@ def compare(found: Found) -> list[Html]:
     parts += [tag("p", line) for line in remarks(comparison)]
     lost = [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()]
     parts.append(tag("ul", *(tag("li", line) for line in lost)) if lost else Html(""))
-    runs = [run for run in found.runs if "tuning" not in run.path.relative_to(found.path).parts]
+    runs = found.judged
     entropy = [
         Curve(run.facts["method"], f"{run.facts['method']}, seed {run.facts['seed']}", list(enumerate(values)))
         for run in runs
