@@ -67,6 +67,14 @@ def test_a_compiled_binarizer_is_one_graph_with_the_same_values_and_gradient() -
     assert latents.grad is not None and torch.equal(latents.grad, incoming * 0.5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_ranking_leaves_the_latents_memory_free_to_be_let_go_of_as_sharding_does(dtype: torch.dtype) -> None:
+    rows = torch.randn(4, 9).to(dtype)
+    transport_symbols(rows)
+    transport_symbols(rows, mask=rows > 0)
+    rows.untyped_storage().resize_(0)
+
+
 def test_where_nothing_can_be_refused_a_row_without_ranks_comes_back_as_nan() -> None:
     rows = torch.tensor([[0.1, math.nan, 0.3], [math.inf, 0.2, 0.1], [0.3, 0.2, 0.1]])
     assert by_sorting(rows, 1)[:2].isnan().all()

@@ -121,7 +121,8 @@ def _by_selection(rows: Tensor, negatives: int) -> Tensor:
     if negatives in (0, connections) or count == 0:
         check_finite(rows)
         return rows.new_full(rows.shape, -1.0 if negatives else 1.0)
-    keys = (rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).numpy()
+    # Not .numpy(), after which torch never lets go of the latents' memory again, as sharded parameters must.
+    keys = np.from_dlpack(rows if rows.dtype in (torch.float32, torch.float64) else rows.float())
     symbols = np.empty(keys.shape, keys.dtype)
     together = max(1, _CACHED_BYTES // (connections * keys.itemsize))
     for first in range(0, count, together):
