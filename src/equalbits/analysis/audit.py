@@ -155,15 +155,17 @@ def _complaint(report: Audit) -> str:
     layer, filter_ = broken[0], int(broken[0].off[0])
     assert layer.asked is not None
     kept = int(layer.negative[filter_] + layer.positive[filter_])
+    culprit = layer.quantizer
     if layer.faithful[filter_]:
         asked, found = int(layer.asked[filter_]), int(layer.positive[filter_])
         what = f"has {found} of +1 among {kept}, and p_pos={layer.p_pos} asks for {asked}"
     else:
         what = "multiplies with other signs than its symbols"
+        culprit += ", or in the layer's scale where it is not above 0"
     total = sum(len(each.off) for each in broken)
     return (
         f"layer {layer.name!r}, filter {filter_} {what}; {total} filters in {len(broken)} layers are off. "
-        f"The fault is in {layer.quantizer}: audit(model, strict=False) shows every count"
+        f"The fault is in {culprit}: audit(model, strict=False) shows every count"
     )
 
 
