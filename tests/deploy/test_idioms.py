@@ -1,5 +1,8 @@
 """What people write in a forward packs to the model's answers, or is refused in words: never a wrong answer."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -167,3 +170,31 @@ def test_means_over_any_axis_of_pixels_pack(name):
     torch.manual_seed(0)
     layers = {"conv": BinaryConv2d(4, 6, 3, input_quantizer=SignActivation()), "head": BinaryLinear(6, 5)}
     packs(Written(lambda model, x: model.head(MEANS[name](model.conv(x))), **layers), torch.randn(3, 4, 5, 6))
+
+
+def test_several_threads_pack_at_once():
+    torch.manual_seed(0)
+    images, start = torch.randn(3, 4, 5, 6), threading.Barrier(4)
+    models = [nn.Sequential(BinaryConv2d(4, 3, 3), nn.Flatten(), nn.Linear(36, 2)).eval() for _ in range(4)]
+
+    def packed(model):
+        start.wait()
+        return pack(model, images)(images.numpy())
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(packed, models))
+    for model, answer in zip(models, found, strict=True):
+        np.testing.assert_allclose(answer, model(images).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_an_example_that_is_not_finite_is_refused(number):
+    images = torch.zeros(2, 4, 5, 6)
+    images[1, 3, 4, 5] = number
+    with pytest.raises(PackError, match="example holds numbers that are not finite"):
+        pack(BinaryConv2d(4, 3, 3, input_quantizer=SignActivation()), images)
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(PackError, match="model is of type function: give an nn"):
+        pack(in_autocast, torch.randn(2, 4, 5, 6))

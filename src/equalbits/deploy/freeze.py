@@ -43,6 +43,8 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
     Each binary layer's weights are found once and become a buffer, so that the trace has a plain convolution in its
     place, whatever the method; the layer's own forward still says how it pads and what becomes of its input.
     """
+    if not isinstance(model, nn.Module):
+        raise PackError(f"model is of type {type(model).__name__}: give an nn.Module")
     images = _check_example(example)
     kept = copy.deepcopy(_unwrapped(model)).cpu().eval()
     dtypes = {p.dtype for p in kept.parameters() if not is_lazy(p) and p.is_floating_point()}
@@ -122,6 +124,10 @@ def _check_example(example: Tensor) -> Tensor:
             f"column); a model of plain features takes them as (batch, features, 1, 1) behind an nn.Flatten"
         )
     images = example.detach().to("cpu", torch.float32)[:MOST_IMAGES]
+    if not bool(images.isfinite().all()):
+        raise PackError(
+            "example holds numbers that are not finite: signs would hide them; give images as the model takes"
+        )
     # Two images at least: with one, an axis of the batch could not be told from any other of size 1.
     return images if len(images) > 1 else images.repeat(2, 1, 1, 1)
 

@@ -2,6 +2,7 @@
 
 import logging
 import operator
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +21,9 @@ from equalbits.deploy.rules import RULES
 from equalbits.deploy.steps import PackError, Steps, Value, alike, to_network
 from equalbits.deploy.walk import Compare, Stair, Walk
 from equalbits.runtime import PackedModel
+
+#: torch.export keeps its state for the whole process: two at once leave it broken for all that come after.
+_ONE_AT_A_TIME = threading.Lock()
 
 _SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
 _LARGEST = "use max pooling, as nn.AdaptiveMaxPool2d(1)"
@@ -88,26 +92,27 @@ def pack(
     header: dict[str, Any] = {"classes": _class_names(class_names), "resize": resize}
     for name, numbers in (("mean", mean), ("std", std)):
         header[name] = None if numbers is None else _numbers(name, numbers)
-    frozen = freeze(model, example)
-    steps = trace(frozen)
-    network = _network(steps, header)
-    check(network, steps, frozen)
-    if frozen.alone is not None and not alike(trace(frozen.alone), steps):
-        raise PackError(
-            f"the model answers an image by itself otherwise than among {len(frozen.images)}, and not by rounding: its "
-            f"forward hangs on how many images there are; make it a function of each image"
-        )
-    log = logging.getLogger("equalbits")
-    if rest != "float32":
-        for step in steps.rows:
-            step.arrays = store(step, rest)
-        exact, network = network, _network(steps, header)
-        log.info("rest=%r: %s", rest, check_rounded(exact, network, steps, frozen.images))
-    if linear_inputs != "float32":
-        round_inputs(steps)
-        exact, network = network, _network(steps, header)
-        log.info("linear_inputs=%r: %s", linear_inputs, check_inputs(exact, network, steps, frozen.images))
-    return PackedModel(network)
+    with _ONE_AT_A_TIME:
+        frozen = freeze(model, example)
+        steps = trace(frozen)
+        network = _network(steps, header)
+        check(network, steps, frozen)
+        if frozen.alone is not None and not alike(trace(frozen.alone), steps):
+            raise PackError(
+                f"the model answers an image by itself otherwise than among {len(frozen.images)}, and not by rounding: "
+                f"its forward hangs on how many images there are; make it a function of each image"
+            )
+        log = logging.getLogger("equalbits")
+        if rest != "float32":
+            for step in steps.rows:
+                step.arrays = store(step, rest)
+            exact, network = network, _network(steps, header)
+            log.info("rest=%r: %s", rest, check_rounded(exact, network, steps, frozen.images))
+        if linear_inputs != "float32":
+            round_inputs(steps)
+            exact, network = network, _network(steps, header)
+            log.info("linear_inputs=%r: %s", linear_inputs, check_inputs(exact, network, steps, frozen.images))
+        return PackedModel(network)
 
 
 def _class_names(names: Iterable[str] | None) -> tuple[str, ...]:
