@@ -37,7 +37,7 @@ def copied(run: Path, tmp_path: Path) -> Path:
     [
         (["cifar10-conv3"], "no recipe 'cifar10-conv3'; did you mean 'cifar10-conv"),
         (["."], "no recipe '.'; `equalbits list recipes` shows them"),
-        (["nothing.toml"], "equalbits train: nothing.toml is not there"),
+        (["nothing.toml"], "equalbits train: nothing.toml is not there: check how"),
         ([], "name a recipe, as in: equalbits train fashion-conv2 (equalbits list shows all)"),
         (["cifar10-conv2", "--data", "/nowhere"], "/nowhere"),
         (["imagenet-resnet18", "--data", "/nowhere"], "/nowhere"),
@@ -139,7 +139,7 @@ def test_a_full_disk_behind_a_pipe_is_told_in_words() -> None:
     words = [sys.executable, "-m", "equalbits", "list", "recipes"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "equalbits list: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "equalbits list: the disk is full: make room and call again\n")
 
 
 def test_a_file_in_place_of_the_folder_of_data_sets_is_named(call, monkeypatch, tmp_path) -> None:

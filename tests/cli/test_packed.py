@@ -70,8 +70,8 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, call):
 def test_a_packed_file_that_does_not_fit_is_named_and_leaves_nothing(trained, tmp_path, call, room_for):
     with room_for(100):
         code, _, errors = call("pack", trained, tmp_path / "net.ebits")
-    line = f"equalbits pack: {tmp_path / 'net.ebits'} is larger than this disk or `ulimit -f` allows\n"
-    assert (code, errors) == (1, line) and not list(tmp_path.iterdir())
+    why = "is larger than this disk or `ulimit -f` allows: raise that, or name another disk"
+    assert (code, errors) == (1, f"equalbits pack: {tmp_path / 'net.ebits'} {why}\n") and not list(tmp_path.iterdir())
 
 
 def test_a_packed_file_is_inspected_without_torch(packed):

@@ -1,12 +1,16 @@
 """What is printed goes where it should, or one line says why not; also where Python keeps it back to the end."""
 
+import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from equalbits.cli import _one_line
 
 PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
 KEPT_BACK = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -48,7 +52,7 @@ def test_a_full_disk_is_told_in_one_line(command, images, settings, tmp_path):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=settings)
     who = "equalbits" if command == "--help" else f"equalbits {command}"
-    assert (done.returncode, done.stderr) == (1, f"{who}: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, f"{who}: the disk is full: make room and call again\n")
 
 
 @pytest.mark.parametrize("words", [["inspect", PACKED], ["--help"], ["list"]])
@@ -64,3 +68,10 @@ def test_no_stdout_at_all_is_no_error(settings, tmp_path):
     words = ["sh", "-c", '"$@" >&-', "sh", *words_of("run", tmp_path)]
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, env=settings)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("number", ["ENOENT", "EACCES", "EPERM", "EEXIST", "EFBIG", "EROFS", "ENOSPC", "EDQUOT"])
+def test_a_file_that_the_system_refuses_is_named_with_a_way_out(number, tmp_path):
+    line = _one_line(OSError(getattr(errno, number), "in the system's words", str(tmp_path / "net.ebits")))
+    assert line.startswith(f"{tmp_path / 'net.ebits'} ")
+    assert re.search(r"(name (another|a place)|call again)", line) and "in the system's words" not in line

@@ -173,6 +173,8 @@ def _one_line(error: BaseException) -> str:
         return "there is not enough memory: lower data.batch_size, set accumulate=2, or take a smaller net"
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         return _about_file(Path(os.fsdecode(error.filename2 or error.filename)), error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # of no file by name: what is printed, say
+        return "the disk is full: make room and call again"
     words = (isinstance(error, OSError) and error.strerror) or str(error)
     return " ".join(words.split()) or type(error).__name__
 
@@ -182,15 +184,15 @@ def _about_file(path: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT and not path.parent.is_dir():
         return f"the folder {path.parent} is not there: make it first, or name another"
     words = {
-        errno.ENOENT: "is not there",
-        errno.EACCES: "may not be read or written by you",
-        errno.EPERM: "may not be changed by you",
+        errno.ENOENT: "is not there: check how it is written, or name another",
+        errno.EACCES: "may not be read or written by you: change its rights, or name another",
+        errno.EPERM: "may not be changed by you: change its rights, or name another",
         errno.EISDIR: "is a folder: name a file",
         errno.ENOTDIR: "lies below a file: name a folder",
-        errno.EEXIST: "is there already, and is no folder",
+        errno.EEXIST: "is there already, and is no folder: name another",
         errno.ENOSPC: "does not fit: the disk is full, so make room and call again",
         errno.EDQUOT: "does not fit: your share of the disk is used up, so make room and call again",
-        errno.EFBIG: "is larger than this disk or `ulimit -f` allows",
-        errno.EROFS: "is on a disk that can only be read",
+        errno.EFBIG: "is larger than this disk or `ulimit -f` allows: raise that, or name another disk",
+        errno.EROFS: "is on a disk that can only be read: name a place elsewhere",
     }.get(error.errno or 0)
     return f"{path} {words}" if words else f"{path}: {error.strerror}"
