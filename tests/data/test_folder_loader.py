@@ -116,6 +116,21 @@ def test_a_corrupt_image_is_named_in_one_line(tmp_path, image_tree, keep):
     assert text.endswith("replace or remove the file")
 
 
+def test_a_picture_in_postscript_is_not_run(tmp_path, monkeypatch):
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/run\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    with pytest.raises(DataError, match=r"a\.png: not a readable image"):
+        decode_image(str(tmp_path / "a.png"), SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_picture_of_another_kind_than_its_name_says_is_read(tmp_path):
+    Image.new("RGB", (9, 9), (10, 20, 30)).save(tmp_path / "a.png", "GIF")
+    assert decode_image(str(tmp_path / "a.png"), SMALL)[:, 0, 0].tolist() == [10, 20, 30]
+
+
 def test_a_vanished_file_is_named(tmp_path, image_tree):
     found = loader(image_tree(tmp_path))
     (tmp_path / "train/cat/0.png").unlink()

@@ -15,6 +15,8 @@ from equalbits.data.records import DataError
 from equalbits.runtime.pictures import scaled_square
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What a file may hold, whatever its name says. Pillow knows more, and hands PostScript to a program that runs it."""
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
 """Where the test split lies. ImageNet's own test images have no public labels, so there it is ``val``."""
 
@@ -131,7 +133,7 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
     from PIL import Image  # heavy, and only image folders need it
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             pixels = scaled_square(image, decoding.resize, draft=decoding.draft, middle=decoding.fit == "shorter")
     except Image.DecompressionBombError:
         raise DataError(f"{path}: more pixels than Pillow reads, or damaged; make it smaller, or remove it") from None
