@@ -138,6 +138,16 @@ def test_a_truncated_numpy_file_is_named_in_one_line(tmp_path, cifar10_numpy, ke
         load_dataset("cifar10", tmp_path, split="train")
 
 
+def test_a_numpy_file_whose_header_is_damaged_is_named_in_one_line(tmp_path, cifar10_numpy):
+    cifar10_numpy(tmp_path)
+    path = tmp_path / "train_images.npy"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"(5, 32, 32, 3)", b"((((((((((((((", 1))
+    assert path.read_bytes() != content
+    with pytest.raises(DataError, match=r"train_images.npy: not a whole numpy file"):
+        load_dataset("cifar10", tmp_path, split="train")
+
+
 def test_missing_labels_are_named(tmp_path, cifar10_numpy):
     cifar10_numpy(tmp_path)
     (tmp_path / "train_labels.npy").unlink()

@@ -143,7 +143,7 @@ def _read_array(path: Path) -> NDArray[np.generic]:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or 'cannot be read'}; put the file there again") from None
-    except (ValueError, EOFError):
+    except Exception:  # a header that is damaged is read by Python's own parts, which raise many kinds
         raise DataError(f"{path}: not a whole numpy file without pickles; save the array again with np.save") from None
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path}: an archive of arrays, but one array is read; save it with np.save")
