@@ -75,3 +75,36 @@ def test_a_binary_layer_over_tokens_multiplies_bits_by_bits(axes):
     np.testing.assert_allclose(packed(images.numpy()), model(images).detach().numpy(), atol=1e-5)
     assert packed.summary().total("binary_macs") == 6 * 20 * 7
     assert packed.summary().total("real_macs") == 0
+
+
+class Causal(nn.Module):
+    """Each place sees those before it alone: padding on the left, or a chomp on the right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = BinaryConv1d(4, 16, 3, dilation=2, input_quantizer=SignActivation())
+        self.second = BinaryConv1d(16, 16, 3, padding=2, input_quantizer=SignActivation())
+        self.third = BinaryConv1d(16, 5, 1, input_quantizer=SignActivation())
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.first(nn.functional.pad(images.squeeze(2), (4, 0))))
+        return self.third(self.second(x)[:, :, :-2]).flatten(1)
+
+
+def test_a_causal_network_multiplies_bits_by_bits():
+    torch.manual_seed(0)
+    model = Causal()
+    model.norm.running_mean.normal_()
+    for conv in (model.first, model.second, model.third):
+        conv.scale.fill_(1.0)  # whole numbers, which torch adds exactly too
+        nn.init.zeros_(conv.bias)
+    images = torch.randn(3, 4, 1, 20)
+    packed = pack(model, images)
+    operations = packed.network.operations
+    convolutions = [step for step in operations if step.kind == "conv"]
+    assert [operations[step.inputs[0] - 1].kind for step in convolutions] == ["sign"] * 3
+    assert packed.summary().total("real_macs") == 0
+    for batch in (images, images[:1]):
+        answer = model.eval()(batch).detach().numpy()
+        np.testing.assert_allclose(packed(batch.numpy()), answer, atol=1e-5 * np.abs(answer).max())

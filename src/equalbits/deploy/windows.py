@@ -61,8 +61,8 @@ def conv1d(
     groups: int = 1,
 ) -> Value:
     """A convolution along one axis: one row of an image."""
-    value, channels = walk.value(value), walk.value(value).shape[0]
-    image = fold.reshape(walk.steps, value, (channels, 1, *value.shape[1:]), layer=walk.layer)
+    value = walk.value(value)
+    image = _image_of(walk, value, (value.shape[0], 1, *value.shape[1:]))
     flat = weight.unsqueeze(2)  # (filter, channel, 1, connection): the same bytes
     sides = padding if isinstance(padding, str) else (0, padding[0])
     made = conv2d(walk, image, flat, bias, (1, stride[0]), sides, (1, dilation[0]), groups)
@@ -75,21 +75,24 @@ def linear(walk: Walk, value: Any, weight: Any, bias: Any = None) -> Value:
     if len(value.shape) == 1:
         return weighted(walk, "linear", value, weight, bias)
     *places, features = value.shape
-    value, signs = _before_sign(walk, value)
-    image = fold.reshape(walk.steps, value, (math.prod(places), features, 1), layer=walk.layer)
-    image = walk.steps.add("permute", image, layer=walk.layer, axes=(1, 0, 2))
-    image = walk.steps.add("sign", image, layer=walk.layer) if signs else image  # where the convolution sees it
+    image = _image_of(walk, value, (math.prod(places), features, 1), axes=(1, 0, 2))
     made = weighted(walk, "conv", image, weight[:, :, None, None], bias, kernel=1)
     made = walk.steps.add("permute", made, layer=walk.layer, axes=(1, 0, 2))
     return walk.steps.reshape(made, (*places, made.shape[1]), layer=walk.layer)
 
 
-def _before_sign(walk: Walk, value: Value) -> tuple[Value, bool]:
-    """What ``value`` is the sign of, whatever its shape, and that it is; else ``value``."""
-    step = walk.steps.maker(value)
+def _image_of(walk: Walk, value: Value, shape: tuple[int, ...], *, axes: tuple[int, ...] = (0, 1, 2)) -> Value:
+    """A value as an image for a convolution. A sign is taken behind the moves, where the convolution sees it."""
+    steps, layer = walk.steps, walk.layer
+    step = steps.maker(value)
     while step is not None and step.kind in ("flatten", "reshape"):
-        step = walk.steps.maker(walk.steps.source(step))
-    return (walk.steps.source(step), True) if step is not None and step.kind == "sign" else (value, False)
+        step = steps.maker(steps.source(step))
+    turned = axes != (0, 1, 2)
+    signed = step is not None and step.kind == "sign" and (turned or step.shape != shape)
+    value = steps.source(step) if step is not None and signed else value
+    image = fold.reshape(steps, value, shape, layer=layer)
+    image = steps.add("permute", image, layer=layer, axes=axes) if turned else image
+    return steps.add("sign", image, layer=layer) if signed else image
 
 
 def matmul(walk: Walk, value: Any, weight: Any) -> Value:
