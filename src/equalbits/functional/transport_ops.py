@@ -122,7 +122,7 @@ def _by_selection(rows: Tensor, negatives: int) -> Tensor:
         check_finite(rows)
         return rows.new_full(rows.shape, -1.0 if negatives else 1.0)
     # Not .numpy(), after which torch never lets go of the latents' memory again, as sharded parameters must.
-    keys = np.from_dlpack(rows if rows.dtype in (torch.float32, torch.float64) else rows.float())
+    keys = np.from_dlpack((rows if rows.dtype in (torch.float32, torch.float64) else rows.float()).detach())
     symbols = np.empty(keys.shape, keys.dtype)
     together = max(1, _CACHED_BYTES // (connections * keys.itemsize))
     for first in range(0, count, together):
