@@ -168,6 +168,11 @@ def test_the_report_is_a_table_and_goes_to_json():
     assert read["layers"][0]["quantizer"] == "BiHalf(p_pos=0.5)"
 
 
+def test_every_figure_of_the_table_has_its_thousands_apart():
+    shown = str(audit(nn.Sequential(BinaryLinear(2000, 1001)))).splitlines()
+    assert shown[1].split()[:4] == ["0", "1,001", "2,000", "1,000"] and "all 1,001 filters" in shown[2]
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_found(training):
     model = nn.Sequential(BinaryLinear(8, 4)).train(training)

@@ -106,7 +106,7 @@ class Audit:
         header = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "asked", "entropy", "exact")
         promised = [layer for layer in self.layers if layer.asked is not None]
         filters, off = sum(layer.filters for layer in promised), sum(len(layer.off) for layer in promised)
-        verdict = f"all {filters} filters hold it" if not off else f"{off} of {filters} filters do not hold it"
+        verdict = f"all {filters:,} filters hold it" if not off else f"{off:,} of {filters:,} filters do not hold it"
         promise = f"{len(promised)} of {len(self.layers)} layers promise a share of +1"
         lines = [as_table(header, map(_row, self.layers), left=(0, 8)), promise + (f"; {verdict}" if promised else "")]
         return "\n".join(lines + _pruned(self.layers))
@@ -184,4 +184,4 @@ def _row(layer: LayerAudit) -> tuple[str, ...]:
     verdict = {None: "–", True: "yes", False: f"no: {len(layer.off)}"}[layer.exact]
     mean = float(layer.entropy.nanmean())  # NaN where every filter is empty
     entropy = "–" if math.isnan(mean) else f"{mean:.4f}"
-    return (layer.name or "(model)", str(layer.filters), str(layer.connections), *counts, asked, entropy, verdict)
+    return (layer.name or "(model)", f"{layer.filters:,}", f"{layer.connections:,}", *counts, asked, entropy, verdict)

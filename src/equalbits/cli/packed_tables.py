@@ -40,7 +40,7 @@ def audit_table(report: Audit) -> str:
     """The symbols of each filter, and whether it holds the share of +1 that it promises."""
     promised = [layer for layer in report.layers if layer.p_pos is not None]
     filters, off = sum(len(layer.positive) for layer in promised), sum(layer.wrong for layer in promised)
-    verdict = f"all {filters} filters hold it" if not off else f"{off} of {filters} filters do not hold it"
+    verdict = f"all {filters:,} filters hold it" if not off else f"{off:,} of {filters:,} filters do not hold it"
     promise = f"{len(promised)} of {len(report.layers)} layers promise a share of +1"
     table = _table(_AUDIT, map(_audit_row, report.layers), left=(0, 8))
     return f"{table}\n{promise}" + (f"; {verdict}" if promised else "") + _pruned(report)
@@ -68,7 +68,7 @@ def _audit_row(layer: LayerAudit) -> tuple[str, ...]:
         asked = _span(np.array([bits.positive_count(count, layer.p_pos) for count in kept]))
         exact = f"no: {layer.wrong}" if layer.wrong else "yes"
     counted = (_span(found) for found in (layer.negative, layer.pruned, layer.positive))
-    sizes = (str(len(layer.positive)), str(layer.connections))
+    sizes = (_figure(len(layer.positive)), _figure(layer.connections))
     return (on_one_line(layer.name), *sizes, *counted, asked, _entropy(layer), exact)
 
 
