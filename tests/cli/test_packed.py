@@ -1,6 +1,7 @@
 """A run is packed, looked into and run from its file; the last two without torch."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -169,7 +170,10 @@ def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line
     (tmp_path / "text.png").write_text("no picture")
     np.save(tmp_path / "odd.npy", np.zeros((3, 3), np.float32))
     for words, rule in (
-        (("run", packed, tmp_path / "text.png"), "is no picture that Pillow can read"),
+        (
+            ("run", packed, tmp_path / "text.png"),
+            "is no picture of a kind that is read (BMP, GIF, JPEG, PNG,",
+        ),
         (("run", packed, tmp_path / "odd.npy"), "the model takes (batch, 1, 8, 8)"),
         (("run", tmp_path / "odd.npy", tmp_path / "odd.npy"), "not a packed model"),
         (("inspect", tmp_path / "text.png"), f"{tmp_path / 'text.png'}: "),
@@ -180,6 +184,15 @@ def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line
         assert code == 1, words
         assert rule in errors
         assert errors.count("\n") == 1
+
+
+def test_a_picture_in_postscript_is_not_run(packed, tmp_path, call, monkeypatch):
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/run\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    assert call("run", packed, tmp_path / "a.png")[0] == 1
+    assert not (tmp_path / "run").exists()
 
 
 def test_linear_layers_can_be_packed_to_round_their_inputs(trained, tmp_path, call):

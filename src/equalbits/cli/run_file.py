@@ -90,20 +90,20 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
     import numpy as np
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    from equalbits.runtime.pictures import NoRangeError, centre, in_bytes, scaled_square
+    from equalbits.runtime.pictures import FORMATS, NoRangeError, centre, in_bytes, scaled_square
 
     (_, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tags that are odd, or a picture that is merely large
-            with Image.open(path) as picture:
+            with Image.open(path, formats=FORMATS) as picture:
                 if resize is not None:
                     return centre(scaled_square(picture, resize, mode=mode), height=height, width=width)
                 ImageOps.exif_transpose(picture, in_place=True)  # a copy would not know its format
                 whole = in_bytes(picture, mode)
                 return np.asarray(ImageOps.fit(whole, (width, height), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
-        raise ValueError(f"{path} is no picture that Pillow can read, and no .npy") from None
+        raise ValueError(f"{path} is no picture of a kind that is read ({', '.join(FORMATS)}), and no .npy") from None
     except Image.DecompressionBombError:
         raise ValueError(f"{path} has more pixels than Pillow reads, or is damaged: make it smaller first") from None
     except MemoryError:

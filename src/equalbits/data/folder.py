@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from equalbits.data.records import DataError
-from equalbits.runtime.pictures import scaled_square
+from equalbits.runtime.pictures import FORMATS, scaled_square
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""What a file may hold, whatever its name says. Pillow knows more, and hands PostScript to a program that runs it."""
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
 """Where the test split lies. ImageNet's own test images have no public labels, so there it is ``val``."""
 
