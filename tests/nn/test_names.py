@@ -105,7 +105,7 @@ def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
         ("bihalf:p_pos=", "write name=value"),
         ("bihalf:p_pos=half", "p_pos='half' is not a share"),
         ("pruned-bihalf:ramp=half", r"ramp='half' is not a share of training: it must lie in \[0, 1\]"),
-        ("irnet:t_max=half", "'irnet:t_max=half' does not make a weight quantizer"),
+        ("irnet:t_max=half", "t_max=half of 'irnet:t_max=half' must be a number"),
         ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must be a number in \[0, 1\]"),
     ],
 )
@@ -161,6 +161,8 @@ def test_a_name_taken_or_one_that_cannot_be_written_is_refused(register: object)
         ("xnor:centre=no", "centre='no' is neither true nor false: write centre=true or centre=false"),
         ("binaryconnect:stochastic=off", "stochastic='off' is neither"),
         ("pruned-bihalf:sparsity=90%", "sparsity='90%' is not a share of zeros"),
+        ("irnet:t_max=inf", "t_max=inf of 'irnet:t_max=inf' must be a number, as in t_max=10.0"),
+        ("bnn-plus:beta=nan", "beta=nan of 'bnn-plus:beta=nan' must be a number, as in beta=5.0"),
     ],
 )
 def test_settings_that_would_be_taken_for_something_else_are_refused(name, message):

@@ -132,6 +132,8 @@ def test_an_rsign_knows_its_layers_channels_before_the_first_batch():
     assert net.state_dict()["1.input_quantizer.shift"].shape == (5,)
     net.load_state_dict(weights)
     assert any(net[1].input_quantizer.shift is parameter for parameter in net.parameters())
+    with pytest.raises(ValueError, match=r"RSign\(channels=3\) stands before a layer of 5 input channels: leave"):
+        BinaryConv2d(5, 8, 3, input_quantizer=RSign(3))
 
 
 @pytest.mark.parametrize("quantizer", [RSign(), RSign(4)])

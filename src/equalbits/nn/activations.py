@@ -41,6 +41,11 @@ class RSign(nn.Module):
 
     def fit_inputs_(self, channels: int, axis: int) -> None:
         """Make the shifts of a layer's input, along its axis of channels."""
+        if not isinstance(self.shift, UninitializedParameter) and len(self.shift) not in (1, channels):
+            raise ValueError(
+                f"RSign(channels={len(self.shift)}) stands before a layer of {channels} input channels: leave channels "
+                "away, and every layer makes as many shifts as it needs"
+            )
         self.axis = axis
         self.fit_(channels)
 

@@ -159,7 +159,11 @@ class _Table(Generic[Made]):
             settings[setting] = value
         try:
             return self.factories[name](**settings)
-        except TypeError as error:  # a setting is missing, or a word stands where a number should
+        except TypeError as error:  # a setting is missing, or a word stands where a number should, such as inf
+            for setting, value in settings.items():
+                if isinstance(known[setting], int | float) and isinstance(value, str):
+                    way = f"must be a number, as in {setting}={known[setting]}"
+                    raise ValueError(f"{setting}={value} of {text!r} {way}") from error
             raise ValueError(f"{text!r} does not make a {self.kind}: {error}") from error
 
 
