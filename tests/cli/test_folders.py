@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.cli import main
+from equalbits.recipes import read_recipe
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,17 @@ def test_somebodys_own_files_are_not_written_over(recipe: str, call, tmp_path: P
     code, _, errors = call("train", recipe, "--out", tmp_path, "--device", "cpu")
     assert (code, errors.count("holds a model.json that no run of ours left: give --out another folder")) == (1, 1)
     assert (tmp_path / "model.json").read_text() == "mine"
+    own = tmp_path / "a" / "recipe.toml"
+    own.parent.mkdir()
+    own.write_text(text := "# mine\n" + Path(recipe).read_text())
+    code, _, errors = call("train", own, "--out", own.parent, "--device", "cpu")
+    assert (code, errors.count("holds a recipe.toml of someone's own: give --out another folder")) == (1, 1)
+    assert own.read_text() == text
+
+
+def test_a_run_that_was_killed_as_it_began_begins_again(recipe: str, call, tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(read_recipe(Path(recipe)).to_toml())  # and no model.json yet
+    assert call("train", recipe, "--out", tmp_path, "--device", "cpu")[0] == 0
 
 
 def test_seeds_and_methods_are_not_given_as_settings(recipe: str, call, tmp_path: Path) -> None:

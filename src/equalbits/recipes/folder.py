@@ -75,6 +75,10 @@ def check_folder(out: Path, recipe: Recipe, images: Images) -> None:
     foreign = [name for name in ("model.json", "history.jsonl", BEST) if (out / name).exists()]
     if foreign and not any((out / name).exists() for name in (LAST, "recipe.toml")):
         raise ValueError(f"{out} holds a {foreign[0]} that no run of ours left: give --out another folder")
+    written = out / "recipe.toml"
+    alone = written.exists() and not any((out / name).exists() for name in (LAST, "model.json"))
+    if alone and written.read_bytes() != recipe.to_toml().encode():  # a run that was killed at once leaves its very own
+        raise ValueError(f"{out} holds a recipe.toml of someone's own: give --out another folder")
 
 
 def begin(out: Path, recipe: Recipe, images: Images, *, root: Path | None = None) -> None:
