@@ -1,8 +1,7 @@
 """A network of one's own under a name, for every command that takes a recipe.
 
-    TINY="--set model.name=tiny --set model.options.width=32"
-    python examples/own_network.py train fashion-conv2 $TINY --out runs/tiny
-    python examples/own_network.py compare fashion-conv2 $TINY --methods sign,bihalf --out runs/tiny-methods
+    python examples/own_network.py train fashion-conv2 --set model.name=tiny --out runs/tiny
+    python examples/own_network.py compare fashion-conv2 --set model.name=tiny --methods sign,bihalf
 
 All that builds the network goes through this file: evaluate, inspect and pack too. A packed file needs it no more.
 """

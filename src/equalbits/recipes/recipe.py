@@ -104,7 +104,7 @@ class Recipe:
     def with_settings(self, settings: Mapping[str, Any]) -> "Recipe":
         """The recipe with some settings replaced, by the names :meth:`to_toml` writes.
 
-        Options that a network of another name does not take are left behind with the old one.
+        Options that a network of another name does not take, or not such values of, are left behind with the old one.
 
         >>> from equalbits.recipes import get_recipe
         >>> get_recipe("cifar10-conv2").with_settings({"epochs": 2, "optimizer.lr": 0.05}).train.optimizer.lr
@@ -114,7 +114,9 @@ class Recipe:
         other = settings.get("model.name", self.model.name)
         if other != self.model.name and other in list_models():  # it has no use for all options of this one
             taken = model_options(other)
-            table["model"]["options"] = {name: value for name, value in self.model.options.items() if name in taken}
+            table["model"]["options"] = {
+                name: value for name, value in self.model.options.items() if name in taken and _fits(value, taken[name])
+            }
         for path, value in settings.items():
             _put(table, path, value)
         return recipe_from_dict(table)
@@ -134,6 +136,15 @@ class Recipe:
     def to_toml(self) -> str:
         """The recipe as TOML, which :func:`read_recipe` reads back."""
         return _toml(self.as_dict())
+
+
+def _fits(value: Any, default: Any) -> bool:
+    """Whether an option of one network can be another's, which has this default: a width may be a share or a count.
+
+    >>> _fits(0.25, 16), _fits(0.25, 1.0), _fits(2, 1.0)
+    (False, True, True)
+    """
+    return not isinstance(default, int) or isinstance(default, bool) or isinstance(value, int)
 
 
 def recipe_from_dict(table: Mapping[str, Any]) -> Recipe:
