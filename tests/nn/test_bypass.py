@@ -144,3 +144,12 @@ def test_a_layer_that_is_compiled_by_itself_is_left_real_and_one_in_a_compiled_m
         ValueError, match=r"2 layers could be, and where= chose none \('1._orig_mod' is left: compiled by"
     ):
         binarize_(alone, BiHalf())
+
+
+def test_a_layer_in_a_tuple_that_stands_in_several_places_is_binary_in_each():
+    model = Lists()
+    pair = (model.one, [model.two])
+    model.paths, model.named = [pair] * 3, {"first": pair, "again": (pair, pair)}
+    binarize_(model, BiHalf(), where=["one", "two"])
+    for first, (second,) in (*model.paths, model.named["first"], *model.named["again"]):
+        assert first is model.one and second is model.two

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import is_not
 from typing import Any
 
 from torch import nn
@@ -201,13 +202,14 @@ def _exchanged(held: Any, twins: dict[nn.Module, BinaryLayer], seen: set[int]) -
     """``held`` with twins for their layers, however deep in lists, tuples and dictionaries."""
     if isinstance(held, nn.Module):
         return twins.get(held, held)
-    if not (isinstance(held, list | dict) or type(held) is tuple) or id(held) in seen:
+    if type(held) is tuple:  # not noted: where it stands twice, each is made anew
+        parts = tuple(_exchanged(part, twins, seen) for part in held)
+        return parts if any(map(is_not, parts, held)) else held
+    if not isinstance(held, list | dict) or id(held) in seen:
         return held
     seen.add(id(held))
-    places = list(held) if isinstance(held, dict) else range(len(held))
-    changed = {place: new for place in places if (new := _exchanged(held[place], twins, seen)) is not held[place]}
-    if isinstance(held, tuple):
-        return tuple(changed.get(place, part) for place, part in enumerate(held)) if changed else held
-    for place, new in changed.items():
-        held[place] = new
+    for place in list(held) if isinstance(held, dict) else range(len(held)):
+        new = _exchanged(held[place], twins, seen)
+        if new is not held[place]:
+            held[place] = new
     return held
