@@ -113,17 +113,15 @@ def test_what_a_packed_network_cannot_do_is_refused_in_words(forward, words):
         pack(Written(forward), torch.randn(3, 4, 5, 6))
 
 
-def test_a_model_whose_sums_rounding_decides_is_not_taken_for_one_that_counts_images():
-    class Rounded(nn.Module):
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_model_whose_sums_rounding_decides_is_not_taken_for_one_that_counts_images(name):
+    def rounded(model, images):
         """The same operations by itself and among others, and other numbers: a rounding that hangs on the batch."""
+        values = SIGNS[name](model, images).flatten(1)
+        alone = not torch.compiler.is_exporting() and len(images) == 1
+        return values + 1 if alone else values
 
-        def forward(self, images):
-            values = images.flatten(1) * 1.0
-            if not torch.compiler.is_exporting() and len(images) == 1:
-                values = values + 1
-            return values
-
-    pack(Rounded(), torch.randn(3, 4, 5, 6))
+    pack(Written(rounded), images_with_edges(3, 4, 5, 6))
 
 
 def test_a_model_that_cannot_answer_one_image_packs():

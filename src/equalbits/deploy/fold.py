@@ -90,7 +90,7 @@ def constant(tensor: Tensor, batch: int, rank: int) -> Tensor | None:
         return None
     if not bool((tensor == tensor[:1]).all()):
         return None
-    alike = len(tensor) > 1 and bool((tensor == tensor.flatten()[0]).all())  # made in the shape of a value
+    alike = bool((tensor == tensor.flatten()[0]).all())  # as one made in the shape of a value
     return tensor.flatten()[0] if alike else tensor[0]
 
 
