@@ -120,6 +120,13 @@ def test_a_loader_that_ends_early_is_named(make_net, make_loader, make_config) -
         train(make_net(), Short(make_loader().epoch(0)), make_config())
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_batch_without_images_is_refused_by_its_number(accumulate, make_net, make_loader) -> None:
+    (images, labels), *_ = make_loader().epoch(0)
+    with pytest.raises(ValueError, match=r"^batch 2 holds no image: leave it out of the loader$"):
+        train(make_net(), [(images, labels), (images[:0], labels[:0])], TrainConfig(epochs=1, accumulate=accumulate))
+
+
 def test_no_batch_and_no_parameter_are_refused(make_net, make_loader) -> None:
     with pytest.raises(ValueError, match="there is no batch to train on"):
         train(make_net(), [], TrainConfig(epochs=1))

@@ -205,11 +205,13 @@ class Step:
 
 def plain_steps(step: Step, batches: Batches, epoch: int, start: int) -> Iterator[None]:
     """Take the steps of an epoch one by one, each when asked for the next."""
-    return _each(step, batches.epoch(epoch, start))
+    return _each(step, batches.epoch(epoch, start), start)
 
 
-def _each(step: Step, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[None]:
+def _each(step: Step, batches: Iterator[tuple[Tensor, Tensor]], start: int) -> Iterator[None]:
     device = device_of(step.model)
-    for images, labels in batches:
+    for number, (images, labels) in enumerate(batches, start + 1):
+        if len(labels) == 0:
+            raise ValueError(f"batch {number} holds no image: leave it out of the loader")
         step(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
         yield
