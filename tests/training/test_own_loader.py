@@ -1,8 +1,11 @@
 """A loader of torch's own, whatever it draws from: a run that stops goes on with the same images."""
 
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -119,3 +122,48 @@ def test_the_callers_random_numbers_go_on_as_if_nothing_was_trained(make_net, ma
     seed()
     train(model, batches, make_config(epochs=1))
     assert drawn() == expected
+
+
+SHARED_OUT = """
+import json, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from equalbits.training import TrainConfig, train
+
+dist.init_process_group("gloo")
+rank, seen = dist.get_rank(), []
+
+class Sharded:  # the same order in every process, of which each takes its part
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(3)
+    def __len__(self):
+        return 4
+    def __iter__(self):
+        yield from torch.randperm(8, generator=self.generator)[rank::2].tolist()
+
+class Noting(nn.Linear):
+    def forward(self, batch):
+        seen.extend(batch[:, 0].int().tolist())
+        return super().forward(batch)
+
+images = torch.arange(8.0)[:, None]
+data = TensorDataset(images, torch.arange(8) % 2)
+train(Noting(1, 2), DataLoader(data, batch_size=2, sampler=Sharded()), TrainConfig(epochs=3))
+Path(sys.argv[1], f"{rank}.json").write_text(json.dumps(seen))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ddp
+def test_a_sampler_that_shares_images_out_by_its_generator_gives_each_to_one_process(tmp_path) -> None:
+    script = tmp_path / "shared_out.py"
+    script.write_text(SHARED_OUT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*command, str(script), str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    for epoch in range(3):
+        part = slice(4 * epoch, 4 * epoch + 4)
+        assert sorted(first[part] + second[part]) == list(range(8))

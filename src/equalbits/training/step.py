@@ -63,10 +63,15 @@ class _Iterated:
 
 
 def _generators(loader: object) -> list[torch.Generator]:
-    """Those that a loader of torch's and its samplers were given."""
+    """Those that a loader of torch's and its samplers were given; among several processes, not those of samplers.
+
+    Processes that share images out by a sampler of one's own have it seeded alike, or each otherwise: so it must stay.
+    """
     batch_sampler = getattr(loader, "batch_sampler", None)
-    parts = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = (getattr(part, "generator", None) for part in parts)
+    samplers = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
+    drawing = [getattr(sampler, "generator", None) for sampler in samplers]
+    own = getattr(loader, "generator", None)
+    found = [own, *drawing] if distributed.place().world_size == 1 else [own] if own not in drawing else []
     return [generator for generator in found if isinstance(generator, torch.Generator)]
 
 
