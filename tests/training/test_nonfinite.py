@@ -161,6 +161,15 @@ def test_a_setting_that_no_weight_can_hold_is_named(settings: dict, line: str, m
     assert "\n" not in str(caught.value)
 
 
+def test_a_number_of_the_models_own_that_no_float_holds_is_not_blamed_on_the_learning_rate(
+    make_net, make_loader
+) -> None:
+    net = make_net()
+    net.register_forward_hook(lambda _, inputs, output: output.masked_fill(output > 1e9, -1e40))
+    with pytest.raises(RuntimeError, match="without overflow"):
+        train(net, make_loader(), TrainConfig(epochs=1))
+
+
 def hidden_by_signs() -> nn.Module:
     """A net whose logits are finite whatever its stem holds."""
     signs = BinaryLinear(64, 4, input_quantizer=SignActivation())

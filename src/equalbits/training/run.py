@@ -194,10 +194,12 @@ class Run:
                 ) from None
             raise
         except RuntimeError as error:
-            if "converted to type float without overflow" not in str(error):  # torch's words, which name no setting
+            decay = self.config.optimizer.weight_decay
+            huge = max(self.lr, decay) > 1e30  # else a number of the model's own is meant
+            if not huge or "converted to type float without overflow" not in str(error):  # torch's words
                 raise
             raise NonFiniteError(
-                f"the learning rate, now {self.lr}, or optimizer.weight_decay={self.config.optimizer.weight_decay} is "
+                f"the learning rate, now {self.lr}, or optimizer.weight_decay={decay} is "
                 "more than a weight can hold: lower it, or what raises it (schedule.factor)"
             ) from None
 
