@@ -76,3 +76,14 @@ def test_a_stacks_too(change: dict, tmp_path: Path, make_net, make_loader, make_
     with pytest.raises(CheckpointError, match=r"is no checkpoint to go on from|is of another stack") as caught:
         go(make_config())
     assert "\n" not in str(caught.value)
+
+
+def test_what_a_part_of_the_model_meets_while_it_is_loaded_is_kept(stopped, make_net, make_loader, make_config) -> None:
+    def fail(*_: Any) -> None:
+        raise AttributeError("a fault of the part's own")
+
+    net = make_net()
+    net[0].register_load_state_dict_pre_hook(fail)
+    with pytest.raises(CheckpointError, match=r"no checkpoint to go on from \(a fault of the part's own\)") as caught:
+        train(net, make_loader(), make_config(), out=stopped)
+    assert caught.value.__cause__.__traceback__.tb_next is not None, "where it was raised is shown"

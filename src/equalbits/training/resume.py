@@ -157,7 +157,7 @@ def understood(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path} is no checkpoint to go on from ({' '.join(str(error).split())}): delete it to train again, "
             "or name another"
-        ) from None
+        ) from error
 
 
 def _position(facts: dict[str, Any], epochs: int, batches: int) -> tuple[int, int]:
