@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equalbits.models import register_model
+from equalbits.models import registry
 from equalbits.recipes import (
     Recipe,
     get_recipe,
@@ -55,11 +55,11 @@ def test_any_settings_come_back_from_their_toml(
     assert recipe_from_dict(tomllib.loads(recipe.to_toml())) == recipe
 
 
-def test_a_count_of_ones_own_network_is_not_taken_from_a_share_of_the_same_name(recipe: Recipe) -> None:
-    @register_model("counted-width")
+def test_a_count_of_ones_own_network_is_not_taken_from_a_share_of_the_same_name(recipe: Recipe, monkeypatch) -> None:
     def counted(layers, num_classes, *, in_channels=3, image_size=32, width=16, batch_norm=True):
         raise NotImplementedError
 
+    monkeypatch.setitem(registry._BUILDERS, "counted-width", counted)
     quarter = recipe.with_settings({"model.options.width": 0.25, "model.options.batch_norm": False})
     assert quarter.with_settings({"model.name": "counted-width"}).model.options == {"batch_norm": False}
     whole = recipe.with_settings({"model.options.width": 2}).with_settings({"model.name": "counted-width"})
