@@ -49,6 +49,12 @@ Milliseconds for one optimizer step, batch 128, 32×32 images, median of interle
 from what the authors' code does; what it takes hangs on the host's processor too.
 """
 
+_PRUNED = """
+What pruning costs while training, in milliseconds for the same step of {net}, half of its weights 0: bi-half with
+all weights takes {dense:.3f}, without its middle ranks {rank:.3f}, sign without its smallest weights {sign:.3f},
+Multi-Prize Tickets {mpt:.3f} ({made}).
+"""
+
 _STACK = """
 Nets side by side (`benchmarks/gpu_stack.py`): {what}, by the number of streams they are dealt out to; symbols
 are ranked ahead, as in training. What the host takes to launch them passes while the device works.
@@ -152,10 +158,24 @@ def _memory(folder: Path) -> str:
 def _speed(folder: Path) -> str:
     """Training on a GPU and inference on a CPU."""
     steps = _steps(json.loads((folder / "gpu-step.json").read_text()))
+    pruned = _pruned_steps(json.loads((folder / "gpu-step-pruned.json").read_text()))
     stack = _stack(json.loads((folder / "gpu-stack.json").read_text()))
     low_bits = _low_bits(json.loads((folder / "gpu-low-bits.json").read_text()))
     ranking = _ranking(json.loads((folder / "cpu-quantizer.json").read_text()))
-    return _STEP + steps + stack + low_bits + ranking + _INFERENCE + _inference(folder)
+    return _STEP + steps + pruned + stack + low_bits + ranking + _INFERENCE + _inference(folder)
+
+
+def _pruned_steps(measured: Mapping[str, Any]) -> str:
+    ((net, found),) = measured["nets"].items()
+    times = found["median_ms"]
+    return _PRUNED.format(
+        net=net,
+        dense=times["bihalf"],
+        rank=times["pruned-bihalf"],
+        sign=times["pruned-sign"],
+        mpt=times["mpt"],
+        made=f"{measured['device']}; torch {measured['torch']}; n = {measured['rounds']} rounds of {measured['steps']}",
+    )
 
 
 def _stack(measured: Mapping[str, Any]) -> str:
