@@ -124,6 +124,7 @@ def test_figure_8_holds_both_rules_of_bihalf_against_every_baseline_but_no_untra
     ("sign", "slow", "agrees", "against", "within"),
     [
         (case(10, 10.2), case(10, 10.1), None, "10.10", "the latter did not learn"),
+        (case(13.1, 19.9), case(10, 10.1), None, "16.50", "the latter did not learn"),
         (case(10, 10.2), case(40, 40.2), True, "40.10", "widened for the best of 2"),
         (case(90, 90.2), case(40, 40.2), False, "90.10", "widened for the best of 2"),
         (case(10, 40), case(9, 10), None, "25.00", "some of the latter's nets did not learn"),
