@@ -172,7 +172,7 @@ def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line
     for words, rule in (
         (
             ("run", packed, tmp_path / "text.png"),
-            "is no picture of a kind that is read (BMP, GIF, JPEG, PNG,",
+            "is no picture that can be read, nor a .npy: save it as one of BMP, GIF,",
         ),
         (("run", packed, tmp_path / "odd.npy"), "the model takes (batch, 1, 8, 8)"),
         (("run", tmp_path / "odd.npy", tmp_path / "odd.npy"), "not a packed model"),

@@ -103,7 +103,8 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
                 whole = in_bytes(picture, mode)
                 return np.asarray(ImageOps.fit(whole, (width, height), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
-        raise ValueError(f"{path} is no picture of a kind that is read ({', '.join(FORMATS)}), and no .npy") from None
+        kinds = ", ".join(FORMATS)
+        raise ValueError(f"{path} is no picture that can be read, nor a .npy: save it as one of {kinds}") from None
     except Image.DecompressionBombError:
         raise ValueError(f"{path} has more pixels than Pillow reads, or is damaged: make it smaller first") from None
     except MemoryError:
