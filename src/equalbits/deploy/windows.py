@@ -174,7 +174,7 @@ def one_row(pool: Rule) -> Rule:
     return rule
 
 
-def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, keep: bool = False, **_: Any) -> Value:
+def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, *_: Any, **__: Any) -> Value:
     """The mean over rows, columns or both; of a matrix, over either axis."""
     value = walk.value(value)
     over = {axis % (len(value.shape) + 1) for axis in axes or ()}

@@ -143,7 +143,7 @@ def _above(claim: str, ours: dict[str, Any], rates: list[dict[str, Any]], *, cla
         row = above_chosen(f"{claim}, at the better of two rates", ours, theirs, candidates=len(rates))
     else:
         row = above(claim, ours, theirs)
-    dead = [score < 2 * 100 / classes for score in accuracies(theirs)]  # twice as often right as one class for all
+    dead = [score < 2 * 100 / classes for score in accuracies(theirs)]  # not twice as often right as one class for all
     if not any(dead):
         return row
     words = "the latter did not learn" if all(dead) else "some of the latter's nets did not learn"
