@@ -1,5 +1,8 @@
 """Layers whose weight is read past them stay real; those that are called through a plain list become binary there."""
 
+from collections import deque
+from typing import NamedTuple
+
 import pytest
 import torch
 from torch import nn
@@ -153,3 +156,29 @@ def test_a_layer_in_a_tuple_that_stands_in_several_places_is_binary_in_each():
     binarize_(model, BiHalf(), where=["one", "two"])
     for first, (second,) in (*model.paths, model.named["first"], *model.named["again"]):
         assert first is model.one and second is model.two
+
+
+class Pair(NamedTuple):
+    before: nn.Module
+    after: nn.Module
+
+
+def test_a_layer_in_a_namedtuple_a_deque_or_a_set_is_binary_there_too():
+    model = Lists()
+    queue, loose = deque([model.one, "one"], maxlen=3), {model.two, "two"}
+    model.pair, model.queue, model.loose = Pair(model.one, model.two), queue, loose
+    model.fixed_set, model.nested = frozenset({(model.one, 1)}), {Pair(model.two, model.three)}
+    binarize_(model, BiHalf(), where=["one", "two"])
+    assert type(model.pair) is Pair and model.pair.before is model.one and model.pair.after is model.two
+    assert model.queue is queue and queue == deque([model.one, "one"]) and queue.maxlen == 3
+    assert model.loose is loose and loose == {model.two, "two"}
+    assert model.fixed_set == frozenset({(model.one, 1)}) and type(model.fixed_set) is frozenset
+    assert model.nested == {Pair(model.two, model.three)}
+
+
+def test_a_namedtuple_or_a_set_without_a_layer_that_became_binary_is_left_as_it_is():
+    model = Lists()
+    model.pair, model.fixed_set = Pair(model.three, model.four), frozenset({model.three})
+    pair, fixed_set = model.pair, model.fixed_set
+    binarize_(model, BiHalf(), where="one")
+    assert model.pair is pair and model.fixed_set is fixed_set

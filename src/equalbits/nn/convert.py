@@ -1,5 +1,6 @@
 """``binarize_``: turn the layers of any model binary, in place, and say what was done and what was left."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import is_not
@@ -199,15 +200,23 @@ _TORCHS_OWN = frozenset(vars(nn.Module()))
 
 
 def _exchanged(held: Any, twins: dict[nn.Module, BinaryLayer], seen: set[int]) -> Any:
-    """``held`` with twins for their layers, however deep in lists, tuples and dictionaries."""
+    """``held`` with twins for their layers, however deep in Python's own containers and what is made from them."""
     if isinstance(held, nn.Module):
         return twins.get(held, held)
-    if type(held) is tuple:  # not noted: where it stands twice, each is made anew
-        parts = tuple(_exchanged(part, twins, seen) for part in held)
-        return parts if any(map(is_not, parts, held)) else held
-    if not isinstance(held, list | dict) or id(held) in seen:
+    if isinstance(held, tuple | frozenset):  # not noted: where it stands twice, each is made anew
+        parts = [_exchanged(part, twins, seen) for part in held]
+        kind: Any = tuple if isinstance(held, tuple) else frozenset  # which make a namedtuple, too, from its parts
+        return kind.__new__(type(held), parts) if any(map(is_not, parts, held)) else held
+    if not isinstance(held, list | deque | dict | set) or id(held) in seen:
         return held
     seen.add(id(held))
+    if isinstance(held, set):
+        for part in list(held):
+            new = _exchanged(part, twins, seen)
+            if new is not part:
+                held.remove(part)
+                held.add(new)
+        return held
     for place in list(held) if isinstance(held, dict) else range(len(held)):
         new = _exchanged(held[place], twins, seen)
         if new is not held[place]:
