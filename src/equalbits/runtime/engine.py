@@ -169,6 +169,7 @@ def byte_table(network: Network) -> NDArray[np.float32]:
     return table
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what leaves float32 is infinity or NaN, as in torch, and no news
 def run_numpy(network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
     """Run a network operation by operation in numpy; values are let go once nothing reads them any more."""
     values: dict[int, NDArray[np.float32]] = {0: images}

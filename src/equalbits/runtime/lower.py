@@ -131,7 +131,7 @@ class Lowering:
         if operation.kind not in _BY_NUMBER:
             return None
         kind = "residual" if operation.kind == "add" else operation.kind
-        if kind == "relu":  # a clamp ends the chain, so where more follows it is a PReLU of slope 0
+        if kind == "relu":  # a clamp ends the chain, so where more follows it takes a PReLU's place
             more = [self.network.operations[reader].kind in _BY_NUMBER for reader in self.readers[place + 1]]
             kind = "prelu" if more == [True] else "clamp"
         slot = next((i for i in range(slot + 1, len(_SLOTS)) if _SLOTS[i].rstrip("1234") == kind), -1)
@@ -147,7 +147,7 @@ class Lowering:
             gain, shift = arrays["gain_shift"]
             numbers |= {f"GAIN{number}": vector(gain, shape), f"SHIFT{number}": vector(shift, shape)}
         elif kind == "prelu":
-            numbers[f"SLOPE{number}"] = vector(arrays.get("slope", np.zeros(1, np.float32)), shape)
+            numbers |= {f"SLOPE{number}": vector(arrays["slope"], shape)} if arrays else {f"RELU{number}": 1}
         else:
             low, high = operation.settings.get("min", 0.0), operation.settings.get("max")
             limits = [-np.inf if low is None else low, np.inf if high is None else high]

@@ -40,7 +40,8 @@ enum {
 /* The columns of the table of steps. -1 stands for "none" where a value or a tensor is named.
  *
  * The chain is what happens to each number a step makes, in this order, each part if it is there:
- *   · scale, + bias, · gain1 + shift1, prelu slope1, · gain2 + shift2, + residual, · gain3 + shift3, prelu slope2,
+ *   · scale, + bias, · gain1 + shift1, prelu slope1 or relu1, · gain2 + shift2, + residual, · gain3 + shift3, prelu slope2
+ *   or relu2,
  *   · gain4 + shift4, clamp, the largest of each window (POOL_…, convolutions only; none if POOL_H is 0),
  *   stored in OUT (its sign, if SIGN_REAL), · gain5 + shift5, its sign as a bit in OUT_BITS. */
 #define EB_FIELD_LIST(X)                                                                                              \
@@ -48,7 +49,7 @@ enum {
     X(KERNEL_H) X(KERNEL_W) X(STRIDE_H) X(STRIDE_W) X(DILATION_H) X(DILATION_W)                                       \
     X(PAD_TOP) X(PAD_BOTTOM) X(PAD_LEFT) X(PAD_RIGHT) X(GROUPS) X(COUNT_PADDING)                                      \
     X(SCALE) X(BIAS) X(GAIN1) X(SHIFT1) X(SLOPE1) X(GAIN2) X(SHIFT2) X(RESIDUAL) X(GAIN3) X(SHIFT3) X(SLOPE2)         \
-    X(GAIN4) X(SHIFT4) X(CLAMP) X(SIGN_REAL) X(GAIN5) X(SHIFT5)                                                       \
+    X(GAIN4) X(SHIFT4) X(CLAMP) X(SIGN_REAL) X(GAIN5) X(SHIFT5) X(RELU1) X(RELU2)                                     \
     X(POOL_H) X(POOL_W) X(POOL_STRIDE_H) X(POOL_STRIDE_W) X(POOL_TOP) X(POOL_BOTTOM) X(POOL_LEFT) X(POOL_RIGHT)       \
     X(FROM_OFFSET) X(TO_OFFSET)                                                                                       \
     X(SIZE0) X(SIZE1) X(SIZE2) X(SIZE3) X(SIZE4) X(SIZE5)                                                             \

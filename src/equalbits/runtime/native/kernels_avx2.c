@@ -26,6 +26,10 @@ typedef __m256 vec;
 #define v_sign(v) _mm256_blendv_ps(_mm256_set1_ps(-1), _mm256_set1_ps(1), v_at_least_0(v))
 #define v_prelu(v, slope) _mm256_blendv_ps(v, _mm256_mul_ps(v, slope), v) /* by its sign: a 0 stays a 0 either way */
 
+static inline vec v_largest(vec a, vec b) {
+    return _mm256_blendv_ps(v_max(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+}
+
 /* The bits of a word from `first` on, each at the top of its own lane. */
 static inline __m256i v_top(uint32_t bits, int first) {
     const __m256i places = _mm256_sub_epi32(_mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24), _mm256_set1_epi32(first));

@@ -32,6 +32,10 @@ typedef __m512 vec;
     _mm512_mask_xor_ps(v, (__mmask16)((bits) >> (first)), v, _mm512_set1_ps(-0.0f))
 #define v_keep(v, bits, first) _mm512_maskz_mov_ps((__mmask16)((bits) >> (first)), v)
 
+static inline vec v_largest(vec a, vec b) {
+    return _mm512_mask_mov_ps(v_max(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
+}
+
 static inline vec v_even(vec a, vec b) {
     const __m512i places = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     return _mm512_permutex2var_ps(a, places, b);

@@ -15,6 +15,7 @@ typedef float32x4_t vec;
 #define v_div vdivq_f32
 #define v_min(a, b) vbslq_f32(vcltq_f32(a, b), a, b) /* both give their second operand where one is not a number */
 #define v_max(a, b) vbslq_f32(vcgtq_f32(a, b), a, b)
+#define v_largest vmaxq_f32
 #define v_at_least_0(v) vcgeq_f32(v, vdupq_n_f32(0))
 #define v_sign(v) vbslq_f32(v_at_least_0(v), vdupq_n_f32(1), vdupq_n_f32(-1))
 #define v_prelu(v, slope) vbslq_f32(v_at_least_0(v), v, vmulq_f32(v, slope))

@@ -19,6 +19,11 @@ static inline vec v_fma(vec a, vec b, vec c) { return v_add(v_mul(a, b), c); }
 static inline vec v_div(vec a, vec b) { LANE a.lane[j] /= b.lane[j]; return a; }
 static inline vec v_min(vec a, vec b) { LANE b.lane[j] = a.lane[j] < b.lane[j] ? a.lane[j] : b.lane[j]; return b; }
 static inline vec v_max(vec a, vec b) { LANE b.lane[j] = a.lane[j] > b.lane[j] ? a.lane[j] : b.lane[j]; return b; }
+static inline vec v_largest(vec a, vec b) {
+    b = v_max(a, b);
+    LANE b.lane[j] = a.lane[j] != a.lane[j] ? a.lane[j] : b.lane[j];
+    return b;
+}
 static inline vec v_prelu(vec a, vec s) { LANE a.lane[j] = a.lane[j] >= 0 ? a.lane[j] : a.lane[j] * s.lane[j]; return a; }
 static inline vec v_sign(vec a) { LANE a.lane[j] = a.lane[j] >= 0 ? 1.0f : -1.0f; return a; }
 static inline uint32_t v_bits(vec a) {

@@ -109,7 +109,8 @@ static int read_chain(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int
     for (int i = 0; i < 8; i++) chain->parts |= there[i] << i; /* the order of EB_HAS_... */
     chain->parts |= (chain->gain5 ? EB_HAS_AFFINE5 : 0) | (step->field[EB_SIGN_REAL] ? EB_HAS_SIGN_REAL : 0) |
                     (step->field[EB_RESIDUAL] != -1 ? EB_HAS_RESIDUAL : 0) |
-                    (step->field[EB_OUT] != -1 ? EB_HAS_OUT : 0) | (step->field[EB_OUT_BITS] != -1 ? EB_HAS_BITS : 0);
+                    (step->field[EB_OUT] != -1 ? EB_HAS_OUT : 0) | (step->field[EB_OUT_BITS] != -1 ? EB_HAS_BITS : 0) |
+                    (step->field[EB_RELU1] ? EB_HAS_RELU1 : 0) | (step->field[EB_RELU2] ? EB_HAS_RELU2 : 0);
     if (chain->parts & EB_HAS_SIGN_REAL && !(chain->parts & EB_HAS_OUT))
         return eb_fail(error, "step %d makes a sign that goes nowhere", (int)number);
     return 1;

@@ -1,5 +1,6 @@
 /* What is written once for every instruction set. The file that includes this defines a vector of LANES floats:
  *   vec, v_load, v_store, v_set, v_add, v_mul, v_fma (a · b + c), v_div, v_min, v_max,
+ *   v_largest (as v_max, and NaN where either is),
  *   v_prelu (v where it is at least 0, else v · slope),
  *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0; or HAS_BLOCK_BITS and
  *   block_bits, those of a block), v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the
@@ -66,10 +67,12 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
         if (parts & EB_HAS_BIAS) EACH v[i] = v_add(v[i], bias[i]);
         AFFINE(1, EB_HAS_AFFINE1);
         if (parts & EB_HAS_SLOPE1) EACH v[i] = v_prelu(v[i], slope1[i]);
+        if (parts & EB_HAS_RELU1) EACH v[i] = v_max(v_set(0), v[i]); /* a slope of 0 would make NaN of -infinity */
         AFFINE(2, EB_HAS_AFFINE2);
         if (parts & EB_HAS_RESIDUAL) EACH v[i] = v_add(v[i], v_load(row->residual + at + i * LANES));
         AFFINE(3, EB_HAS_AFFINE3);
         if (parts & EB_HAS_SLOPE2) EACH v[i] = v_prelu(v[i], slope2[i]);
+        if (parts & EB_HAS_RELU2) EACH v[i] = v_max(v_set(0), v[i]);
         AFFINE(4, EB_HAS_AFFINE4);
         if (parts & EB_HAS_CLAMP) EACH v[i] = v_min(v_set(chain->high), v_max(v_set(chain->low), v[i]));
         if (parts & EB_HAS_SIGN_REAL) {
@@ -115,10 +118,9 @@ static void chain_reals(const eb_chain *chain, const eb_row *row, const float *s
 /* One real by the weights of a block, added up. */
 INLINE void add_signed(const int words, const float *input, const uint32_t *entry, vec *v) {
     const vec x = v_set(*input);
-    EACH {
-        const vec turned = v_flip(x, entry[0], i * LANES);
-        v[i] = v_add(v[i], words == 2 ? v_keep(turned, entry[1], i * LANES) : turned);
-    }
+    if (words == 1) EACH v[i] = v_add(v[i], v_flip(x, entry[0], i * LANES));
+    else /* 0 times infinity is NaN for a pruned weight too; a product with 0 or ±1 is exact, so nothing rounds twice */
+        EACH v[i] = v_fma(x, v_keep(v_flip(v_set(1), entry[0], i * LANES), entry[1], i * LANES), v[i]);
 }
 
 /* Reals by weights that are bits. Several sums side by side, so that additions need not wait for each other; and runs of
@@ -169,7 +171,7 @@ static void pool(const float *from, int64_t row_apart, int64_t rows, int64_t apa
     for (int64_t row = 0; row < rows; row++, from += row_apart)
         for (int64_t column = 0; column < columns; column++) {
             const float *at = from + column * apart;
-            if (divisor == 0) EACH v[i] = v_max(v_load(at + i * LANES), v[i]);
+            if (divisor == 0) EACH v[i] = v_largest(v_load(at + i * LANES), v[i]);
             else EACH v[i] = v_add(v[i], v_load(at + i * LANES));
         }
     if (divisor != 0) EACH v[i] = v_div(v[i], v_set(divisor));
@@ -186,7 +188,7 @@ static void pool_line(const float *line, int64_t pixels, const eb_window *window
         EACH v[i] = v_load(at + i * LANES);
         for (int64_t x = left + 1; x < right; x++) {
             at += EB_BLOCK;
-            EACH v[i] = v_max(v_load(at + i * LANES), v[i]);
+            EACH v[i] = v_largest(v_load(at + i * LANES), v[i]);
         }
         EACH v_store(to + i * LANES, v[i]);
     }
@@ -197,7 +199,7 @@ static void pool_rows(const float *const *rows, int64_t count, int64_t numbers, 
     for (int64_t at = 0; at < numbers; at += EB_BLOCK) {
         vec v[VECS];
         EACH v[i] = v_load(rows[0] + at + i * LANES);
-        for (int64_t row = 1; row < count; row++) EACH v[i] = v_max(v_load(rows[row] + at + i * LANES), v[i]);
+        for (int64_t row = 1; row < count; row++) EACH v[i] = v_largest(v_load(rows[row] + at + i * LANES), v[i]);
         EACH v_store(to + at + i * LANES, v[i]);
     }
 }
