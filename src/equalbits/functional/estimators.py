@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -46,6 +47,25 @@ class _Weighted(torch.autograd.Function):
         return gradient.to(wide) * slope, None, None
 
 
+def carries_tangents() -> bool:
+    """Whether torch differentiates forwards now, as ``torch.func.jvp`` does.
+
+    The functions above have no rule for that: torch compiles none that has.
+
+    >>> carries_tangents()
+    False
+    """
+    return forward_ad._current_level >= 0
+
+
+def joined(reals: Tensor, symbols: Tensor, slope: Tensor | float = 1.0) -> Tensor:
+    """What :func:`weighted` means in torch's own operations, for a pass that carries tangents forward.
+
+    A 0 that has the reals' derivative is added, so the symbols stay what they are to the last bit.
+    """
+    return symbols + (slope * (reals - reals.detach())).to(symbols.dtype)
+
+
 def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
     """Pass the gradient on unchanged (identity), the paper's choice for weights.
 
@@ -54,6 +74,8 @@ def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
     >>> latents.grad
     tensor([5., 7.])
     """
+    if carries_tangents():
+        return joined(reals, symbols)
     return _StraightThrough.apply(reals, symbols)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -62,6 +84,8 @@ def weighted(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
 
     Symbols that hold a scale already need it as their slope; they may be of another dtype than the reals.
     """
+    if carries_tangents():
+        return joined(reals, symbols, slope)
     return _Weighted.apply(reals, symbols, slope)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.estimators import carries_tangents, joined
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_latents,
@@ -166,6 +167,8 @@ def scored(latents: Tensor, scores: Tensor, values: Tensor, slope: Tensor) -> Te
     >>> scores.grad
     tensor([3., 5.])
     """
+    if carries_tangents():
+        return joined(scores, joined(latents, values), slope)
     return _Scored.apply(latents, scores, values, slope)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
+from equalbits.functional.estimators import carries_tangents
 from equalbits.nn.ahead import symbols_ahead
 from equalbits.nn.fitting import fit_, start_
 from equalbits.nn.quantizers import BiHalf, WeightQuantizer
@@ -126,6 +127,7 @@ class BinaryLayer(nn.Module):
             or torch.compiler.is_compiling()
             or torch._C._get_tracing_state() is not None
             or torch._C._are_functorch_transforms_active()
+            or carries_tangents()
             or self.weight.device.type != "cpu"
             or type(self.weight.detach()) is not Tensor
         )
