@@ -178,8 +178,8 @@ def _entry(name: str, entry: Any, available: int) -> _Entry:
     if entry["dtype"] not in list(DTYPES):
         raise FormatError(f"{tensor} has dtype {str(entry['dtype'])[:80]!r}: a packed model holds {', '.join(DTYPES)}")
     dtype, shape, offsets = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
-    if not is_counts(shape) or len(shape) > 8:
-        raise FormatError(f"{tensor} has shape {str(shape)[:80]}: up to eight whole numbers from 0 are allowed")
+    if not is_counts(shape) or len(shape) > 8 or 0 in shape:  # beside a 0, a size could be beyond all bytes
+        raise FormatError(f"{tensor} has shape {str(shape)[:80]}: up to eight whole numbers from 1 are allowed")
     if not is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
         raise FormatError(f"{tensor} claims bytes {str(offsets)[:80]} of {available}: the file is cut or damaged")
     if math.prod(shape) * dtype.itemsize != offsets[1] - offsets[0]:
