@@ -159,3 +159,13 @@ def test_the_runtime_reads_and_runs_a_file_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, GOLDEN / "residual.ebits"], capture_output=True, text=True)
     assert done.stdout == "(4,)\n", done.stderr
+
+
+def test_a_file_joins_as_many_values_as_may_be_joined_wherever_they_stand() -> None:
+    build = NetworkBuilder((2, 1, 1))
+    values = [build.image]
+    for _ in range(10_100):
+        values.append(build.add("relu", values[-1]))
+    build.add("concat", *values[-64:])
+    network = build.finish()
+    assert from_bytes(b"".join(to_chunks(network))).operations == network.operations

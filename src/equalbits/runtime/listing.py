@@ -30,6 +30,8 @@ _NAME = re.compile(r"[^\s=:]+")
 _COUNT = re.compile(r"([1-9][0-9]{0,8})(h?)(:.+)?")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False}
+#: A list is shorter than this: 64 values to join, of five digits each.
+_LONGEST = 64 * 6
 
 
 class Writer:
@@ -171,7 +173,7 @@ def _implied(kind: str, layer: str, tensors: Mapping[str, Array]) -> dict[str, s
 def _value(text: str) -> Any:
     """A number, a truth value or a list of numbers; any other text is given back, for the setting to refuse."""
     if "," in text:
-        return [_value(item) for item in text.split(",")] if len(text) < 200 else text
+        return [_value(item) for item in text.split(",")] if len(text) < _LONGEST else text
     if text in _WORDS:
         return _WORDS[text]
     return json.loads(text) if len(text) < 40 and _NUMBER.fullmatch(text) else text
