@@ -178,6 +178,21 @@ def test_a_folder_that_lacks_a_file_is_replaced(tmp_path, server):
     assert (folder / "two").is_file() and not (folder / "stray").exists()
 
 
+@pytest.mark.parametrize("place", ["", "cifar10"])
+@pytest.mark.parametrize("kind", ["binary", "numpy"])
+def test_a_copy_of_ones_own_is_kept_as_long_as_no_file_of_it_is_missing(tmp_path, server, request, place, kind):
+    folder = tmp_path / "root" / place
+    request.getfixturevalue(f"cifar10_{kind}")(folder)
+    known = SOURCES["cifar10"]
+    where = source(server, CONTENT, folder=known.folder, files=known.files)
+    assert download_dataset("cifar10", tmp_path / "root", source=where, progress=False) == folder
+    assert server.asked == [] and not (folder / known.folder).exists()
+    (folder / {"binary": "test_batch.bin", "numpy": "test_labels.npy"}[kind]).unlink()
+    with pytest.raises(DataError, match=r"holds no cifar-10-batches-bin/data_batch_1.bin"):
+        download_dataset("cifar10", tmp_path / "root", source=where, progress=False)
+    assert server.asked == [None]
+
+
 def with_member(info: tarfile.TarInfo) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:

@@ -16,6 +16,7 @@ from torch import Tensor
 from equalbits.data.records import DataError, check_labels
 
 PIXELS = 3 * 32 * 32
+_NUMPY = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "classes.txt")
 
 
 @dataclass(frozen=True)
@@ -75,18 +76,36 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
     Looks in ``root`` and in ``root/<name>``, for the binary edition (in its folder or bare) and for numpy files.
     """
     edition = EDITIONS[name]
-    for home in (root / name, root):
-        for folder in (home / edition.folder, home):
-            if any((folder / file).is_file() for file in edition.of(split)):
-                return _read_binary(edition, folder, split)
-        if (home / f"{split}_images.npy").is_file():
-            return _read_numpy(edition, home, split)
+    if place := _place(name, root, split):
+        folder, numpy = place
+        return (_read_numpy if numpy else _read_binary)(edition, folder, split)
     pickles = any((home / edition.pickled).is_dir() for home in (root / name, root))
     but = f", but for pickles ({edition.pickled}), which may run code and are never read" if pickles else ""
     raise DataError(
         f"{name} is not in {root}{but}: fetch it with `equalbits download {name} --data {shlex.quote(str(root))}`, "
         f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
     )
+
+
+def whole_copy(name: str, root: Path) -> Path | None:
+    """The folder that both splits are read from, where no file of theirs is missing."""
+    place, other = (_place(name, root, split) for split in ("train", "test"))
+    if place is None or place != other:
+        return None
+    folder, numpy = place
+    return folder if all((folder / file).is_file() for file in (_NUMPY if numpy else EDITIONS[name].files)) else None
+
+
+def _place(name: str, root: Path, split: str) -> tuple[Path, bool] | None:
+    """The folder that one split is read from, and whether it lies there as numpy files."""
+    edition = EDITIONS[name]
+    for home in (root / name, root):
+        for folder in (home / edition.folder, home):
+            if any((folder / file).is_file() for file in edition.of(split)):
+                return folder, False
+        if (home / f"{split}_images.npy").is_file():
+            return home, True
+    return None
 
 
 def _read_binary(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from equalbits.data.cifar import EDITIONS
+from equalbits.data.cifar import EDITIONS, whole_copy
 from equalbits.data.datasets import data_root
 from equalbits.data.records import DataError
 
@@ -73,9 +73,10 @@ def download_dataset(
 ) -> Path:
     """Put a data set under ``root/<name>`` and return the folder its files are in.
 
-    What is there already is kept. An archive that was put into ``root`` or ``root/<name>`` by hand is used instead of
-    the network. A download that broke off goes on where it stopped. ``progress`` is True for a bar on a terminal, or
-    a function of (bytes so far, bytes in all). Call it in one process, before the others start.
+    What is there already is kept, and so is a whole copy of CIFAR that lies elsewhere in ``root`` where it is read. An
+    archive that was put into ``root`` or ``root/<name>`` by hand is used instead of the network. A download that broke
+    off goes on where it stopped. ``progress`` is True for a bar on a terminal, or a function of (bytes so far, bytes
+    in all). Call it in one process, before the others start.
     """
     source = source or SOURCES.get(name)
     if source is None:
@@ -84,6 +85,8 @@ def download_dataset(
     target = home / source.folder
     if all((target / file).is_file() for file in source.files):
         return target
+    if name in EDITIONS and (copy := whole_copy(name, home.parent)):
+        return copy
     try:
         home.mkdir(parents=True, exist_ok=True)
         given = [path for path in (home / source.archive, home.parent / source.archive) if path.is_file()]
