@@ -10,7 +10,8 @@ from equalbits.deploy import pack
 from equalbits.deploy.onnx import export_onnx
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
-from equalbits.runtime import PackedModel
+from equalbits.runtime import Network, Operation, PackedModel
+from equalbits.runtime.bits import pack_symbols
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -69,3 +70,37 @@ def test_networks_answer_the_same_and_stay_small(name, inputs, tmp_path):
     stored = packed.summary().total("stored_bytes")
     assert (tmp_path / "net.onnx").stat().st_size < stored + 80_000, "the graph itself, and the bits"
     assert {entry.key for entry in onnx.load(tmp_path / "net.onnx").metadata_props} == {"classes"}
+
+
+class Again(nn.Module):
+    """A binary layer and a PReLU that see tokens, rows and images in turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act = BinaryLinear(6, 6), nn.PReLU(6)
+
+    def forward(self, images):
+        tokens = self.act(self.linear(images.flatten(2).transpose(1, 2)))
+        return self.act(self.linear(tokens.mean(1))) + self.act(images).mean((2, 3))
+
+
+@pytest.mark.parametrize("rest", ["float32", "float16"])
+def test_a_layer_may_be_used_on_values_of_several_ranks(rest, tmp_path):
+    torch.manual_seed(0)
+    images = torch.randn(3, 6, 2, 3)
+    found, expected = answers(pack(Again(), images, rest=rest), tmp_path / "net.onnx", images)
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["images", "logits", "v1", "n0", "c0", "zero", "row0", "plus", "kept"])
+def test_tensors_may_have_any_name_and_share_a_plane_pruned_and_not(name, tmp_path):
+    random = np.random.default_rng(0)
+    sign, kept = pack_symbols(random.choice([-1, 0, 1], (8, 8)))
+    layers = [{"weight": name}, {"weight": name, "kept": "pruned"}]
+    build = [Operation.of("sign", (0,), {}, {}), Operation.of("flatten", (1,), {}, {})]
+    build += [Operation.of("linear", (place + 2,), layer, {}) for place, layer in enumerate(layers)]
+    build += [Operation.of("affine", (4,), {"gain_shift": "norm"}, {}), Operation.of("sign", (5,), {}, {})]
+    norm = np.stack([np.ones(8), np.full(8, 0.5)]).astype(np.float32)
+    network = Network((8, 1, 1), tuple(build), {name: sign, "pruned": kept, "norm": norm})
+    images = torch.from_numpy(random.standard_normal((5, 8, 1, 1)).astype(np.float32))
+    np.testing.assert_array_equal(*answers(PackedModel(network), tmp_path / "net.onnx", images))

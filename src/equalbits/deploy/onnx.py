@@ -49,7 +49,10 @@ def export_onnx(packed: PackedModel, path: str | os.PathLike[str]) -> None:
 
 
 class _Graph:
-    """Nodes and tensors so far; value ``n`` of the network is called ``vn``."""
+    """Nodes and tensors so far; value ``n`` of the network is called ``:vn``.
+
+    A name of our own starts with a colon, which no name in a packed file holds.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -61,7 +64,7 @@ class _Graph:
         """Add a node; returns the name of what it gives."""
         from onnx import helper
 
-        output = output or f"n{len(self.nodes)}"
+        output = output or f":n{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
         return output
 
@@ -69,7 +72,8 @@ class _Graph:
         """Add a constant; returns its name. The same name is stored once."""
         from onnx import numpy_helper
 
-        name = name or f"c{len(self.tensors)}"
+        name = name or f":c{len(self.tensors)}"
+        name = f"{name}:stored" if name in ("images", "logits") else name
         if name not in self._names:
             self._names[name] = name
             self.tensors.append(numpy_helper.from_array(np.asarray(numbers, order="C"), name))
@@ -81,27 +85,25 @@ class _Graph:
 
     def reads(self, operation: Operation) -> list[str]:
         """The names of what an operation reads."""
-        return [f"v{value}" if value else "images" for value in operation.inputs]
+        return [f":v{value}" if value else "images" for value in operation.inputs]
 
     def real(self, operation: Operation, part: str, shape: Sequence[int]) -> str:
         """A stored tensor as float32 in this shape; narrow ones are widened in the graph."""
-        name = operation.tensors[part]
-        array = self.network.tensors[name]
-        key = f"{name}:{'x'.join(map(str, shape))}"
-        if key not in self._names:
-            stored = self.tensor(array.reshape(shape), name if array.shape == tuple(shape) else f"{name}:stored")
+        name, array = operation.tensors[part], self.network.arrays(operation)[part]
+        if (key := f"{_in_shape(name, shape)}:real") not in self._names:
+            stored = self.tensor(array.reshape(shape), _in_shape(name, shape) if array.shape != tuple(shape) else name)
             self._names[key] = stored if array.dtype == np.float32 else self.node("Cast", stored, to=1)
         return self._names[key]
 
     def symbols(self, operation: Operation, shape: Sequence[int]) -> str:
         """A plane or two as −1, 0 and +1 in this shape, taken apart in the graph."""
-        name = operation.tensors["weight"]
-        if (key := f"{name}:symbols") not in self._names:
+        name, kept = operation.tensors["weight"], operation.tensors.get("kept", "")
+        if (key := f"{_in_shape(name, shape)}:{kept}:symbols") not in self._names:
             width = int(np.prod(shape[1:]))
             signs = self.node("Mul", self._bits(name, width), self.tensor(np.float32(2)))
             signs = self.node("Sub", signs, self.tensor(np.float32(1)))
-            if "kept" in operation.tensors:
-                signs = self.node("Mul", signs, self._bits(operation.tensors["kept"], width))
+            if kept:
+                signs = self.node("Mul", signs, self._bits(kept, width))
             self._names[key] = self.node("Reshape", signs, self.whole(*shape))
         return self._names[key]
 
@@ -114,6 +116,10 @@ class _Graph:
         rows = self.node("Reshape", apart, self.whole(len(self.network.tensors[name]), -1))
         kept = self.node("Slice", rows, self.whole(0), self.whole(width), self.whole(1))
         return self.node("Cast", kept, to=1)
+
+
+def _in_shape(name: str, shape: Sequence[int]) -> str:
+    return f"{name}:{'x'.join(map(str, shape))}"
 
 
 def _weighted(graph: _Graph, place: int, operation: Operation) -> None:
@@ -135,34 +141,34 @@ def _weighted(graph: _Graph, place: int, operation: Operation) -> None:
     for part, kind in (("scale", "Mul"), ("bias", "Add")):
         if part in arrays:
             made = graph.node(kind, made, graph.real(operation, part, (arrays[part].size, *tail)))
-    graph.nodes[-1].output[0] = f"v{place + 1}"
+    graph.nodes[-1].output[0] = f":v{place + 1}"
 
 
 def _affine(graph: _Graph, place: int, operation: Operation) -> None:
     shape = graph.network.shapes[place + 1]
     tail = (1,) * (len(shape) - 1)
     both = graph.real(operation, "gain_shift", (2, shape[0], *tail))
-    gain, shift = (graph.node("Gather", both, graph.tensor(np.int64(row), f"row{row}"), axis=0) for row in (0, 1))
+    gain, shift = (graph.node("Gather", both, graph.tensor(np.int64(row), f":row{row}"), axis=0) for row in (0, 1))
     scaled = graph.node("Mul", graph.reads(operation)[0], gain)
-    graph.node("Add", scaled, shift, output=f"v{place + 1}")
+    graph.node("Add", scaled, shift, output=f":v{place + 1}")
 
 
 def _prelu(graph: _Graph, place: int, operation: Operation) -> None:
     size, shape = graph.network.arrays(operation)["slope"].size, graph.network.shapes[place + 1]
     slope = graph.real(operation, "slope", (size, *(1,) * (len(shape) - 1)))
-    graph.node("PRelu", graph.reads(operation)[0], slope, output=f"v{place + 1}")
+    graph.node("PRelu", graph.reads(operation)[0], slope, output=f":v{place + 1}")
 
 
 def _clamp(graph: _Graph, place: int, operation: Operation) -> None:
     bounds = (operation.settings["min"], operation.settings["max"])
     names = ["" if bound is None else graph.tensor(np.float32(bound)) for bound in bounds]
-    graph.node("Clip", graph.reads(operation)[0], *names, output=f"v{place + 1}")
+    graph.node("Clip", graph.reads(operation)[0], *names, output=f":v{place + 1}")
 
 
 def _sign(graph: _Graph, place: int, operation: Operation) -> None:
-    above = graph.node("GreaterOrEqual", graph.reads(operation)[0], graph.tensor(np.float32(0), "zero"))
-    plus, minus = (graph.tensor(np.float32(symbol), name) for symbol, name in ((1, "plus"), (-1, "minus")))
-    graph.node("Where", above, plus, minus, output=f"v{place + 1}")
+    above = graph.node("GreaterOrEqual", graph.reads(operation)[0], graph.tensor(np.float32(0), ":zero"))
+    plus, minus = (graph.tensor(np.float32(symbol), name) for symbol, name in ((1, ":plus"), (-1, ":minus")))
+    graph.node("Where", above, plus, minus, output=f":v{place + 1}")
 
 
 def _pool(graph: _Graph, place: int, operation: Operation) -> None:
@@ -172,7 +178,7 @@ def _pool(graph: _Graph, place: int, operation: Operation) -> None:
     if operation.kind == "avg_pool":
         window["count_include_pad"] = int(settings["count_padding"])
     kind = {"max_pool": "MaxPool", "avg_pool": "AveragePool"}[operation.kind]
-    graph.node(kind, graph.reads(operation)[0], output=f"v{place + 1}", **window)
+    graph.node(kind, graph.reads(operation)[0], output=f":v{place + 1}", **window)
 
 
 def _adaptive(graph: _Graph, place: int, operation: Operation) -> None:
@@ -180,10 +186,10 @@ def _adaptive(graph: _Graph, place: int, operation: Operation) -> None:
     (read,), (_, high, wide) = graph.reads(operation), graph.network.shapes[operation.inputs[0]]
     rows, columns = operation.settings["size"]
     if (rows, columns) == (1, 1):
-        graph.node("GlobalAveragePool", read, output=f"v{place + 1}")
+        graph.node("GlobalAveragePool", read, output=f":v{place + 1}")
         return
     down = graph.node("MatMul", graph.tensor(_shares(high, rows)), read)
-    graph.node("MatMul", down, graph.tensor(_shares(wide, columns).T), output=f"v{place + 1}")
+    graph.node("MatMul", down, graph.tensor(_shares(wide, columns).T), output=f":v{place + 1}")
 
 
 def _shares(size: int, parts: int) -> NDArray[np.float32]:
@@ -195,37 +201,37 @@ def _shares(size: int, parts: int) -> NDArray[np.float32]:
 
 def _reshape(graph: _Graph, place: int, operation: Operation) -> None:
     shape = graph.whole(-1, *graph.network.shapes[place + 1])
-    graph.node("Reshape", graph.reads(operation)[0], shape, output=f"v{place + 1}")
+    graph.node("Reshape", graph.reads(operation)[0], shape, output=f":v{place + 1}")
 
 
 def _permute(graph: _Graph, place: int, operation: Operation) -> None:
     axes = [0, *(axis + 1 for axis in operation.settings["axes"])]
-    graph.node("Transpose", graph.reads(operation)[0], perm=axes, output=f"v{place + 1}")
+    graph.node("Transpose", graph.reads(operation)[0], perm=axes, output=f":v{place + 1}")
 
 
 def _shuffle(graph: _Graph, place: int, operation: Operation) -> None:
     (channels, *rest), groups = graph.network.shapes[place + 1], operation.settings["groups"]
     apart = graph.node("Reshape", graph.reads(operation)[0], graph.whole(-1, groups, channels // groups, *rest))
     dealt = graph.node("Transpose", apart, perm=[0, 2, 1, 3, 4])
-    graph.node("Reshape", dealt, graph.whole(-1, channels, *rest), output=f"v{place + 1}")
+    graph.node("Reshape", dealt, graph.whole(-1, channels, *rest), output=f":v{place + 1}")
 
 
 def _slice(graph: _Graph, place: int, operation: Operation) -> None:
     start, stop, step = (operation.settings[name] for name in ("start", "stop", "step"))
     parts = (start, stop, range(1, len(start) + 1), step)
-    graph.node("Slice", graph.reads(operation)[0], *(graph.whole(*part) for part in parts), output=f"v{place + 1}")
+    graph.node("Slice", graph.reads(operation)[0], *(graph.whole(*part) for part in parts), output=f":v{place + 1}")
 
 
 def _pad(graph: _Graph, place: int, operation: Operation) -> None:
     settings = operation.settings
     sizes = graph.whole(0, *settings["before"], 0, *settings["after"])
     fill = graph.tensor(np.float32(settings["value"]))
-    graph.node("Pad", graph.reads(operation)[0], sizes, fill, output=f"v{place + 1}")
+    graph.node("Pad", graph.reads(operation)[0], sizes, fill, output=f":v{place + 1}")
 
 
 def _plain(kind: str, **attributes: Any) -> Callable[[_Graph, int, Operation], None]:
     def emit(graph: _Graph, place: int, operation: Operation) -> None:
-        graph.node(kind, *graph.reads(operation), output=f"v{place + 1}", **attributes)
+        graph.node(kind, *graph.reads(operation), output=f":v{place + 1}", **attributes)
 
     return emit
 
