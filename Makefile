@@ -34,7 +34,7 @@ sanitize: $(READY)
 	export LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" OMP_NUM_THREADS=1 \
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		PYTHONPATH=tests/runtime EQUALBITS_SANITIZED=$$(ls $(CURDIR)/$(SANITIZED)/_native*.so) && \
-	$(BIN)/python -m pytest -p sanitized $(addprefix tests/runtime/test_,native.py first_convolution.py tiles.py bytes.py format.py) && \
+	$(BIN)/python -m pytest -p sanitized $(addprefix tests/runtime/test_,native.py edges.py first_convolution.py tiles.py tables.py copies.py bytes.py format.py) && \
 	$(BIN)/python -c "import sanitized, fuzz; fuzz.main(0, 4000)"
 
 lint: $(READY)
