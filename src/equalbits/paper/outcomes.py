@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import HEADER, Claim
 from equalbits.paper.item import Item, get_item, list_items
-from equalbits.paper.parts import command, missing
+from equalbits.paper.parts import command, missing, ranges
 from equalbits.paper.trained import cost, made_with
 from equalbits.recipes.folder import FREE
 
@@ -100,15 +99,3 @@ def _words(name: str) -> str:
 
 def _listed(values: Sequence[Any]) -> str:
     return ", ".join(map(str, values))
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Whole numbers, those in a row by their first and last.
-
-    >>> ranges([0, 1, 2, 3, 4]), ranges([7]), ranges([0, 1, 5])
-    ('0–4', '7', '0–1, 5')
-    """
-    ordered = sorted(numbers)
-    breaks = [at for at, (one, other) in enumerate(pairwise(ordered), start=1) if other != one + 1]
-    rows = [ordered[first:last] for first, last in pairwise([0, *breaks, len(ordered)])]
-    return ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}–{row[-1]}" for row in rows)

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from equalbits.nn.names import unknown
@@ -97,14 +98,26 @@ def missing(grid: Grid, whole: Grid) -> dict[str, list[Any]]:
     return found
 
 
+def ranges(numbers: Sequence[int], *, to: str = "–", between: str = ", ") -> str:
+    """Whole numbers, those in a row by their first and last.
+
+    >>> ranges([0, 1, 2, 3, 4]), ranges([7]), ranges([0, 1, 5])
+    ('0–4', '7', '0–1, 5')
+    """
+    ordered = sorted(numbers)
+    breaks = [at for at, (one, other) in enumerate(pairwise(ordered), start=1) if other != one + 1]
+    rows = [ordered[first:last] for first, last in pairwise([0, *breaks, len(ordered)])]
+    return between.join(str(row[0]) if len(row) == 1 else f"{row[0]}{to}{row[-1]}" for row in rows)
+
+
 def command(item: str, asked: Mapping[str, Any], *, data: str = "", out: str) -> str:
     """The command that measures an item as it was asked for.
 
     >>> command("tab2", {"grid": {"nets": ["conv2", "conv4"]}, "seeds": [0, 1]}, out="runs/tab2")
-    'equalbits reproduce tab2 --seeds 0,1 --set nets=conv2,conv4 --out runs/tab2'
+    'equalbits reproduce tab2 --seeds 0-1 --set nets=conv2,conv4 --out runs/tab2'
     """
     words = ["equalbits", "reproduce", item, *(["--quick"] if asked.get("quick") else [])]
-    words += ["--seeds", ",".join(map(str, asked["seeds"]))] if asked.get("seeds") else []
+    words += ["--seeds", ranges(asked["seeds"], to="-", between=",")] if asked.get("seeds") else []
     words += ["--data", data] if data else []
     for name, value in asked.get("settings", {}).items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]

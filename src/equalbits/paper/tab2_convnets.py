@@ -80,7 +80,7 @@ def ahead(net: str, methods: Mapping[str, Any], *, quick: bool) -> list[Claim]:
 
 def draw(result: Result, out: Path) -> None:
     """Every seed's score as a dot, the mean as a line; the paper's mean and ± as a grey box."""
-    width = 2.6 + 0.8 * sum(max(len(cases), 2) for cases in result["nets"].values())
+    width = 2.6 + sum(max(0.8 * len(cases), 2.2) for cases in result["nets"].values())
     figure, box = new_figure(width, 4.2, title=heading(result)), None
     for place, (net, cases) in enumerate(result["nets"].items(), start=1):
         axes = panel(figure, (1, len(result["nets"]), place), x="", y="test accuracy, %", title=net.capitalize())
