@@ -112,6 +112,15 @@ def test_an_exported_net_answers_the_same_and_follows_its_latents(quantizer, tra
     torch.testing.assert_close(exported(inputs), model(inputs))
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("method", ["bihalf", "pruned-bihalf", "pruned-bihalf:by=score", "pruned-sign", "mpt"])
+def test_a_traced_layer_answers_the_same_and_follows_its_latents(method):
+    layer, inputs = BinaryLinear(9, 6, weight_quantizer=quantizer_by_name(method)).eval(), torch.randn(2, 9)
+    traced = torch.jit.trace(layer, inputs)
+    layer.weight.data.neg_()
+    torch.testing.assert_close(traced(inputs), layer(inputs))
+
+
 @each_mode
 @each_quantizer
 def test_under_autocast_the_ranks_are_those_of_float32(quantizer, training):

@@ -19,10 +19,9 @@ from equalbits.functional.optimal_transport import (
     is_number,
     positive_count,
     positive_counts,
-    transport_symbols,
 )
 from equalbits.functional.precise import at_least_float32
-from equalbits.functional.transport_ops import transport_masked
+from equalbits.functional.transport_ops import transport, transport_masked
 
 
 def pruned_count(weights: int, sparsity: float, *, scope: str = "filter") -> int:
@@ -57,10 +56,8 @@ def keep_largest(importance: Tensor, sparsity: float | Tensor, *, scope: str = "
     weights = rows.shape[1]
     if isinstance(sparsity, Tensor):
         return _transport_by_count(rows, _pruned_count(weights, sparsity, scope)).view(importance.shape) > 0
-    kept = weights - pruned_count(weights, sparsity, scope=scope)
-    if not importance.numel():  # a layer without filters
-        return torch.ones_like(importance, dtype=torch.bool)
-    return transport_symbols(rows, kept / weights).view(importance.shape) > 0
+    symbols: Tensor = transport(rows, pruned_count(weights, sparsity, scope=scope))
+    return symbols.view(importance.shape) > 0
 
 
 def keep_largest_of_all(importances: Sequence[Tensor], sparsity: float | Tensor) -> list[Tensor]:
@@ -86,14 +83,16 @@ def outer_symbols(latents: Tensor, negatives: int, positives: int) -> Tensor:
     >>> outer_symbols(torch.tensor([0.3, -0.9, 0.1, 0.8, -0.2]), 1, 2)
     tensor([ 1., -1.,  0.,  1.,  0.])
     """
-    connections = as_filters(latents).shape[1]
+    check_latents(latents)
+    rows = as_filters(latents.detach())
+    connections = rows.shape[1]
     if negatives < 0 or positives < 0 or negatives + positives > connections:
         raise ValueError(
             f"{negatives} negatives and {positives} positives do not fit into {connections} connections: "
             f"neither may be below 0, and together they may be {connections} at most"
         )
-    low = transport_symbols(latents, (connections - negatives) / connections)
-    return (low + transport_symbols(latents, positives / connections)).div_(2)
+    symbols: Tensor = transport(rows, negatives) + transport(rows, connections - positives)
+    return symbols.div_(2).view(latents.shape)
 
 
 def halfmask_symbols(latents: Tensor, sparsity: float | Tensor, p_pos: float = 0.5) -> Tensor:
