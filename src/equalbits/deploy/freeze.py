@@ -46,8 +46,8 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
     if not isinstance(model, nn.Module):
         raise PackError(f"model is of type {type(model).__name__}: give an nn.Module")
     images = _check_example(example)
-    kept = copy.deepcopy(_unwrapped(model)).cpu().eval()
-    dtypes = {p.dtype for p in kept.parameters() if not is_lazy(p) and p.is_floating_point()}
+    kept = _copied(_unwrapped(model)).cpu().eval()
+    dtypes = {p.dtype for p in kept.parameters() if p.is_floating_point()}
     if not dtypes <= {torch.float32, torch.float64}:
         kept, dtypes = kept.float(), set()  # the same weights: every half is a float32
     dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
@@ -60,6 +60,28 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
         if first is not None and not near(as_array(first), as_array(answer[:1])):
             alone = Frozen(_export(kept, images[:1]), binary, images[:1], first)
     return Frozen(program, binary, images, answer, alone)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy of a model whose numbers are all there."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise PackError("model is a ScriptModule, which is not traced again: give the nn.Module that it was made from")
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise PackError(f"{name!r} has no numbers before the first batch: call the model on one, then pack it")
+        if tensor.is_meta:
+            raise PackError(f"{name!r} is on the meta device, without numbers: load the model's state_dict first")
+    for name, layer in model.named_modules():
+        if isinstance(layer, BinaryLayer) and bool(layer.weight.isnan().any()):
+            raise PackError(f"layer {name!r} has latents that are nan: it was trained to nothing; train it again")
+    held = (kept for module in model.modules() for kept in vars(module).values() if isinstance(kept, Tensor))
+    # torch copies no tensor that a gradient flows through, as a forward may leave on its module.
+    known = {id(kept): kept.detach().clone() for kept in held if not kept.is_leaf}
+    try:
+        return copy.deepcopy(model, known)
+    except Exception as error:  # whatever a module may hold
+        line = " ".join(str(error).split())[:200]
+        raise PackError(f"the model cannot be copied: {line}; take off it what its answer does not need") from error
 
 
 def _answer_alone(model: nn.Module, image: Tensor) -> Tensor | None:
@@ -117,8 +139,10 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 
 
 def _check_example(example: Tensor) -> Tensor:
-    if not isinstance(example, Tensor) or example.dim() != 4 or not example.numel() or not example.is_floating_point():
+    is_plain = isinstance(example, Tensor) and example.layout == torch.strided and not example.is_meta
+    if not is_plain or example.dim() != 4 or not example.numel() or not example.is_floating_point():
         what = f"{example.dtype} of {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+        what += "" if is_plain or not isinstance(example, Tensor) else f", {example.layout} on {example.device}"
         raise PackError(
             f"example is {what}: give a batch of images as the model takes them, float of (batch, channel, row, "
             f"column); a model of plain features takes them as (batch, features, 1, 1) behind an nn.Flatten"

@@ -1,0 +1,101 @@
+"""A model is packed from a copy: whatever it holds, it stays as it was; one without numbers is refused by name."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from equalbits.deploy import PackError, pack
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear
+
+IMAGES = torch.randn(3, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), BinaryConv2d(4, 4, 3), nn.Flatten(), BinaryLinear(4, 3))
+
+
+def answers_as(model):
+    packed = pack(model, IMAGES)
+    expected = model.eval()(IMAGES).detach().numpy()
+    assert np.abs(packed(IMAGES.numpy()) - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+class Remembers(nn.Module):
+    """Keeps what it saw last, as code that looks into features does."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = small()
+
+    def forward(self, images):
+        self.seen = self.inner[0](images)
+        return self.inner(images)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_weights_that_torch_prunes_before_every_forward_pack(place):
+    model = small()
+    prune.random_unstructured(model[place], "weight", 0.5)
+    answers_as(model)
+    assert not model[place].weight.is_leaf and prune.is_pruned(model)
+
+
+def test_a_model_that_holds_on_to_what_it_computed_packs():
+    model = Remembers()
+    model(IMAGES).sum().backward()
+    seen = model.seen
+    answers_as(model)
+    assert seen.requires_grad
+
+
+def lazy():
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(3))
+
+
+def on_meta():
+    model = small()
+    model[2].to("meta")
+    return model
+
+
+def with_nan():
+    model = small()
+    model[2] = BinaryConv2d(4, 4, 3, weight_quantizer=BiHalf())
+    model[2].weight.data[0, 0] = float("nan")
+    return model
+
+
+def locked():
+    model = small()
+    model.lock = threading.Lock()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (lazy, "'0.weight' has no numbers before the first batch: call the model on one, then pack it"),
+        (on_meta, "'2.weight' is on the meta device, without numbers: load the model's state_dict first"),
+        (with_nan, "layer '2' has latents that are nan: it was trained to nothing; train it again"),
+        (locked, "the model cannot be copied: .*lock.* object; take off it what its answer does not need"),
+        (
+            lambda: torch.jit.script(nn.Flatten()),
+            "model is a ScriptModule, .*: give the nn.Module that it was made from",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of scripting
+def test_a_model_without_all_its_numbers_or_that_cannot_be_copied_is_refused(model, line):
+    with pytest.raises(PackError, match=f"^{line}$"):
+        pack(model(), IMAGES)
+
+
+@pytest.mark.parametrize("example", [IMAGES.to("meta"), IMAGES.to_sparse()], ids=["meta", "sparse"])
+def test_an_example_without_numbers_in_a_row_is_refused(example):
+    with pytest.raises(PackError, match=r"^example is torch.float32 of \(3, 2, 5, 5\), torch\..* on .*: give a batch"):
+        pack(small(), example)
