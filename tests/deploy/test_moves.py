@@ -32,6 +32,8 @@ MOVES = {
     "unbind the last axis": lambda x: x.unbind(-1)[0],
     "stack": lambda x: torch.stack([x, -x, x + 1], 1),
     "stack behind": lambda x: torch.stack([x[:, 0], x[:, 1]], -1),
+    "concatenate, hstack": lambda x: torch.hstack([torch.concatenate([x, -x], -1), torch.concat([x, x], 3)]),
+    "column_stack": lambda x: torch.column_stack([x, -x, x[:, :1]]),
     "stack features": lambda x: torch.stack([x.flatten(1), -x.flatten(1)], 2),
     "expand": lambda x: x[:, :1].expand(-1, 3, -1, -1),
     "expand_as": lambda x: x[:, :, :1].expand_as(x),
