@@ -51,7 +51,7 @@ def irnet(latents: Tensor, sharpness: Tensor) -> Tensor:
             f"latents have shape {tuple(latents.shape)}: IR-Net divides by each filter's standard deviation, which "
             f"takes 2 connections or more; leave this layer real or binarize it by sign"
         )
-    balanced = _standardised(rows)
+    balanced = standardised_rows(rows)
     shift = balanced.detach().abs().mean(dim=1, keepdim=True).clamp(min=2.0**-20).log2().round()
     values = decaying(balanced, sign_symbols(balanced), sharpness) * shift.exp2()
     return values.to(latents.dtype).view(latents.shape)
@@ -64,7 +64,7 @@ def irnet_stable(latents: Tensor, sharpness: Tensor, *, through_statistics: bool
     paper's learning rate. ``through_statistics`` keeps that gradient all the same, for a tenth of the learning rate.
     """
     rows = as_filters(latents)
-    balanced = _standardised(rows)
+    balanced = standardised_rows(rows)
     symbols = sign_symbols(balanced)
     if through_statistics:
         return decaying(balanced, symbols, sharpness).to(latents.dtype).view(latents.shape)
@@ -72,7 +72,7 @@ def irnet_stable(latents: Tensor, sharpness: Tensor, *, through_statistics: bool
     return weighted(rows, symbols.to(latents.dtype), slope).view(latents.shape)
 
 
-def _standardised(rows: Tensor) -> Tensor:
+def standardised_rows(rows: Tensor) -> Tensor:
     """Each row less its mean, over the sample's standard deviation; equal weights have none and are only centred.
 
     A spread below the rounding error counts as none: to divide by it would blow noise, and the gradient, up. Halves

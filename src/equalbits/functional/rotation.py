@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equalbits.functional.binarize import _standardised, sign_symbols
+from equalbits.functional.binarize import sign_symbols, standardised_rows
 from equalbits.functional.estimators import weighted
 from equalbits.functional.optimal_transport import as_filters
 from equalbits.functional.precise import at_least_float32, outside_autocast
@@ -38,7 +38,7 @@ def standardised(latents: Tensor) -> Tensor:
 
     IR-Net's rule: equal weights have no spread and are only centred. In float32 at least.
     """
-    return _standardised(as_filters(latents))
+    return standardised_rows(as_filters(latents))
 
 
 def rotate(rows: Tensor, rotation: Rotation) -> Tensor:

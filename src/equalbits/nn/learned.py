@@ -11,7 +11,7 @@ from equalbits.functional import scaled, standardised
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted, times_gains
 from equalbits.nn.names import register_quantizer
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizers import WeightQuantizer, check_sharpness
 
 
 @register_quantizer("xnor-plus-plus")
@@ -107,7 +107,8 @@ class AdaBin(WeightQuantizer):
 
     def __init__(self, *, t_min: float = 1e-3, t_max: float = 10.0) -> None:
         super().__init__()
-        self.t_min, self.t_max = _grows("t_min", t_min, "t_max", t_max)
+        check_sharpness(t_min, t_max)
+        self.t_min, self.t_max = t_min, t_max
         self.register_buffer("progress", torch.zeros(()))
 
     def symbols(self, latents: Tensor) -> Tensor:
@@ -141,9 +142,9 @@ class ReCU(WeightQuantizer):
 
     def __init__(self, *, tau_min: float = 0.85, tau_max: float = 0.99) -> None:
         super().__init__()
-        self.tau_min, self.tau_max = _grows("tau_min", tau_min, "tau_max", tau_max)
         if not 0.5 < tau_min <= tau_max <= 1:
-            raise ValueError(f"tau_min={tau_min}, tau_max={tau_max}: quantiles of the upper tail lie in (0.5, 1]")
+            raise ValueError(f"tau_min={tau_min}, tau_max={tau_max}: quantiles of the upper tail grow within (0.5, 1]")
+        self.tau_min, self.tau_max = tau_min, tau_max
         self.register_parameter("gains", None)
         self.register_buffer("progress", torch.zeros(()))
 
@@ -184,9 +185,3 @@ def bnn_plus_penalty(model: nn.Module, *, power: int = 1) -> Tensor:
     if not penalties:
         raise ValueError("no layer has the BNNPlus quantizer: there is nothing to pull towards a scale")
     return torch.stack(penalties).sum()
-
-
-def _grows(low_name: str, low: float, high_name: str, high: float) -> tuple[float, float]:
-    if not 0 < low <= high:
-        raise ValueError(f"{low_name}={low}, {high_name}={high}: it must grow from a value above 0")
-    return low, high

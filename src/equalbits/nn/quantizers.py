@@ -135,7 +135,7 @@ class IRNet(WeightQuantizer):
     def __init__(self, statistics: str = "learned", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
         super().__init__()
         _check_choice("statistics", statistics, ("learned", "fixed", "through", "identity"))
-        _check_sharpness(t_min, t_max)
+        check_sharpness(t_min, t_max)
         self.statistics, self.t_min, self.t_max = statistics, t_min, t_max
         self.register_buffer("progress", torch.zeros(()))
 
@@ -180,7 +180,7 @@ class SignActivation(nn.Module):
     def __init__(self, estimator: str = "clipped", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
         super().__init__()
         _check_choice("estimator", estimator, (*_PLAIN_ESTIMATORS, "decaying"))
-        _check_sharpness(t_min, t_max)
+        check_sharpness(t_min, t_max)
         self.estimator, self.t_min, self.t_max = estimator, t_min, t_max
         if estimator == "decaying":
             self.register_buffer("progress", torch.zeros(()))
@@ -236,6 +236,7 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, choices))}")
 
 
-def _check_sharpness(t_min: float, t_max: float) -> None:
+def check_sharpness(t_min: float, t_max: float) -> None:
+    """Refuse the two ends of a slope's sharpness unless it can grow from the first to the second."""
     if not 0 < t_min <= t_max:
         raise ValueError(f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0")

@@ -11,7 +11,7 @@ from equalbits.functional.precise import at_least_float32
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted, times_gains
 from equalbits.nn.names import register_input_quantizer, register_quantizer
-from equalbits.nn.quantizers import SignActivation, WeightQuantizer
+from equalbits.nn.quantizers import SignActivation, WeightQuantizer, check_sharpness
 
 
 @register_quantizer("rbnn")
@@ -35,8 +35,7 @@ class RBNN(WeightQuantizer):
 
     def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
         super().__init__()
-        if not 0 < t_min <= t_max:
-            raise ValueError(f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0")
+        check_sharpness(t_min, t_max)
         self.t_min, self.t_max = t_min, t_max
         self.register_parameter("beta", None)
         self.register_parameter("gains", None)
