@@ -14,7 +14,7 @@ from equalbits.runtime import load_packed
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
-def run(example: Path, folder: Path, *words: str) -> str:
+def run(example: Path | str, folder: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(Path(equalbits.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", str(example), *words]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
@@ -64,3 +64,13 @@ def test_a_network_of_ones_own_is_trained_compared_and_packed_by_its_name(tmp_pa
     assert "16 of 16" in printed
     assert "2 binary layers, every promised share" in run(command, tmp_path, "pack", "a", "net.ebits")
     assert load_packed(tmp_path / "net.ebits").network.input_shape == (1, 28, 28)
+
+
+def test_a_command_that_knows_no_network_of_ones_own_says_which_does(tmp_path):
+    words = "train fashion-conv2 --set model.name=tiny --set epochs=1 --set data.limit=128 --device cpu --out a"
+    run(EXAMPLES[0].with_name("own_network.py"), tmp_path, *words.split())
+    for command in ("evaluate a", "pack a net.ebits", words):
+        with pytest.raises(
+            AssertionError, match=r"model 'tiny' is not known: .*; .* call that in place of equalbits\n"
+        ):
+            run("-m", tmp_path, "equalbits", *command.split())

@@ -25,13 +25,18 @@ _NO_QUANTIZER = ("real", "none", "float", "fp32")
 
 def check_names(recipe: Recipe) -> None:
     """Refuse a recipe whose model or method nobody knows, without making them."""
-    if recipe.model.name not in list_models():
-        raise unknown("model", recipe.model.name, list_models())
+    _check_model(recipe.model.name)
     _check_options(recipe.model)
     if recipe.model.weight_quantizer:
         quantizer_by_name(recipe.model.weight_quantizer)
     if recipe.model.input_quantizer:
         input_quantizer_by_name(recipe.model.input_quantizer)
+
+
+def _check_model(name: str) -> None:
+    if name not in list_models():
+        own = "a network of your own is known to the script that registers it: call that in place of equalbits"
+        raise ValueError(f"{unknown('model', name, list_models())}; {own}")
 
 
 def pick_device(name: str = "auto") -> str:
@@ -124,6 +129,7 @@ def _check_options(config: ModelConfig) -> None:
 def make_model(recipe: Recipe, images: Images) -> nn.Module:
     """The recipe's model for such images, with weights that hang on the recipe's seed alone."""
     config = recipe.model
+    _check_model(config.name)
     _check_options(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.train.seed)
