@@ -57,7 +57,7 @@ def test_a_data_set_that_does_not_fit_together_is_refused_at_birth(changes, says
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("cifar11", r"no data set 'cifar11', did you mean 'cifar10'\?; there are fashion, cifar10"),
+        ("cifar11", r"no data set 'cifar11'; did you mean 'cifar10'\? There are fashion, cifar10"),
         ("", "no data set ''; there are"),
         ("fashion:3", "no data set 'fashion:3'"),
         ("synthetic:3x32", "written synthetic:CxHxW:classes:count:seed"),

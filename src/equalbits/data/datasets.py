@@ -80,7 +80,7 @@ def load_dataset(
         raise DataError(f"split={split!r} must be 'train' or 'test' (the held-out images)")
     kind = name.partition(":")[0]
     if kind not in NAMES or (kind != name and kind != "synthetic"):
-        raise DataError(f"no data set {name!r}{_suggestion(kind)}; there are {', '.join(NAMES)}")
+        raise DataError(f"no data set {name!r}; {_suggestion(kind)} {', '.join(NAMES)}")
     if kind in HELD_OUT:
         mean, std = _statistics(statistics or "imagenet")
         paths, numbers, classes = scan_tree(kind, data_root(root), split)
@@ -109,4 +109,4 @@ def _statistics(wanted: str | tuple[Sequence[float], Sequence[float]]) -> Statis
 
 def _suggestion(kind: str) -> str:
     close = difflib.get_close_matches(kind, NAMES, n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+    return f"did you mean {close[0]!r}? There are" if close else "there are"
