@@ -10,8 +10,8 @@ Every setting a recipe can have, drawn from the code by `python -m equalbits.rec
 `equalbits list --settings` prints the same.
 
 ```bash
-equalbits train fashion-conv2 --out runs/a --set epochs=5 --set optimizer.lr=0.05
-equalbits train fashion-conv2 --out runs/b --set schedule.name=step --set 'schedule.milestones=[2, 3]'
+equalbits train fashion-conv2 --out runs/five --set epochs=5 --set optimizer.lr=0.05
+equalbits train fashion-conv2 --out runs/steps --set schedule.name=step --set 'schedule.milestones=[2, 3]'
 ```
 
 In a TOML file of your own the part before the dot is the table: `[optimizer]`, then `lr = 0.05`. The default is what
