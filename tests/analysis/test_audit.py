@@ -6,9 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from equalbits.analysis import AuditError, audit
+from equalbits.analysis import AuditError, EntropyWatcher, audit
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, IRNet, PrunedSign, Sign
 
 
@@ -191,3 +195,21 @@ def test_a_model_without_binary_layers_is_refused():
 
 def test_a_layer_alone_is_a_model_too():
     assert "(model)" in str(audit(BinaryLinear(4, 2)))
+
+
+@pytest.fixture
+def two_processes():
+    """A group of two of which this one is the first; the other is not there, and nothing is sent."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("quantizer", [BiHalf(), Sign()], ids=["bihalf", "sign"])
+def test_latents_that_lie_on_several_processes_are_refused_with_the_way_out(two_processes, quantizer):
+    model = nn.Sequential(BinaryLinear(8, 6, weight_quantizer=quantizer))
+    fully_shard(model[0], mesh=two_processes)
+    with pytest.raises(AuditError, match=r"layer '0': the latents are shared out .* call unshard\(\)"):
+        audit(model)
+    with pytest.raises(ValueError, match="shared out among processes"):
+        EntropyWatcher()(model, 0)

@@ -94,7 +94,13 @@ class BinaryLayer(nn.Module):
 
     def symbols(self) -> Tensor:
         """The symbols of the latents as they are now, filter first, without gradient."""
-        filters = self.to_filters(self.weight.detach())
+        weight = self.weight.detach()
+        if hasattr(weight, "full_tensor"):  # torch's DTensor
+            raise ValueError(
+                "the latents are shared out among processes: call unshard() on every module that fully_shard was "
+                "given, ask again, then reshard()"
+            )
+        filters = self.to_filters(weight)
         return _laid_out_like(filters, self.weight_quantizer.symbols(filters))
 
     def _kept(self) -> "_Known":
