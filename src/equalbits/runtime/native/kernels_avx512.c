@@ -149,12 +149,6 @@ static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prep
               [x1] "=&v"(x1), [c0] "=&v"(c0), [c1] "=&v"(c1)                                                          \
             : [a1] "m"(first), [a12] "m"(parity), [w0] "v"(w0), [w1] "v"(w1), [v0] "v"(v0), [v1] "v"(v1))
 
-INLINE void add_single(__m512i *s, __m512i *carries, __m512i difference) {
-    __m512i carry = _mm512_and_si512(*s, difference);
-    *s = _mm512_xor_si512(*s, difference);
-    *carries = _mm512_add_epi32(*carries, _mm512_popcnt_epi32(carry));
-}
-
 INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *step, const uint32_t *input,
                          const uint32_t *weight, int32_t *counts) {
     __m512i s[TILE][2], t[TILE][2];
@@ -169,6 +163,9 @@ INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *s
             ADD_PAIR(s[p], t[p], first[p * apart], parity[p * apart]);
         }
     }
+    EACH_PIXEL /* from here on, counts themselves */
+        EB_UNROLL(2) for (int i = 0; i < 2; i++)
+            s[p][i] = _mm512_add_epi32(_mm512_popcnt_epi32(s[p][i]), _mm512_slli_epi32(t[p][i], 1));
     const int pruned = step->field[EB_KEPT] >= 0;
     for (int64_t k = 0; k < step->singles; k++, weight += pruned ? 2 * EB_BLOCK : EB_BLOCK) {
         const uint32_t *first = input + step->offsets[step->pairs + k];
@@ -177,14 +174,11 @@ INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *s
         const __m512i k0 = pruned ? _mm512_load_si512(weight + 32) : all, k1 = pruned ? _mm512_load_si512(weight + 48) : all;
         EACH_PIXEL { /* 0x28: (weight ^ input) & kept */
             const __m512i a = _mm512_set1_epi32((int)first[p * apart]);
-            add_single(&s[p][0], &t[p][0], _mm512_ternarylogic_epi32(w0, a, k0, 0x28));
-            add_single(&s[p][1], &t[p][1], _mm512_ternarylogic_epi32(w1, a, k1, 0x28));
+            s[p][0] = _mm512_add_epi32(s[p][0], _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(w0, a, k0, 0x28)));
+            s[p][1] = _mm512_add_epi32(s[p][1], _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(w1, a, k1, 0x28)));
         }
     }
-    EACH_PIXEL
-        EB_UNROLL(2) for (int i = 0; i < 2; i++)
-            _mm512_storeu_si512(counts + p * EB_BLOCK + 16 * i,
-                                _mm512_add_epi32(_mm512_popcnt_epi32(s[p][i]), _mm512_slli_epi32(t[p][i], 1)));
+    EACH_PIXEL EB_UNROLL(2) for (int i = 0; i < 2; i++) _mm512_storeu_si512(counts + p * EB_BLOCK + 16 * i, s[p][i]);
 }
 
 INLINE void count_row(const int64_t apart, const eb_step *step, const uint32_t *input, const uint32_t *packed,
