@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import shlex
+import unicodedata
 from importlib import import_module
 from pathlib import Path
 
@@ -56,6 +57,23 @@ def test_the_readme_counts_the_claims_of_table_2_as_its_ledger_does():
     assert counted in " ".join((ROOT / "README.md").read_text().split())
     assert denied == ["Conv4, IR-Net (stable)"]
     assert open_ == [f"{net}: bi-half above IR-Net (stable)" for net in ("Conv4", "Conv6")]
+
+
+def test_the_page_on_the_format_knows_every_limit_of_its_reader():
+    from equalbits.runtime import container, network, operations, settings
+
+    page = (ROOT / "docs" / "format.md").read_text()
+    said = re.findall(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", page.partition("## What a reader refuses")[2])
+    limits = (
+        *(container.MAX_TABLE_BYTES, network.MAX_OPERATIONS, network.MAX_WORK, operations.MAX_ELEMENTS),
+        *(operations.MAX_CONNECTIONS, settings.LIMIT, network.MAX_SIDE),
+    )
+    assert [1 << int(unicodedata.normalize("NFKC", digits)) for digits in said] == list(limits)
+    assert operations.MAX_WINDOW == settings.LIMIT  # the page names them together
+    operations_said = re.findall(
+        r"^\| `(\w+)` \| (?:a|u|f|two)", page.partition("## Operations")[2], flags=re.MULTILINE
+    )
+    assert operations_said == list(operations.KINDS)
 
 
 def test_make_targets_named_in_the_readme_exist():
