@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits import functional as F
-from equalbits.functional.pruning import halfmask_symbols, keep_largest
+from equalbits.functional.pruning import halfmask_symbols, keep_largest, ramped_sparsity
 from equalbits.nn import (
     MPT,
     BinaryConv2d,
@@ -97,6 +97,41 @@ def test_mpt_keeps_frozen_signs_at_one_scale_and_trains_its_scores_alone():
     assert layer.weight.grad is None
     assert freeze_latents_(nn.Sequential(layer)) == ["0"]
     assert not layer.weight.requires_grad
+
+
+def test_mpt_with_scale_fan_is_mpt_on_latents_that_started_for_the_connections_that_stay():
+    torch.manual_seed(3)
+    fanned, plain = linear(20, 4, MPT(0.75, scale_fan=True), init="kaiming"), linear(20, 4, MPT(0.75))
+    with torch.no_grad():
+        plain.weight.copy_(2 * fanned.weight)  # √(2/(D/4)) is twice √(2/D)
+        plain.weight_quantizer.scores.copy_(fanned.weight_quantizer.scores)
+    gradient = torch.randn(4, 20, dtype=torch.float64)
+    for layer in (fanned, plain):
+        layer.binary_weight().backward(gradient)
+    torch.testing.assert_close(fanned.binary_weight(), plain.binary_weight())
+    torch.testing.assert_close(fanned.weight_quantizer.scores.grad, plain.weight_quantizer.scores.grad)
+
+
+def test_mpt_with_scale_fan_keeps_a_deep_net_without_batch_norm_as_loud_whatever_is_pruned():
+    def loudness(sparsity: float, scale_fan: bool) -> float:
+        torch.manual_seed(0)
+        rule = MPT(sparsity, scale_fan=scale_fan)
+        layers = [part for _ in range(6) for part in (linear(256, 256, rule, init="kaiming"), nn.ReLU())]
+        with torch.no_grad():
+            return float(nn.Sequential(*layers)(torch.randn(64, 256, dtype=torch.float64)).std())
+
+    assert loudness(0.9, True) == pytest.approx(loudness(0.0, True), rel=0.5)
+    assert loudness(0.9, False) < 0.01 * loudness(0.0, False)
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.05, 1.0])
+def test_mpt_with_scale_fan_follows_a_ramp(progress):
+    layer = linear(40, 5, MPT(0.9, scale_fan=True, ramp=0.1), init="kaiming")
+    set_progress(layer, progress)
+    kept = layer.symbols() != 0
+    share = float(1 - ramped_sparsity(torch.tensor(progress, dtype=torch.float64), 0.9, 0.1))
+    expected = float(layer.weight.detach().abs()[kept].mean()) / math.sqrt(share)
+    assert float(layer.binary_weight().detach().abs().max()) == pytest.approx(expected)
 
 
 def test_a_score_that_learns_brings_its_weight_back():

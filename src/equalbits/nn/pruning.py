@@ -164,15 +164,22 @@ class MPT(WeightQuantizer):
 
     ``a · sign(w)`` where the score's magnitude is among the largest of the layer, else 0, with ``a`` the mean ``|w|``
     of the kept weights. Only the scores learn, by ``g · w · sign(s)`` (edge-popup); the latents get no gradient. Start
-    the layer with ``init="kaiming"``, as the method does.
+    the layer with ``init="kaiming"``, as the method does. With ``scale_fan`` all is as if the latents had started for
+    the connections that stay, ``√(2/(D(1 − sparsity)))``, as in the authors' settings for nets without batch norm:
+    else each layer there is quieter than the one before, and a deep net at a high sparsity learns nothing.
+
+    >>> [float(MPT(0.75, scale_fan=on).initial_scale(64)) for on in (False, True)]
+    [1.0, 2.0]
     """
 
     scores: nn.Parameter | None
     train_latent = False
 
-    def __init__(self, sparsity: float = 0.5, *, scope: str = "layer", ramp: float = 0.0) -> None:
+    def __init__(
+        self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = False, ramp: float = 0.0
+    ) -> None:
         super().__init__()
-        self.sieve = Sieve(sparsity, scope, ramp)
+        self.sieve, self.scale_fan = Sieve(sparsity, scope, ramp), scale_fan
         self.register_parameter("scores", None)
         self.register_buffer("progress", self.sieve.start_progress())
 
@@ -193,11 +200,16 @@ class MPT(WeightQuantizer):
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """``a · symbols``; the gradient goes to the scores alone."""
         fixed, scores = latents.detach(), fitted(self.scores)
-        return scored(fixed, scores, mpt_values(fixed, symbols != 0), fixed * scores.detach().sign())
+        values = scored(fixed, scores, mpt_values(fixed, symbols != 0), fixed * scores.detach().sign())
+        return evened(values, self.sieve.evenness(self._buffers["progress"], self.scale_fan))
 
     def initial_scale(self, connections: int) -> float:
-        """1: the method brings its own ``a``."""
-        return 1.0
+        """1, since the method brings its own ``a``; ``1/√(1 − sparsity)`` with ``scale_fan``."""
+        return 1 / math.sqrt(1 - self.sieve.sparsity) if self.scale_fan else 1.0
+
+    def extra_repr(self) -> str:
+        """The settings, as the constructor takes them."""
+        return f"scale_fan={self.scale_fan}"
 
 
 def _start_scores(latents: Tensor) -> nn.Parameter:
