@@ -46,6 +46,9 @@ def test_native_and_numpy_agree_to_the_last_bit_on_any_network(
 @pytest.mark.parametrize(
     ("channels", "size", "filters", "kernel", "window"),
     [
+        (16, 33, 16, 3, {"padding": 1}),
+        (32, 9, 11, 3, {"stride": 2}),
+        (96, 9, 16, 3, {"padding": 1}),
         (64, 56, 64, 3, {"padding": 1}),
         (64, 15, 70, 3, {"padding": 1, "stride": 2}),
         (256, 14, 32, 3, {"padding": 1}),

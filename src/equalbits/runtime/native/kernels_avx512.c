@@ -149,12 +149,13 @@ static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prep
               [x1] "=&v"(x1), [c0] "=&v"(c0), [c1] "=&v"(c1)                                                          \
             : [a1] "m"(first), [a12] "m"(parity), [w0] "v"(w0), [w1] "v"(w1), [v0] "v"(v0), [v1] "v"(v1))
 
-INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *step, const uint32_t *input,
-                         const uint32_t *weight, int32_t *counts) {
+/* A few pixels of both halves of a block; or of the first, where there are no filters for the other and no pairs. */
+INLINE void count_pixels(const int pixels, const int halves, const int64_t apart, const eb_step *step,
+                         const uint32_t *input, const uint32_t *weight, int32_t *counts) {
     __m512i s[TILE][2], t[TILE][2];
     const int64_t columns = step->padded_columns;
     EACH_PIXEL s[p][0] = s[p][1] = t[p][0] = t[p][1] = _mm512_setzero_si512();
-    for (int64_t k = 0; k < step->pairs; k++, weight += 2 * EB_BLOCK) {
+    for (int64_t k = 0; halves == 2 && k < step->pairs; k++, weight += 2 * EB_BLOCK) {
         const uint32_t *first = input + step->offsets[k], *parity = first + columns;
         const __m512i w0 = _mm512_load_si512(weight), w1 = _mm512_load_si512(weight + 16);
         const __m512i v0 = _mm512_load_si512(weight + 32), v1 = _mm512_load_si512(weight + 48);
@@ -175,18 +176,19 @@ INLINE void count_pixels(const int pixels, const int64_t apart, const eb_step *s
         EACH_PIXEL { /* 0x28: (weight ^ input) & kept */
             const __m512i a = _mm512_set1_epi32((int)first[p * apart]);
             s[p][0] = _mm512_add_epi32(s[p][0], _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(w0, a, k0, 0x28)));
-            s[p][1] = _mm512_add_epi32(s[p][1], _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(w1, a, k1, 0x28)));
+            if (halves == 2)
+                s[p][1] = _mm512_add_epi32(s[p][1], _mm512_popcnt_epi32(_mm512_ternarylogic_epi32(w1, a, k1, 0x28)));
         }
     }
     EACH_PIXEL EB_UNROLL(2) for (int i = 0; i < 2; i++) _mm512_storeu_si512(counts + p * EB_BLOCK + 16 * i, s[p][i]);
 }
 
-INLINE void count_row(const int64_t apart, const eb_step *step, const uint32_t *input, const uint32_t *packed,
-                      int32_t *counts) {
+INLINE void count_row(const int halves, const int64_t apart, const eb_step *step, const uint32_t *input,
+                      const uint32_t *packed, int32_t *counts) {
     int64_t left = step->conv_columns;
     for (int64_t tiles = (left + TILE - 1) / TILE; tiles; tiles--) {
         const int64_t tile = (left + tiles - 1) / tiles; /* as even as they can be */
-#define CASE(n) case n: count_pixels(n, apart, step, input, packed, counts); break;
+#define CASE(n) case n: count_pixels(n, halves, apart, step, input, packed, counts); break;
         switch (tile) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
         default: break;
@@ -202,9 +204,10 @@ static void bits_row(const eb_step *step, const void *prepared, int64_t row, con
     const int64_t apart = step->field[EB_STRIDE_W];
     const uint32_t *input = prepared;
     input += row * step->field[EB_STRIDE_H] * step->words * step->padded_columns;
-    if (apart == 1) count_row(1, step, input, packed, counts);
-    else if (apart == 2) count_row(2, step, input, packed, counts);
-    else count_row(apart, step, input, packed, counts);
+    if (apart == 1 && step->group_out <= 16 && !step->pairs) count_row(1, 1, step, input, packed, counts);
+    else if (apart == 1) count_row(2, 1, step, input, packed, counts);
+    else if (apart == 2) count_row(2, 2, step, input, packed, counts);
+    else count_row(2, apart, step, input, packed, counts);
 }
 
 INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, const float *input, const int64_t apart,
