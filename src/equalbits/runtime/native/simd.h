@@ -101,6 +101,11 @@ INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *
         COMMON(EB_HAS_AFFINE1 | ADDED | EB_HAS_BITS)
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | ADDED | EB_HAS_BITS)
         COMMON(EB_HAS_OUT | EB_HAS_BITS)
+        COMMON(EB_HAS_BITS)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_BITS)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_BITS)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | ADDED | EB_HAS_BITS)
+        COMMON(EB_HAS_OUT | EB_HAS_SIGN_REAL)
         COMMON(EB_HAS_OUT)
 #endif
     default: run_chain(chain->parts, chain, row, sums, counts);
