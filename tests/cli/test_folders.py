@@ -101,3 +101,14 @@ def test_seeds_and_methods_are_not_given_as_settings(recipe: str, call, tmp_path
         code, _, errors = call(*words, "--out", tmp_path / "a", "--device", "cpu")
         assert (code, errors.count(way), errors.count("\n")) == (1, 1, 1)
     assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_that_holds_no_net_is_answered_with_one_inside_or_with_why_there_is_none(held: Path, call) -> None:
+    for folder, inside in ((held, held / "run"), (held / "sweep", held / "sweep" / "own" / "seed0")):
+        code, _, line = call("evaluate", folder)
+        assert code == 1 and line.endswith(f"it holds no recipe.toml; name one inside, as {inside}\n")
+    for folder in (held / "compare", held / "compare" / "sign", held / "compare" / "sign" / "seed0"):
+        code, _, line = call("pack", folder, held / "net.ebits")
+        assert code == 1 and line.endswith("keep results, not nets: train this one by itself to have it\n")
+    code, _, line = call("inspect", held / "item")
+    assert code == 1 and line.endswith("it holds no recipe.toml; name one that train made\n")

@@ -193,9 +193,7 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     """The recipe and the trained model of a run's folder: its ``last`` or its ``best`` epoch."""
     out = Path(out)
     if not (out / "recipe.toml").exists():
-        inside = min(out.glob("*/seed*/recipe.toml"), default=None)
-        way = f"name one inside, as {inside.parent}" if inside else "name one that train made"
-        raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; {way}")
+        raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; {_instead(out)}")
     if which not in ("last", "best"):
         raise ValueError(f"which={which!r} is not known: choose 'last' or 'best'")
     recipe = read_recipe(out / "recipe.toml")
@@ -205,6 +203,17 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     load_weights(model, weights, path)
     return recipe, model.eval()
+
+
+def _instead(out: Path) -> str:
+    """The way out where a folder holds no run: one inside, or to train what compare and a stack kept the result of."""
+    below = ("", "*/", "*/*/")
+    inside = next((path.parent for depth in below for path in sorted(out.glob(f"{depth}recipe.toml"))), None)
+    if inside:
+        return f"name one inside, as {inside}"
+    if any(path for depth in below for path in out.glob(f"{depth}run.json")):
+        return "compare and sweep --stack keep results, not nets: train this one by itself to have it"
+    return "name one that train made"
 
 
 def epoch_under_way(out: Path) -> tuple[int, int] | None:
