@@ -84,7 +84,7 @@ def test_scores_learn_by_gradient_times_weight_times_sign_of_the_score(train_lat
 
 
 def test_mpt_keeps_frozen_signs_at_one_scale_and_trains_its_scores_alone():
-    layer = linear(20, 4, MPT(0.7), init="kaiming")
+    layer = linear(20, 4, MPT(0.7, scale_fan=False), init="kaiming")
     scores, weight = layer.weight_quantizer.scores, layer.weight.detach()
     mask = keep_largest(scores.abs(), 0.7)
     assert int(mask.sum()) == 80 - int(0.7 * 80)
@@ -101,7 +101,7 @@ def test_mpt_keeps_frozen_signs_at_one_scale_and_trains_its_scores_alone():
 
 def test_mpt_with_scale_fan_is_mpt_on_latents_that_started_for_the_connections_that_stay():
     torch.manual_seed(3)
-    fanned, plain = linear(20, 4, MPT(0.75, scale_fan=True), init="kaiming"), linear(20, 4, MPT(0.75))
+    fanned, plain = linear(20, 4, MPT(0.75), init="kaiming"), linear(20, 4, MPT(0.75, scale_fan=False))
     with torch.no_grad():
         plain.weight.copy_(2 * fanned.weight)  # √(2/(D/4)) is twice √(2/D)
         plain.weight_quantizer.scores.copy_(fanned.weight_quantizer.scores)

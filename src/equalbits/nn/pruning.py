@@ -166,7 +166,8 @@ class MPT(WeightQuantizer):
     of the kept weights. Only the scores learn, by ``g · w · sign(s)`` (edge-popup); the latents get no gradient. Start
     the layer with ``init="kaiming"``, as the method does. With ``scale_fan`` all is as if the latents had started for
     the connections that stay, ``√(2/(D(1 − sparsity)))``, as in the authors' settings for nets without batch norm:
-    else each layer there is quieter than the one before, and a deep net at a high sparsity learns nothing.
+    else each layer there is quieter than the one before, and a deep net at a high sparsity learns nothing. A batch norm
+    takes it away, from what the net answers and from what its scores learn.
 
     >>> [float(MPT(0.75, scale_fan=on).initial_scale(64)) for on in (False, True)]
     [1.0, 2.0]
@@ -176,7 +177,7 @@ class MPT(WeightQuantizer):
     train_latent = False
 
     def __init__(
-        self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = False, ramp: float = 0.0
+        self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = True, ramp: float = 0.0
     ) -> None:
         super().__init__()
         self.sieve, self.scale_fan = Sieve(sparsity, scope, ramp), scale_fan
