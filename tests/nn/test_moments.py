@@ -19,6 +19,7 @@ from equalbits.nn import (
     after_step_,
     at_epoch_,
     bnn_plus_penalty,
+    clip_latents_,
     refit_rotations_,
 )
 from equalbits.nn.moments import penalty
@@ -79,3 +80,15 @@ def test_a_method_of_ones_own_acts_by_saying_so() -> None:
     before = layer.weight.detach().clone()
     after_step_(layer)
     assert torch.equal(layer.weight, before / 2)
+
+
+@pytest.mark.parametrize("clip", [after_step_, clip_latents_])
+@pytest.mark.parametrize("make", [lambda **k: BinaryLinear(6, 4, **k), lambda **k: BinaryConvTranspose2d(6, 4, 2, **k)])
+def test_latents_that_torch_computes_are_clipped_where_they_come_from(clip, make):
+    layer = nn.utils.parametrizations.weight_norm(make(weight_quantizer=BinaryConnect()))
+    with torch.no_grad():
+        layer.parametrizations.weight.original0.mul_(20)  # each one's length
+        before = layer.weight.clone()
+    assert before.abs().max() > 1.5
+    clip(layer)
+    torch.testing.assert_close(layer.weight.detach(), before.clamp(-1, 1))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import scaled
 from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.moments import keep_computed_
 from equalbits.nn.names import register_quantizer
 from equalbits.nn.quantizers import WeightQuantizer
 
@@ -192,6 +193,7 @@ def clip_latents_(model: nn.Module, *, bound: float = 1.0) -> Tensor:
     if not layers:
         raise ValueError("the model has no binary layer to clip: make some with binarize_(model, BinaryConnect())")
     outside = torch.stack([(layer.weight.detach().abs() > bound).sum() for layer in layers]).sum()
-    for layer in layers:
-        layer.weight.detach().clamp_(-bound, bound)
+    with torch.no_grad():
+        for layer in layers:
+            keep_computed_(layer, layer.weight.detach().clamp_(-bound, bound))
     return outside

@@ -7,6 +7,7 @@ A quantizer says what it does then in :meth:`~equalbits.nn.WeightQuantizer.at_ep
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.quantizers import WeightQuantizer
@@ -43,6 +44,13 @@ def after_step_(model: nn.Module) -> None:
         layer.weight_quantizer.after_step_(filters)
         if filters is not weight:  # a layer that keeps its axes in another order may have given a copy
             weight.copy_(layer.from_filters(filters))
+        keep_computed_(layer, weight)
+
+
+def keep_computed_(layer: BinaryLayer, weight: Tensor) -> None:
+    """Hand changed latents back to what they are computed from, where torch parametrizes them: else they are lost."""
+    if parametrize.is_parametrized(layer, "weight"):
+        layer.weight = weight
 
 
 def penalty(layers: list[BinaryLayer]) -> Tensor:
