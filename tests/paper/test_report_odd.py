@@ -113,3 +113,14 @@ def test_a_comparisons_accuracy_is_not_that_of_the_runs_that_tuned_it(run: Path,
     (found,) = contents(tmp_path)
     assert (found.kind, len(found.runs)) == ("compare", 3)
     assert _accuracy(found) == "25.00"
+
+
+@pytest.mark.parametrize("command", ["sweep", "compare --methods sign"])
+def test_every_command_that_went_on_with_a_folder_is_named(command: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "own.toml").write_text(RECIPE.to_toml(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    made = [f"{command} own.toml --seeds {seeds} --out it --device cpu" for seeds in ("0", "0-1", "0-1")]
+    for words in made:
+        monkeypatch.setattr("sys.argv", ["equalbits", *words.split()])
+        assert main() == 0
+    assert f">equalbits {made[0]}\nequalbits {made[1]}</code>" in report_page(tmp_path / "it")

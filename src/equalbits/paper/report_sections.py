@@ -1,7 +1,7 @@
 """A section of the report for each kind of thing: pictures, tables, curves, and what made them."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def compare(found: Found) -> list[Html]:
     ]
     parts.append(tag("div", chart("Entropy of the weights, bits", entropy, unit=" bits", digits=5), class_="charts"))
     first: dict[str, Any] = next((run.facts for run in runs if run.facts), {})
-    known = {**found.facts, "command": first.get("command"), "commit": first.get("commit")}
+    known = {**found.facts, "command": _commands(run.facts for run in runs), "commit": first.get("commit")}
     how = tag("ul", *(tag("li", f"{name.replace('_', ' ')}: {words}.") for name, words in found.facts["how"].items()))
     return [*parts, made_by(known, settings=found.facts["settings"]), details("How each number was taken", how)]
 
@@ -125,12 +125,18 @@ def sweep(found: Found) -> list[Html]:
     header = ("case", "last epoch, %", "n", "best epoch, %", "seconds a run")
     parts.append(table(header, rows, caption="Test accuracy: mean ± sample standard deviation over seeds"))
     parts += [picture(path, path.stem) for path in found.pictures]
-    first: dict[str, Any] = next((run.facts for runs in cases.values() for run in runs), {})
-    seeds = sorted({run.facts["seed"] for runs in cases.values() for run in runs})
-    known = {**first, **found.facts, "seeds": seeds, "command": first.get("command"), "seconds": None}
+    of_runs = [run.facts for runs in cases.values() for run in runs]
+    first: dict[str, Any] = next(iter(of_runs), {})
+    seeds = sorted({facts["seed"] for facts in of_runs})
+    known = {**first, **found.facts, "seeds": seeds, "command": _commands(of_runs), "seconds": None}
     known["device"] = found.facts.get("devices", first.get("device"))
     parts += _of_runs(found.runs, found.path, folded=False)
     return [*parts, made_by(known, settings=found.facts.get("settings", {}))]
+
+
+def _commands(of_runs: Iterable[Mapping[str, Any]]) -> str:
+    """The commands that made the runs of a folder, a line each: one may have gone on with what another began."""
+    return "\n".join(dict.fromkeys(filter(None, (facts.get("command") for facts in of_runs))))
 
 
 def _case_row(name: str, runs: Sequence[Run]) -> list[str]:
