@@ -226,6 +226,19 @@ def test_numbers_that_are_not_finite_are_refused():
         pack(model, torch.randn(2, 3, 2, 2))
 
 
+@pytest.mark.parametrize("behind", [nn.Conv2d(3, 4, 1), nn.MaxPool2d(2)], ids=["in weights", "by itself"])
+def test_a_batch_norm_beyond_float32_is_refused_in_a_line(behind):
+    channels = 4 if isinstance(behind, nn.Conv2d) else 3
+    norm = nn.BatchNorm2d(channels, eps=0.0)
+    norm.running_mean.copy_(torch.arange(channels) - 1.0)
+    norm.running_var.fill_(1e-38)
+    norm.weight.data.fill_(1e38)
+    signs = BinaryConv2d(channels, 2, 3, input_quantizer=SignActivation())  # which would hide it
+    model = nn.Sequential(behind, norm, signs, nn.Flatten())
+    with pytest.raises(PackError, match=r"^tensor '[01]\.\w+' holds a number that is not finite: it cannot be packed$"):
+        pack(model, torch.randn(2, 3, 8, 8))
+
+
 def test_one_image_is_example_enough():
     model = small()
     image = torch.randn(1, 3, 8, 8)

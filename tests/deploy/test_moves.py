@@ -44,6 +44,7 @@ MOVES = {
     "both pixel shuffles": lambda x: nnf.pixel_unshuffle(nnf.pixel_shuffle(x, 2), 4),
     "reshape_as": lambda x: x.flatten(1).reshape_as(x.mT),
     "clip": lambda x: torch.clip(x, -0.5, 1),
+    "hardtanh without an end": lambda x: nnf.hardtanh(x, 0.0, float("inf")) + x.clamp(-float("inf"), 0.5),
     "negative, absolute": lambda x: torch.negative(torch.absolute(x)),
     "multiply, subtract": lambda x: torch.subtract(torch.multiply(x, 2.0), 1),
     "divide": lambda x: torch.divide(torch.true_divide(x, 2), 4.0),
@@ -78,6 +79,7 @@ def test_moves_pack_to_the_last_bit(name):
             r"does aten\.maximum.*: use torch\.clamp with plain numbers$",
         ),
         (lambda x: torch.sgn(x), r"does aten\.sgn.*: torch\.sgn gives 0 at 0; use equalbits\.SignActivation"),
+        (lambda x: nnf.hardtanh(x * 1e39), r"^tensor 'mul\.gain_shift' holds a number that is not finite"),
         (lambda x: torch.logical_not(x).float(), "layer 'logical_not' .* compare them with a constant instead"),
     ],
 )

@@ -1,5 +1,6 @@
 """Rules for what works number by number: sums, products with constants, activations, comparisons."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -86,11 +87,12 @@ def absolute(walk: Walk, value: Any) -> Value:
 
 
 def clamp(walk: Walk, value: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Value:
-    """Not below, not above."""
+    """Not below, not above; an infinite bound is none."""
     bounds = {"min": low if min is None else min, "max": high if max is None else max}
-    for bound in bounds.values():
-        if isinstance(bound, Value | Tensor):
+    for name, none in (("min", -math.inf), ("max", math.inf)):
+        if isinstance(bounds[name], Value | Tensor):
             raise walk.refuse("clamps to a bound that is no plain number: give one as a float")
+        bounds[name] = None if bounds[name] == none else bounds[name]
     return walk.steps.add("clamp", walk.value(value), layer=walk.layer, **bounds)
 
 

@@ -50,6 +50,7 @@ def _sees_one_pixel(step: Step) -> bool:
     return step.kind == "conv" and settings["kernel"] == settings["stride"] == (1, 1) and not any(settings["padding"])
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what float32 does not hold is refused where it is stored
 def _folded(arrays: Arrays, gain_shift: NDArray[np.float32]) -> Arrays:
     """Weights and bias with a gain and a shift for each filter behind them; found in float64 and rounded once."""
     gain, shift = gain_shift.astype(np.float64)

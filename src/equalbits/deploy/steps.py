@@ -124,7 +124,9 @@ class Steps:
                 f"layer {layer!r} meets {value.shape} with numbers of shape {shapes}: they do not fit"
             ) from None
         flat = value if per_channel else self.reshape(value, (math.prod(value.shape),), layer=layer)
-        made = self.add("affine", flat, layer=layer, arrays={"gain_shift": rows.astype(np.float32)})
+        with np.errstate(over="ignore"):  # what float32 does not hold is refused where it is stored
+            arrays = {"gain_shift": rows.astype(np.float32)}
+        made = self.add("affine", flat, layer=layer, arrays=arrays)
         return self.reshape(made, value.shape, layer=layer)
 
 
