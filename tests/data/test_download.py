@@ -193,6 +193,15 @@ def test_a_copy_of_ones_own_is_kept_as_long_as_no_file_of_it_is_missing(tmp_path
     assert server.asked == [None]
 
 
+def test_a_copy_of_another_data_set_is_not_taken_for_ones_own(tmp_path, server, cifar10_numpy):
+    cifar10_numpy(tmp_path)
+    with pytest.raises(DataError, match=r"holds no cifar-100-binary/train.bin"):
+        known = SOURCES["cifar100"]
+        where = source(server, CONTENT, folder=known.folder, files=known.files)
+        download_dataset("cifar100", tmp_path, source=where, progress=False)
+    assert server.asked == [None]
+
+
 def with_member(info: tarfile.TarInfo) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:

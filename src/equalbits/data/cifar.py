@@ -88,12 +88,19 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
 
 
 def whole_copy(name: str, root: Path) -> Path | None:
-    """The folder that both splits are read from, where no file of theirs is missing."""
+    """The folder that both splits are read from, where no file of theirs is missing and the classes are its own."""
     place, other = (_place(name, root, split) for split in ("train", "test"))
     if place is None or place != other:
         return None
-    folder, numpy = place
-    return folder if all((folder / file).is_file() for file in (_NUMPY if numpy else EDITIONS[name].files)) else None
+    edition, (folder, numpy) = EDITIONS[name], place
+    if not all((folder / file).is_file() for file in (_NUMPY if numpy else edition.files)):
+        return None
+    if numpy:  # its names are the same for every data set
+        try:
+            _read_class_names(folder / "classes.txt", edition)
+        except DataError:
+            return None
+    return folder
 
 
 def _place(name: str, root: Path, split: str) -> tuple[Path, bool] | None:
