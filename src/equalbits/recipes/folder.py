@@ -211,7 +211,8 @@ def _instead(out: Path) -> str:
     inside = next((path.parent for depth in below for path in sorted(out.glob(f"{depth}recipe.toml"))), None)
     if inside:
         return f"name one inside, as {inside}"
-    if any(path for depth in below for path in out.glob(f"{depth}run.json")):
+    results = [path for depth in below for path in out.glob(f"{depth}run.json")]
+    if results and not any((path.parent / LAST).exists() for path in results):
         return "compare and sweep --stack keep results, not nets: train this one by itself to have it"
     return "name one that train made"
 
