@@ -80,3 +80,11 @@ def test_symbols_that_hold_a_scale_keep_their_precision_when_tangents_go_along()
     found, tangent = jvp(lambda w: F.weighted(w, symbols, slope), (latents,), (direction,))
     assert torch.equal(found, symbols) and tangent.dtype == torch.bfloat16
     assert torch.equal(tangent, (direction * slope).bfloat16())
+
+
+@pytest.mark.parametrize("estimator", ["clipped", "straight", "polynomial", "decaying"])
+def test_symbols_of_what_is_not_finite_stay_when_tangents_go_along(estimator):
+    inputs, sign = torch.tensor([0.5, torch.inf, -torch.inf, torch.nan]), SignActivation(estimator)
+    found, tangent = jvp(sign, (inputs,), (torch.ones(4),))
+    assert torch.equal(found, sign(inputs)) and torch.equal(found, torch.tensor([1.0, 1.0, -1.0, -1.0]))
+    assert tangent[0] > 0

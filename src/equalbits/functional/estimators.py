@@ -61,9 +61,9 @@ def carries_tangents() -> bool:
 def joined(reals: Tensor, symbols: Tensor, slope: Tensor | float = 1.0) -> Tensor:
     """What :func:`weighted` means in torch's own operations, for a pass that carries tangents forward.
 
-    A 0 that has the reals' derivative is added, so the symbols stay what they are to the last bit.
+    A 0 that has the reals' derivative is added, so the symbols stay what they are to the last bit, whatever the reals.
     """
-    return symbols + (slope * (reals - reals.detach())).to(symbols.dtype)
+    return symbols + (slope * (reals - reals.detach())).nan_to_num().to(symbols.dtype)
 
 
 def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
