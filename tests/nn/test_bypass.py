@@ -176,6 +176,15 @@ def test_a_layer_in_a_namedtuple_a_deque_or_a_set_is_binary_there_too():
     assert model.nested == {Pair(model.two, model.three)}
 
 
+def test_a_layer_that_is_a_dictionarys_key_is_binary_there_too_and_keeps_its_place():
+    model = Lists()
+    gains = {model.three: 3, model.one: [model.two], "last": model.one, (model.two, 1): 2}
+    model.gains = gains
+    binarize_(model, BiHalf(), where=["one", "two"])
+    assert model.gains is gains
+    assert list(gains.items()) == [(model.three, 3), (model.one, [model.two]), ("last", model.one), ((model.two, 1), 2)]
+
+
 def test_a_namedtuple_or_a_set_without_a_layer_that_became_binary_is_left_as_it_is():
     model = Lists()
     model.pair, model.fixed_set = Pair(model.three, model.four), frozenset({model.three})

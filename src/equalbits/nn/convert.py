@@ -210,12 +210,13 @@ def _exchanged(held: Any, twins: dict[nn.Module, BinaryLayer], seen: set[int]) -
     if not isinstance(held, list | deque | dict | set) or id(held) in seen:
         return held
     seen.add(id(held))
+    if isinstance(held, dict | set):
+        keys = [_exchanged(key, twins, seen) for key in held]
+        if any(map(is_not, keys, held)):
+            anew: Any = dict(zip(keys, held.values(), strict=True)) if isinstance(held, dict) else keys
+            held.clear()
+            held.update(anew)
     if isinstance(held, set):
-        for part in list(held):
-            new = _exchanged(part, twins, seen)
-            if new is not part:
-                held.remove(part)
-                held.add(new)
         return held
     for place in list(held) if isinstance(held, dict) else range(len(held)):
         new = _exchanged(held[place], twins, seen)
