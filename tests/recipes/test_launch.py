@@ -8,14 +8,17 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from small_recipe import own
 
-from equalbits.recipes import get_recipe
+from equalbits.recipes import evaluate_run, get_recipe, load_run, run_recipe
 from equalbits.recipes.batch import DivergedError
 from equalbits.recipes.launch import cases_of, missing_of, side_by_side, sweep
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint, save_checkpoint
+from equalbits.training.checkpoint import WEIGHTS
 
 METHODS = {"model.weight_quantizer": ["sign", "bihalf:p_pos=0.25"]}
 
@@ -53,6 +56,35 @@ def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp
     again = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", tell=told.append)
     assert again == alone
     assert not any("done in" in line for line in told)
+
+
+def test_a_stack_keeps_the_nets_of_its_last_epoch_and_they_are_those_that_runs_alone_keep(tmp_path: Path) -> None:
+    for way, stack in (("alone", 1), ("stack", 4)):
+        sweep(own(), tmp_path / way, vary=METHODS, seeds=[0, 5], stack=stack, device="cpu")
+    for case in ("sign", "bihalf-p_pos=0.25"):
+        alone, stacked = (tmp_path / way / case / "seed5" for way in ("alone", "stack"))
+        nets = [load_run(folder)[1].state_dict() for folder in (alone, stacked)]
+        assert nets[0].keys() == nets[1].keys()
+        assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])
+        assert evaluate_run(stacked, device="cpu").correct == noted(stacked)["last"]["test"]["correct"]
+        with pytest.raises(CheckpointError, match="side by side with others, so its last epoch alone is kept: take"):
+            load_run(stacked, which="best")
+        assert load_run(alone, which="best")
+
+
+def test_a_net_of_a_stack_that_begins_anew_by_itself_leaves_the_old_one_nowhere(tmp_path: Path) -> None:
+    sweep(own(), tmp_path / "stack", vary={}, seeds=[0, 5], stack=2, device="cpu")
+    folder = next((tmp_path / "stack").glob("*/seed5"))
+    recipe, _ = load_run(folder)
+    (folder / WEIGHTS).write_bytes(b"not to be read any more")
+    run_recipe(recipe, folder, device="cpu")
+    assert not (folder / WEIGHTS).exists()
+    assert evaluate_run(folder, device="cpu").correct == noted(folder)["last"]["test"]["correct"]
+
+
+def noted(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return found
 
 
 def grouped(tmp_path: Path, stack: int, vary) -> list[list[tuple[str, tuple[int, ...]]]]:

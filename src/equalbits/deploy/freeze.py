@@ -47,6 +47,9 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
         raise PackError(f"model is of type {type(model).__name__}: give an nn.Module")
     images = _check_example(example)
     kept = _copied(_unwrapped(model)).cpu().eval()
+    for name, layer in kept.named_modules():  # asked of the copy: what computes a weight may change as it is asked
+        if isinstance(layer, BinaryLayer) and bool(layer.weight.isnan().any()):
+            raise PackError(f"layer {name!r} has latents that are nan: it was trained to nothing; train it again")
     dtypes = {p.dtype for p in kept.parameters() if p.is_floating_point()}
     if not dtypes <= {torch.float32, torch.float64}:
         kept, dtypes = kept.float(), set()  # the same weights: every half is a float32
@@ -71,9 +74,6 @@ def _copied(model: nn.Module) -> nn.Module:
             raise PackError(f"{name!r} has no numbers before the first batch: call the model on one, then pack it")
         if tensor.is_meta:
             raise PackError(f"{name!r} is on the meta device, without numbers: load the model's state_dict first")
-    for name, layer in model.named_modules():
-        if isinstance(layer, BinaryLayer) and bool(layer.weight.isnan().any()):
-            raise PackError(f"layer {name!r} has latents that are nan: it was trained to nothing; train it again")
     held = (kept for module in model.modules() for kept in vars(module).values() if isinstance(kept, Tensor))
     # torch copies no tensor that a gradient flows through, as a forward may leave on its module.
     known = {id(kept): kept.detach().clone() for kept in held if not kept.is_leaf}

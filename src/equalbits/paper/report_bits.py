@@ -16,7 +16,7 @@ from equalbits.nn import BinaryLayer
 from equalbits.paper.contents import Run
 from equalbits.paper.page import Html, join, table, tag
 from equalbits.recipes import Images, load_run
-from equalbits.training.checkpoint import LAST
+from equalbits.recipes.folder import last_weights
 
 #: So much is read for one table, that a page of many large nets is still quick.
 MOST_BYTES = 256 * 2**20
@@ -32,7 +32,7 @@ class Bits:
 
 def bits_of(folder: Path) -> Bits | None:
     """The bits of a run's last weights; None where it has none. What cannot be read is a ValueError."""
-    if not all((folder / name).is_file() for name in (LAST, "model.json", "recipe.toml")):
+    if not all(path.is_file() for path in (last_weights(folder), folder / "model.json", folder / "recipe.toml")):
         return None
     try:
         _, model = load_run(folder)
@@ -75,7 +75,7 @@ def bits_of_runs(runs: Sequence[Run], within: Path) -> Html:
     """A row for each run that has weights; large ones beyond :data:`MOST_BYTES` are left out, and counted."""
     rows, left, taken, trouble = [], 0, 0, []
     for run in runs:
-        path = run.path / LAST
+        path = last_weights(run.path)
         taken += path.stat().st_size if path.is_file() else 0
         if taken > MOST_BYTES:
             left += path.is_file()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from equalbits.recipes.folder import facts_of
+from equalbits.recipes.folder import facts_of, net_files
 from equalbits.recipes.lock import clear_up
 from equalbits.recipes.make import Images, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
@@ -90,13 +90,19 @@ class Diverged(NamedTuple):
 
 
 def train_side_by_side(
-    batches: Sequence[Batch], out: Path, *, root: Path | None, device: str, reporters: Sequence[Reporter] = ()
+    batches: Sequence[Batch],
+    out: Path,
+    *,
+    root: Path | None,
+    device: str,
+    reporters: Sequence[Reporter] = (),
+    keep_nets: bool = True,
 ) -> None:
     """Train all seeds of several batches at once on one device; their recipes agree in :func:`beside`.
 
     ``reporters`` hear of the first. While they train they are saved in a file of ``out``, and go on from it, or from
     that of a larger stack which held them all. Runs that diverge do not stop the others: :class:`DivergedError` tells
-    of them when those are written.
+    of them when those are written. Results are left of them and, with ``keep_nets``, the nets of their last epoch.
     """
     device, alone = pick_device(device), Place()
     members = [member for batch in batches for member in batch.members(out)]
@@ -122,10 +128,11 @@ def train_side_by_side(
         histories, errors = some.histories, some.errors
     share = (time.perf_counter() - began) / len(seeds)
     done: dict[Path, bytes] = {}
-    for member, history in zip(members, histories, strict=True):
+    for member, model, history in zip(members, models, histories, strict=True):
         if history is not None:
             seconds = max(share, sum(record.seconds for record in history.epochs))  # where earlier calls began it
             facts = facts_of(member.recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
+            done |= net_files(member.folder, member.recipe, images, model, root=root) if keep_nets else {}
             done |= _files(member.folder, facts, history)
     write_together(done)  # or none of them: what is saved of the stack serves all of it, and no part
     forget(shared_file, members)

@@ -20,9 +20,9 @@ import equalbits
 from equalbits.recipes.make import Images, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe, recipe_from_dict
 from equalbits.training import CheckpointError, EpochRecord, History, JsonLines, Reporter, TensorBoard, load_checkpoint
-from equalbits.training.checkpoint import BEST, LAST, load_weights, write_atomically
+from equalbits.training.checkpoint import BEST, LAST, WEIGHTS, checkpoint_bytes, load_weights, write_atomically
 from equalbits.training.distributed import Place
-from equalbits.training.resume import FREE_SETTINGS, flat
+from equalbits.training.resume import FREE_SETTINGS, flat, prefixed
 
 #: Settings that change no result.
 FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
@@ -84,10 +84,24 @@ def check_folder(out: Path, recipe: Recipe, images: Images) -> None:
 def begin(out: Path, recipe: Recipe, images: Images, *, root: Path | None = None) -> None:
     """Write what the run is, and where its data lie if that was said."""
     if not (out / LAST).exists():
-        (out / "run.json").unlink(missing_ok=True)  # the result of weights that are gone
-    write_atomically(out / "recipe.toml", recipe.to_toml().encode())
+        for name in ("run.json", WEIGHTS):  # the result of weights that are gone, and of a net that begins anew
+            (out / name).unlink(missing_ok=True)
+    for path, content in _described(out, recipe, images, root).items():
+        write_atomically(path, content)
+
+
+def net_files(out: Path, recipe: Recipe, images: Images, model: nn.Module, *, root: Path | None) -> dict[Path, bytes]:
+    """All that :func:`load_run` needs of a net that was trained side by side with others, for its folder."""
+    weights = checkpoint_bytes(prefixed("model.", model.state_dict()), {})
+    return {**_described(out, recipe, images, root), out / WEIGHTS: weights}
+
+
+def _described(out: Path, recipe: Recipe, images: Images, root: Path | None) -> dict[Path, bytes]:
     facts = asdict(images) | ({"data": str(Path(root).resolve())} if root else {})
-    write_atomically(out / "model.json", (json.dumps(facts, indent=1) + "\n").encode())
+    return {
+        out / "recipe.toml": recipe.to_toml().encode(),
+        out / "model.json": (json.dumps(facts, indent=1) + "\n").encode(),
+    }
 
 
 @contextmanager
@@ -198,22 +212,29 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
         raise ValueError(f"which={which!r} is not known: choose 'last' or 'best'")
     recipe = read_recipe(out / "recipe.toml")
     model = make_model(recipe, Images.read(out / "model.json"))
-    path = out / {"last": LAST, "best": BEST}[which]
+    path = last_weights(out) if which == "last" else out / BEST
+    if path.name == BEST and last_weights(out).name == WEIGHTS:
+        raise CheckpointError(f"{out} was trained side by side with others, so its last epoch alone is kept: take that")
     tensors, _ = load_checkpoint(path)
     weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     load_weights(model, weights, path)
     return recipe, model.eval()
 
 
+def last_weights(out: Path) -> Path:
+    """The file with the last weights of a run: its own checkpoint, or what a stack left of it."""
+    return out / (WEIGHTS if (out / WEIGHTS).is_file() and not (out / LAST).exists() else LAST)
+
+
 def _instead(out: Path) -> str:
-    """The way out where a folder holds no run: one inside, or to train what compare and a stack kept the result of."""
+    """The way out where a folder holds no run: one inside, or to train what compare kept the result of."""
     below = ("", "*/", "*/*/")
     inside = next((path.parent for depth in below for path in sorted(out.glob(f"{depth}recipe.toml"))), None)
     if inside:
         return f"name one inside, as {inside}"
     results = [path for depth in below for path in out.glob(f"{depth}run.json")]
     if results and not any((path.parent / LAST).exists() for path in results):
-        return "compare and sweep --stack keep results, not nets: train this one by itself to have it"
+        return "compare and reproduce keep results, not nets: train this one by itself to have it"
     return "name one that train made"
 
 

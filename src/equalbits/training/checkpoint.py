@@ -18,6 +18,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 LAST, BEST = "last.safetensors", "best.safetensors"
+#: A net alone, with nothing to go on from: what is left of one that was trained side by side with others.
+WEIGHTS = "weights.safetensors"
 _PARTIAL = ".partial"
 _TRIES = 9  # so many jobs may begin in a folder while one file is moved there
 
@@ -31,12 +33,17 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any
 
     The bytes are on the disk before the name points to them: neither a kill nor a power cut leaves a torn file.
     """
+    write_atomically(path, checkpoint_bytes(tensors, facts))
+
+
+def checkpoint_bytes(tensors: dict[str, Tensor], facts: dict[str, Any]) -> bytes:
+    """The content of a checkpoint."""
     # Copies, since safetensors refuses tensors that share memory, as tied layers do.
     held = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     words = json.dumps(facts)
-    write_atomically(path, save(held, metadata={"equalbits": words, "crc32": str(_checksum(held, words))}))
+    return save(held, metadata={"equalbits": words, "crc32": str(_checksum(held, words))})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
