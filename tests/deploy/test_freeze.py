@@ -45,6 +45,14 @@ def test_weights_that_torch_prunes_before_every_forward_pack(place):
     assert not model[place].weight.is_leaf and prune.is_pruned(model)
 
 
+def test_what_a_weight_is_computed_from_stays_as_it_was():
+    model = small()
+    nn.utils.parametrizations.spectral_norm(model[2]).train()  # which moves two buffers whenever it is asked
+    before = {name: numbers.clone() for name, numbers in model.state_dict().items()}
+    pack(model, IMAGES)
+    assert model[2].training and all(torch.equal(before[name], now) for name, now in model.state_dict().items())
+
+
 def test_a_model_that_holds_on_to_what_it_computed_packs():
     model = Remembers()
     model(IMAGES).sum().backward()
