@@ -6,6 +6,7 @@ and a GPU gets the few passes of ``normed_sum_gpu``. Between forward and backwar
 each output, not the output itself.
 """
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -128,8 +129,10 @@ def _unpack(packed: Tensor, channels: int) -> Tensor:
     return ((packed[:, :, None] >> places) & 1).flatten(1)[:, :channels]
 
 
-# A compiler may hand over what lies channels last as it is, and need not copy it to what it traced.
-_ANY_LAYOUT: dict[str, Any] = {"mutates_args": (), "tags": (torch.Tag.flexible_layout,)}
+# A compiler may hand over what lies channels last as it is, and need not copy it to what it traced; torch 2.6 copies.
+_ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
+if "tags" in signature(torch.library.custom_op).parameters:
+    _ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
 _forward_op = torch.library.custom_op("equalbits::normed_sum", plain_forward, schema=_FORWARD, **_ANY_LAYOUT)
 _backward_op = torch.library.custom_op(
     "equalbits::normed_sum_backward", plain_backward, schema=_BACKWARD, **_ANY_LAYOUT
@@ -200,7 +203,10 @@ def _differentiate(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -
 _forward_op.register_autograd(_differentiate, setup_context=_remember)
 
 
-@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running", "counts"))
+_MOVE = "(Tensor(a0!)[] running, Tensor(a1!)[] counts, Tensor[] latest, float[] factors, float momentum) -> ()"
+
+
+@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running", "counts"), schema=_MOVE)
 def move_statistics(
     running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float
 ) -> None:

@@ -7,7 +7,6 @@ is a subclass that answers both.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -198,9 +197,12 @@ class SignActivation(nn.Module):
         return f"{self.estimator!r}{sharpness}"
 
 
-_PLAIN_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"clipped": F.clipped, "polynomial": F.polynomial, "straight": F.straight_through}
-)
+# A plain dictionary: the compiler of older torch looks into no other.
+_PLAIN_ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "clipped": F.clipped,
+    "polynomial": F.polynomial,
+    "straight": F.straight_through,
+}
 
 
 def set_progress(model: nn.Module, progress: float) -> None:
