@@ -50,10 +50,10 @@ def _sees_one_pixel(step: Step) -> bool:
     return step.kind == "conv" and settings["kernel"] == settings["stride"] == (1, 1) and not any(settings["padding"])
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what float32 does not hold is refused where it is stored
 def _folded(arrays: Arrays, gain_shift: NDArray[np.float32]) -> Arrays:
     """Weights and bias with a gain and a shift for each filter behind them; found in float64 and rounded once."""
     gain, shift = gain_shift.astype(np.float64)
-    weight = arrays["weight"] * gain.reshape(-1, *(1,) * (arrays["weight"].ndim - 1))
-    bias = arrays.get("bias", np.zeros(1, np.float32)) * gain + shift
-    return {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 does not hold is refused where it is stored
+        weight = arrays["weight"] * gain.reshape(-1, *(1,) * (arrays["weight"].ndim - 1))
+        bias = arrays.get("bias", np.zeros(1, np.float32)) * gain + shift
+        return {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}

@@ -169,7 +169,6 @@ def byte_table(network: Network) -> NDArray[np.float32]:
     return table
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what leaves float32 is infinity or NaN, as in torch, and no news
 def run_numpy(network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
     """Run a network operation by operation in numpy; values are let go once nothing reads them any more."""
     values: dict[int, NDArray[np.float32]] = {0: images}
@@ -177,7 +176,8 @@ def run_numpy(network: Network, images: NDArray[np.float32]) -> NDArray[np.float
     for place, operation in enumerate(network.operations):
         inputs = (values[value] for value in operation.inputs)
         run = ops.RUN[operation.kind]
-        values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 lie infinity and NaN, as in torch: no news
+            values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
         for value in set(operation.inputs):
             if last_read[value] == place:
                 del values[value]
