@@ -233,7 +233,7 @@ def _instead(out: Path) -> str:
     if inside:
         return f"name one inside, as {inside}"
     results = [path for depth in below for path in out.glob(f"{depth}run.json")]
-    if results and not any((path.parent / LAST).exists() for path in results):
+    if results and not any(last_weights(path.parent).exists() for path in results):
         return "compare and reproduce keep results, not nets: train this one by itself to have it"
     return "name one that train made"
 
