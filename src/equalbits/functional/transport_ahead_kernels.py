@@ -170,10 +170,10 @@ def _edge(values, rest, wanted, low, under, high, upto, guess, width, between, T
         second = tl.where(sound, _key(guess + width), high - third)
         first = tl.minimum(tl.maximum(first, low + 1), high - 1)
         second = tl.minimum(tl.maximum(second, first), high - 1)
-        both = tl.sum(_beneath(values, first, second), axis=0)
+        both = tl.sum(_beneath(values, first, second).to(tl.uint32), axis=0)
         if TAIL > 0:
-            both += tl.sum(_beneath(rest, first, second), axis=0)
-        low, under, high, upto = _narrowed(low, under, high, upto, wanted, first, second, both)
+            both += tl.sum(_beneath(rest, first, second).to(tl.uint32), axis=0)
+        low, under, high, upto = _narrowed(low, under, high, upto, wanted, first, second, both.to(tl.int32))
         turn += 1
     return high, upto
 
