@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 FIELDS: dict[str, int]
 KINDS: dict[str, int]
+SOURCES: str
 
 def instruction_sets() -> list[str]: ...
 
