@@ -23,6 +23,8 @@ _FOUR = " -> (Tensor, Tensor, Tensor, Tensor)"
 _Four = tuple[Tensor, Tensor, Tensor, Tensor]
 _FORWARD = "(Tensor c, Tensor? slope, Tensor weight, Tensor bias, Tensor? residual, float eps, bool signs)" + _FOUR
 _BACKWARD = "(Tensor? g_y, Tensor? g_s, Tensor c, Tensor? slope, Tensor weight, Tensor near, Tensor stats)" + _FOUR
+# Said, since torch 2.6 cannot read it off lists of tensors.
+_MOVE = "(Tensor(a0!)[] running, Tensor(a1!)[] counts, Tensor[] latest, float[] factors, float momentum) -> ()"
 
 
 def normed_sum(
@@ -129,7 +131,7 @@ def _unpack(packed: Tensor, channels: int) -> Tensor:
     return ((packed[:, :, None] >> places) & 1).flatten(1)[:, :channels]
 
 
-# A compiler may hand over what lies channels last as it is, and need not copy it to what it traced; torch 2.6 copies.
+# A compiler may hand over what lies channels last as it is, and need not copy it to what it traced; before 2.8 it does.
 _ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
 if "tags" in signature(torch.library.custom_op).parameters:
     _ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
@@ -201,9 +203,6 @@ def _differentiate(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -
 
 
 _forward_op.register_autograd(_differentiate, setup_context=_remember)
-
-
-_MOVE = "(Tensor(a0!)[] running, Tensor(a1!)[] counts, Tensor[] latest, float[] factors, float momentum) -> ()"
 
 
 @torch.library.custom_op("equalbits::move_statistics", mutates_args=("running", "counts"), schema=_MOVE)

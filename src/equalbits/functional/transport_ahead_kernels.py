@@ -170,6 +170,7 @@ def _edge(values, rest, wanted, low, under, high, upto, guess, width, between, T
         second = tl.where(sound, _key(guess + width), high - third)
         first = tl.minimum(tl.maximum(first, low + 1), high - 1)
         second = tl.minimum(tl.maximum(second, first), high - 1)
+        # Unsigned, for 32768 in the upper half are one too many for a signed sum, which an interpreter may refuse.
         both = tl.sum(_beneath(values, first, second).to(tl.uint32), axis=0)
         if TAIL > 0:
             both += tl.sum(_beneath(rest, first, second).to(tl.uint32), axis=0)

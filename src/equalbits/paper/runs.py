@@ -138,8 +138,9 @@ def _train_side_by_side(
 def _train_group(group: Sequence[Batch], folder: Path, options: Options, name: str) -> None:
     reporters = options.reporters_for(_named(folder, name))
     try:
-        where: dict[str, Any] = {"root": options.root, "device": options.device}
-        train_side_by_side(group, folder, **where, reporters=reporters, keep_nets=False)
+        train_side_by_side(
+            group, folder, root=options.root, device=options.device, reporters=reporters, keep_nets=False
+        )
     except DivergedError as some:
         for run in some.runs:
             _note_divergence(folder, run.case, run.recipe, run.error, options)

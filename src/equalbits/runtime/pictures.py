@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Pixels = NDArray[np.uint8]
+#: What a file may hold, whatever its name says. Pillow knows more, and hands PostScript to a program that runs it.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""What a file may hold, whatever its name says. Pillow knows more, and hands PostScript to a program that runs it."""
 
 
 class NoRangeError(ValueError):
