@@ -98,7 +98,7 @@ def missing(grid: Grid, whole: Grid) -> dict[str, list[Any]]:
     return found
 
 
-def ranges(numbers: Sequence[int], *, to: str = "–", between: str = ", ") -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """Whole numbers, those in a row by their first and last.
 
     >>> ranges([0, 1, 2, 3, 4]), ranges([7]), ranges([0, 1, 5])
@@ -107,7 +107,16 @@ def ranges(numbers: Sequence[int], *, to: str = "–", between: str = ", ") -> s
     ordered = sorted(numbers)
     breaks = [at for at, (one, other) in enumerate(pairwise(ordered), start=1) if other != one + 1]
     rows = [ordered[first:last] for first, last in pairwise([0, *breaks, len(ordered)])]
-    return between.join(str(row[0]) if len(row) == 1 else f"{row[0]}{to}{row[-1]}" for row in rows)
+    return ", ".join(str(row[0]) if len(row) == 1 else f"{row[0]}–{row[-1]}" for row in rows)
+
+
+def seeds_option(seeds: Sequence[int]) -> str:
+    """Seeds as ``--seeds`` takes them.
+
+    >>> seeds_option([0, 1, 2, 7])
+    '0-2,7'
+    """
+    return ranges(seeds).replace("–", "-").replace(", ", ",")
 
 
 def command(item: str, asked: Mapping[str, Any], *, data: str = "", out: str) -> str:
@@ -117,7 +126,7 @@ def command(item: str, asked: Mapping[str, Any], *, data: str = "", out: str) ->
     'equalbits reproduce tab2 --seeds 0-1 --set nets=conv2,conv4 --out runs/tab2'
     """
     words = ["equalbits", "reproduce", item, *(["--quick"] if asked.get("quick") else [])]
-    words += ["--seeds", ranges(asked["seeds"], to="-", between=",")] if asked.get("seeds") else []
+    words += ["--seeds", seeds_option(asked["seeds"])] if asked.get("seeds") else []
     words += ["--data", data] if data else []
     for name, value in asked.get("settings", {}).items():
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]

@@ -14,7 +14,7 @@ from equalbits.paper.drawing import name_of
 from equalbits.paper.item import get_item, list_items
 from equalbits.paper.keep import renew, take
 from equalbits.paper.outcomes import falls_short, outcomes
-from equalbits.paper.parts import ranges
+from equalbits.paper.parts import seeds_option
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.tab2_convnets import COMPARED, by_method
 from equalbits.paper.trained import cost
@@ -93,8 +93,7 @@ def comparison_page(folder: Path) -> str:
     table = json.loads((folder / "fashion-compare.json").read_text())
     comparison = Comparison.from_dict(table)
     title, _, rest = markdown(comparison).partition("\n")
-    seeds = ranges(table["seeds"], to="-", between=",")
-    made = f"`equalbits compare {table['recipe']} --seeds {seeds}` with these methods"
+    made = f"`equalbits compare {table['recipe']} --seeds {seeds_option(table['seeds'])}` with these methods"
     return f"{title}\n\nMade by {made}; drawn from `results/fashion-compare.json`.\n{rest}\n![{_ALT}](comparison.png)\n"
 
 
