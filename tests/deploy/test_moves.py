@@ -43,6 +43,7 @@ MOVES = {
     "pixel_unshuffle": lambda x: nnf.pixel_unshuffle(x, 2),
     "both pixel shuffles": lambda x: nnf.pixel_unshuffle(nnf.pixel_shuffle(x, 2), 4),
     "reshape_as": lambda x: x.flatten(1).reshape_as(x.mT),
+    "view_as": lambda x: x.relu().flatten(1).view_as(x.reshape(len(x), 8, 4, 4)),
     "clip": lambda x: torch.clip(x, -0.5, 1),
     "hardtanh without an end": lambda x: nnf.hardtanh(x, 0.0, float("inf")) + x.clamp(-float("inf"), 0.5),
     "negative, absolute": lambda x: torch.negative(torch.absolute(x)),

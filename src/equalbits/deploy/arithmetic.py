@@ -219,7 +219,7 @@ for _name, _level in (("zeros", 0.0), ("ones", 1.0)):
     RULES |= dict.fromkeys((f"{_name}_like.default", f"new_{_name}.default"), constant_like(_level))
 _DROPOUTS = "dropout feature_dropout alpha_dropout feature_alpha_dropout"
 RULES |= dict.fromkeys((f"{name}.default" for name in _DROPOUTS.split()), dropout)
-_SAME = "detach view_as contiguous clone alias lift_fresh_copy type_as _to_copy positive"
+_SAME = "detach contiguous clone alias lift_fresh_copy type_as _to_copy positive"
 RULES |= dict.fromkeys((f"{name}.default" for name in _SAME.split()), same)
 RULES |= dict.fromkeys(("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar"), where)
 RULES |= dict.fromkeys(("to.dtype", "to.device", "to.dtype_layout"), same)
