@@ -62,6 +62,39 @@ def test_a_model_that_holds_on_to_what_it_computed_packs():
     assert seen.requires_grad
 
 
+class Features:
+    """What a library may keep features in."""
+
+
+KEEPERS = {
+    "a list": lambda seen: [seen, [seen]],
+    "a tuple": lambda seen: (seen,),
+    "a dictionary": lambda seen: {"first": seen, "all": {"again": seen}},
+    "an object": lambda seen: vars(kept := Features()).update(seen=seen) or kept,
+}
+
+
+@pytest.mark.parametrize("name", KEEPERS)
+def test_features_may_be_kept_in_anything(name):
+    model = small()
+    model.kept = KEEPERS[name](model[0](IMAGES))
+    model[1].kept = model.kept
+    answers_as(model)
+    assert model.kept is model[1].kept
+
+
+@pytest.mark.parametrize("kept", [[], {}], ids=["list", "dict"])
+def test_a_hook_that_keeps_what_a_layer_gave_packs(kept):
+    model = small()
+    model.kept = kept
+    keep = kept.append if isinstance(kept, list) else lambda seen: kept.update(seen=seen)
+    handle = model[2].register_forward_hook(lambda layer, inputs, output: keep(output))
+    model(IMAGES).sum().backward()
+    handle.remove()  # older versions of torch trace no forward that keeps something
+    answers_as(model)
+    assert [seen.requires_grad for seen in (kept if isinstance(kept, list) else kept.values())] == [True]
+
+
 def lazy():
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(3))
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from equalbits.deploy.check_native import near
 from equalbits.deploy.packing import BinaryWeights, binary_weights
@@ -74,14 +75,26 @@ def _copied(model: nn.Module) -> nn.Module:
             raise PackError(f"{name!r} has no numbers before the first batch: call the model on one, then pack it")
         if tensor.is_meta:
             raise PackError(f"{name!r} is on the meta device, without numbers: load the model's state_dict first")
-    held = (kept for module in model.modules() for kept in vars(module).values() if isinstance(kept, Tensor))
-    # torch copies no tensor that a gradient flows through, as a forward may leave on its module.
-    known = {id(kept): kept.detach().clone() for kept in held if not kept.is_leaf}
     try:
-        return copy.deepcopy(model, known)
+        with _CopyingNumbers():
+            return copy.deepcopy(model)
     except Exception as error:  # whatever a module may hold
         line = " ".join(str(error).split())[:200]
         raise PackError(f"the model cannot be copied: {line}; take off it what its answer does not need") from error
+
+
+class _CopyingNumbers(TorchFunctionMode):
+    """Copies the numbers alone of a tensor that a gradient flows through, as a forward may leave one in its module.
+
+    Torch refuses to copy such a tensor, wherever it lies: in a list, a dictionary or what else a module holds.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not Tensor.__deepcopy__ or args[0].is_leaf:
+            return func(*args, **(kwargs or {}))
+        tensor, known = args
+        known[id(tensor)] = numbers = tensor.detach().clone()
+        return numbers
 
 
 def _answer_alone(model: nn.Module, image: Tensor) -> Tensor | None:
