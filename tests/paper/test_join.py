@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equalbits.paper import Options, get_item, reproduce
+from equalbits.paper.blocks import all_asked
 from equalbits.paper.join import check_same_settings, covers, joined
 from equalbits.paper.keep import take
+from equalbits.paper.outcomes import lacks, made
 
 RESULTS = Path(__file__).parents[2] / "results"
 WHOLE: dict[str, Any] = json.loads((RESULTS / "tab2.json").read_text())
@@ -90,10 +92,27 @@ def test_what_was_tuned_apart_stands_net_by_net_and_method_by_method_with_what_h
         assert [case["settings"]["model.weight_quantizer"] for case in cases] == ["sign", "bihalf"]
 
 
+FIGURE_8: dict[str, Any] = json.loads((RESULTS / "fig8.json").read_text())
+NETS, RULES = ["Conv2", "Conv4", "Conv6", "Conv8"], ["pruned-bihalf", "pruned-sign", "pruned-sign-slow"]
+
+
+def figure_8(nets: list[str], rules: list[str]) -> dict[str, Any]:
+    """What results/ would hold had only these rules been measured, on these nets alone."""
+    measured = {net: {rule: FIGURE_8["measured"]["nets"][net][rule] for rule in rules} for net in nets}
+    grid = {"sparsity": FIGURE_8["measured"]["sparsities"], "nets": nets, "rules": rules}
+    count = sum(len(cases) for each in measured.values() for cases in each.values())
+    return {
+        **{name: value for name, value in FIGURE_8.items() if name != "asked_beside"},
+        "asked": {**FIGURE_8["asked"], "grid": grid},
+        "trained": {**FIGURE_8["trained"], "nets": count},
+        "measured": {**FIGURE_8["measured"], "nets": measured},
+    }
+
+
 @pytest.mark.parametrize("part", ["nets", "sparsity", "rules"])
 def test_figure_8_is_joined_by_nets_sparsities_and_rules(part: str) -> None:
-    item, whole = get_item("fig8"), json.loads((RESULTS / "fig8.json").read_text())
-    every = {"sparsity": whole["measured"]["sparsities"], **whole["asked"]["grid"]}
+    item, whole = get_item("fig8"), figure_8(NETS, RULES)
+    every = whole["asked"]["grid"]
 
     def of(values: list[Any]) -> dict[str, Any]:
         nets = {
@@ -113,10 +132,46 @@ def test_figure_8_is_joined_by_nets_sparsities_and_rules(part: str) -> None:
         asked = {**whole["asked"], "grid": {**every, part: values}}
         return {**whole, "asked": asked, "measured": {"sparsities": sparsities, "nets": nets}}
 
-    values = every.get(part, list(item.grid[part]))
+    values = every[part]
     both = joined(item, of(values[1:2]), of([*values[2:], values[0]]))
     assert json.dumps(both["measured"]) == json.dumps(whole["measured"]) and both["asked"]["seeds"] == [0]
-    assert [vars(row) for row in item.claims(both["measured"])] == whole["claims"]
+    assert item.claims(both["measured"]) == item.claims(whole["measured"]) != []
+
+
+@given(order=st.permutations(NETS))
+def test_one_more_rule_of_figure_8_is_taken_in_net_by_net_and_what_it_lacks_is_said(order: list[str]) -> None:
+    item, both = get_item("fig8"), figure_8(NETS, RULES[:2])
+    for at, net in enumerate(order, start=1):
+        part = figure_8([net], RULES[2:])
+        both = joined(item, both, part)
+        there, rest = sorted(order[:at]), sorted(order[at:])
+        gaps = [words for words in lacks(item, both) if words.startswith("pruned-sign-slow for")]
+        assert gaps == ([f"pruned-sign-slow for {', '.join(rest)}"] if rest else [])
+        assert ("asked_beside" in both) == bool(rest) == made(both).endswith(" --out runs/fig8-2`.")
+        assert f"--set nets={','.join(there)} --set sparsity=" in made(both)
+        assert item.claims(both["measured"])  # drawn from what is there
+        with pytest.raises(ValueError, match=r"cannot be joined that (both hold|differ in)"):
+            joined(item, both, part)
+    every = figure_8(NETS, RULES)
+    for name in ("asked", "measured"):
+        assert json.dumps(both[name], sort_keys=True) == json.dumps(every[name], sort_keys=True)
+    assert both["trained"]["nets"] == every["trained"]["nets"] and covers(item, every, both)
+
+
+def test_uneven_parts_may_not_differ_in_seeds_or_share_some_and_what_holds_all_blocks_replaces_them() -> None:
+    item = get_item("fig8")
+    one = figure_8(["Conv2", "Conv4"], ["pruned-bihalf"])
+    other = figure_8(["Conv4", "Conv6"], ["pruned-sign"])
+    both = joined(item, one, other)
+    assert [each["grid"]["nets"] for each in all_asked(both)] == [["Conv2", "Conv4"], ["Conv4", "Conv6"]]
+    assert "pruned-sign for Conv2" in lacks(item, both) and "pruned-bihalf for Conv6" in lacks(item, both)
+    seeds = {**other, "asked": {**other["asked"], "seeds": [1]}}
+    overlap = figure_8(["Conv2", "Conv6"], ["pruned-bihalf", "pruned-sign"])
+    for wrong, words in ((seeds, "differ in nets and rules and seeds"), (overlap, "differ in nets and rules, not")):
+        with pytest.raises(ValueError, match=words):
+            joined(item, one, wrong)
+    more = figure_8(["Conv2", "Conv4", "Conv6"], ["pruned-bihalf", "pruned-sign"])
+    assert covers(item, more, both) and not covers(item, both, more) and not covers(item, one, both)
 
 
 def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_out() -> None:

@@ -143,7 +143,10 @@ def test_nets_that_earlier_calls_trained_are_counted_with_their_time(part, tmp_p
 
 
 def test_fewer_seeds_are_said():
-    item, kept = get_item("tab2"), {"asked": {"grid": {}, "settings": {"data.workers": 2}}, "seeds": [0, 1, 2]}
+    item, kept = (
+        get_item("tab2"),
+        {"asked": {"grid": {}, "seeds": [], "settings": {"data.workers": 2}}, "seeds": [0, 1, 2]},
+    )
     assert lacks(item, kept) == ["2 of 5 seeds"]  # and a setting that changes no result is none of its lacks
     assert lacks(item, {**kept, "seeds": [0, 1, 2, 3, 4]}) == []
 

@@ -170,9 +170,13 @@ def draw(result: Result, out: Path) -> None:
             x = [100 * sparsity for sparsity in result["sparsities"]]
             scores = [accuracies(case) for case in cases]
             mean_and_range(axes, x, scores, color=COLOURS[name], label=METHODS[name])
-    handles, labels = axes.get_legend_handles_labels()
+    handles = {
+        label: handle for each in figure.axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)
+    }
     columns = 2 if len(nets) == 1 else 3
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
     save(figure, out, "fig8")
 
 
@@ -185,6 +189,7 @@ ITEM = Item(
     claims=claims,
     grid={"nets": tuple(NETS), "sparsity": SPARSITIES, "rules": tuple(RULES)},
     full_only=("nets",),
+    uneven=("nets", "rules"),
     seeds=SEEDS,
     decides=("optimizer.lr", "model.init"),
 )

@@ -82,8 +82,9 @@ class Item:
     ``measure(out, options)`` gives the numbers; ``draw(result, out)`` the pictures; ``claims(result)`` the rows that
     hold them against the paper. ``needs`` names the data of the full version, empty where there is none. ``grid`` is
     what the whole item goes through and how a part of it is asked for, ``full_only`` what of it a quick measurement
-    does not choose. ``seeds`` is with how many seeds, 0 where nothing is trained; one that is ``watched`` trains each
-    net once. ``decides`` names settings of the recipe that are not for others to choose.
+    does not choose. Of two ``uneven`` parts, such as nets and methods, one may be measured with some of the other only.
+    ``seeds`` is with how many seeds, 0 where nothing is trained; one that is ``watched`` trains each net once.
+    ``decides`` names settings of the recipe that are not for others to choose.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Item:
     claims: Callable[[Result], list[Claim]]
     grid: Grid = field(default_factory=dict)
     full_only: Sequence[str] = ()
+    uneven: tuple[str, str] | tuple[()] = ()
     seeds: int = 1
     watched: bool = False
     decides: Sequence[str] = ()

@@ -1,14 +1,17 @@
 """Joins two measurements of one item that were made in two places, such as Conv8 to Conv2, 4 and 6.
 
 They must differ in one part only (nets, methods, shares, seeds, …), so that together they are a measurement with
-nothing missing in between. The nets themselves need not be there any more: the counts of every run are enough.
+nothing missing in between; where an item allows it, in both of its ``uneven`` parts. The nets themselves need not be
+there any more: the counts of every run are enough.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import combinations, product
 from operator import itemgetter
 from typing import Any
 
+from equalbits.paper.blocks import Block, asked_for, blocks, differing, grown_together, hold, shared
 from equalbits.paper.item import Item
 from equalbits.recipes.folder import FREE
 
@@ -22,8 +25,7 @@ _WAY_OUT = "measure the whole in one folder, or delete the older one to replace 
 
 def covers(item: Item, kept: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether a measurement holds every part of the one before, so that it can stand in its place."""
-    now, was = _parts(item, kept), _parts(item, before)
-    return all(set(was[name]) <= set(now[name]) for name in was)
+    return hold(blocks(item, kept), blocks(item, before))
 
 
 def check_same_settings(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -40,18 +42,11 @@ def check_same_settings(item: Item, one: Mapping[str, Any], other: Mapping[str, 
 def joined(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Both as one, in the form that results/ keeps, but for its claims; what cannot be joined is refused."""
     check_same_settings(item, one, other)
-    part = _differing(item, one, other)
-    values = _union(_parts(item, one)[part], _parts(item, other)[part], item)
-    asked = {**other["asked"], "grid": dict(other["asked"]["grid"])}
-    if part == "seeds":
-        asked["seeds"] = [] if values == list(range(item.seeds)) else values
-    elif set(values) == set(item.grid[part]):
-        asked["grid"].pop(part, None)
-    else:
-        asked["grid"][part] = values
+    asked, *beside = (asked_for(item, block, other["asked"]["settings"]) for block in _blocks_of_both(item, one, other))
     trained = _added(one["trained"], other["trained"])
     facts = {
         "asked": asked,
+        **({"asked_beside": beside} if beside else {}),
         "device": ", ".join(trained["devices"]) or other["device"],
         "seconds": round(one["seconds"] + other["seconds"], 2),
         "trained": trained,
@@ -59,7 +54,8 @@ def joined(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict
         "left_out": list(dict.fromkeys([*one["left_out"], *other["left_out"]])),
     }
     notes = _notes(one.get("notes", []), other.get("notes", []), item)
-    return {**other, **facts, **({"notes": notes} if notes else {})}
+    rest = {name: value for name, value in other.items() if name != "asked_beside"}
+    return {**rest, **facts, **({"notes": notes} if notes else {})}
 
 
 def _notes(one: list[str], other: list[str], item: Item) -> list[str]:
@@ -68,26 +64,23 @@ def _notes(one: list[str], other: list[str], item: Item) -> list[str]:
     return [*_ordered({*one, *other} - {*shared}, item), *shared]
 
 
-def _parts(item: Item, kept: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """What a measurement went through, part by part."""
-    asked = kept["asked"]
-    return {**{name: list(values) for name, values in {**item.grid, **asked["grid"]}.items()},
-            "seeds": list(asked["seeds"] or range(item.seeds))}  # fmt: skip
-
-
-def _differing(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The one part in which two measurements differ, and of which they share nothing."""
+def _blocks_of_both(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Block]:
+    """Blocks that share nothing, and stay apart in the item's uneven parts only."""
     what = f"results of {item.name} cannot be joined"
     if not all(name.endswith(END_KEPT) for name in (*one["left_out"], *other["left_out"])):
         raise ValueError(f"{what}, for its curves of every step are not kept: {_WAY_OUT}")
-    was, now = _parts(item, one), _parts(item, other)
-    differing = [name for name in {**was, **now} if set(was.get(name, ())) != set(now.get(name, ()))]
-    if len(differing) != 1:
-        raise ValueError(f"{what} that differ in {' and '.join(differing)}, not in one part alone: {_WAY_OUT}")
-    (part,) = differing
-    if twice := [str(value) for value in was[part] if value in now[part]]:
-        raise ValueError(f"{what} that both hold {part} {', '.join(twice)}: {_WAY_OUT}")
-    return part
+    was, now = blocks(item, one), blocks(item, other)
+    for first, second in product(was, now):
+        if shared(first, second) and len(parts := differing(first, second) or ["seeds"]) == 1:
+            twice = ", ".join(str(value) for value in first[parts[0]] if value in second[parts[0]])
+            raise ValueError(f"{what} that both hold {parts[0]} {twice}: {_WAY_OUT}")
+    apart = not any(shared(*pair) for pair in product(was, now))
+    found = grown_together([*was, *now], lambda values: _ordered(values, item)) if apart else [*was, *now]
+    for pair in combinations(found, 2):
+        parts = differing(*pair)
+        if shared(*pair) or set(parts) - set(item.uneven):
+            raise ValueError(f"{what} that differ in {' and '.join(parts)}, not in one part alone: {_WAY_OUT}")
+    return found
 
 
 def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

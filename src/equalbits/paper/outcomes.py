@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equalbits.paper.blocks import all_asked, blocks, bounds, holes
 from equalbits.paper.claims import HEADER, Claim
 from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.parts import command, missing, ranges
@@ -44,8 +45,11 @@ def outcomes(folder: Path) -> str:
 
 def lacks(item: Item, kept: Mapping[str, Any]) -> list[str]:
     """What keeps a measurement from being the whole item in the paper's setting, in words."""
-    parts = missing(kept["asked"]["grid"], item.grid)
+    found = blocks(item, kept)
+    parts = missing(bounds(found, list), item.grid)
     words = [f"{name.rpartition('.')[2].replace('_', ' ')} {_listed(values)}" for name, values in parts.items()]
+    gaps = holes(found, item.uneven) if item.uneven else {}
+    words += [f"{value} for {_listed(values)}" for value, values in gaps.items()]
     return words + falls_short(item, kept)
 
 
@@ -74,7 +78,9 @@ def made(kept: Mapping[str, Any]) -> str:
     seeds = kept.get("seeds", [])
     parts = [cost(kept), made_with(kept)]
     parts += [f"seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"] if seeds else []
-    return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`; by `{_command(kept['item'], kept['asked'])}`."
+    calls = [_command(kept["item"], asked, place) for place, asked in enumerate(all_asked(kept), start=1)]
+    commands = " and ".join(f"`{call}`" for call in calls)
+    return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`; by {commands}."
 
 
 def _row(item: Item, kept: Mapping[str, Any] | None, seen: set[str]) -> str:
@@ -88,8 +94,10 @@ def _row(item: Item, kept: Mapping[str, Any] | None, seen: set[str]) -> str:
     return f"| {item.name} | {item.title} | {'; '.join(lacking)} | {data} | `{_command(item.name, {})}` |\n"
 
 
-def _command(name: str, asked: Mapping[str, Any]) -> str:
-    return command(name, asked, data="DIR" if get_item(name).needs else "", out=f"runs/{name}")
+def _command(name: str, asked: Mapping[str, Any], place: int = 1) -> str:
+    """The command that measures an item; what was measured beside it has a folder of its own."""
+    out = f"runs/{name}" if place == 1 else f"runs/{name}-{place}"
+    return command(name, asked, data="DIR" if get_item(name).needs else "", out=out)
 
 
 def _words(name: str) -> str:
