@@ -21,7 +21,8 @@ class Bits(WeightQuantizer):
     When the layer takes it in, the weights become bits in place: their signs, or with ``p_pos`` exactly that share of
     +1 in each filter (Eq. 4). With ``p_pos`` it promises the share, which
     :class:`~equalbits.optim.BalancedBop` keeps and :class:`~equalbits.optim.Bop` does not. A torch optimizer would
-    make the bits real again: give it :func:`bop_parameters`' other half.
+    make the bits real again: give it :func:`bop_parameters`' other half. Weights that are no bits, as the average of
+    several moments has them, stand for the bits that they would start as.
 
     >>> from equalbits.nn import BinaryLinear
     >>> layer = BinaryLinear(6, 2, weight_quantizer=Bits(p_pos=0.5))
@@ -43,13 +44,15 @@ class Bits(WeightQuantizer):
     def start(self, latents: Tensor) -> Tensor:
         """The bits that real weights start as; bits stay as they are, and what is not finite has no bit."""
         check_finite(latents)
-        if self.p_pos is None or bool((latents.detach().abs() == 1).all()):
-            return self.symbols(latents)
-        return F.transport_symbols(latents, self.p_pos)
+        return self.symbols(latents)
 
     def symbols(self, latents: Tensor) -> Tensor:
-        """The weights themselves; the sign, were one of them not ±1."""
-        return F.sign_symbols(latents)
+        """The weights themselves; were one of them not ±1, their signs, or by rank the share that is promised."""
+        signs = F.sign_symbols(latents)
+        if self.p_pos is None:
+            return signs
+        are_bits = (latents.detach().abs() == 1).all()  # a tensor, since a GPU should not be waited for
+        return torch.where(are_bits, signs, F.transport_symbols(latents, self.p_pos))
 
     def extra_repr(self) -> str:
         """The settings, as the constructor takes them."""
