@@ -80,13 +80,18 @@ def bop_parameters(model: nn.Module) -> BopParameters:
     [3, 1]
     """
     groups: dict[int, dict[nn.Parameter, None]] = {}  # in order, and each once, should several layers share it
-    for layer in model.modules():
+    for name, layer in model.named_modules():
         if isinstance(layer, BinaryLayer) and isinstance(layer.weight_quantizer, Bits):
             weight = layer.weight
+            if not isinstance(weight, nn.Parameter):
+                raise ValueError(
+                    f"layer {name!r} computes its weight from other parameters, so it has no bits to flip: remove the "
+                    f"parametrization, or give the layer a quantizer with latents, as BiHalf()"
+                )
             with torch.no_grad():
                 weight.copy_(layer.from_filters(layer.weight_quantizer.start(layer.to_filters(weight))))
             transposed = layer.groups if isinstance(layer, BinaryConvTranspose2d) else 0
-            groups.setdefault(transposed, {})[weight] = None  # type: ignore[index]
+            groups.setdefault(transposed, {})[weight] = None
     if not groups:
         raise ValueError(
             "the model has no bits to optimize: binarize it with Bits(), in a recipe model.weight_quantizer=bits"

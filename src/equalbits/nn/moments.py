@@ -48,9 +48,19 @@ def after_step_(model: nn.Module) -> None:
 
 
 def keep_computed_(layer: BinaryLayer, weight: Tensor) -> None:
-    """Hand changed latents back to what they are computed from, where torch parametrizes them: else they are lost."""
+    """Hand changed latents back to what they are computed from, where torch computes them: else they are lost."""
     if parametrize.is_parametrized(layer, "weight"):
+        for part in layer.parametrizations["weight"]:  # type: ignore[index]
+            if not hasattr(part, "right_inverse"):
+                raise ValueError(
+                    f"latents computed by {type(part).__name__} cannot be changed after a step: give it a right_inverse"
+                )
         layer.weight = weight
+    elif not layer._parameters.keys().isdisjoint(("weight_orig", "weight_v")):  # torch's older norms, and its pruning
+        raise ValueError(
+            "latents that torch.nn.utils computes from weight_orig or weight_v cannot be changed after a step: make "
+            "that permanent with its remove function, or use torch.nn.utils.parametrizations"
+        )
 
 
 def penalty(layers: list[BinaryLayer]) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from equalbits import functional as F
 from equalbits.functional.optimal_transport import is_number
@@ -170,7 +171,8 @@ def freeze_latents_(model: nn.Module) -> list[str]:
     frozen = []
     for name, layer in model.named_modules():
         if isinstance(layer, BinaryLayer) and not getattr(layer.weight_quantizer, "train_latent", True):
-            layer.weight.requires_grad_(False)
+            computed = parametrize.is_parametrized(layer, "weight")
+            (layer.parametrizations["weight"] if computed else layer.weight).requires_grad_(False)  # type: ignore[index]
             frozen.append(name)
     if not frozen:
         raise ValueError("no layer leaves its latents untrained: MPT and train_latent=False do")
