@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
+from equalbits.nn import BinaryConv2d, SignActivation
 
 
 class Written(nn.Module):
@@ -44,6 +45,21 @@ MOVES = {
     "both pixel shuffles": lambda x: nnf.pixel_unshuffle(nnf.pixel_shuffle(x, 2), 4),
     "reshape_as": lambda x: x.flatten(1).reshape_as(x.mT),
     "view_as": lambda x: x.relu().flatten(1).view_as(x.reshape(len(x), 8, 4, 4)),
+    "as many repeats as there may be": lambda x: x[:, :2].repeat(1, 65, 1, 1),
+    "a list of features longer than that": lambda x: torch.cat([x * 2**i for i in range(-33, 33)], 2),
+    "expand along a long axis": lambda x: x[:, :, :1].expand(-1, -1, 200, -1),
+    "repeat_interleave": lambda x: x.repeat_interleave(3, 2).repeat_interleave(2, -1).repeat_interleave(2, 1),
+    "flip": lambda x: x.flip(2, 3) + x.flip(-3),
+    "roll": lambda x: x.roll((1, -3), (2, 3)) - x.roll(-2, 1),
+    "roll tokens": lambda x: x.flatten(2).roll(5, -1),
+    "index_select": lambda x: x.index_select(3, torch.tensor([7, 0, 0, 2, 4, 6, 5])),
+    "index": lambda x: x[:, [3, 1, -4, 2]][:, :, torch.tensor([3, 0, 0])],
+    "pad by reflect": lambda x: nnf.pad(x, (3, 1, 0, 2), "reflect"),
+    "pad by replicate": lambda x: nnf.pad(x, (2, 0, 1, 3), "replicate"),
+    "pad by circular": lambda x: nnf.pad(x, (3, 2, 1, 4), "circular"),
+    "pad a row by reflect": lambda x: nnf.pad(x.flatten(2), (2, 5), "reflect"),
+    "pad by less than nothing": lambda x: nnf.pad(x, (-1, 2, 0, -2), value=0.5) - nnf.pad(x, (1, 0, -1, -1)),
+    "pad the batch by nothing": lambda x: nnf.pad(x, (1, 1, 0, 0, 1, 0, 0, 0)),
     "clip": lambda x: torch.clip(x, -0.5, 1),
     "hardtanh without an end": lambda x: nnf.hardtanh(x, 0.0, float("inf")) + x.clamp(-float("inf"), 0.5),
     "negative, absolute": lambda x: torch.negative(torch.absolute(x)),
@@ -71,7 +87,11 @@ def test_moves_pack_to_the_last_bit(name):
         (lambda x: torch.stack([x, x]).flatten(0, 1)[:3], "layer 'stack' joins images along the batch"),
         (lambda x: x.unbind()[0].expand(3, -1, -1, -1), "layer 'unbind' splits the batch"),
         (lambda x: x.expand(3, -1, -1, -1, -1).flatten(1), r"layer 'expand' repeats .* give it those by unsqueeze"),
-        (lambda x: x[:, :1].repeat(1, 65, 1, 1), "its concat reads 65 values: concat takes 1 to 64"),
+        (lambda x: x.flip(0), "layer 'flip' takes images of the batch in another order"),
+        (lambda x: x.roll(1), "layer 'roll' takes images of the batch in another order"),
+        (lambda x: nnf.pad(x, (0, 0, 0, 0, 0, 0, 1, 1))[1:-1], r"layer 'pad' pads by .*, the batch too"),
+        (lambda x: x[:, torch.tensor([True, False] * 2)] + 0, "layer 'index' .* no constant row of whole numbers"),
+        (lambda x: x[:, [0, 1], [1, 2]], "layer 'index' takes entries of several axes by places at once"),
         (lambda x: nnf.pixel_shuffle(x.unsqueeze(1), 2).flatten(1), r"layer 'pixel_shuffle' takes .* for an image"),
         (lambda x: x.sum((2, 3)), r"does aten\.sum.*: take the mean, and multiply it by how many there are$"),
         (lambda x: x.amax((2, 3)), r"does aten\.amax.*: use max pooling, as nn\.AdaptiveMaxPool2d\(1\)$"),
@@ -87,3 +107,15 @@ def test_moves_pack_to_the_last_bit(name):
 def test_moves_across_the_batch_and_others_are_refused_in_words(forward, words):
     with pytest.raises(PackError, match=words):
         pack(Written(forward), torch.randn(3, 4, 4, 8))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_a_binary_convolution_pads_its_signs_by_what_is_there_and_still_reads_signs(mode):
+    torch.manual_seed(0)
+    images = torch.randn(3, 4, 6, 8)
+    layer = BinaryConv2d(4, 5, 3, stride=2, padding=(2, 1), padding_mode=mode, input_quantizer=SignActivation())
+    packed = pack(layer, images)
+    kinds = [operation.kind for operation in packed.network.operations]
+    assert kinds.count("sign") == 1 and kinds.index("sign") == kinds.index("conv") - 1
+    answer = layer(images).detach().numpy()
+    np.testing.assert_allclose(packed(images.numpy()), answer, atol=1e-6 * np.abs(answer).max())

@@ -1,5 +1,6 @@
 """Several of torch's operations as one of the file's: batch norm as an affine, a shuffle, a slice; and what is dead."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -46,6 +47,16 @@ def reshape(steps: Steps, value: Value, shape: Shape, *, layer: str) -> Value:
         if before is not None and whole and steps.source(before).shape == shape:
             return steps.add("channel_shuffle", steps.source(before), layer=layer, groups=before.shape[0])
     return steps.reshape(value, shape, layer=layer)
+
+
+def permute(steps: Steps, value: Value, axes: Sequence[int], *, layer: str) -> Value:
+    """The axes in another order, joined to an order before it; nothing where it is theirs already."""
+    last = steps.maker(value)
+    if last is not None and last.kind == "permute":
+        return permute(steps, steps.source(last), [last.settings["axes"][axis] for axis in axes], layer=layer)
+    if list(axes) == sorted(axes):
+        return value
+    return steps.add("permute", value, layer=layer, axes=list(axes))
 
 
 def slice_(steps: Steps, value: Value, axis: int, cut: slice, *, layer: str) -> Value:

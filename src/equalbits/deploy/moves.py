@@ -1,5 +1,6 @@
-"""Rules for what moves numbers about: reshapes, transposes, slices, joins, padding."""
+"""Rules for what moves numbers about: reshapes, transposes, slices, joins."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,9 @@ from torch import Tensor
 from equalbits.deploy import fold
 from equalbits.deploy.steps import Value
 from equalbits.deploy.walk import Rule, Walk
+from equalbits.runtime.operations import KINDS
+
+_MOST_JOINED = KINDS["concat"].inputs[1]
 
 
 def reshape(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
@@ -23,9 +27,7 @@ def permute(walk: Walk, value: Any, axes: Sequence[int]) -> Value:
     order = [axis % rank for axis in axes]
     if order[0] != 0:
         raise walk.refuse("moves the batch to another axis: a packed network answers each image by itself")
-    if order == sorted(order):
-        return source
-    return walk.steps.add("permute", source, layer=walk.layer, axes=[axis - 1 for axis in order[1:]])
+    return fold.permute(walk.steps, source, [axis - 1 for axis in order[1:]], layer=walk.layer)
 
 
 def transpose(walk: Walk, value: Any, first: int = -2, second: int = -1) -> Value:
@@ -106,16 +108,16 @@ def concat(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
     if any(isinstance(value, Tensor) for value in values):
         raise walk.refuse("joins numbers of the image with constants: add those by torch.nn.functional.pad")
     joined = [walk.value(value) for value in values]
-    rank = len(joined[0].shape) + 1
-    axis = axis % rank
+    rank = len(joined[0].shape)
+    axis = axis % (rank + 1)
     if axis == 0:
         raise walk.refuse("joins images along the batch: a packed network answers each image by itself")
-    if axis == 1:
-        return walk.steps.add("concat", *joined, layer=walk.layer)
-    order = [axis - 1, *(other for other in range(rank - 1) if other != axis - 1)]
-    first = [walk.steps.add("permute", value, layer=walk.layer, axes=order) for value in joined]
-    made = walk.steps.add("concat", *first, layer=walk.layer)
-    return walk.steps.add("permute", made, layer=walk.layer, axes=[order.index(other) for other in range(rank - 1)])
+    order = [axis - 1, *(other for other in range(rank) if other != axis - 1)]
+    parts = [fold.permute(walk.steps, value, order, layer=walk.layer) for value in joined]
+    while len(parts) > 1:  # by as many as an operation takes
+        groups = [parts[start : start + _MOST_JOINED] for start in range(0, len(parts), _MOST_JOINED)]
+        parts = [walk.steps.add("concat", *group, layer=walk.layer) for group in groups]
+    return fold.permute(walk.steps, parts[0], [order.index(other) for other in range(rank)], layer=walk.layer)
 
 
 def stack(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
@@ -135,8 +137,20 @@ def repeat(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
         raise walk.refuse(f"repeats a value of shape {made.shape} along new axes: give it those by unsqueeze first")
     for axis, size in enumerate(shape, start=1):
         times = size // made.shape[axis - 1]
-        made = made if times == 1 else concat(walk, [made] * times, axis)
+        made = each(walk, made, axis, times) if made.shape[axis - 1] == 1 else concat(walk, [made] * times, axis)
     return made
+
+
+def each(walk: Walk, value: Value, axis: int, times: int) -> Value:
+    """Every entry of an axis so many times in a row: means over windows of one entry, more windows than entries."""
+    shape = list(value.shape)
+    image = (math.prod(shape[: axis - 1]), shape[axis - 1], math.prod(shape[axis:]))
+    if times == 1:
+        return value
+    flat = fold.reshape(walk.steps, value, image, layer=walk.layer)
+    made = walk.steps.add("adaptive_avg_pool", flat, layer=walk.layer, size=(image[1] * times, image[2]))
+    shape[axis - 1] *= times
+    return fold.reshape(walk.steps, made, tuple(shape), layer=walk.layer)
 
 
 def pixel_shuffle(walk: Walk, value: Any, factor: int) -> Value:
@@ -156,23 +170,6 @@ def _dealt(walk: Walk, value: Value, parts: tuple[int, ...], axes: tuple[int, ..
     apart = walk.steps.reshape(value, parts, layer=walk.layer)
     turned = walk.steps.add("permute", apart, layer=walk.layer, axes=axes)
     return walk.steps.reshape(turned, _images(walk), layer=walk.layer)
-
-
-def pad(walk: Walk, value: Any, sizes: Sequence[int], mode: str = "constant", fill: float | None = None) -> Value:
-    """Constants around; torch lists the last axis first."""
-    value = walk.value(value)
-    if mode != "constant":
-        raise walk.refuse(f"pads by {mode}: a packed network pads with a constant; use padding_mode='zeros'")
-    if min(sizes) < 0 or len(sizes) > 2 * len(value.shape):
-        raise walk.refuse(f"pads by {list(sizes)}: a packed network adds around each image, and takes nothing off")
-    spare = [0] * (len(value.shape) - len(sizes) // 2)
-    before, after = ([*spare, *reversed(sizes[side::2])] for side in (0, 1))
-    return walk.steps.add("pad", value, layer=walk.layer, before=before, after=after, value=float(fill or 0))
-
-
-def constant_pad(walk: Walk, value: Any, sizes: Sequence[int], fill: float = 0.0) -> Value:
-    """Constants around."""
-    return pad(walk, value, sizes, "constant", fill)
 
 
 def channel_shuffle(walk: Walk, value: Any, groups: int) -> Value:
@@ -211,8 +208,6 @@ RULES: dict[str, Rule] = {
     "concatenate.default": concat,
     "hstack.default": lambda walk, values: concat(walk, values, 1),
     "column_stack.default": lambda walk, values: concat(walk, values, 1),
-    "pad.default": pad,
-    "constant_pad_nd.default": constant_pad,
     "channel_shuffle.default": channel_shuffle,
     "pixel_shuffle.default": pixel_shuffle,
     "pixel_unshuffle.default": pixel_unshuffle,
