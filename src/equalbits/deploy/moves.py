@@ -143,12 +143,14 @@ def repeat(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
 
 def each(walk: Walk, value: Value, axis: int, times: int) -> Value:
     """Every entry of an axis so many times in a row: means over windows of one entry, more windows than entries."""
-    shape = list(value.shape)
-    image = (math.prod(shape[: axis - 1]), shape[axis - 1], math.prod(shape[axis:]))
     if times == 1:
         return value
-    flat = fold.reshape(walk.steps, value, image, layer=walk.layer)
-    made = walk.steps.add("adaptive_avg_pool", flat, layer=walk.layer, size=(image[1] * times, image[2]))
+    shape = list(value.shape)
+    is_image = len(shape) == 3 and axis > 1
+    image = shape if is_image else [math.prod(shape[: axis - 1]), shape[axis - 1], math.prod(shape[axis:])]
+    size = [long * times if place == (axis if is_image else 2) else long for place, long in enumerate(image[1:], 2)]
+    flat = fold.reshape(walk.steps, value, tuple(image), layer=walk.layer)
+    made = walk.steps.add("adaptive_avg_pool", flat, layer=walk.layer, size=size)
     shape[axis - 1] *= times
     return fold.reshape(walk.steps, made, tuple(shape), layer=walk.layer)
 
