@@ -20,6 +20,7 @@ from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.same_images import SameImages
 from equalbits.recipes.stopped import tidy
 from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training import Reporter
@@ -140,6 +141,8 @@ def compare(
     stack = stack or (len(seeds) if device.startswith("cuda") else 1)
     with in_use(out, command=command_line()):
         tidy(out)
+        done = [run_file(out, method, seed).parent for method in methods for seed in seeds]
+        SameImages(root).check(done, recipe.data)
         ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
         for number, method in enumerate(methods, start=1):
             mine = recipe

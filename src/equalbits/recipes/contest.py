@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from equalbits.data import Loader
-from equalbits.recipes.folder import check_same, facts_of, read_run
+from equalbits.recipes.folder import check_same, facts_of, images_file, read_run
 from equalbits.recipes.lock import clear_up
 from equalbits.recipes.look import Look
 from equalbits.recipes.make import Images, make_loader, on_device
@@ -135,4 +135,7 @@ def _file(ground: Ground, method: str, seed: int, facts: dict[str, Any]) -> dict
     path = run_file(ground.out, method, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_up(path.parent)
-    return {path: (json.dumps({"method": method, **facts}, indent=1) + "\n").encode()}
+    return {
+        path.parent / "model.json": images_file(ground.images),
+        path: (json.dumps({"method": method, **facts}, indent=1) + "\n").encode(),
+    }

@@ -97,11 +97,13 @@ def net_files(out: Path, recipe: Recipe, images: Images, model: nn.Module, *, ro
 
 
 def _described(out: Path, recipe: Recipe, images: Images, root: Path | None) -> dict[Path, bytes]:
+    return {out / "recipe.toml": recipe.to_toml().encode(), out / "model.json": images_file(images, root)}
+
+
+def images_file(images: Images, root: Path | None = None) -> bytes:
+    """The content of model.json: the images of a run, and where they lay if that was said."""
     facts = asdict(images) | ({"data": str(Path(root).resolve())} if root else {})
-    return {
-        out / "recipe.toml": recipe.to_toml().encode(),
-        out / "model.json": (json.dumps(facts, indent=1) + "\n").encode(),
-    }
+    return (json.dumps(facts, indent=1) + "\n").encode()
 
 
 @contextmanager

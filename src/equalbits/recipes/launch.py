@@ -34,6 +34,7 @@ from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.same_images import SameImages
 from equalbits.recipes.stopped import tidy
 from equalbits.training import NonFiniteError, Reporter
 from equalbits.training.checkpoint import write_atomically
@@ -144,6 +145,9 @@ def sweep(
     with in_use(out, command=command_line()):
         tidy(out)
         missing = [missing_of(out, case, seeds) for case in cases]
+        here = SameImages(root)
+        for case in cases:
+            here.check([run_folder(out, case.name, seed) for seed in seeds], case.recipe.data)
         if ray and any(missing):
             batches = [batch for some in missing for group in side_by_side(out, some, stack) for batch in group]
             train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)

@@ -1,0 +1,75 @@
+"""A sweep and a comparison set runs on the same images side by side, and no others."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from small_recipe import own
+
+from equalbits.recipes import Recipe
+from equalbits.recipes.compare import compare
+from equalbits.recipes.launch import sweep
+from equalbits.training import CheckpointError
+
+
+def pictures(root: Path, *classes: str, tests: int = 3) -> Path:
+    for split, count in (("train", 4), ("test", tests)):
+        for label in classes:
+            folder = root / split / label
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (9, 9), (40 * number, 99, 7)).save(folder / f"{number}.png")
+    return root
+
+
+def folder_recipe() -> Recipe:
+    data = {"data.name": "imagefolder", "data.resize": 9, "data.crop": 8, "data.workers": 0}
+    return own(**data, epochs=1)
+
+
+def swept(out: Path, root: Path, seeds: Sequence[int], **more: Any) -> Any:
+    return sweep(folder_recipe(), out, vary={}, seeds=seeds, root=root, device="cpu", **more)
+
+
+def stacked(out: Path, root: Path, seeds: Sequence[int]) -> Any:
+    return swept(out, root, seeds, stack=2)
+
+
+def compared(out: Path, root: Path, seeds: Sequence[int]) -> Any:
+    return compare(folder_recipe(), out, methods=["sign"], seeds=seeds, root=root, device="cpu")
+
+
+@pytest.fixture(params=[swept, stacked, compared])
+def job(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.mark.parametrize("seeds", [[0, 1], [0, 1, 2]], ids=["nothing-to-train", "a-seed-more"])
+def test_results_of_other_classes_are_not_shown_as_those_of_these(job: Any, seeds: list[int], tmp_path: Path) -> None:
+    job(tmp_path / "out", pictures(tmp_path / "pets", "cat", "dog"), [0, 1])
+    before = sorted((tmp_path / "out").rglob("*"))
+    cars = pictures(tmp_path / "cars", "car", "van")
+    with pytest.raises(
+        CheckpointError, match=r"seed0 holds a run on 2 classes \(cat, dog\), this data has 2 \(car, van"
+    ):
+        job(tmp_path / "out", cars, seeds)
+    assert sorted((tmp_path / "out").rglob("*")) == before
+
+
+def test_counts_of_other_test_images_are_not_taken_for_shares_of_these(job: Any, tmp_path: Path) -> None:
+    job(tmp_path / "out", pictures(tmp_path / "few", "cat", "dog"), [0])
+    more = pictures(tmp_path / "more", "cat", "dog", tests=5)
+    with pytest.raises(CheckpointError, match="8 training and 6 test images, this data has 8 and 10: use the same"):
+        job(tmp_path / "out", more, [0, 1])
+
+
+def test_data_that_has_moved_goes_on_and_what_is_done_is_shown_without_any(job: Any, tmp_path: Path) -> None:
+    pets = pictures(tmp_path / "pets", "cat", "dog")
+    job(tmp_path / "out", pets, [0])
+    moved = shutil.move(pets, tmp_path / "elsewhere")
+    whole = job(tmp_path / "out", Path(moved), [0, 1])
+    shutil.rmtree(moved)
+    assert job(tmp_path / "out", tmp_path / "gone", [0, 1]) == whole
