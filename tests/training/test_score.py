@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from equalbits.training import EpochRecord, History, Score, evaluate
+from equalbits.training import EpochRecord, History, Score, evaluate, train
 from equalbits.training.score import count_guesses
 
 
@@ -75,8 +75,8 @@ def test_scoring_happens_in_evaluation_mode_and_leaves_every_part_in_the_mode_it
 
 def test_the_mode_comes_back_also_when_scoring_fails() -> None:
     model = Guess().train()
-    with pytest.raises(RuntimeError):
-        evaluate(model, [(torch.zeros(2, 1), torch.zeros(2, 2, dtype=torch.long))])
+    with pytest.raises(ValueError, match="batch_size"):
+        evaluate(model, [(torch.zeros(2, 1), torch.zeros(3, dtype=torch.long))])
     assert model.training
 
 
@@ -100,3 +100,48 @@ def test_last_is_the_last_epoch_scored_and_best_the_first_of_the_best() -> None:
     assert history.last is history.epochs[4]
     assert history.best is history.epochs[1]
     assert (History((record(1, None),)).last, History(()).best) == (None, None)
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.int8])
+def test_labels_may_be_whole_numbers_of_any_kind(kind, make_net, make_loader, make_config) -> None:
+    batches = list(make_loader().epoch(0))
+    other = [(images, labels.to(kind)) for images, labels in batches]
+    assert evaluate(make_net(), other) == evaluate(make_net(), batches)
+    found, expected = (train(make_net(), data, make_config(epochs=1)) for data in (other, batches))
+    assert [epoch.train for epoch in found.epochs] == [epoch.train for epoch in expected.epochs]
+
+
+@pytest.mark.parametrize("changed", [lambda it: it[:, None], lambda it: it.float(), lambda it: it[0]])
+def test_labels_that_number_no_class_are_refused_with_the_way_out(changed, make_net, make_config) -> None:
+    batches = [(torch.ones(4, 1, 8, 8), changed(torch.arange(4)))]
+    with pytest.raises(ValueError, match=r"labels of batch 1 are torch.*of shape.*number of its class"):
+        train(make_net(), batches, make_config(epochs=1))
+    with pytest.raises(ValueError, match=r"labels of batch 1 of the test images are torch"):
+        evaluate(make_net(), batches)
+
+
+class Wrapped(nn.Module):
+    """A net whose answer is put into something else."""
+
+    def __init__(self, net, wrap) -> None:
+        super().__init__()
+        self.net, self.wrap = net, wrap
+
+    def forward(self, images):
+        return self.wrap(self.net(images))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "what"),
+    [
+        (lambda logits: {"logits": logits}, "a dict"),
+        (lambda logits: (logits, None), "a tuple"),
+        (lambda logits: logits[..., None, None], r"a tensor of shape \(4, 4, 1, 1\)"),
+    ],
+)
+def test_a_model_that_gives_no_logits_is_refused_with_the_way_out(wrap, what, make_net, make_config) -> None:
+    model, batches = Wrapped(make_net(), wrap), [(torch.ones(4, 1, 8, 8), torch.arange(4))]
+    with pytest.raises(ValueError, match=f"the model gives {what}: wrap it"):
+        train(model, batches, make_config(epochs=1))
+    with pytest.raises(ValueError, match=f"the model gives {what}: wrap it"):
+        evaluate(model, batches)

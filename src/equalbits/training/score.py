@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +106,27 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, prec
     return score
 
 
+def class_numbers(labels: Any, where: str) -> Tensor:
+    """Labels as torch's loss takes them; those that do not number one class for each image are refused."""
+    numbers = torch.as_tensor(labels)
+    if numbers.dim() != 1 or numbers.is_floating_point():
+        raise ValueError(
+            f"the labels of {where} are {numbers.dtype} of shape {tuple(numbers.shape)}: give each image the number of "
+            "its class, as in torch.tensor([3, 0])"
+        )
+    return numbers.long()
+
+
+def as_logits(output: Any) -> Tensor:
+    """What a model gives, in float32; all but a tensor of (image, class) is refused."""
+    if not isinstance(output, Tensor) or output.dim() != 2:
+        what = (
+            f"a tensor of shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        )
+        raise ValueError(f"the model gives {what}: wrap it so that it gives its logits alone, as (image, class)")
+    return output.float()
+
+
 @contextmanager
 def known_classes(where: str) -> Iterator[None]:
     """Say where a label lies that is no class of the model; torch names its number alone."""
@@ -129,9 +151,10 @@ def count_score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, p
         torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
     ):
         for number, (images, labels) in enumerate(batches, 1):
-            images, labels = images.to(device), labels.to(device)
-            logits = model(images).float()
-            with known_classes(f"batch {number} of the test images"):
+            where = f"batch {number} of the test images"
+            images, labels = images.to(device), class_numbers(labels, where).to(device)
+            logits = as_logits(model(images))
+            with known_classes(where):
                 loss = nnf.cross_entropy(logits, labels, reduction="sum")
             meter.sums += count_guesses(logits, labels, loss)
     score = meter.read()

@@ -19,7 +19,7 @@ from equalbits.optim import BalancedBop, Bop, Together
 from equalbits.training import distributed
 from equalbits.training.config import OptimizerConfig, TrainConfig
 from equalbits.training.distill import Loss
-from equalbits.training.score import Meter, count_guesses, device_of
+from equalbits.training.score import Meter, as_logits, class_numbers, count_guesses, device_of
 
 
 class Batches(Protocol):
@@ -165,8 +165,8 @@ class Step:
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of some images, and what :func:`count_guesses` counts of them."""
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
-            logits = self.model(images)
-        logits = logits.float()
+            output = self.model(images)
+        logits = as_logits(output)
         loss = self.loss(logits, labels, images)
         counts = count_guesses(logits, labels, loss * len(labels))
         return (loss + penalty(self.penalised) if self.penalised else loss), counts
@@ -216,7 +216,8 @@ def plain_steps(step: Step, batches: Batches, epoch: int, start: int) -> Iterato
 def _each(step: Step, batches: Iterator[tuple[Tensor, Tensor]], start: int) -> Iterator[None]:
     device = device_of(step.model)
     for number, (images, labels) in enumerate(batches, start + 1):
-        if len(labels) == 0:
+        numbers = class_numbers(labels, f"batch {number}")
+        if len(numbers) == 0:
             raise ValueError(f"batch {number} holds no image: leave it out of the loader")
-        step(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
+        step(images.to(device, non_blocking=True), numbers.to(device, non_blocking=True))
         yield
