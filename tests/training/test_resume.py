@@ -270,9 +270,13 @@ def test_a_signal_in_the_last_step_stops_what_would_come_next(tmp_path, make_net
 
 
 def test_a_signal_that_nobody_acted_upon_is_not_lost() -> None:
-    with pytest.raises(KeyboardInterrupt), stop_requests(listen=True) as stop:
-        signal.raise_signal(signal.SIGINT)
-        assert stop.signal_number == signal.SIGINT
-    with pytest.raises(ValueError, match="its own story"), stop_requests(listen=True):
-        signal.raise_signal(signal.SIGINT)
-        raise ValueError("its own story")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt), stop_requests(listen=True) as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert stop.signal_number == signal.SIGINT
+        with pytest.raises(ValueError, match="its own story"), stop_requests(listen=True):
+            signal.raise_signal(signal.SIGINT)
+            raise ValueError("its own story")
+    finally:
+        signal.signal(signal.SIGINT, before)
