@@ -1,10 +1,13 @@
 """The frame all networks share: named parts in a row, and a clear word on images that do not fit."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+
+from equalbits.functional.optimal_transport import is_number
 
 #: One side of square images, or height and width.
 ImageSize = int | tuple[int, int]
@@ -30,8 +33,9 @@ class Images:
     def __post_init__(self) -> None:
         if self.channels < 1:
             raise ValueError(f"in_channels={self.channels}: images have at least one channel")
-        if not isinstance(self.size, int) and len(self.size) != 2:
-            raise ValueError(f"image_size={self.size}: give one side, or height and width")
+        sides = (self.size, self.size) if isinstance(self.size, int) else self.size
+        if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+            raise ValueError(f"image_size={self.size!r}: give one side, or height and width, in whole pixels")
         self._check_sides(*self.sides)
 
     @property
@@ -85,6 +89,6 @@ def scaled(channels: int, width: float) -> int:
     >>> scaled(64, 0.25)
     16
     """
-    if not width > 0:
-        raise ValueError(f"width={width}: it multiplies the channels of every layer, so it must lie above 0")
+    if not is_number(width) or not 0 < width < math.inf:
+        raise ValueError(f"width={width!r}: it multiplies the channels of every layer, so it must lie above 0")
     return max(1, round(channels * width))
