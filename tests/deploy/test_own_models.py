@@ -11,7 +11,6 @@ from equalbits.nn import (
     BiHalf,
     BinaryConv1d,
     BinaryConv2d,
-    BinaryConvTranspose2d,
     BinaryLinear,
     LearnedScale,
     Maxout,
@@ -266,7 +265,6 @@ class Helped(Changed):
         (Batch(), "takes the mean over axes"),
         (Changed(), "layer 'layer' is binary, but the model changes its weights"),
         (Latents(), "layer 'layer' is binary, but the model .* reads its latents"),
-        (nn.Sequential(BinaryConvTranspose2d(4, 4, 3)), r"'0' \(BinaryConvTranspose2d\) does aten.conv_transpose2d"),
         (nn.Sequential(nn.BatchNorm2d(4, track_running_stats=False)), "layer '0' takes its mean and variance"),
     ],
 )

@@ -113,7 +113,8 @@ def _freeze_layers(model: nn.Module) -> dict[str, BinaryWeights]:
             continue
         if id(layer) not in frozen:
             frozen[id(layer)] = binary_weights(layer, name)
-            layer.register_buffer(FROZEN, layer.binary_weight().detach().clone())
+            weight = layer.binary_weight().detach().clone(memory_format=torch.contiguous_format)
+            layer.register_buffer(FROZEN, weight)
             layer.binary_weight = _Reader(layer)  # type: ignore[method-assign]
         found[f"{name}.{FROZEN}" if name else FROZEN] = frozen[id(layer)]
     return found

@@ -43,6 +43,7 @@ class Walk:
     names: dict[int, str] = field(default_factory=dict)
     binary: dict[int, BinaryWeights] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    made: list[Tensor] = field(default_factory=list)  # of weights, and kept: names and bits are known by their address
     layer: str = ""
     shape: tuple[int, ...] | None = None
     dtype: torch.dtype | None = None
