@@ -73,3 +73,36 @@ def test_data_that_has_moved_goes_on_and_what_is_done_is_shown_without_any(job: 
     whole = job(tmp_path / "out", Path(moved), [0, 1])
     shutil.rmtree(moved)
     assert job(tmp_path / "out", tmp_path / "gone", [0, 1]) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("model.options.width", [0.05, -1], "width=-1"),
+        ("optimizer.name", ["sgd", "bop"], "no bits to optimize"),
+        ("distill.weight", [0.0, 1.0], "runs of a sweep have no teacher"),
+        ("data.name", ["synthetic:1x8x8:4:24", "imagefolder"], "there is no such folder"),
+        ("data.hold_out", [4, 24], "leaves nothing to train on"),
+    ],
+)
+@pytest.mark.parametrize("stack", [1, 2])
+def test_a_case_that_cannot_be_made_is_told_of_before_another_trains(
+    name: str, values: list[Any], told: str, stack: int, tmp_path: Path
+) -> None:
+    heard: list[str] = []
+    with pytest.raises(ValueError, match=told):
+        sweep(
+            own(), tmp_path / "out", vary={name: values}, seeds=[0], stack=stack, root=tmp_path / "none", device="cpu",
+            tell=heard.append,
+        )  # fmt: skip
+    assert not heard
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_case_that_cannot_be_made_any_more_keeps_none_from_its_result(tmp_path: Path) -> None:
+    vary = {"data.name": ["synthetic:1x8x8:4:24", "imagefolder"], "data.resize": [9], "data.crop": [8]}
+    pets = pictures(tmp_path / "pets", "cat", "dog")
+    recipe = folder_recipe()
+    rows = sweep(recipe, tmp_path / "out", vary=vary, seeds=[0], root=pets, device="cpu")
+    shutil.rmtree(pets)
+    assert sweep(recipe, tmp_path / "out", vary=vary, seeds=[0], root=pets, device="cpu") == rows

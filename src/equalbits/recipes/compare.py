@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from equalbits.recipes.beforehand import Here
 from equalbits.recipes.contest import Ground, groups_of, is_done, run_file, run_method
 from equalbits.recipes.folder import check_same, command_line, recipe_in
 from equalbits.recipes.kinds import check_kind
@@ -20,7 +21,6 @@ from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
 from equalbits.recipes.methods import check_method
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.recipes.same_images import SameImages
 from equalbits.recipes.stopped import tidy
 from equalbits.recipes.tuning import Trials, tuning_seed
 from equalbits.training import Reporter
@@ -142,7 +142,7 @@ def compare(
     with in_use(out, command=command_line()):
         tidy(out)
         done = [run_file(out, method, seed).parent for method in methods for seed in seeds]
-        SameImages(root).check(done, recipe.data)
+        Here(root).check_done(done, recipe.data)
         ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
         for number, method in enumerate(methods, start=1):
             mine = recipe

@@ -27,6 +27,7 @@ from equalbits.recipes.batch import (
     train_in_turn,
     train_side_by_side,
 )
+from equalbits.recipes.beforehand import Here
 from equalbits.recipes.folder import check_same, command_line, read_run
 from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.ledger import collect
@@ -34,7 +35,6 @@ from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.same_images import SameImages
 from equalbits.recipes.stopped import tidy
 from equalbits.training import NonFiniteError, Reporter
 from equalbits.training.checkpoint import write_atomically
@@ -145,9 +145,7 @@ def sweep(
     with in_use(out, command=command_line()):
         tidy(out)
         missing = [missing_of(out, case, seeds) for case in cases]
-        here = SameImages(root)
-        for case in cases:
-            here.check([run_folder(out, case.name, seed) for seed in seeds], case.recipe.data)
+        _look_ahead(out, cases, seeds, missing, Here(root), make=not ray)  # a cluster's data lies on its nodes
         if ray and any(missing):
             batches = [batch for some in missing for group in side_by_side(out, some, stack) for batch in group]
             train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
@@ -170,6 +168,17 @@ def sweep(
     if diverged:
         raise DivergedError(diverged)
     return [rows[case.name] for case in cases]
+
+
+def _look_ahead(
+    out: Path, cases: Sequence[Case], seeds: Sequence[int], missing: Sequence[list[Batch]], here: Here, *, make: bool
+) -> None:
+    """Refuse what is done on other data; and, before the first case has trained, a later one that cannot be made."""
+    for case in cases:
+        here.check_done([run_folder(out, case.name, seed) for seed in seeds], case.recipe.data)
+    waiting = [case for case, some in zip(cases, missing, strict=True) if some]
+    for case in waiting[1:] if make else ():
+        here.try_out(case.recipe)
 
 
 def _finished(
