@@ -74,6 +74,16 @@ class BinaryLayer(nn.Module):
         """
         return None
 
+    def latents(self) -> Tensor:
+        """The latents as they are now, filter first, without gradient."""
+        weight = self.weight.detach()
+        if hasattr(weight, "full_tensor"):  # torch's DTensor
+            raise ValueError(
+                "the latents are shared out among processes: call unshard() on every module that fully_shard was "
+                "given, ask again, then reshard()"
+            )
+        return self.to_filters(weight)
+
     def binary_weight(self) -> Tensor:
         """``scale · symbols``, joined to the latents by the quantizer's gradient: what the layer multiplies with.
 
@@ -94,13 +104,7 @@ class BinaryLayer(nn.Module):
 
     def symbols(self) -> Tensor:
         """The symbols of the latents as they are now, filter first, without gradient."""
-        weight = self.weight.detach()
-        if hasattr(weight, "full_tensor"):  # torch's DTensor
-            raise ValueError(
-                "the latents are shared out among processes: call unshard() on every module that fully_shard was "
-                "given, ask again, then reshard()"
-            )
-        filters = self.to_filters(weight)
+        filters = self.latents()
         return _laid_out_like(filters, self.weight_quantizer.symbols(filters))
 
     def _kept(self) -> "_Known":

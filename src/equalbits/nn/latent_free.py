@@ -83,6 +83,11 @@ def bop_parameters(model: nn.Module) -> BopParameters:
     for name, layer in model.named_modules():
         if isinstance(layer, BinaryLayer) and isinstance(layer.weight_quantizer, Bits):
             weight = layer.weight
+            if hasattr(weight, "full_tensor"):  # torch's DTensor
+                raise ValueError(
+                    "bits that are shared out among processes cannot be flipped: train them with torch's "
+                    "DistributedDataParallel in place of fully_shard"
+                )
             if not isinstance(weight, nn.Parameter):
                 raise ValueError(
                     f"layer {name!r} computes its weight from other parameters, so it has no bits to flip: remove the "

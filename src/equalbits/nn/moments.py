@@ -24,7 +24,7 @@ def acting_layers(model: nn.Module, moment: str) -> list[BinaryLayer]:
 def at_epoch_(model: nn.Module) -> None:
     """Let every quantizer do what it does before an epoch, as RBNN turns its rotations to the latents."""
     for layer in acting_layers(model, "at_epoch_"):
-        layer.weight_quantizer.at_epoch_(layer.to_filters(layer.weight.detach()))
+        layer.weight_quantizer.at_epoch_(layer.latents())
 
 
 @torch.no_grad()

@@ -130,7 +130,7 @@ def refit_rotations_(model: nn.Module) -> list[str]:
     refitted = []
     for name, layer in model.named_modules():
         if isinstance(layer, BinaryLayer) and isinstance(layer.weight_quantizer, RBNN):
-            layer.weight_quantizer.refit_(layer.to_filters(layer.weight.detach()))
+            layer.weight_quantizer.refit_(layer.latents())
             refitted.append(name)
     if not refitted:
         raise ValueError("no layer has the RBNN quantizer: there is no rotation to refit")

@@ -123,7 +123,7 @@ def renew_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> d
         raise ValueError("no layer is pruned globally: give its quantizer scope='global', as in PrunedSign(0.9, ...)")
     quantizers = [layer.weight_quantizer for layer in layers.values()]
     importances = [
-        quantizer.importance(layer.to_filters(layer.weight.detach()))  # type: ignore[operator]
+        quantizer.importance(layer.latents())  # type: ignore[operator]
         for quantizer, layer in zip(quantizers, layers.values(), strict=True)
     ]
     share = _common_sparsity(layers) if sparsity is None else sparsity

@@ -1,0 +1,57 @@
+"""Latents that torch's fully_shard shares out among processes."""
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from equalbits.nn import (
+    MPT,
+    RBNN,
+    BinaryLinear,
+    Bits,
+    PrunedSign,
+    at_epoch_,
+    bop_parameters,
+    refit_rotations_,
+    set_global_masks_,
+)
+
+
+@pytest.fixture
+def shared_out():
+    """Makes a net of which this process, the first of two, has its share; the other is not there."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+
+    def make(quantizer):
+        net = nn.Sequential(BinaryLinear(8, 6, weight_quantizer=quantizer))
+        fully_shard(net[0], mesh=mesh)
+        return net
+
+    yield make
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "look"),
+    [
+        (RBNN(), at_epoch_),
+        (RBNN(), refit_rotations_),
+        (MPT(scope="global"), set_global_masks_),
+        (PrunedSign(scope="global"), set_global_masks_),
+    ],
+)
+def test_what_looks_at_all_latents_says_how_to_gather_them(shared_out, quantizer, look):
+    net = shared_out(quantizer)
+    with pytest.raises(ValueError, match=r"latents are shared out among processes: call unshard\(\)"):
+        look(net)
+    net[0].unshard()
+    look(net)
+
+
+def test_bits_that_are_shared_out_are_refused_with_the_way_out(shared_out):
+    with pytest.raises(ValueError, match=r"bits that are shared out .* DistributedDataParallel"):
+        bop_parameters(shared_out(Bits(0.5)))
