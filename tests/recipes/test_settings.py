@@ -125,7 +125,9 @@ def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str
         ("model.options.batch_norm=False", "^model.options.batch_norm='False' must be true or false$"),
         ("model.options.batch_norm=off", "^model.options.batch_norm='off' must be true or false$"),
         ("model.options.width=wide", "^model.options.width='wide' must be a number$"),
-        ("model.options.width=inf", "^model.options={'width': inf} do not make a conv2: "),
+        ("model.options.batch_norm=0.5", "^model.options.batch_norm=0.5 must be true or false$"),
+        ("model.options.batch_norm=[false]", r"^model.options.batch_norm=\[False\] must be true or false$"),
+        ("model.options.width=inf", "^width=inf: it multiplies the channels of every layer"),
     ],
 )
 def test_a_networks_option_that_does_not_fit_is_refused_in_one_line(word: str, line: str) -> None:

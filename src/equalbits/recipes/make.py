@@ -116,9 +116,10 @@ def _check_options(config: ModelConfig) -> None:
         if name in instead:
             raise ValueError(f"model.options.{name}={value}: {instead[name]}")
         default = model_options(config.name).get(name) if config.name in list_models() else None
-        if isinstance(value, str) and isinstance(default, bool | int | float):  # a word would count as true
-            kind = bool if isinstance(default, bool) else float
-            raise ValueError(f"model.options.{name}={value!r} must be {WORDS[kind]}")
+        if isinstance(default, bool) and not isinstance(value, bool):  # a word, a list, a share would count as true
+            raise ValueError(f"model.options.{name}={value!r} must be {WORDS[bool]}")
+        if isinstance(default, int | float) and isinstance(value, str):
+            raise ValueError(f"model.options.{name}={value!r} must be {WORDS[float]}")
     known = {"weight_quantizer": list_quantizers(), "input_quantizer": list_input_quantizers()}
     for name, names in known.items():
         word = getattr(config, name)
