@@ -65,6 +65,23 @@ def test_brackets_without_end_are_named_and_the_rest_is_shown(run: Path, tmp_pat
     assert "run.json is not JSON" in page and "history.jsonl, line 1 is not an epoch" in page
 
 
+@pytest.mark.parametrize("kind", ["sweep", "a sweep under way", "compare", "item", "run"])
+def test_what_lies_in_a_things_folder_and_is_not_its_own_is_shown_by_itself(kind: str, run: Path, tmp_path) -> None:
+    mark = {"sweep": "sweep.json", "compare": "compare.json", "item": "result.json"}.get(kind)
+    own = {"item": ["runs/sign", "weights/sign"], "run": []}.get(kind, ["sign/seed0", "sign/seed1"])
+    if kind == "run":
+        shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    elif mark:
+        (tmp_path / mark).write_text("{}")
+    for place in [*own, "other", "deep/er"]:
+        shutil.copytree(run, tmp_path / place)
+    found = contents(tmp_path)
+    assert [each.path.relative_to(tmp_path).as_posix() for each in found] == [".", "deep/er", "other"]
+    assert found[0].kind == {"a sweep under way": "sweep"}.get(kind, kind)
+    of_it = [each.path.relative_to(tmp_path).as_posix() for each in found[0].runs]
+    assert of_it == (own or ["."])
+
+
 def test_a_set_of_runs_took_as_long_as_all_of_them(run: Path, tmp_path: Path) -> None:
     for name, seconds in (("sign", 1.5), ("bihalf", 2.0)):
         shutil.copytree(run, tmp_path / "demo" / name)

@@ -1,7 +1,7 @@
 """What a folder holds: runs, sweeps, comparisons and items of the paper, found by the files that each leaves."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from equalbits.training import EpochRecord
 
 _SKIPPED = {"tensorboard"}
+_MARKS = {"item": "result.json", "compare": "compare.json", "sweep": "sweep.json"}  # kind: the file it leaves
 
 
 @dataclass(frozen=True)
@@ -60,25 +61,36 @@ def contents(folder: Path) -> list[Found]:
 
 
 def _walk(folder: Path) -> Iterator[Found]:
-    for kind, name in (("item", "result.json"), ("compare", "compare.json"), ("sweep", "sweep.json")):
-        if (folder / name).is_file():
-            yield _thing(kind, folder, name)
-            return
-    if _is_run(folder):
+    """What a folder holds itself, then what lies in it beside that."""
+    inner, mine = _folders(folder), list[Path]()
+    kind, name = next(((kind, name) for kind, name in _MARKS.items() if (folder / name).is_file()), ("", ""))
+    if kind:
+        mine = [each for each in inner if _belongs(each, kind)]
+        yield _thing(kind, folder, name, mine)
+    elif _is_run(folder):
         run = _run(folder)
         yield Found("run", folder, run.facts, (run,), _pictures(folder), trouble=run.trouble)
-        return
-    inner = _folders(folder)
-    pictures = _pictures(folder)
-    if any(folder.glob("*/seed*/run.json")):  # a sweep that has not ended
-        yield Found("sweep", folder, {}, _runs(folder), pictures)
-        return
-    if pictures and any(_is_run(each) for each in inner):  # runs that belong to one picture, as in the demo
-        runs = [_run(each) for each in inner if _is_run(each)]
-        yield Found("pictures", folder, {}, tuple(runs), pictures)
-        inner = [each for each in inner if not _is_run(each)]
+    elif any(_has_seeds(path.parents[1]) for path in folder.glob("*/seed*/run.json")):  # a sweep that has not ended
+        mine = [each for each in inner if _belongs(each, "compare")]  # or a comparison
+        yield Found("sweep", folder, {}, _runs(mine), _pictures(folder))
+    elif (pictures := _pictures(folder)) and any(_is_run(each) for each in inner):  # runs of one picture, as the demo's
+        mine = [each for each in inner if _is_run(each)]
+        yield Found("pictures", folder, {}, _runs(mine), pictures)
     for each in inner:
-        yield from _walk(each)
+        if each not in mine:
+            yield from _walk(each)
+
+
+def _belongs(folder: Path, kind: str) -> bool:
+    """Whether a folder in a thing's holds runs of that thing, not others that were put there."""
+    if kind == "item":
+        return folder.name in ("runs", "tuning", "weights", "activations")
+    return _has_seeds(folder) or (kind == "compare" and folder.name == "tuning")
+
+
+def _has_seeds(folder: Path) -> bool:
+    """Whether it holds the seeds of a case or a method, and is no run itself."""
+    return not _is_run(folder) and any(_is_run(each) for each in folder.glob("seed*"))
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -93,11 +105,11 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("run.json", "recipe.toml", "diverged.json"))
 
 
-def _thing(kind: str, folder: Path, name: str) -> Found:
+def _thing(kind: str, folder: Path, name: str, mine: Sequence[Path]) -> Found:
     try:
         facts = _object(folder / name)
         claims = _claims(folder / "claims.json") if kind == "item" else []
-        return Found(kind, folder, facts, _runs(folder), _pictures(folder), tuple(claims))
+        return Found(kind, folder, facts, _runs(mine), _pictures(folder), tuple(claims))
     except (OSError, ValueError) as error:
         return Found(kind, folder, {}, trouble=_one_line(error))
 
@@ -109,11 +121,11 @@ def _claims(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _runs(folder: Path) -> tuple[Run, ...]:
-    """The runs somewhere below."""
+def _runs(folders: Sequence[Path]) -> tuple[Run, ...]:
+    """The runs in these folders, or somewhere below."""
     found: list[Run] = []
-    for each in _folders(folder):
-        found += [_run(each)] if _is_run(each) else _runs(each)
+    for each in folders:
+        found += [_run(each)] if _is_run(each) else _runs(_folders(each))
     return tuple(found)
 
 
