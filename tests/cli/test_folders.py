@@ -65,6 +65,17 @@ def test_a_folder_of_folders_and_a_recipe_of_ones_own_in_it_stay_free(recipe: st
     assert (code, errors.count("holds a run of recipe: give --out another folder")) == (1, 1)
 
 
+def test_the_seeds_of_a_case_and_a_run_do_not_share_a_folder(held: Path, recipe: str, call, tmp_path: Path) -> None:
+    for kind, case in (("sweep", "own"), ("compare", "sign")):
+        code, _, errors = call("train", recipe, "--out", held / kind / case, "--device", "cpu")
+        assert (code, errors.count(f"{case} holds runs of a sweep or a comparison, as seed0: give --out")) == (1, 1)
+        assert not (held / kind / case / "recipe.toml").exists()
+        (tmp_path / case).symlink_to(held / "run")
+        code, _, errors = call(*words_of(kind, recipe), "--out", tmp_path, "--device", "cpu")
+        assert (code, errors.count(f"{tmp_path / case} holds a run of own: give --out another folder")) == (1, 1)
+    assert not (held / "run" / "seed0").exists()
+
+
 @pytest.mark.parametrize("wanted", HELD)
 def test_a_finished_demo_is_left_alone(wanted: str, recipe: str, call, tmp_path: Path) -> None:
     for name in ("demo.png", "report.html"):

@@ -15,7 +15,7 @@ from typing import Any
 from equalbits.recipes.beforehand import Here
 from equalbits.recipes.contest import Ground, groups_of, is_done, run_file, run_method
 from equalbits.recipes.folder import check_same, command_line, recipe_in
-from equalbits.recipes.kinds import check_kind
+from equalbits.recipes.kinds import check_kind, check_none_in
 from equalbits.recipes.launch import no_reporters
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import pick_device
@@ -136,6 +136,7 @@ def compare(
     for method in methods:
         check_method(method)
     check_kind(out, "compare")
+    check_none_in(run_file(out, method, 0).parents[1] for method in methods)
     _check_same_settings(out, recipe)
     device = pick_device(device)
     stack = stack or (len(seeds) if device.startswith("cuda") else 1)

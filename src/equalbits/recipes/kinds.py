@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ def check_kind(out: Path, kind: str) -> None:
             if held != kind:
                 raise ValueError(f"{out} holds {words} {_name(out / files[0])}: give --out another folder")
             return
+    seed = next((path.parent for path in sorted(out.glob("seed*/run.json"))), None)
+    if seed and kind == "run":
+        raise ValueError(f"{out} holds runs of a sweep or a comparison, as {seed.name}: give --out another folder")
+
+
+def check_none_in(folders: Iterable[Path]) -> None:
+    """Refuse, before a sweep or a comparison puts its seeds into these folders, one that holds a job of its own."""
+    for folder in folders:
+        check_kind(folder, "seeds")
 
 
 def _name(path: Path) -> str:

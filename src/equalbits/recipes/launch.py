@@ -29,7 +29,7 @@ from equalbits.recipes.batch import (
 )
 from equalbits.recipes.beforehand import Here
 from equalbits.recipes.folder import check_same, command_line, read_run
-from equalbits.recipes.kinds import check_kind
+from equalbits.recipes.kinds import check_kind, check_none_in
 from equalbits.recipes.ledger import collect
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import check_names
@@ -140,6 +140,7 @@ def sweep(
     cases = cases_of(recipe, vary)
     for case in cases:  # before the first hour of training, not after it
         check_names(case.recipe)
+    check_none_in(out / case.name for case in cases)
     if ray:
         import_ray()
     with in_use(out, command=command_line()):
