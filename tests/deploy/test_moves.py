@@ -93,12 +93,6 @@ def test_moves_pack_to_the_last_bit(name):
         (lambda x: x[:, torch.tensor([True, False] * 2)] + 0, "layer 'index' .* no constant row of whole numbers"),
         (lambda x: x[:, [0, 1], [1, 2]], "layer 'index' takes entries of several axes by places at once"),
         (lambda x: nnf.pixel_shuffle(x.unsqueeze(1), 2).flatten(1), r"layer 'pixel_shuffle' takes .* for an image"),
-        (lambda x: x.sum((2, 3)), r"does aten\.sum.*: take the mean, and multiply it by how many there are$"),
-        (lambda x: x.amax((2, 3)), r"does aten\.amax.*: use max pooling, as nn\.AdaptiveMaxPool2d\(1\)$"),
-        (
-            lambda x: torch.maximum(x, torch.zeros_like(x)),
-            r"does aten\.maximum.*: use torch\.clamp with plain numbers$",
-        ),
         (lambda x: torch.sgn(x), r"does aten\.sgn.*: torch\.sgn gives 0 at 0; use equalbits\.SignActivation"),
         (lambda x: nnf.hardtanh(x * 1e39), r"^tensor 'mul\.gain_shift' holds a number that is not finite"),
         (lambda x: torch.logical_not(x).float(), "layer 'logical_not' .* compare them with a constant instead"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equalbits.deploy.fold import batch_norm, scaled_by_channel
+from equalbits.deploy.moves import repeat
 from equalbits.deploy.steps import Value
 from equalbits.deploy.walk import Compare, Rule, Stair, Walk
 
@@ -17,7 +18,7 @@ def add(walk: Walk, first: Any, second: Any, *, alpha: float = 1) -> Value:
     """A sum of two values, or of a value and a constant."""
     if isinstance(first, Value) and isinstance(second, Value):
         if first.shape != second.shape:
-            raise walk.refuse(f"adds values of shape {first.shape} and {second.shape}: make them alike first")
+            first, second = repeat(walk, first), repeat(walk, second)
         return walk.steps.add("add", first, second if alpha == 1 else walk.affine(second, alpha), layer=walk.layer)
     if isinstance(first, Value):
         return walk.affine(first, 1.0, second * alpha)
@@ -56,9 +57,9 @@ def neg(walk: Walk, value: Any) -> Value:
 
 
 def norm(walk: Walk, value: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *rest: Any) -> Value:
-    """Batch norm in eval."""
+    """Batch norm in eval; or an instance norm that keeps running statistics, which is the same."""
     if training or mean is None or var is None:
-        raise walk.refuse("takes its mean and variance from the batch: it must keep running ones, and be in eval")
+        raise walk.refuse("takes its mean and variance from its input: it must keep running ones, and be in eval")
     eps = rest[1]
     gain, shift = batch_norm(mean, var, eps, weight, bias)
     return scaled_by_channel(walk.steps, walk.value(value), gain, shift, layer=walk.layer)
@@ -201,6 +202,7 @@ RULES: dict[str, Rule] = {
     "div.Tensor": div,
     "neg.default": neg,
     "batch_norm.default": norm,
+    "instance_norm.default": norm,
     "relu.default": relu,
     "prelu.default": prelu,
     "leaky_relu.default": leaky_relu,

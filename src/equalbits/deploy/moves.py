@@ -105,19 +105,25 @@ def chunk(walk: Walk, value: Any, parts: int, axis: int = 0) -> tuple[Value, ...
 
 def concat(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
     """Values one after the other; along another axis than the channels, with that axis first for the while."""
-    if any(isinstance(value, Tensor) for value in values):
-        raise walk.refuse("joins numbers of the image with constants: add those by torch.nn.functional.pad")
-    joined = [walk.value(value) for value in values]
-    rank = len(joined[0].shape)
+    like = next(walk.value(value) for value in values if not isinstance(value, Tensor))
+    rank = len(like.shape)
     axis = axis % (rank + 1)
     if axis == 0:
         raise walk.refuse("joins images along the batch: a packed network answers each image by itself")
+    there = [value for value in values if not isinstance(value, Tensor) or value.numel()]  # torch takes empty ones too
+    joined = [_beside(walk, like, axis, value) if isinstance(value, Tensor) else walk.value(value) for value in there]
     order = [axis - 1, *(other for other in range(rank) if other != axis - 1)]
     parts = [fold.permute(walk.steps, value, order, layer=walk.layer) for value in joined]
     while len(parts) > 1:  # by as many as an operation takes
         groups = [parts[start : start + _MOST_JOINED] for start in range(0, len(parts), _MOST_JOINED)]
         parts = [walk.steps.add("concat", *group, layer=walk.layer) for group in groups]
     return fold.permute(walk.steps, parts[0], [order.index(other) for other in range(rank)], layer=walk.layer)
+
+
+def _beside(walk: Walk, like: Value, axis: int, known: Tensor) -> Value:
+    """A constant as a value, to be joined to one along an axis: an entry of that, times 0, and the constant."""
+    entry = fold.slice_(walk.steps, like, axis - 1, slice(0, 1), layer=walk.layer)
+    return walk.affine(each(walk, entry, axis, known.shape[axis]), 0.0, known)
 
 
 def stack(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
@@ -137,7 +143,8 @@ def repeat(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
         raise walk.refuse(f"repeats a value of shape {made.shape} along new axes: give it those by unsqueeze first")
     for axis, size in enumerate(shape, start=1):
         times = size // made.shape[axis - 1]
-        made = each(walk, made, axis, times) if made.shape[axis - 1] == 1 else concat(walk, [made] * times, axis)
+        if times > 1:
+            made = each(walk, made, axis, times) if made.shape[axis - 1] == 1 else concat(walk, [made] * times, axis)
     return made
 
 

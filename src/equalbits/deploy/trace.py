@@ -19,15 +19,15 @@ from equalbits.deploy.packing import LINEAR_INPUTS, RESTS, round_inputs, store
 from equalbits.deploy.reference import answer_of, constants
 from equalbits.deploy.rules import RULES
 from equalbits.deploy.steps import PackError, Steps, Value, alike, to_network
-from equalbits.deploy.walk import Compare, Stair, Walk
+from equalbits.deploy.walk import Compare, Places, Stair, Walk
 from equalbits.runtime import PackedModel
 
 #: torch.export keeps its state for the whole process: two at once leave it broken for all that come after.
 _ONE_AT_A_TIME = threading.Lock()
 
 _SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
-_LARGEST = "use max pooling, as nn.AdaptiveMaxPool2d(1)"
 _BOUND = "use torch.clamp with plain numbers"
+_EACH = "name the axes, all but the batch: a packed network answers each image by itself"
 _HINTS = {
     "aten.sign": f"torch.sign gives 0 at 0; {_SIGN}",
     "aten.sgn": f"torch.sgn gives 0 at 0; {_SIGN}",
@@ -36,12 +36,11 @@ _HINTS = {
     "aten.softmax": "pack the logits, before any softmax",
     "aten.log_softmax": "pack the logits, before any softmax",
     "aten.mul": "a packed network multiplies by constants alone",
-    "aten.amax": _LARGEST,
-    "aten.max": _LARGEST,
-    "aten.maximum": _BOUND,
-    "aten.minimum": _BOUND,
     "aten.threshold": _BOUND,
-    "aten.sum": "take the mean, and multiply it by how many there are",
+    "aten.sum": _EACH,
+    "aten.mean": _EACH,
+    "aten.max": _EACH,
+    "aten.min": _EACH,
 }
 _HINT = "use convolutions, linear layers, batch norm, (P)ReLU, hardtanh, sign, sums, concatenation and pooling"
 
@@ -196,6 +195,8 @@ def _translate(walk: Walk, node: Node, known: dict[Node, Any]) -> Any:
     if node.target is operator.getitem:
         return known[node.args[0]][node.args[1]]  # type: ignore[index]
     walk.layer, walk.shape, walk.dtype = layer_of(node), _shape(node), _dtype(node)
+    if any(isinstance(known[read], Places) for read in node.all_input_nodes):
+        raise walk.refuse("reads where the largest numbers stood: a packed network knows these alone, not their places")
     name = plain_name(node)
     rule: Callable[..., Any] | None = RULES.get(name)
     if rule is None:

@@ -34,6 +34,14 @@ class Stair:
     levels: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the largest numbers stood, as torch gives beside them: a packed network does not know it."""
+
+    def __str__(self) -> str:
+        return "their places"
+
+
 @dataclass
 class Walk:
     """The state of a walk through a traced model. ``layer``, ``shape`` and ``dtype`` speak of the node at hand."""

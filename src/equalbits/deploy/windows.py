@@ -7,9 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from equalbits.deploy import fold
+from equalbits.deploy.moves import transpose
 from equalbits.deploy.packing import plane_arrays
+from equalbits.deploy.places import take
 from equalbits.deploy.steps import Arrays, Value
-from equalbits.deploy.walk import Rule, Walk
+from equalbits.deploy.walk import Places, Rule, Walk
+from equalbits.runtime.ops import grid
 
 
 def weighted(walk: Walk, kind: str, value: Value, weight: Any, bias: Any, **settings: Any) -> Value:
@@ -96,7 +99,9 @@ def _image_of(walk: Walk, value: Value, shape: tuple[int, ...], *, axes: tuple[i
 
 
 def matmul(walk: Walk, value: Any, weight: Any) -> Value:
-    """A product with a constant matrix from the right."""
+    """A product with a constant matrix from either side."""
+    if isinstance(value, Tensor) and value.dim() == 2 and isinstance(weight, Value) and len(weight.shape) == 2:
+        return transpose(walk, linear(walk, transpose(walk, weight), value))
     if not isinstance(weight, Tensor) or weight.dim() != 2:
         raise walk.refuse(
             "multiplies two values that come of the image: a packed network multiplies by constants alone"
@@ -145,14 +150,16 @@ def adaptive_avg_pool2d(walk: Walk, value: Any, size: Any) -> Value:
     return walk.steps.add("adaptive_avg_pool", walk.value(value), layer=walk.layer, size=walk.shape[2:])
 
 
-def adaptive_max_pool2d(walk: Walk, value: Any, size: Any) -> tuple[Value, None]:
-    """The largest over a grid of windows, all of one size; and no places of them."""
-    value = walk.value(value)
-    high, wide = _pair(size)
-    if value.shape[1] % high or value.shape[2] % wide:
-        raise walk.refuse(f"pools {value.shape[1:]} to {size}: windows of several sizes cannot be packed")
-    kernel = (value.shape[1] // high, value.shape[2] // wide)
-    return walk.steps.add("max_pool", value, layer=walk.layer, kernel=kernel, stride=kernel), None
+def adaptive_max_pool2d(walk: Walk, value: Any, size: Any) -> tuple[Value, Places]:
+    """The largest over a grid of windows, each filled up by its last entry to the longest; and no places of them."""
+    made, kernel = walk.value(value), []
+    for axis, parts in enumerate(_pair(size), start=2):
+        windows = grid(made.shape[axis - 1], parts)
+        longest = max(stop - start for start, stop in windows)
+        places = [min(start + place, stop - 1) for start, stop in windows for place in range(longest)]
+        made = take(walk, made, axis, places)
+        kernel.append(longest)
+    return walk.steps.add("max_pool", made, layer=walk.layer, kernel=kernel, stride=kernel), Places()
 
 
 def one_row(pool: Rule) -> Rule:
@@ -169,28 +176,9 @@ def one_row(pool: Rule) -> Rule:
         made = pool(walk, image, *both)
         first = made[0] if isinstance(made, tuple) else made
         row = walk.steps.reshape(first, (*channels, first.shape[2]), layer=walk.layer)
-        return (row, None) if isinstance(made, tuple) else row
+        return (row, Places()) if isinstance(made, tuple) else row
 
     return rule
-
-
-def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, *_: Any, **__: Any) -> Value:
-    """The mean over rows, columns or both; of a matrix, over either axis."""
-    value = walk.value(value)
-    over = {axis % (len(value.shape) + 1) for axis in axes or ()}
-    if len(value.shape) == 3 and over and over <= {2, 3}:
-        size = [1 if axis in over else value.shape[axis - 1] for axis in (2, 3)]
-    elif len(value.shape) == 2 and over in ({1}, {2}):
-        value = value if over == {2} else walk.steps.add("permute", value, layer=walk.layer, axes=(1, 0))
-        value, size = fold.reshape(walk.steps, value, (value.shape[0], 1, value.shape[1]), layer=walk.layer), [1, 1]
-    else:
-        raise walk.refuse(
-            f"takes the mean over axes {axes} of a value of shape {value.shape}: a packed network takes it over the "
-            f"rows and columns of an image, or one axis of a matrix"
-        )
-    made = walk.steps.add("adaptive_avg_pool", value, layer=walk.layer, size=size)
-    assert walk.shape is not None
-    return walk.steps.reshape(made, walk.shape[1:], layer=walk.layer)
 
 
 def _window(walk: Walk, value: Value, kernel: Any, stride: Any, padding: Any) -> tuple[dict[str, Any], bool]:
@@ -233,5 +221,4 @@ RULES: dict[str, Rule] = {
     "avg_pool1d.default": one_row(avg_pool2d),
     "adaptive_avg_pool1d.default": one_row(adaptive_avg_pool2d),
     "adaptive_max_pool1d.default": one_row(adaptive_max_pool2d),
-    "mean.dim": mean,
 }
