@@ -13,7 +13,17 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from equalbits.analysis import AuditError, EntropyWatcher, audit
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, IRNet, PrunedSign, Sign
+from equalbits.nn import (
+    MPT,
+    BiHalf,
+    BinaryConv2d,
+    BinaryConvTranspose2d,
+    BinaryLinear,
+    Bits,
+    IRNet,
+    PrunedSign,
+    Sign,
+)
 
 
 class Broken(BiHalf):
@@ -195,6 +205,19 @@ def test_a_model_without_binary_layers_is_refused():
 
 def test_a_layer_alone_is_a_model_too():
     assert "(model)" in str(audit(BinaryLinear(4, 2)))
+
+
+@pytest.mark.parametrize(
+    "quantizer", [Sign(), IRNet("fixed"), MPT(), Bits(), BiHalf()], ids=lambda it: type(it).__name__
+)
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_latents_that_are_not_finite_are_told_by_the_name_of_their_layer(quantizer, value):
+    model = nn.Sequential(BinaryLinear(8, 6), BinaryLinear(6, 4, weight_quantizer=quantizer))
+    assert audit(model).exact
+    model[1].weight.data[2] = value
+    for strict in (True, False):
+        with pytest.raises(AuditError, match=f"layer '1': latents hold {value}: only finite weights have symbols"):
+            audit(model, strict=strict)
 
 
 @pytest.fixture

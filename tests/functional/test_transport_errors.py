@@ -19,7 +19,7 @@ def with_one(value: float, *, dtype: torch.dtype = torch.float32) -> Tensor:
 @pytest.mark.parametrize(("value", "name"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
 def test_weights_that_are_not_finite_are_refused(value: float, name: str, dtype: torch.dtype) -> None:
     latents = with_one(value, dtype=dtype)
-    message = rf"latents hold {name}: only finite weights can be ranked; lower the learning rate or clip the gradients"
+    message = rf"latents hold {name}: only finite weights have symbols; lower the learning rate or clip the gradients"
     for rank in (
         transport_symbols,
         transport_plan,

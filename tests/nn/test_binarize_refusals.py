@@ -68,7 +68,7 @@ def test_weights_that_became_bits_are_real_again_when_a_later_layer_is_refused()
     model = mlp(4, 6, 7, 2)
     nn.init.constant_(model[1].weight, float("nan"))
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    with pytest.raises(ValueError, match="only finite weights can be ranked"):
+    with pytest.raises(ValueError, match="only finite weights have symbols"):
         binarize_(model, Bits(p_pos=0.5), where=all_layers)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True) if not b.isnan().any())
 

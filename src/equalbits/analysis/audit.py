@@ -11,6 +11,7 @@ from equalbits import functional as F
 from equalbits.analysis.observe import binary_layers
 from equalbits.analysis.table import as_table, span
 from equalbits.functional import as_filters, positive_count
+from equalbits.functional.transport_ops import check_finite
 from equalbits.nn import BinaryLayer
 
 
@@ -118,7 +119,7 @@ def audit(model: nn.Module, *, strict: bool = True) -> Audit:
     A quantizer promises a share when its ``p_pos`` is not None; then each filter must have exactly
     ``floor(p_pos · D + ½)`` of +1 among its ``D`` symbols that are not 0, and the layer must multiply with just these
     signs. ``strict`` raises :class:`AuditError` at the first filter that does not; otherwise the report says so.
-    Methods that promise nothing are counted, never failed.
+    Methods that promise nothing are counted, never failed; but latents that are not finite have no symbols to count.
 
     >>> from equalbits.nn import BinaryLinear, Sign
     >>> print(audit(nn.Sequential(BinaryLinear(9, 4), BinaryLinear(4, 2, weight_quantizer=Sign()))))
@@ -137,6 +138,7 @@ def audit(model: nn.Module, *, strict: bool = True) -> Audit:
 def _count(name: str, layer: BinaryLayer) -> LayerAudit:
     try:
         symbols = layer.symbols()
+        check_finite(layer.latents())  # which a sign does not show: NaN counts as -1
     except ValueError as error:
         raise AuditError(f"layer {name!r}: {error}") from error
     rows, p_pos = as_filters(symbols), layer.weight_quantizer.p_pos

@@ -87,7 +87,7 @@ def check_finite(latents: Tensor) -> None:
     if not (math.isfinite(low) and math.isfinite(high)):
         worst = low if math.isnan(low) or math.isinf(low) else high
         raise ValueError(
-            f"latents hold {worst}: only finite weights can be ranked; lower the learning rate or clip the gradients"
+            f"latents hold {worst}: only finite weights have symbols; lower the learning rate or clip the gradients"
         )
 
 
