@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from equalbits.analysis import summarize
+from equalbits.analysis import audit, summarize
 from equalbits.deploy import pack
 from equalbits.nn import (
     BinaryConv2d,
@@ -67,3 +67,12 @@ def test_of_a_learned_shift_that_stands_by_itself():
     layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), RSign(4), BinaryConv2d(4, 4, 3, padding=1), nn.Flatten()]
     foretold, stored = foretold_and_stored(nn.Sequential(*layers), 3, 8, 8)
     assert foretold == stored
+
+
+@pytest.mark.parametrize("weights", ["bihalf", "sign", "irnet", "pruned-bihalf:sparsity=0.9"])
+def test_the_audit_of_a_packed_model_is_the_models_to_the_letter(weights):
+    model, images = net(weights), torch.randn(2, 3, 8, 8)
+    packed = pack(model, images)
+    assert str(packed.audit()) == str(audit(model))
+    ours, theirs = (str(found).split("\n")[0].split() for found in (packed.summary(), summarize(model, images)))
+    assert theirs[: len(ours)] == ours  # and what a file does not know, the inputs' bits

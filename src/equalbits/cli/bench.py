@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from equalbits.runtime import Network
 
 Call = Callable[[], object]
+_LONGEST = 3600  # seconds; more would be a slip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> None:
             raise ValueError(f"--{name} {getattr(options, name)}: give at least {least}")
     if options.threads > MAX_THREADS:
         raise ValueError(f"--threads {options.threads} must be 1 to {MAX_THREADS}")
+    if options.seconds > _LONGEST:
+        raise ValueError(f"--seconds {options.seconds:g} must be 0 to {_LONGEST:,}")
     try:
         _measure(options)
     except (MemoryError, RuntimeError) as error:
@@ -220,7 +223,7 @@ def _free_cores(loadavg: Path = Path("/proc/loadavg"), cores: int | None = None)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    from equalbits.cli.packed_tables import on_one_line
+    from equalbits.runtime.tables import on_one_line
 
     names = [on_one_line(row["step"]) for row in rows]
     width, total = max(map(len, names), default=0), sum(row["ms"] for row in rows) or 1.0

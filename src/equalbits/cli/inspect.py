@@ -50,7 +50,6 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
 
 def _inspect_packed(path: Path, *, as_json: bool) -> None:
     """A packed file, by numpy alone."""
-    from equalbits.cli.packed_tables import audit_table, summary_table
     from equalbits.runtime import read_network
     from equalbits.runtime.report import audit, summarize
 
@@ -74,4 +73,4 @@ def _inspect_packed(path: Path, *, as_json: bool) -> None:
     shape = "×".join(map(str, network.input_shape))
     named = f", {len(network.classes)} classes" if network.classes else ""
     print(f"{path}: {size:,} bytes, images of {shape}{named}\n")
-    print(f"{summary_table(network, summary)}\n\n{audit_table(report)}")
+    print(f"{summary}\n\n{report}")

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _show(name: str, found: list[dict[str, Any]]) -> None:
-    from equalbits.cli.packed_tables import on_one_line
+    from equalbits.runtime.tables import on_one_line
 
     print(name)
     for entry in found:

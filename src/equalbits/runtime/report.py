@@ -10,6 +10,7 @@ from equalbits.runtime import bits
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
 from equalbits.runtime.operations import connections
+from equalbits.runtime.tables import audit_table, summary_table
 
 
 @dataclass(frozen=True)
@@ -49,18 +50,15 @@ class Audit:
         return all(layer.wrong == 0 for layer in self.layers)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("layer", "filters", "connections", "+1", "-1", "pruned", "p_pos", "verdict")]
-        for layer in self.layers:
-            promise = "-" if layer.p_pos is None else f"{layer.p_pos:g}"
-            verdict = "no promise" if layer.p_pos is None else f"{layer.wrong} wrong" if layer.wrong else "exact"
-            counted = (_span(found) for found in (layer.positive, layer.negative, layer.pruned))
-            rows.append((layer.name, str(len(layer.positive)), str(layer.connections), *counted, promise, verdict))
-        return _columns(rows)
+        return audit_table(self)
 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One operation: the shape of its value, its weights by how they are stored, and its products per image."""
+    """One operation: the shape of its value, its weights by how they are stored, and its products per image.
+
+    ``has_bits`` says that its weights are bits, also where another operation has stored them already.
+    """
 
     name: str
     kind: str
@@ -70,6 +68,7 @@ class LayerSummary:
     stored_bytes: int
     binary_macs: int
     real_macs: int
+    has_bits: bool
 
 
 @dataclass(frozen=True)
@@ -85,16 +84,7 @@ class Summary:
         return sum(getattr(layer, what) for layer in self.layers)
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [
-            ("layer", "operation", "value", "1-bit weights", "real weights", "bytes", "1-bit MACs", "real MACs")
-        ]
-        columns = ("binary_weights", "real_weights", "stored_bytes", "binary_macs", "real_macs")
-        for layer in self.layers:
-            shape = "×".join(map(str, layer.shape))
-            rows.append((layer.name, layer.kind, shape, *(_number(getattr(layer, name)) for name in columns)))
-        rows.append(("in all", "", "", *(_number(self.total(name)) for name in columns)))
-        table = self.file_bytes - self.total("stored_bytes")
-        return f"{_columns(rows)}\nthe file: {self.file_bytes:,} bytes, {table:,} of them the table of what is where"
+        return summary_table(self)
 
 
 def audit(network: Network) -> Audit:
@@ -136,6 +126,7 @@ def summarize(network: Network) -> Summary:
                 sum(array.nbytes for array in fresh.values()),
                 macs if one_bit else 0,
                 0 if one_bit else macs,
+                bit_weights,
             )
         )
     return Summary(network.input_shape, tuple(layers), sum(map(len, to_chunks(network))))
@@ -155,24 +146,3 @@ def layer_name(network: Network, place: int) -> str:
     """The name an operation goes by: that of its first tensor without the part, or its place."""
     names = list(network.operations[place].tensors.values())
     return names[0].rpartition(".")[0] or names[0] if names else f"#{place}"
-
-
-def _span(counts: NDArray[np.int64]) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return str(low) if low == high else f"{low}..{high}"
-
-
-def _number(value: int) -> str:
-    return f"{value:,}" if value else "-"
-
-
-def _columns(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            text.ljust(width) if i < 2 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)

@@ -1,13 +1,15 @@
-"""A packed file's tables, by numpy alone, in the words that :mod:`equalbits.analysis` has for a run's model."""
+"""A packed file's tables for people, in the words that :mod:`equalbits.analysis` has for a run's model."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
-from equalbits.runtime.network import Network
-from equalbits.runtime.report import Audit, LayerAudit, LayerSummary, Summary
+
+if TYPE_CHECKING:
+    from equalbits.runtime.report import Audit, LayerAudit, LayerSummary, Summary
 
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
 _AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "asked", "entropy", "exact")
@@ -22,10 +24,9 @@ def on_one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
-def summary_table(network: Network, summary: Summary) -> str:
+def summary_table(summary: "Summary") -> str:
     """What each operation gives, holds and costs, for one image."""
-    binary = {place for place, _ in network.binary_layers()}
-    counts = [_counts(layer, has_bits=place in binary) for place, layer in enumerate(summary.layers)]
+    counts = list(map(_counts, summary.layers))
     rows = [
         (on_one_line(layer.name), layer.kind, "×".join(map(str, layer.shape)), *map(_figure, each))
         for layer, each in zip(summary.layers, counts, strict=True)
@@ -36,7 +37,7 @@ def summary_table(network: Network, summary: Summary) -> str:
     return f"{_table(_SUMMARY, [*rows, total], left=(0, 1, 2))}\n{last}"
 
 
-def audit_table(report: Audit) -> str:
+def audit_table(report: "Audit") -> str:
     """The symbols of each filter, and whether it holds the share of +1 that it promises."""
     promised = [layer for layer in report.layers if layer.p_pos is not None]
     filters, off = sum(len(layer.positive) for layer in promised), sum(layer.wrong for layer in promised)
@@ -46,7 +47,7 @@ def audit_table(report: Audit) -> str:
     return f"{table}\n{promise}" + (f"; {verdict}" if promised else "") + _pruned(report)
 
 
-def _pruned(report: Audit) -> str:
+def _pruned(report: "Audit") -> str:
     """A line on how many weights of all layers are 0; nothing where none is."""
     zeros = sum(int(layer.pruned.sum()) for layer in report.layers)
     weights = sum(len(layer.positive) * layer.connections for layer in report.layers)
@@ -56,12 +57,12 @@ def _pruned(report: Audit) -> str:
     return f"\n{zeros:,} of {weights:,} weights are 0 ({zeros / weights:.2%}){left}" if zeros else ""
 
 
-def _counts(layer: LayerSummary, *, has_bits: bool) -> tuple[int, ...]:
-    mixed, real = (layer.real_macs, 0) if has_bits else (0, layer.real_macs)
+def _counts(layer: "LayerSummary") -> tuple[int, ...]:
+    mixed, real = (layer.real_macs, 0) if layer.has_bits else (0, layer.real_macs)
     return (layer.binary_weights, layer.real_weights, layer.stored_bytes, layer.binary_macs, mixed, real)
 
 
-def _audit_row(layer: LayerAudit) -> tuple[str, ...]:
+def _audit_row(layer: "LayerAudit") -> tuple[str, ...]:
     asked, exact = "–", "–"
     if layer.p_pos is not None:
         kept = (layer.positive + layer.negative).tolist()
@@ -72,7 +73,7 @@ def _audit_row(layer: LayerAudit) -> tuple[str, ...]:
     return (on_one_line(layer.name), *sizes, *counted, asked, _entropy(layer), exact)
 
 
-def _entropy(layer: LayerAudit) -> str:
+def _entropy(layer: "LayerAudit") -> str:
     """Bits, the mean over filters; those with nothing but zeros have none."""
     kept = layer.positive + layer.negative
     share = layer.positive[kept > 0] / kept[kept > 0]
