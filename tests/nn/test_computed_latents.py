@@ -64,3 +64,14 @@ def test_bits_that_are_computed_cannot_be_flipped() -> None:
     net = nn.Sequential(parametrizations.weight_norm(BinaryLinear(6, 4, weight_quantizer=Bits())))
     with pytest.raises(ValueError, match="layer '0' computes its weight from other parameters"):
         bop_parameters(net)
+
+
+def test_a_pass_in_training_computes_its_latents_once() -> None:
+    torch.manual_seed(0)
+    binary = parametrizations.spectral_norm(BinaryLinear(6, 4))
+    real = parametrizations.spectral_norm(nn.Linear(6, 4))
+    real.load_state_dict(binary.state_dict(), strict=False)
+    for layer in (binary, real):
+        layer(torch.ones(2, 6)).sum().backward()
+    moved = [layer.parametrizations["weight"][0]._u for layer in (binary, real)]  # by one step each time it is asked
+    assert torch.equal(*moved)

@@ -91,30 +91,31 @@ class BinaryLayer(nn.Module):
         """
         if self.training and self.ahead is not None:
             return F.weighted(self.weight, symbols_ahead(self.weight.detach(), *self.ahead), self.scale)
-        known = self._kept() if self._may_keep() else None
+        weight = self.weight  # asked for once: torch may compute it from other parameters
+        known = self._kept(weight) if self._may_keep(weight) else None
         if known is not None and not torch.is_grad_enabled():
             values = known.values
         else:
-            values = self._values(None if known is None else known.symbols)
-        return _laid_out_like(self.weight, values * self.scale)
+            values = self._values(weight, None if known is None else known.symbols)
+        return _laid_out_like(weight, values * self.scale)
 
-    def _values(self, symbols: Tensor | None) -> Tensor:
+    def _values(self, weight: Tensor, symbols: Tensor | None) -> Tensor:
         """What the layer multiplies with, before its scale."""
-        return self.from_filters(self.weight_quantizer(self.to_filters(self.weight), symbols))
+        return self.from_filters(self.weight_quantizer(self.to_filters(weight), symbols))
 
     def symbols(self) -> Tensor:
         """The symbols of the latents as they are now, filter first, without gradient."""
         filters = self.latents()
         return _laid_out_like(filters, self.weight_quantizer.symbols(filters))
 
-    def _kept(self) -> "_Known":
+    def _kept(self, weight: Tensor) -> "_Known":
         """Symbols and values, found anew only when a latent, a tensor of the quantizer or one of its settings changed.
 
         The values themselves are compared, since a write through ``.data`` leaves no other trace. Reading them costs
         a fraction of ranking them.
         """
         quantizer = self.weight_quantizer
-        found_from = [self.weight, *quantizer.buffers(), *quantizer.parameters()]
+        found_from = [weight, *quantizer.buffers(), *quantizer.parameters()]
         settings = _settings(quantizer)
         known = self._known
         if known is not None and known.settings == settings and _all_same(known.found_from, found_from):
@@ -122,11 +123,11 @@ class BinaryLayer(nn.Module):
         with torch.inference_mode(False), torch.no_grad():  # so that they serve a later pass with gradients, too
             symbols = self.symbols()
             copies = [tensor.detach().clone() for tensor in found_from]
-            found = _Known(copies, settings or [], symbols, self._values(symbols))
+            found = _Known(copies, settings or [], symbols, self._values(weight, symbols))
         self._known = None if settings is None else found
         return found
 
-    def _may_keep(self) -> bool:
+    def _may_keep(self, weight: Tensor) -> bool:
         """Whether symbols found now may serve the next pass.
 
         Not in training, where latents change at each step; not where a graph is recorded or a transform is at work,
@@ -138,8 +139,8 @@ class BinaryLayer(nn.Module):
             or torch._C._get_tracing_state() is not None
             or torch._C._are_functorch_transforms_active()
             or carries_tangents()
-            or self.weight.device.type != "cpu"
-            or type(self.weight.detach()) is not Tensor
+            or weight.device.type != "cpu"
+            or type(weight.detach()) is not Tensor
         )
 
     def _start_(self) -> None:
