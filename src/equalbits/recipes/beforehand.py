@@ -1,6 +1,5 @@
 """What is looked at before the first of many runs trains: is the data that of the runs done, can the others be made?"""
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from equalbits.data import DataError
+from equalbits.recipes.folder import read_run
 from equalbits.recipes.make import Images, make_loader, make_model
 from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.training import CheckpointError
@@ -67,5 +67,5 @@ class Here:
 def _counts_of(folder: Path) -> _Counts | None:
     """How many images the run of a folder saw; None where none is done."""
     path = folder / "run.json"
-    last = json.loads(path.read_text())["last"] if path.exists() else None
+    last = read_run(path)[1].get("last") if path.exists() else None
     return _Counts(last["train"]["total"], last["test"]["total"]) if last else None
