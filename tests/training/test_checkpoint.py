@@ -105,8 +105,16 @@ def test_a_safetensors_file_of_someone_else_and_a_missing_one_are_named(tmp_path
         load_checkpoint(tmp_path / "other")
     with pytest.raises(CheckpointError, match="is not there: name the folder of a run, or train one first"):
         load_checkpoint(tmp_path / "none")
-    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
-        load_checkpoint(tmp_path)
+
+
+def test_nobody_is_told_to_delete_a_checkpoint_that_the_system_does_not_let_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file" / "below"):
+        with pytest.raises(
+            CheckpointError, match=r" cannot be read \((Is|Not) a directory\): change that, or name"
+        ) as caught:
+            load_checkpoint(path)
+        assert "delete it" not in str(caught.value) and "Errno" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

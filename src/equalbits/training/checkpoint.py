@@ -60,7 +60,9 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"{path} is not there: name the folder of a run, or train one first") from None
     except KeyError:
         raise CheckpointError(f"{path} is a safetensors file, but no checkpoint of ours: name another") from None
-    except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError, OSError) as error:
+    except OSError as error:  # the file itself may be whole
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}): change that, or name another") from None
+    except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is not a checkpoint that can be read ({error}): delete it to train again, or name another"
         ) from None
