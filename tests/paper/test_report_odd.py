@@ -82,6 +82,17 @@ def test_what_lies_in_a_things_folder_and_is_not_its_own_is_shown_by_itself(kind
     assert of_it == (own or ["."])
 
 
+def test_a_folder_that_may_not_be_read_takes_no_page_down(run: Path, tmp_path: Path, monkeypatch) -> None:
+    shutil.copytree(run, tmp_path / "one")
+    (tmp_path / "two").mkdir(mode=0)
+    allowed = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: path != tmp_path / "two" and allowed(path, mode)
+    )  # as root, too
+    page = write_report(tmp_path).read_text()
+    assert f"{tmp_path / 'two'} may not be read by you: change its rights" in page and "own, bihalf" in page
+
+
 def test_a_set_of_runs_took_as_long_as_all_of_them(run: Path, tmp_path: Path) -> None:
     for name, seconds in (("sign", 1.5), ("bihalf", 2.0)):
         shutil.copytree(run, tmp_path / "demo" / name)

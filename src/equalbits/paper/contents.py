@@ -1,6 +1,7 @@
 """What a folder holds: runs, sweeps, comparisons and items of the paper, found by the files that each leaves."""
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,9 @@ def contents(folder: Path) -> list[Found]:
 
 def _walk(folder: Path) -> Iterator[Found]:
     """What a folder holds itself, then what lies in it beside that."""
+    if not _may_be_read(folder):
+        yield Found("run", folder, {}, trouble=f"{folder} may not be read by you: change its rights")
+        return
     inner, mine = _folders(folder), list[Path]()
     kind, name = next(((kind, name) for kind, name in _MARKS.items() if (folder / name).is_file()), ("", ""))
     if kind:
@@ -101,8 +105,14 @@ def _folders(folder: Path) -> list[Path]:
     )
 
 
+def _may_be_read(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("run.json", "recipe.toml", "diverged.json"))
+    return _may_be_read(folder) and any(
+        (folder / name).is_file() for name in ("run.json", "recipe.toml", "diverged.json")
+    )
 
 
 def _thing(kind: str, folder: Path, name: str, mine: Sequence[Path]) -> Found:
