@@ -20,6 +20,13 @@ RESIDUAL = GOLDEN / "residual.ebits"
 needs_native = pytest.mark.skipif(native.BUILT is None, reason="the native engine is not built")
 
 
+def test_a_measurement_without_end_is_refused(call) -> None:
+    for seconds in ("inf", "1e9"):
+        code, printed, errors = call("bench", RESIDUAL, "--seconds", seconds)
+        assert (code, printed) == (1, "")
+        assert errors.startswith("equalbits bench: --seconds ") and errors.endswith(" must be 0 to 3,600\n")
+
+
 def test_a_file_is_measured_in_words_and_as_json(call):
     code, printed, errors = call("bench", RESIDUAL, "--seconds", 0, "--batch", 3)
     assert (code, errors) == (0, "")
