@@ -34,3 +34,20 @@ def test_a_command_that_cannot_be_read_ends_with_2(words: list[str], line: str, 
     assert (code, printed) == (2, "")
     assert line in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_data_that_is_there_already_needs_no_download_and_capitals_are_read(call, tmp_path) -> None:
+    for words, line in (
+        (["download", "fashion"], "fashion needs no download: it comes with the package, and is always there"),
+        (["download", "CIFAR100"], "cannot download 'CIFAR100'; did you mean 'cifar100'?"),
+        (["train", "fashion-conv2", "--set", "data.name=CIFAR100"], "no data set 'CIFAR100'; did you mean 'cifar100'?"),
+    ):
+        code, _, errors = call(*words, "--data", tmp_path)
+        assert (code, errors.count(line)) == (1, 1), errors
+
+
+def test_a_file_in_place_of_the_folder_of_a_run_is_called_one(call, tmp_path) -> None:
+    (file := tmp_path / "net.ebits").write_text("x")
+    for words in (["evaluate", file], ["pack", file, tmp_path / "again.ebits"]):
+        code, _, errors = call(*words)
+        assert (code, errors.count(f"{file} is a file: name the folder of a run, which train made\n")) == (1, 1)

@@ -20,7 +20,9 @@ def run(options: argparse.Namespace) -> None:
     from equalbits.data.download import SOURCES
 
     if options.name not in SOURCES:
-        close = difflib.get_close_matches(options.name, SOURCES, n=1)
+        if options.name in ("fashion", "synthetic"):
+            raise ValueError(f"{options.name} needs no download: it comes with the package, and is always there")
+        close = difflib.get_close_matches(options.name.lower(), SOURCES, n=1)
         meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(SOURCES)}"
         root = data_root(options.data)
         raise ValueError(f"cannot download {options.name!r}; {meant} (other data is put below {root} by hand)")

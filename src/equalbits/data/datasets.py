@@ -108,5 +108,5 @@ def _statistics(wanted: str | tuple[Sequence[float], Sequence[float]]) -> Statis
 
 
 def _suggestion(kind: str) -> str:
-    close = difflib.get_close_matches(kind, NAMES, n=1)
+    close = difflib.get_close_matches(kind.lower(), NAMES, n=1)
     return f"did you mean {close[0]!r}? There are" if close else "there are"

@@ -208,6 +208,8 @@ def _processor() -> str:
 def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     """The recipe and the trained model of a run's folder: its ``last`` or its ``best`` epoch."""
     out = Path(out)
+    if out.is_file():
+        raise CheckpointError(f"{out} is a file: name the folder of a run, which train made")
     if not (out / "recipe.toml").exists():
         raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; {_instead(out)}")
     if which not in ("last", "best"):
