@@ -159,7 +159,8 @@ def _check_example(example: Tensor) -> Tensor:
         what += "" if is_plain or not isinstance(example, Tensor) else f", {example.layout} on {example.device}"
         raise PackError(
             f"example is {what}: give a batch of images as the model takes them, float of (batch, channel, row, "
-            f"column); a model of plain features takes them as (batch, features, 1, 1) behind an nn.Flatten"
+            f"column); a model of plain features takes them as (batch, features, 1, 1) behind an nn.Flatten, one of "
+            f"rows as (batch, channel, 1, column) behind an nn.Flatten(2)"
         )
     images = example.detach().to("cpu", torch.float32)[:MOST_IMAGES]
     if not bool(images.isfinite().all()):
@@ -174,7 +175,8 @@ def _check_answer(answer: Any, images: int) -> Tensor:
     if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != images:
         what = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
         raise PackError(
-            f"the model answers {images} images with {what}: a packed model gives one row of logits for each image"
+            f"the model answers {images} images with {what}: a packed model gives one row of logits for each image; "
+            f"pack a module whose forward returns that alone"
         )
     if not bool(answer.isfinite().all()):
         raise PackError("the model answers with numbers that are not finite: it was trained to nothing; train it again")
