@@ -95,6 +95,26 @@ def test_a_hook_that_keeps_what_a_layer_gave_packs(kept):
     assert [seen.requires_grad for seen in (kept if isinstance(kept, list) else kept.values())] == [True]
 
 
+class Normalises(nn.Module):
+    """Changes the images that it is given, and reads them again."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = small()
+
+    def forward(self, images):
+        images.sub_(0.5).div_(0.25)
+        return self.inner(images.relu_()) + images.mean((1, 2, 3), keepdim=True).flatten(1)
+
+
+def test_a_forward_that_changes_its_images_packs_and_the_example_stays_as_it_was():
+    model, example = Normalises().eval(), IMAGES.clone()
+    packed = pack(model, example)
+    assert torch.equal(example, IMAGES)
+    expected = model(IMAGES.clone()).detach().numpy()
+    np.testing.assert_allclose(packed(IMAGES.numpy()), expected, atol=1e-5 * np.abs(expected).max())
+
+
 def lazy():
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.Flatten(), nn.LazyLinear(3))
 

@@ -56,8 +56,8 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
         kept, dtypes = kept.float(), set()  # the same weights: every half is a float32
     dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
     with torch.no_grad():
-        answer = _check_answer(kept(images.to(dtype)), len(images)).float()
-        first = _answer_alone(kept, images[:1].to(dtype))
+        answer = _check_answer(_called(kept, images, dtype), len(images)).float()
+        first = _answer_alone(kept, images[:1], dtype)
         binary = _freeze_layers(kept)
         program = _export(kept.float(), images)
         alone = None
@@ -97,10 +97,15 @@ class _CopyingNumbers(TorchFunctionMode):
         return numbers
 
 
-def _answer_alone(model: nn.Module, image: Tensor) -> Tensor | None:
+def _called(model: nn.Module, images: Tensor, dtype: torch.dtype) -> Any:
+    """The model's answer to a copy of the images: a forward may change what it is given."""
+    return model(images.to(dtype, copy=True))
+
+
+def _answer_alone(model: nn.Module, image: Tensor, dtype: torch.dtype) -> Tensor | None:
     """The answer to one image; None where the model has none, as where it squeezes an axis of one away."""
     try:
-        return _check_answer(model(image), 1).float()
+        return _check_answer(_called(model, image, dtype), 1).float()
     except Exception:  # whatever a model's forward meets
         return None
 
@@ -135,7 +140,7 @@ def _export(model: nn.Module, images: Tensor) -> ExportedProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, on its own tracing
-            return torch.export.export(model, (images,), strict=False)
+            return torch.export.export(model, (images.clone(),), strict=False)
     except Exception as error:  # whatever a model's forward meets when it is traced
         line = " ".join(str(error).split())[:300]
         if "data-dependent" in line:
