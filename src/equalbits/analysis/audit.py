@@ -13,6 +13,7 @@ from equalbits.analysis.table import as_table, span
 from equalbits.functional import as_filters, positive_count
 from equalbits.functional.transport_ops import check_finite
 from equalbits.nn import BinaryLayer
+from equalbits.nn.computed import still
 
 
 class AuditError(ValueError):
@@ -147,7 +148,9 @@ def _count(name: str, layer: BinaryLayer) -> LayerAudit:
     if p_pos is not None:
         counts = [positive_count(kept, p_pos) for kept in (negative + positive).tolist()]
         asked = torch.tensor(counts, dtype=torch.long, device="cpu")
-        faithful = (as_filters(layer.to_filters(layer.binary_weight())).sign() == rows).all(dim=1).cpu()
+        with still(layer):
+            values = as_filters(layer.to_filters(layer.binary_weight()))
+        faithful = (values.sign() == rows).all(dim=1).cpu()
     return LayerAudit(name, repr(layer.weight_quantizer), p_pos, negative, zero, positive, asked, faithful)
 
 

@@ -108,7 +108,7 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     inputs = _as_inputs(example, model)
     seen: Seen = {}
     layers = dict(layers_with_weights(model))
-    rows = {name: LayerSummary(name, type(layer).__name__, size_of(layer, seen)) for name, layer in layers.items()}
+    rows: dict[str, LayerSummary] = {}
     last: tuple[str, Any] = "", None
     behind: dict[str, str] = {}
 
@@ -127,6 +127,8 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
             row.mixed_macs += macs
 
     with observing(model, layers, onlooker):
+        # Sizes as packed, which is in eval: in training some weights are drawn, and no bits of their own.
+        rows |= {n: LayerSummary(n, type(layer).__name__, size_of(layer, seen)) for n, layer in layers.items()}
         model(inputs)
     for name, before in behind.items():
         if rows[name].calls == rows[before].calls == 1:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional.estimators import carries_tangents
 from equalbits.nn.ahead import symbols_ahead
+from equalbits.nn.computed import still
 from equalbits.nn.fitting import fit_, start_
 from equalbits.nn.quantizers import BiHalf, WeightQuantizer
 
@@ -76,7 +77,8 @@ class BinaryLayer(nn.Module):
 
     def latents(self) -> Tensor:
         """The latents as they are now, filter first, without gradient."""
-        weight = self.weight.detach()
+        with still(self):
+            weight = self.weight.detach()
         if hasattr(weight, "full_tensor"):  # torch's DTensor
             raise ValueError(
                 "the latents are shared out among processes: call unshard() on every module that fully_shard was "

@@ -7,9 +7,9 @@ A quantizer says what it does then in :meth:`~equalbits.nn.WeightQuantizer.at_ep
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.computed import keep_computed_
 from equalbits.nn.quantizers import WeightQuantizer
 
 
@@ -45,22 +45,6 @@ def after_step_(model: nn.Module) -> None:
         if filters is not weight:  # a layer that keeps its axes in another order may have given a copy
             weight.copy_(layer.from_filters(filters))
         keep_computed_(layer, weight)
-
-
-def keep_computed_(layer: BinaryLayer, weight: Tensor) -> None:
-    """Hand changed latents back to what they are computed from, where torch computes them: else they are lost."""
-    if parametrize.is_parametrized(layer, "weight"):
-        for part in layer.parametrizations["weight"]:  # type: ignore[index]
-            if not hasattr(part, "right_inverse"):
-                raise ValueError(
-                    f"latents computed by {type(part).__name__} cannot be changed after a step: give it a right_inverse"
-                )
-        layer.weight = weight
-    elif not layer._parameters.keys().isdisjoint(("weight_orig", "weight_v")):  # torch's older norms, and its pruning
-        raise ValueError(
-            "latents that torch.nn.utils computes from weight_orig or weight_v cannot be changed after a step: make "
-            "that permanent with its remove function, or use torch.nn.utils.parametrizations"
-        )
 
 
 def penalty(layers: list[BinaryLayer]) -> Tensor:
