@@ -84,7 +84,9 @@ def test_moves_pack_to_the_last_bit(name):
     ("forward", "words"),
     [
         (lambda x: x.movedim(1, 0).movedim(0, 1), "layer 'movedim' moves the batch"),
-        (lambda x: torch.stack([x, x]).flatten(0, 1)[:3], "layer 'stack' joins images along the batch"),
+        (lambda x: torch.stack([x, x]).flatten(0, 1)[:3], "layer 'flatten' .* gets values stacked before the batch"),
+        (lambda x: torch.stack([x, -x]).mean(0, keepdim=True)[0], "layer 'mean' .* gets values stacked before"),
+        (lambda x: torch.stack([x, -x, x]).amax(1), "layer 'amax' .* gets values stacked before the batch"),
         (lambda x: x.unbind()[0].expand(3, -1, -1, -1), "layer 'unbind' splits the batch"),
         (lambda x: x.expand(3, -1, -1, -1, -1).flatten(1), r"layer 'expand' repeats .* give it those by unsqueeze"),
         (lambda x: x.flip(0), "layer 'flip' takes images of the batch in another order"),

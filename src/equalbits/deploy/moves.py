@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equalbits.deploy import fold
 from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Rule, Walk
+from equalbits.deploy.walk import Rule, Stacked, Walk
 from equalbits.runtime.operations import KINDS
 
 _MOST_JOINED = KINDS["concat"].inputs[1]
@@ -126,12 +126,14 @@ def _beside(walk: Walk, like: Value, axis: int, known: Tensor) -> Value:
     return walk.affine(each(walk, entry, axis, known.shape[axis]), 0.0, known)
 
 
-def stack(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
+def stack(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value | Stacked:
     """Values one after the other along an axis of their own."""
     joined = [walk.value(value) for value in values]
     shape = list(joined[0].shape)
     axis = axis % (len(shape) + 2)
-    shape.insert(max(axis, 1) - 1, 1)
+    if axis == 0:
+        return Stacked(tuple(joined))
+    shape.insert(axis - 1, 1)
     apart = [fold.reshape(walk.steps, value, tuple(shape), layer=walk.layer) for value in joined]
     return concat(walk, apart, axis)
 

@@ -2,19 +2,22 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any
 
 from torch import Tensor
 
 from equalbits.deploy import fold
-from equalbits.deploy.arithmetic import clamp, neg
+from equalbits.deploy.arithmetic import add, clamp, neg
 from equalbits.deploy.moves import repeat
 from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Places, Rule, Walk
+from equalbits.deploy.walk import Places, Rule, Stacked, Walk
 
 
-def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, *_: Any, **__: Any) -> Value:
+def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, kept: bool = False, **_: Any) -> Value:
     """The mean over any axes but the batch."""
+    if isinstance(value, Stacked):
+        return walk.affine(total(walk, value, axes, kept), 1 / len(value.values))
     image, over = _laid_out(walk, walk.value(value), "mean", axes)
     size = [1 if axis in over else image.shape[axis - 1] for axis in (2, 3)]
     made = walk.steps.add("adaptive_avg_pool", image, layer=walk.layer, size=size)
@@ -22,23 +25,29 @@ def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, *_: Any, **_
     return walk.steps.reshape(made, walk.shape[1:], layer=walk.layer)
 
 
-def total(walk: Walk, value: Any, axes: Sequence[int] | None = None, *_: Any, **__: Any) -> Value:
+def total(walk: Walk, value: Any, axes: Sequence[int] | None = None, kept: bool = False, **_: Any) -> Value:
     """The sum over any axes but the batch: the mean, times how many there are."""
+    if isinstance(value, Stacked):
+        return reduce(partial(add, walk), _one_by_one(walk, value, axes, kept))
     made = mean(walk, value, axes)
     return walk.affine(made, math.prod(walk.value(value).shape) / math.prod(made.shape))
 
 
-def largest(walk: Walk, value: Any, axes: Any = (), *_: Any, **__: Any) -> Value:
+def largest(walk: Walk, value: Any, axes: Sequence[int] = (), kept: bool = False) -> Value:
     """The largest over any axes but the batch."""
-    image, over = _laid_out(walk, walk.value(value), "largest", [axes] if isinstance(axes, int) else axes)
+    if isinstance(value, Stacked):
+        return reduce(partial(larger, walk), _one_by_one(walk, value, axes, kept))
+    image, over = _laid_out(walk, walk.value(value), "largest", axes)
     kernel = [image.shape[axis - 1] if axis in over else 1 for axis in (2, 3)]
     made = walk.steps.add("max_pool", image, layer=walk.layer, kernel=kernel)
     assert walk.shape is not None
     return walk.steps.reshape(made, walk.shape[1:], layer=walk.layer)
 
 
-def smallest(walk: Walk, value: Any, axes: Any = (), *_: Any, **__: Any) -> Value:
+def smallest(walk: Walk, value: Any, axes: Sequence[int] = (), kept: bool = False) -> Value:
     """The smallest: the largest of the opposites."""
+    if isinstance(value, Stacked):
+        return reduce(partial(smaller, walk), _one_by_one(walk, value, axes, kept))
     return neg(walk, largest(walk, neg(walk, value), axes))
 
 
@@ -66,13 +75,23 @@ def with_places(rule: Rule) -> Rule:
     """A reduction that torch gives with the places of what it found; those no packed network knows."""
 
     def placed(walk: Walk, value: Any, axis: int, kept: bool = False) -> tuple[Value, Places]:
-        shape = [walk.batch, *walk.value(value).shape]
+        inner = value.values[0] if isinstance(value, Stacked) else walk.value(value)
+        shape = [walk.batch, *inner.shape]
         place = axis % len(shape)
-        shape[place : place + 1] = [1] if kept else []
+        if not isinstance(value, Stacked):
+            shape[place : place + 1] = [1] if kept else []
         walk.shape = tuple(shape)  # of a pair the trace says none
-        return rule(walk, value, axis), Places()
+        return rule(walk, value, [axis], kept), Places()
 
     return placed
+
+
+def _one_by_one(walk: Walk, stacked: Stacked, axes: Sequence[int] | None, kept: bool) -> tuple[Value, ...]:
+    """The values that stand before the batch, where that axis alone is gone over, and goes."""
+    rank = len(stacked.values[0].shape) + 2
+    if kept or [axis % rank for axis in axes or ()] != [0]:
+        walk.value(stacked)  # which refuses it
+    return stacked.values
 
 
 def _one_number(walk: Walk, known: Tensor) -> float:

@@ -42,6 +42,16 @@ class Places:
         return "their places"
 
 
+@dataclass(frozen=True)
+class Stacked:
+    """Values one behind the other before the batch, as torch.stack has them unless told otherwise: to be added up."""
+
+    values: tuple[Value, ...]
+
+    def __str__(self) -> str:
+        return "values stacked before the batch"
+
+
 @dataclass
 class Walk:
     """The state of a walk through a traced model. ``layer``, ``shape`` and ``dtype`` speak of the node at hand."""
