@@ -26,7 +26,7 @@ class Bop(Optimizer):
 
     ``lr`` has no part in the rule: it is what schedules move, and ``gamma`` moves in proportion to it from where it
     starts. A group's ``gamma`` and ``lr`` may be tensors on the bits' device, which a captured step reads anew each
-    time.
+    time. A bit whose gradient is not finite becomes NaN, as a real weight would.
 
     >>> bits = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
     >>> optimizer = Bop([bits], gamma=0.5, tau=0.1)
@@ -63,7 +63,9 @@ class Bop(Optimizer):
                 if parameter.grad is not None:
                     momentum = self._averaged(parameter, group["gamma"] * (group["lr"] / group["start_lr"]))
                     flips = self.flips(parameter, momentum, group)
-                    parameter.copy_(torch.where(flips, -parameter, parameter))
+                    bits = torch.where(flips, -parameter, parameter)
+                    # An average that is not finite would hold its bit for ever, and nothing would show.
+                    parameter.copy_(torch.where(momentum.isfinite(), bits, torch.nan))
         return loss
 
     def flips(self, bits: Tensor, momentum: Tensor, group: dict[str, Any]) -> Tensor:
