@@ -80,6 +80,12 @@ def swish_sign(reals: Tensor, symbols: Tensor, beta: float = 5.0) -> Tensor:
     return weighted(reals, symbols, 2 * beta * share * (1 - share) * (2 + scaled * (1 - 2 * share)))
 
 
+def check_steepness(beta: float) -> None:
+    """Refuse a steepness of :func:`swish_sign` that is not above 0 and finite."""
+    if not 0 < beta < math.inf:
+        raise ValueError(f"beta={beta} gives no slope: it must be above 0 and finite; 5 is usual")
+
+
 def distance_to_scale(latents: Tensor, scale: Tensor, *, power: int = 1) -> Tensor:
     """BNN+'s regulariser: ``Σ |a − |w||`` (power 1) or ``Σ (a − |w|)²`` (power 2), pulling each weight towards ±a.
 

@@ -1,5 +1,6 @@
 """Quantizers for what flows into a layer, besides :class:`~equalbits.nn.SignActivation`."""
 
+import math
 from typing import Any
 
 import torch
@@ -8,8 +9,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from equalbits import functional as F
 from equalbits.functional import activations
-from equalbits.functional.optimal_transport import check_p_pos
-from equalbits.functional.standardised import swish_sign
+from equalbits.functional.optimal_transport import check_p_pos, is_number
+from equalbits.functional.standardised import check_steepness, swish_sign
 from equalbits.nn.names import register_input_quantizer
 
 
@@ -105,8 +106,7 @@ class SwishSignActivation(nn.Module):
 
     def __init__(self, beta: float = 5.0) -> None:
         super().__init__()
-        if not beta > 0:
-            raise ValueError(f"beta={beta} gives no slope: it must be above 0; 5 is usual")
+        check_steepness(beta)
         self.beta = beta
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -135,6 +135,8 @@ class BiHalfActivation(nn.Module):
     def __init__(self, p_pos: float = 0.5, *, pull: float = 6.0) -> None:
         super().__init__()
         check_p_pos(p_pos)
+        if not is_number(pull) or not math.isfinite(pull):
+            raise ValueError(f"pull={pull!r} is no strength: it must be a finite number; 6 is usual, 0 pulls nothing")
         self.p_pos, self.pull = p_pos, pull
 
     def fit_inputs_(self, channels: int, axis: int) -> None:

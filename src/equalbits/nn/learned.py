@@ -64,8 +64,7 @@ class BNNPlus(WeightQuantizer):
                 f"penalty_weight={penalty_weight} would push weights off their scale: it must be 0 or more"
             )
         self.penalty_weight = penalty_weight
-        if not beta > 0:
-            raise ValueError(f"beta={beta} gives no slope: it must be above 0; 5 is usual")
+        standardised.check_steepness(beta)
         self.beta = beta
         self.register_parameter("gains", None)
 

@@ -189,6 +189,8 @@ def clip_latents_(model: nn.Module, *, bound: float = 1.0) -> Tensor:
     Returns how many latents lay outside, as a tensor, so that no GPU is waited for. As a watcher:
     ``lambda model, step: clip_latents_(model)``.
     """
+    if not bound > 0:
+        raise ValueError(f"bound={bound} leaves latents no room: it must be above 0; 1 is usual")
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
     if not layers:
         raise ValueError("the model has no binary layer to clip: make some with binarize_(model, BinaryConnect())")

@@ -70,6 +70,8 @@ class GatedScale(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, *, reduction: int = 8) -> None:
         super().__init__()
+        if not reduction >= 1:
+            raise ValueError(f"reduction={reduction}: it divides the channels, so it must be at least 1; 8 is usual")
         hidden = max(1, in_channels // reduction)
         self.reduce, self.expand = (
             nn.Linear(in_channels, hidden, bias=False),

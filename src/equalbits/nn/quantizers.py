@@ -240,5 +240,5 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def check_sharpness(t_min: float, t_max: float) -> None:
     """Refuse the two ends of a slope's sharpness unless it can grow from the first to the second."""
-    if not 0 < t_min <= t_max:
-        raise ValueError(f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0")
+    if not 0 < t_min <= t_max < math.inf:
+        raise ValueError(f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0 to a finite one")

@@ -1,0 +1,45 @@
+"""Settings of which no method could make sense are refused when they are given."""
+
+import math
+
+import pytest
+from torch import nn
+
+from equalbits.nn import (
+    AdaBin,
+    BiHalfActivation,
+    BinaryLinear,
+    BNNPlus,
+    GatedScale,
+    IRNet,
+    RBNNActivation,
+    SwishSignActivation,
+    clip_latents_,
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: IRNet(t_max=math.inf), "t_max=inf: the sharpness must grow from a value above 0 to a finite one"),
+        (lambda: AdaBin(t_max=math.inf), "t_max=inf: the sharpness must grow"),
+        (lambda: RBNNActivation(t_min=math.nan), "t_min=nan"),
+        (lambda: BNNPlus(beta=math.inf), "beta=inf gives no slope"),
+        (lambda: SwishSignActivation(0), "beta=0 gives no slope"),
+        (lambda: BiHalfActivation(pull=math.nan), "pull=nan is no strength"),
+        (lambda: BiHalfActivation(pull="strong"), "pull='strong' is no strength"),
+        (lambda: GatedScale(16, 16, reduction=0), "reduction=0: it divides the channels"),
+    ],
+)
+def test_a_setting_without_a_meaning_is_refused(make, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("bound", [0, -1.0, math.nan])
+def test_a_bound_that_leaves_no_latent_is_refused_and_changes_none(bound) -> None:
+    net = nn.Sequential(BinaryLinear(6, 4))
+    before = net[0].weight.detach().clone()
+    with pytest.raises(ValueError, match="leaves latents no room"):
+        clip_latents_(net, bound=bound)
+    assert net[0].weight.equal(before)
