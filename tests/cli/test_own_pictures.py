@@ -125,16 +125,17 @@ def test_evaluate_finds_the_pictures_a_run_was_trained_on(run, pictures, tmp_pat
     assert json.loads(printed)["correct"] == trained["correct"]
 
 
-def test_evaluate_asks_for_data_that_has_gone(run, pictures, tmp_path, call, monkeypatch):
+def test_evaluate_and_a_run_that_goes_on_ask_for_data_that_has_gone(run, pictures, tmp_path, call, monkeypatch):
     monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "elsewhere"))
     moved = tmp_path / "moved"
     shutil.copytree(run, moved)
     facts = json.loads((moved / "model.json").read_text())
     (moved / "model.json").write_text(json.dumps(facts | {"data": str(tmp_path / "gone")}))
-    code, _, errors = call("evaluate", moved, "--device", "cpu")
-    assert (code, errors.count("\n")) == (1, 1)
-    assert f"{tmp_path / 'gone'}, where the run's data lay, is not there any more" in errors
-    assert errors.endswith("or give --data\n")
+    for words in (["evaluate", moved], ["train", "--resume", moved]):
+        code, _, errors = call(*words, "--device", "cpu")
+        assert (code, errors.count("\n")) == (1, 1)
+        assert f"{tmp_path / 'gone'}, where the run's data lay, is not there any more" in errors
+        assert errors.endswith("or give --data\n")
     assert call("evaluate", moved, "--device", "cpu", "--data", pictures)[0] == 0
 
 

@@ -3,7 +3,7 @@
 import argparse
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,14 +45,15 @@ def run(options: argparse.Namespace) -> int:
         if options.wandb and bar.is_writer:
             reporters.append(WeightsAndBiases(out, project=options.wandb, name=recipe.name, config=recipe.as_dict()))
         try:
-            result = run_recipe(
-                recipe,
-                out,
-                root=_root(options, out),
-                device=options.device,
-                reporters=reporters,
-                teacher=Path(options.teacher) if options.teacher else None,
-            )
+            with _data(options, out) as root:
+                result = run_recipe(
+                    recipe,
+                    out,
+                    root=root,
+                    device=options.device,
+                    reporters=reporters,
+                    teacher=Path(options.teacher) if options.teacher else None,
+                )
         except InterruptedTraining as interrupted:
             bar.close()
             if bar.is_writer:
@@ -72,16 +73,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _root(options: argparse.Namespace, out: Path) -> Path | None:
-    """Where the data lie: as was said, or where a run that goes on found them, if they are there still."""
-    from equalbits.recipes.folder import recorded_root
+def _data(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path | None]:
+    """Where the data lie: as was said, or where a run that goes on found them."""
+    from equalbits.recipes.folder import data_of
 
-    known = Path(options.data) if options.data else None
-    if options.resume and known is None:
-        with suppress(OSError, ValueError):  # a model.json that is gone or broken is written anew
-            known = recorded_root(out)
-        known = known if known and known.is_dir() else None
-    return known
+    root = Path(options.data) if options.data else None
+    return data_of(out, root) if options.resume else nullcontext(root)
 
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:

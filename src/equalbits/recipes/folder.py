@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import equalbits
+from equalbits.data import DataError
 from equalbits.recipes.make import Images, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe, recipe_from_dict
 from equalbits.training import CheckpointError, EpochRecord, History, JsonLines, Reporter, TensorBoard, load_checkpoint
@@ -130,6 +131,23 @@ def recorded_root(out: Path) -> Path | None:
         return None
     found = known.get("data") if isinstance(known, dict) else None
     return Path(found) if isinstance(found, str) else None
+
+
+@contextmanager
+def data_of(out: Path, root: Path | None) -> Iterator[Path | None]:
+    """Where a run's data lie: in ``root``, or where it found them; a ``with`` that lacks them says where they lay."""
+    known = None
+    if root is None:
+        with suppress(OSError, ValueError):  # a model.json that is gone or broken is written anew
+            known = recorded_root(out)
+    here = root or (known if known and known.is_dir() else None)
+    try:
+        yield here
+    except DataError as error:
+        if here:
+            raise
+        gone = f"{known}, where the run's data lay, is not there any more; " if known else ""
+        raise DataError(f"{gone}{error}; or give --data") from None
 
 
 def writers(out: Path, known: History) -> list[Reporter]:

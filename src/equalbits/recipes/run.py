@@ -13,11 +13,11 @@ from equalbits.recipes.folder import (
     begin,
     check_folder,
     command_line,
+    data_of,
     facts_of,
     finish,
     forgotten_if_it_fails,
     load_run,
-    recorded_root,
     writers,
 )
 from equalbits.recipes.kinds import check_kind
@@ -121,16 +121,8 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     recipe, model = load_run(out, which=which)
     device = pick_device(device)
     config = recipe.train.settled(torch.device(device).type, can_capture=False)
-    known = None if root else recorded_root(out)
-    if known and known.is_dir():
-        root = known
-    try:
-        test = make_loader(recipe.data, "test", root=root, device=device, seed=0, place=Place())
-    except DataError as error:
-        if root:
-            raise
-        gone = f"{known}, where the run's data lay, is not there any more; " if known else ""
-        raise DataError(f"{gone}{error}; or give --data") from None
+    with data_of(out, root) as here:
+        test = make_loader(recipe.data, "test", root=here, device=device, seed=0, place=Place())
     other = Images.read(out / "model.json").against(Images.of(test))
     if other:
         raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")
