@@ -5,6 +5,7 @@ import re
 from equalbits.cli import main
 from equalbits.cli.about import ABOUT
 from equalbits.cli.names import live_names
+from equalbits.models import registry
 
 
 def test_every_name_has_a_line_that_fits() -> None:
@@ -16,6 +17,18 @@ def test_every_name_has_a_line_that_fits() -> None:
         assert rows.keys() <= names[kind].keys()  # none is left of a name that is gone
         assert all(len(words) <= 96 for words in rows.values())
         assert len(set(rows.values())) == len(rows)
+
+
+def test_a_network_of_ones_own_speaks_for_itself(capsys, monkeypatch) -> None:
+    def tiny(layers: object, num_classes: int, *, in_channels: int = 3, image_size: int = 32) -> None:
+        """Four layers, two of them binary.
+
+        The rest is not shown.
+        """
+
+    monkeypatch.setitem(registry._BUILDERS, "tiny", tiny)
+    assert main(["list", "models", "--match", "tiny"]) == 0
+    assert capsys.readouterr().out == "models:\n  tiny  Four layers, two of them binary\n"
 
 
 def test_it_says_when_to_take_which_irnet(capsys) -> None:

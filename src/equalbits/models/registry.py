@@ -68,9 +68,14 @@ def model_options(name: str) -> dict[str, Any]:
     >>> model_options("conv2")
     {'in_channels': 3, 'image_size': 32, 'width': 1.0, 'batch_norm': False}
     """
+    return dict(list(settings_of(builder_of(name)).items())[2:])  # after the layers' maker and the number of classes
+
+
+def builder_of(name: str) -> Callable[..., nn.Module]:
+    """The function that makes the network of this name."""
     if name not in _BUILDERS:
         raise unknown("model", name, _BUILDERS)
-    return dict(list(settings_of(_BUILDERS[name]).items())[2:])  # after the layers' maker and the number of classes
+    return _BUILDERS[name]
 
 
 def register_model(name: str) -> Callable[[Builder], Builder]:
