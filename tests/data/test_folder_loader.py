@@ -207,6 +207,7 @@ def test_every_kind_of_image_becomes_three_channels(tmp_path, suffix, mode, opti
     [
         ({"resize": 10, "crop": 11}, "crop=11 must be 1 to resize=10"),
         ({"crop": 0}, "crop=0 must be 1 to resize=256"),
+        ({"resize": -1}, "resize=-1 must be at least 1"),
         ({"fit": "squash"}, "fit='squash' must be 'stretch' or 'shorter'"),
         ({"random": "zoom"}, "random='zoom' must be 'crop' or 'resized-crop'"),
     ],

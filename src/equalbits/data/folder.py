@@ -118,6 +118,8 @@ class Decoding:
     draft: bool = True
 
     def __post_init__(self) -> None:
+        if self.resize < 1:
+            raise DataError(f"resize={self.resize} must be at least 1")
         if not 1 <= self.crop <= self.resize:
             raise DataError(f"crop={self.crop} must be 1 to resize={self.resize}")
         if self.fit not in ("stretch", "shorter"):
