@@ -82,3 +82,16 @@ def test_an_instance_norm_that_keeps_its_statistics_packs():
     images = torch.randn(3, 4, 5, 7)
     answer = norm(images).detach().numpy()
     np.testing.assert_allclose(pack(norm, images)(images.numpy()), answer, atol=1e-6 * np.abs(answer).max())
+
+
+@pytest.mark.parametrize("divisor", [None, 5])
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("window", [(2, 2, 1), (3, 2, 1), ((3, 2), 3, (1, 0)), (3, 3, 0)], ids=str)
+def test_means_over_windows_that_reach_beyond_are_the_models(window, counted, divisor):
+    torch.manual_seed(0)
+    images = torch.randn(3, 4, 8, 10)
+    pool = nn.AvgPool2d(*window, ceil_mode=True, count_include_pad=counted, divisor_override=divisor)
+    packed, answer = pack(pool, images), pool(images).numpy()
+    for engine in ("numpy", "auto"):
+        found = PackedModel(packed.network, engine=engine)(images.numpy())
+        np.testing.assert_allclose(found, answer, rtol=0, atol=1e-6)

@@ -9,7 +9,7 @@ from torch import Tensor
 from equalbits.deploy import fold
 from equalbits.deploy.moves import transpose
 from equalbits.deploy.packing import plane_arrays
-from equalbits.deploy.places import take
+from equalbits.deploy.places import pad, take
 from equalbits.deploy.steps import Arrays, Value
 from equalbits.deploy.walk import Places, Rule, Walk
 from equalbits.runtime.ops import grid
@@ -134,14 +134,18 @@ def avg_pool2d(
     count_padding: bool = True,
     divisor: int | None = None,
 ) -> Value:
-    """The mean of each window."""
-    settings, beyond = _window(walk, walk.value(value), kernel, stride, padding)
-    if beyond and count_padding and _pair(padding) != (0, 0):
-        raise walk.refuse("averages with padding that counts and windows beyond it: use count_include_pad=False")
+    """The mean of each window; torch does not count what lies beyond the padding, where it rounds up."""
+    image = walk.value(value)
+    settings, beyond = _window(walk, image, kernel, stride, padding)
+    high, wide = settings["kernel"]
     if divisor is not None:
-        raise walk.refuse(f"averages with divisor_override={divisor}: leave it out")
-    counted = count_padding and not beyond  # torch does not count what lies beyond the padding
-    return walk.steps.add("avg_pool", walk.value(value), layer=walk.layer, **settings, count_padding=counted)
+        made = walk.steps.add("avg_pool", image, layer=walk.layer, **settings)
+        return walk.affine(made, high * wide / divisor)
+    if beyond and count_padding and _pair(padding) != (0, 0):
+        rows, columns = _pair(padding)
+        image = pad(walk, image, [columns, columns, rows, rows])
+        settings, _ = _window(walk, image, kernel, stride, 0)
+    return walk.steps.add("avg_pool", image, layer=walk.layer, **settings, count_padding=count_padding and not beyond)
 
 
 def adaptive_avg_pool2d(walk: Walk, value: Any, size: Any) -> Value:
