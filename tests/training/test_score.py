@@ -120,6 +120,23 @@ def test_labels_that_number_no_class_are_refused_with_the_way_out(changed, make_
         evaluate(make_net(), batches)
 
 
+@pytest.mark.parametrize(
+    ("wrap", "what"),
+    [
+        (lambda images, labels: {"image": images, "label": labels}, "a dict of 2"),
+        (lambda images, labels: (images, labels, labels), "a tuple of 3"),
+        (lambda images, labels: (list(images), labels), "a tuple of 2"),
+        (lambda images, labels: images, "a Tensor of 4"),
+    ],
+)
+def test_batches_that_are_no_images_and_labels_are_refused_with_the_way_out(wrap, what, make_net, make_config) -> None:
+    batches = [wrap(torch.ones(4, 1, 8, 8), torch.arange(4))]
+    with pytest.raises(ValueError, match=rf"batch 1 is {what}: give a loader of \(images, labels\)"):
+        train(make_net(), batches, make_config(epochs=1))
+    with pytest.raises(ValueError, match=rf"batch 1 of the test images is {what}: give"):
+        evaluate(make_net(), batches)
+
+
 class Wrapped(nn.Module):
     """A net whose answer is put into something else."""
 

@@ -106,15 +106,18 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, prec
     return score
 
 
-def class_numbers(labels: Any, where: str) -> Tensor:
-    """Labels as torch's loss takes them; those that do not number one class for each image are refused."""
-    numbers = torch.as_tensor(labels)
+def images_and_labels(batch: Any, where: str) -> tuple[Tensor, Tensor]:
+    """The two of a batch, labels as torch's loss takes them; those that number no class for each image are refused."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
+        kind = f"{type(batch).__name__} of {len(batch)}" if hasattr(batch, "__len__") else type(batch).__name__
+        raise ValueError(f"{where} is a {kind}: give a loader of (images, labels), images as one tensor")
+    images, numbers = batch[0], torch.as_tensor(batch[1])
     if numbers.dim() != 1 or numbers.is_floating_point():
         raise ValueError(
             f"the labels of {where} are {numbers.dtype} of shape {tuple(numbers.shape)}: give each image the number of "
             "its class, as in torch.tensor([3, 0])"
         )
-    return numbers.long()
+    return images, numbers.long()
 
 
 def as_logits(output: Any) -> Tensor:
@@ -150,9 +153,9 @@ def count_score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, p
         torch.no_grad(),
         torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
     ):
-        for number, (images, labels) in enumerate(batches, 1):
+        for number, batch in enumerate(batches, 1):
             where = f"batch {number} of the test images"
-            images, labels = images.to(device), class_numbers(labels, where).to(device)
+            images, labels = (part.to(device) for part in images_and_labels(batch, where))
             logits = as_logits(model(images))
             with known_classes(where):
                 loss = nnf.cross_entropy(logits, labels, reduction="sum")

@@ -19,7 +19,7 @@ from equalbits.optim import BalancedBop, Bop, Together
 from equalbits.training import distributed
 from equalbits.training.config import OptimizerConfig, TrainConfig
 from equalbits.training.distill import Loss
-from equalbits.training.score import Meter, as_logits, class_numbers, count_guesses, device_of
+from equalbits.training.score import Meter, as_logits, count_guesses, device_of, images_and_labels
 
 
 class Batches(Protocol):
@@ -215,9 +215,9 @@ def plain_steps(step: Step, batches: Batches, epoch: int, start: int) -> Iterato
 
 def _each(step: Step, batches: Iterator[tuple[Tensor, Tensor]], start: int) -> Iterator[None]:
     device = device_of(step.model)
-    for number, (images, labels) in enumerate(batches, start + 1):
-        numbers = class_numbers(labels, f"batch {number}")
-        if len(numbers) == 0:
+    for number, batch in enumerate(batches, start + 1):
+        images, labels = images_and_labels(batch, f"batch {number}")
+        if len(labels) == 0:
             raise ValueError(f"batch {number} holds no image: leave it out of the loader")
-        step(images.to(device, non_blocking=True), numbers.to(device, non_blocking=True))
+        step(images.to(device, non_blocking=True), labels.to(device, non_blocking=True))
         yield
