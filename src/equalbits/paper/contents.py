@@ -74,15 +74,25 @@ def _walk(folder: Path) -> Iterator[Found]:
     elif _is_run(folder):
         run = _run(folder)
         yield Found("run", folder, run.facts, (run,), _pictures(folder), trouble=run.trouble)
-    elif any(_has_seeds(path.parents[1]) for path in folder.glob("*/seed*/run.json")):  # a sweep that has not ended
-        mine = [each for each in inner if _belongs(each, "compare")]  # or a comparison
-        yield Found("sweep", folder, {}, _runs(mine), _pictures(folder))
+    elif kind := _unfinished(folder):
+        mine = [each for each in inner if _belongs(each, kind)]
+        yield Found(kind, folder, {}, _runs(mine), _pictures(folder))
     elif (pictures := _pictures(folder)) and any(_is_run(each) for each in inner):  # runs of one picture, as the demo's
         mine = [each for each in inner if _is_run(each)]
         yield Found("pictures", folder, {}, _runs(mine), pictures)
     for each in inner:
         if each not in mine:
             yield from _walk(each)
+
+
+def _unfinished(folder: Path) -> str:
+    """The kind of what has not ended, though runs of it have: a sweep, or a comparison, whose runs name a method.
+
+    A comparison may have tuned only, so far.
+    """
+    ended = [path for path in folder.glob("*/seed*/run.json") if _has_seeds(path.parents[1])]
+    compared = (_run(path.parent) for path in (*ended, *folder.glob("tuning/*/*/seed*/run.json")))
+    return "compare" if any("method" in run.facts for run in compared) else "sweep" if ended else ""
 
 
 def _belongs(folder: Path, kind: str) -> bool:

@@ -89,6 +89,8 @@ def _command_of_item(facts: Mapping[str, Any], path: Path) -> str:
 
 def compare(found: Found) -> list[Html]:
     """Methods side by side."""
+    if not found.facts:
+        return sweep(found)
     comparison = Comparison.from_dict(found.facts)
     parts = [
         picture(path, "accuracy, entropy, flips, exact filters, seconds and packed size of every method")
@@ -116,21 +118,24 @@ def compare(found: Found) -> list[Html]:
 
 def sweep(found: Found) -> list[Html]:
     """Combinations of settings, each with several seeds."""
-    parts = [] if found.facts else [tag("p", tag("strong", "Not finished: "), "the runs that ended are shown.")]
+    runs = found.judged
+    so_far = "the runs that ended are shown." if runs else "its learning rates are being tuned."
+    parts = [] if found.facts else [tag("p", tag("strong", "Not finished: "), so_far)]
     cases: dict[str, list[Run]] = {}
-    for run in found.runs:
-        if run.facts and not run.trouble:
+    for run in runs:
+        if run.facts and not run.trouble and "failed" not in run.facts:
             cases.setdefault(group_of(run, found.path), []).append(run)
-    rows = [_case_row(name, runs) for name, runs in cases.items()]
+    rows = [_case_row(name, some) for name, some in cases.items()]
     header = ("case", "last epoch, %", "n", "best epoch, %", "seconds a run")
-    parts.append(table(header, rows, caption="Test accuracy: mean ± sample standard deviation over seeds"))
+    caption = "Test accuracy: mean ± sample standard deviation over seeds"
+    parts += [table(header, rows, caption=caption)] if rows else []
     parts += [picture(path, path.stem) for path in found.pictures]
-    of_runs = [run.facts for runs in cases.values() for run in runs]
+    of_runs = [run.facts for some in cases.values() for run in some]
     first: dict[str, Any] = next(iter(of_runs), {})
     seeds = sorted({facts["seed"] for facts in of_runs})
     known = {**first, **found.facts, "seeds": seeds, "command": _commands(of_runs), "seconds": None}
     known["device"] = found.facts.get("devices", first.get("device"))
-    parts += _of_runs(found.runs, found.path, folded=False)
+    parts += _of_runs(runs, found.path, folded=False)
     return [*parts, made_by(known, settings=found.facts.get("settings", {}))]
 
 
@@ -155,7 +160,7 @@ def _case_row(name: str, runs: Sequence[Run]) -> list[str]:
 def run(found: Found) -> list[Html]:
     """One run: scores, curves, and its recipe."""
     (one,) = found.runs
-    parts = [_scores(one)] if one.facts else [_unfinished(one)]
+    parts = [_scores(one)] if one.facts and "failed" not in one.facts else [_unfinished(one)]
     parts.append(bits_of_run(one))
     parts.append(tag("div", *curves_of([one], found.path, split=True), class_="charts"))
     parts += [picture(path, path.stem) for path in found.pictures]
@@ -164,8 +169,8 @@ def run(found: Found) -> list[Html]:
 
 
 def _unfinished(one: Run) -> Html:
-    if one.diverged:
-        return tag("p", tag("strong", "Diverged: "), one.diverged)
+    if why := one.diverged or one.facts.get("failed"):
+        return tag("p", tag("strong", "Diverged: "), why)
     count = len(one.epochs)
     done = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
     return tag("p", tag("strong", "Not finished: "), done)

@@ -1,0 +1,65 @@
+"""A report of a comparison that was stopped: what ended is shown, as what it is."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from equalbits.paper.contents import contents
+from equalbits.paper.report import report_page, write_report
+from equalbits.recipes import Recipe, recipe_from_dict
+from equalbits.recipes.compare import compare
+
+RECIPE = recipe_from_dict(
+    {
+        "name": "own",
+        "epochs": 1,
+        "model": {"name": "conv2", "options": {"width": 0.05}},
+        "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8},
+    }
+)
+
+
+def stopped(out: Path, recipe: Recipe = RECIPE) -> Path:
+    """A comparison that was killed before its table was written."""
+    compare(recipe, out, methods=["sign", "bihalf"], seeds=[0], tune=[0.1, 1e30], device="cpu")
+    (out / "compare.json").unlink()
+    return out
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stopped(tmp_path_factory.mktemp("stopped") / "held")
+
+
+def test_a_comparison_that_was_stopped_is_called_one_and_shown_without_the_runs_that_tuned_it(tuned: Path) -> None:
+    (found,) = contents(tuned)
+    assert found.kind == "compare"
+    page = report_page(tuned)
+    assert ">Comparison held</h2>" in page and "<strong>Not finished: </strong>the runs that ended are shown." in page
+    assert (
+        ">All 2 runs</summary>" in page and "sign/seed0" in page and "tuning" not in page.partition("What made it")[0]
+    )
+
+
+def test_one_that_has_only_tuned_shows_no_score_of_held_out_images_as_one_of_test_images(
+    tuned: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tuned / "tuning", tmp_path / "held" / "tuning")
+    (found,) = contents(tmp_path / "held")
+    assert (found.kind, len(found.runs), found.judged) == ("compare", 4, [])
+    page = report_page(tmp_path / "held")
+    assert "its learning rates are being tuned." in page and "Test accuracy" not in page
+
+
+def test_a_seed_that_diverged_is_told_of_and_takes_no_page_down(tuned: Path, tmp_path: Path) -> None:
+    shutil.copytree(tuned, tmp_path / "held")
+    failed = tmp_path / "held" / "tuning" / "lr1e+30" / "sign"  # which no net outlives
+    shutil.rmtree(tmp_path / "held" / "sign")
+    shutil.copytree(failed, tmp_path / "held" / "sign")
+    told: list[str] = []
+    page = write_report(tmp_path / "held", tell=told.append).read_text()
+    assert not told and "Could not be read" not in page
+    assert "All 2 runs" in page and page.count("lower optimizer.lr or set clip_norm=1</td>") == 1
+    (seed,) = (tmp_path / "held" / "sign").iterdir()
+    assert "<strong>Diverged: </strong>" in report_page(seed)
