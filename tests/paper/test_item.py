@@ -198,6 +198,8 @@ def test_the_command_prints_rows_and_a_wrong_item_names_the_nearest(tmp_path, ca
 def test_the_command_without_an_item_lists_them(capsys):
     assert main(["reproduce"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list_items()
+    assert main(["reproduce", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {name: get_item(name).title for name in list_items()}
 
 
 def test_all_items_go_on_without_those_whose_data_is_not_there(tmp_path, capsys):

@@ -48,8 +48,10 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.training import InterruptedTraining
 
     if options.item is None:
-        width = max(map(len, list_items()))
-        print("\n".join(f"{name:<{width}}  {get_item(name).title}" for name in list_items()))
+        titles = {name: get_item(name).title for name in list_items()}
+        width = max(map(len, titles))
+        lines = "\n".join(f"{name:<{width}}  {title}" for name, title in titles.items())
+        print(json.dumps(titles) if options.json else lines)
         return 0
     if options.stack < 0:
         raise ValueError(f"--stack {options.stack}: train at least one run at a time")
