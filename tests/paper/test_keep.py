@@ -176,7 +176,7 @@ def test_an_unfinished_measurement_is_refused(part, house, capsys):
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     for read in (lambda: take(tmp_path, tmp_path, tmp_path), lambda: reproduce("fig6", tmp_path, device="cpu")):
-        with pytest.raises(ValueError, match=r"result\.json is no result of reproduce"):
+        with pytest.raises(ValueError, match=r"result\.json is no result of reproduce \(.*\): delete it to measure"):
             read()
 
 

@@ -176,10 +176,10 @@ def read_result(path: Path) -> Result:
         result: Result = json.loads(path.read_text())
         lacking = [name for name in ("item", "quick", "asked") if name not in result]
         lacking += [f"asked.{name}" for name in Options().asked() if name not in result.get("asked", {})]
+        if lacking or not isinstance(result["item"], str):
+            raise ValueError(f"it lacks {', '.join(lacking) or 'the name of an item'}")
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no result of reproduce ({type(error).__name__}: {error})") from None
-    if lacking or not isinstance(result["item"], str):
-        raise ValueError(f"{path} is no result of reproduce (it lacks {', '.join(lacking) or 'the name of an item'})")
+        raise ValueError(f"{path} is no result of reproduce ({error}): delete it to measure again") from None
     return result
 
 
