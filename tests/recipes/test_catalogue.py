@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.nn import SignActivation
-from equalbits.recipes import Recipe, get_recipe, list_recipes, make_model
+from equalbits.recipes import Recipe, find_recipe, get_recipe, list_recipes, make_model
 from equalbits.recipes.make import Images, make_loader
 from equalbits.training import ScheduleConfig, train
 from equalbits.training.distributed import Place
@@ -103,3 +103,11 @@ def test_tuned_recipes_are_those_that_the_ledger_says_were_picked() -> None:
         picked = ledger[net][recipe.model.weight_quantizer]["picked"]
         assert recipe == recipe.with_settings(picked)
         assert recipe.expected is None  # no paper has them
+
+
+def test_a_file_that_is_no_toml_is_answered_with_what_a_recipe_is(tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"name": "own"}')
+    with pytest.raises(
+        ValueError, match=r"own\.json is no recipe: write it as TOML, in a file whose name ends in \.toml; "
+    ):
+        find_recipe(str(tmp_path / "own.json"))

@@ -172,4 +172,7 @@ def find_recipe(word: str) -> Recipe:
     near = path.parent / f"{path.stem}.toml"
     if word not in _CATALOGUE and near.is_file():
         raise ValueError(f"no recipe {word!r}; did you mean the file {near}?")
+    if word not in _CATALOGUE and path.is_file():
+        show = "equalbits list --show fashion-conv2 prints a whole file"
+        raise ValueError(f"{path} is no recipe: write it as TOML, in a file whose name ends in .toml; {show}")
     return get_recipe(word)
