@@ -1,7 +1,9 @@
 """A sweep and a comparison set runs on the same images side by side, and no others."""
 
 import shutil
+import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from small_recipe import own
 from equalbits.recipes import Recipe
 from equalbits.recipes.compare import compare
 from equalbits.recipes.launch import sweep
-from equalbits.training import CheckpointError
+from equalbits.training import CheckpointError, InterruptedTraining
 
 
 def pictures(root: Path, *classes: str, tests: int = 3) -> Path:
@@ -23,6 +25,10 @@ def pictures(root: Path, *classes: str, tests: int = 3) -> Path:
             for number in range(count):
                 Image.new("RGB", (9, 9), (40 * number, 99, 7)).save(folder / f"{number}.png")
     return root
+
+
+def stop(record: object) -> None:
+    signal.raise_signal(signal.SIGTERM)
 
 
 def folder_recipe() -> Recipe:
@@ -73,6 +79,24 @@ def test_data_that_has_moved_goes_on_and_what_is_done_is_shown_without_any(job: 
     whole = job(tmp_path / "out", Path(moved), [0, 1])
     shutil.rmtree(moved)
     assert job(tmp_path / "out", tmp_path / "gone", [0, 1]) == whole
+
+
+@pytest.mark.parametrize("seeds", [[0, 1], [1]], ids=["all", "one-of-them"])
+def test_nets_that_were_stopped_on_other_images_do_not_go_on_with_these(seeds: list[int], tmp_path: Path) -> None:
+    pets, cars = pictures(tmp_path / "pets", "cat", "dog"), pictures(tmp_path / "cars", "car", "van")
+    jobs = {"sweep": partial(sweep, vary={}), "compare": partial(compare, methods=["sign"])}
+    for name, job in jobs.items():
+        both: dict[str, Any] = {"stack": 2, "device": "cpu"}
+        with pytest.raises(InterruptedTraining):
+            job(folder_recipe(), tmp_path / name, seeds=[0, 1], root=pets, reporters_for=lambda _: [stop], **both)
+        before = sorted((tmp_path / name).rglob("*"))
+        with pytest.raises(
+            CheckpointError, match=r"holds nets that were stopped on 2 classes \(cat, dog\), this data has"
+        ):
+            job(folder_recipe(), tmp_path / name, seeds=seeds, root=cars, **both)
+        assert sorted((tmp_path / name).rglob("*")) == before
+        job(folder_recipe(), tmp_path / name, seeds=[0, 1], root=pets, **both)
+        assert not list((tmp_path / name).glob("stack-*"))
 
 
 @pytest.mark.parametrize(

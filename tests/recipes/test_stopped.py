@@ -209,3 +209,14 @@ def test_a_comparison_goes_on_by_another_number_at_once(tmp_path) -> None:
     assert heard == [2, 2]
     assert (again.correct, again.to_positive, again.entropy) == (whole.correct, whole.to_positive, whole.entropy)
     assert left_over(tmp_path / "out") == []
+
+
+def test_a_note_that_names_no_images_as_they_once_did_not_serves_still(tmp_path, undisturbed) -> None:
+    four = {"vary": METHODS, "seeds": [0, 1], "stack": 4, "device": "cpu"}
+    with pytest.raises(InterruptedTraining):
+        sweep(own(), tmp_path, **four, reporters_for=lambda _: [stop])
+    (note,) = tmp_path.glob("stack-*.json")
+    note.write_text(json.dumps(json.loads(note.read_text())["nets"]))
+    heard: list[int] = []
+    sweep(own(), tmp_path, **four, reporters_for=lambda _: [lambda record: heard.append(record.epoch)])
+    assert set(heard) == {2} and counted(tmp_path) == undisturbed and not left_over(tmp_path)

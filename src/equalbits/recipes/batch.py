@@ -120,7 +120,7 @@ def train_side_by_side(
     try:
         told = [reporters, *[()] * (len(seeds) - 1)]
         configs = [recipe.train for recipe in recipes]
-        with taken_over(shared_file, members):
+        with taken_over(shared_file, members, images):
             histories = train_stack(
                 models, loaders, configs, seeds=seeds, test=test, reporters=told, checkpoint=shared_file
             )

@@ -108,7 +108,7 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     shared: dict[str, Any] = {"test": ground.test, "reporters": told, "checkpoint": saved, "memories": looks}
     histories: Sequence[History | None]
     try:
-        with taken_over(saved, members):
+        with taken_over(saved, members, ground.images):
             histories = train_stack(models, loaders, recipe.train, seeds=seeds, **shared)
     except StackError as some:
         histories, errors = some.histories, some.errors

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,18 @@ class Images:
     def read(cls, path: Path) -> "Images":
         """What a run wrote."""
         try:
-            facts: dict[str, Any] = json.loads(path.read_text())
-            mean, std = tuple(facts["mean"]), tuple(facts["std"])
-            channels, size, resize = int(facts["channels"]), int(facts["size"]), facts.get("resize")
-            return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
+            return cls.from_dict(json.loads(path.read_text()))
         except FileNotFoundError:
             raise CheckpointError(f"{path} is not there: name the folder of a run that train made") from None
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise CheckpointError(f"{path} does not say what images the model takes ({error}): train again") from None
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Images":
+        """Rebuild them from plain data, as ``asdict`` and JSON give it."""
+        mean, std = tuple(facts["mean"]), tuple(facts["std"])
+        channels, size, resize = int(facts["channels"]), int(facts["size"]), facts.get("resize")
+        return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
 
     def against(self, other: "Images") -> str:
         """What a model of these images cannot take of others, as ``2 classes (a, b), this data has 1 (a)``; else empty.

@@ -1,19 +1,22 @@
 """Runs that were stopped: the checkpoint each lies in, by itself or with those it was trained beside.
 
-Nets side by side are saved in one file, and beside it lies a note of which they are. Called again they may be grouped
-otherwise, as with another ``--stack``: they then move, as they are, into a file of those they go on with.
+Nets side by side are saved in one file, and beside it lies a note of which they are, and of their images. Called again
+they may be grouped otherwise, as with another ``--stack``: they then move, as they are, into a file of those they go on
+with.
 """
 
 import json
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
 from equalbits.recipes.folder import FREE
+from equalbits.recipes.make import Images
 from equalbits.recipes.recipe import Recipe
 from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
 from equalbits.training.resume import flat, prefixed, with_prefix
@@ -38,16 +41,17 @@ def stack_file(out: Path, members: Sequence[Member]) -> Path:
 
 def stack_of(out: Path, member: Member) -> Path | None:
     """The file of the stopped stack that holds a net, where there is one."""
-    return next((path for path, names in _noted(out) if _name(out, member) in names and path.exists()), None)
+    return next((path for path, names, _ in _noted(out) if _name(out, member) in names and path.exists()), None)
 
 
 @contextmanager
-def taken_over(path: Path, members: Sequence[Member]) -> Iterator[None]:
+def taken_over(path: Path, members: Sequence[Member], images: Images) -> Iterator[None]:
     """Have ``path`` hold these nets as they were stopped, where one stack held them all, while they are trained.
 
-    That it does is noted; where they are refused, or die before they are saved, no note stays either.
+    That it does is noted; where they are refused, or die before they are saved, no note stays either. Nets that were
+    stopped on other images are refused.
     """
-    _take_over(path, members)
+    _take_over(path, members, images)
     try:
         yield
     finally:
@@ -55,11 +59,17 @@ def taken_over(path: Path, members: Sequence[Member]) -> Iterator[None]:
             _note(path).unlink(missing_ok=True)
 
 
-def _take_over(path: Path, members: Sequence[Member]) -> None:
+def _take_over(path: Path, members: Sequence[Member], images: Images) -> None:
     names, others = [_name(path.parent, member) for member in members], list(_noted(path.parent))
+    for other, known, before in others:
+        unlike = before.against(images) if before and set(names) <= set(known) and other.exists() else ""
+        if unlike:
+            raise CheckpointError(
+                f"{other} holds nets that were stopped on {unlike}: use the same data, or another --out"
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(_note(path), json.dumps(names).encode())
-    for other, known in others:
+    _write_note(path, names, images)
+    for other, known, _ in others:
         if set(names) <= set(known) and other.exists() and not path.exists():
             _copy(other, path, [known.index(name) for name in names])
     _strike(path.parent, names, but=path)
@@ -91,32 +101,39 @@ def _copy(path: Path, to: Path, places: Sequence[int]) -> None:
 
 def _strike(out: Path, names: Sequence[str], *, but: Path | None = None) -> None:
     """Take nets out of the notes, and those that are done; a stack that holds no other is removed."""
-    for path, known in _noted(out):
+    for path, known, images in _noted(out):
         left = ["" if name in names or _is_done(out, name) else name for name in known]
         if path == but or left == known:
             continue
         if any(left):
-            write_atomically(_note(path), json.dumps(left).encode())
+            _write_note(path, left, images)
         else:
             path.unlink(missing_ok=True)
             _note(path).unlink()
 
 
-def _noted(out: Path) -> Iterator[tuple[Path, list[str]]]:
-    """The stacks of a folder: each one's file, and the names of its nets in their order, "" for one that has left.
+def _noted(out: Path) -> Iterator[tuple[Path, list[str], Images | None]]:
+    """The stacks of a folder: each one's file, the names of its nets in their order, and its images where noted.
 
-    The file is not there where nothing was saved yet.
+    A net that has left is named "". The file is not there where nothing was saved yet. Notes were once names alone.
     """
     for note in sorted(out.glob("stack-*.json")):
         path = note.with_suffix(".safetensors")
         try:
-            names = json.loads(note.read_text())
+            told = json.loads(note.read_text())
+            names, images = (told["nets"], told["images"]) if isinstance(told, dict) else (told, None)
             if not all(isinstance(name, str) for name in names):
                 raise ValueError("no names")
-        except (ValueError, TypeError) as error:
+            known = Images.from_dict(images) if images else None
+        except (ValueError, TypeError, KeyError) as error:
             what = f"{note} does not name the nets that {path.name} holds ({error})"
             raise CheckpointError(f"{what}: delete both to train them again") from None
-        yield path, names
+        yield path, names, known
+
+
+def _write_note(path: Path, names: Sequence[str], images: Images | None) -> None:
+    told = {"nets": list(names), "images": asdict(images) if images else None}
+    write_atomically(_note(path), json.dumps(told).encode())
 
 
 def _note(path: Path) -> Path:
