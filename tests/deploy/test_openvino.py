@@ -9,7 +9,7 @@ from torch.nn import functional as nnf
 from equalbits.deploy import pack
 from equalbits.deploy.openvino import build_openvino, export_openvino
 from equalbits.models import create_model
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, PrunedBiHalf, SignActivation
 from equalbits.runtime import PackedModel
 
 ov = pytest.importorskip("openvino")
@@ -82,3 +82,56 @@ def test_a_network_runs_by_bits_and_stays_small(tmp_path):
     export_openvino(packed, tmp_path / "net.xml")
     assert ran(compiled(tmp_path / "net.xml")).count("BinaryConvolution") == 18
     assert (tmp_path / "net.bin").stat().st_size < 1.05 * packed.summary().total("stored_bytes") + 4096
+
+
+def decoder():
+    """Transposed convolutions, other sizes and padding by what is there, behind signs and before them."""
+    torch.manual_seed(0)
+    signs = {"input_quantizer": SignActivation()}
+    return nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1, padding_mode="reflect"),
+        nn.Upsample(scale_factor=2),
+        BinaryConv2d(8, 8, 3, padding=1, padding_mode="circular", **signs),
+        nn.Upsample(size=(9, 7), mode="bilinear"),
+        BinaryConvTranspose2d(8, 6, 3, stride=2, padding=1, output_padding=1, **signs),
+        nn.AdaptiveMaxPool2d((5, 4)),
+    )
+
+
+def test_a_decoder_answers_the_same():
+    images = torch.randn(3, 4, 5, 6)
+    packed = pack(decoder(), images)
+    found = compiled(build_openvino(packed.network, batch=3))(images.numpy())[0]
+    expected = PackedModel(packed.network, engine="numpy")(images.numpy())
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+MOVED = {
+    "transposed": lambda x: x.transpose(2, 3),
+    "beside each other": lambda x: torch.cat([x, x], 3),
+    "moved, then scaled": lambda x: x.transpose(2, 3) * 2 + 1,
+    "channels last for a while": lambda x: x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2),
+}
+
+
+class Moved(nn.Module):
+    """A binary convolution that reads the signs of numbers moved about."""
+
+    def __init__(self, move):
+        super().__init__()
+        self.stem, self.move = nn.Conv2d(4, 8, 1), move
+        self.conv = BinaryConv2d(8, 8, 3, input_quantizer=SignActivation())
+
+    def forward(self, images):
+        return self.conv(self.move(self.stem(images)))
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_signs_of_numbers_moved_about_are_read_by_bits_and_end_no_process(name):
+    torch.manual_seed(0)
+    images = torch.randn(3, 4, 5, 6)
+    packed = pack(Moved(MOVED[name]), images)
+    model = compiled(build_openvino(packed.network, batch=3))
+    assert "BinaryConvolution" in ran(model)
+    expected = PackedModel(packed.network, engine="numpy")(images.numpy())
+    assert np.abs(model(images.numpy())[0] - expected).max() <= 1e-5 * np.abs(expected).max()

@@ -20,6 +20,10 @@ from equalbits.runtime.operations import connections
 #: every 0 above it, as :mod:`equalbits.runtime.ops` has.
 _EDGE = -np.finfo(np.float32).tiny
 
+#: What moves numbers about, and what works on them one by one.
+_MOVES = ("flatten", "reshape", "permute", "channel_shuffle", "slice", "pad", "concat")
+_BY_NUMBER = ("affine", "prelu", "relu", "clamp", "add")
+
 
 def export_openvino(packed: PackedModel, path: str | os.PathLike[str], *, batch: int = 1) -> None:
     """Write ``path`` (net.xml) and the weights beside it (net.bin); needs the package ``openvino``.
@@ -185,10 +189,27 @@ def _sign(graph: _Graph, operation: Operation, shape: tuple[int, ...]) -> Any:
     value = graph.values[operation.inputs[0]]
     if len(shape) in (1, 3):
         edge, low, high = graph.number(_EDGE), graph.number(0), graph.number(1)
-        ones = graph.op.fake_quantize(_as_image(graph, value, shape), edge, edge, low, high, 2)
+        image = _as_image(graph, value, shape)
+        if _is_moved(graph.network, operation.inputs[0]):
+            image = graph.op1.max_pool(image, [1, 1], [0, 0], [0, 0], [1, 1])  # without, OpenVINO writes out of bounds
+        ones = graph.op.fake_quantize(image, edge, edge, low, high, 2)
         graph.ones[len(graph.values)] = ones
     above = graph.op.greater_equal(value, graph.number(0))
     return graph.op.select(above, graph.number(1), graph.number(-1))
+
+
+def _is_moved(network: Network, value: int) -> bool:
+    """Whether a value's numbers were moved about last, by whatever works number by number behind that."""
+    seen, wanted = set[int](), [value]
+    while wanted:
+        value = wanted.pop()
+        kind = network.operations[value - 1].kind if value else ""
+        if kind in _MOVES:
+            return True
+        if kind in _BY_NUMBER and value not in seen:
+            wanted.extend(network.operations[value - 1].inputs)
+        seen.add(value)
+    return False
 
 
 def _pool(graph: _Graph, operation: Operation, shape: tuple[int, ...]) -> Any:
