@@ -269,6 +269,34 @@ def test_a_signal_in_the_last_step_stops_what_would_come_next(tmp_path, make_net
     assert len(history.epochs) == make_config().epochs
 
 
+class StoppedWhileScored:
+    """Test images whose second batch comes with the word to stop; counts those that are asked for."""
+
+    def __init__(self, images) -> None:
+        self.images, self.given = list(images), 0
+
+    def __iter__(self):
+        for batch in self.images:
+            self.given += 1
+            if self.given == 2:
+                signal.raise_signal(signal.SIGTERM)
+            yield batch
+
+
+def test_a_run_told_to_stop_while_test_images_are_scored_stops_there_and_scores_them_when_it_goes_on(
+    tmp_path, make_net, make_loader, make_config
+) -> None:
+    config, images = make_config(epochs=2), [(torch.randn(3, 1, 8, 8), torch.arange(3))] * 5
+    expected = train(make_net(norm=True), make_loader(), config, test=images, out=tmp_path / "whole")
+    test = StoppedWhileScored(images)
+    with pytest.raises(InterruptedTraining):
+        train(make_net(norm=True), make_loader(), config, test=test, out=tmp_path / "parts")
+    assert test.given == 2
+    history = train(make_net(seed=9, norm=True), make_loader(), config, test=images, out=tmp_path / "parts")
+    assert told(history) == told(expected)
+    assert_same_checkpoint(tmp_path / "parts" / LAST, tmp_path / "whole" / LAST)
+
+
 def test_a_signal_that_nobody_acted_upon_is_not_lost() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
     try:

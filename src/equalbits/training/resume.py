@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from equalbits.training.checkpoint import (
 )
 from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
-from equalbits.training.interruption import InterruptedTraining
+from equalbits.training.interruption import InterruptedTraining, StopRequest
 from equalbits.training.run import Run
 
 # How long processes go on, at most, without asking each other whether to stop: asking costs a round of messages.
@@ -56,6 +56,18 @@ class Saver:
         """
         if signal_number and self.run.alone and not self.run.step.under_way:
             self.save_or_stop(signal_number)
+
+    def while_unasked(
+        self, test: Iterable[tuple[Tensor, Tensor]], stop: StopRequest
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test images until someone asks to stop: the run is saved then, and scored when it goes on.
+
+        Several processes may have unlike numbers of batches, so they cannot agree here: they score to the end.
+        """
+        for batch in test:
+            if stop.signal_number and self.run.alone:
+                self.save_or_stop(stop.signal_number)
+            yield batch
 
     def end_epoch(self, record: EpochRecord, signal_number: int | None) -> None:
         """Keep the model if none was better so far; save the finished run, or any other as :meth:`save_or_stop`."""
