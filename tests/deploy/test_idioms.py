@@ -126,7 +126,7 @@ def test_a_model_whose_sums_rounding_decides_is_not_taken_for_one_that_counts_im
     def rounded(model, images):
         """The same operations by itself and among others, and other numbers: a rounding that hangs on the batch."""
         values = SIGNS[name](model, images).flatten(1)
-        alone = not torch.compiler.is_exporting() and len(images) == 1
+        alone = not torch.compiler.is_compiling() and len(images) == 1
         return values + 1 if alone else values
 
     pack(Written(rounded), images_with_edges(3, 4, 5, 6))
