@@ -111,11 +111,16 @@ def images_and_labels(batch: Any, where: str) -> tuple[Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
         kind = f"{type(batch).__name__} of {len(batch)}" if hasattr(batch, "__len__") else type(batch).__name__
         raise ValueError(f"{where} is a {kind}: give a loader of (images, labels), images as one tensor")
-    images, numbers = batch[0], torch.as_tensor(batch[1])
-    if numbers.dim() != 1 or numbers.is_floating_point():
+    images, given = batch
+    try:
+        numbers = torch.as_tensor(given)
+        what = f"{numbers.dtype} of shape {tuple(numbers.shape)}"
+    except (ValueError, TypeError, RuntimeError):  # words, or rows of unlike lengths
+        numbers, what = torch.empty(0), f"a {type(given).__name__} that is no tensor of numbers"
+    if numbers.shape != images.shape[:1] or numbers.is_floating_point() or numbers.is_complex():
         raise ValueError(
-            f"the labels of {where} are {numbers.dtype} of shape {tuple(numbers.shape)}: give each image the number of "
-            "its class, as in torch.tensor([3, 0])"
+            f"the labels of {where} are {what}, beside images of shape {tuple(images.shape)}: give each image the "
+            "number of its class, as in torch.tensor([3, 0])"
         )
     return images, numbers.long()
 
