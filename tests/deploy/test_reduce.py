@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as nnf
 
-from equalbits.deploy import pack
+from equalbits.deploy import PackError, pack
 from equalbits.nn import BinaryConv2d, SignActivation
 from equalbits.runtime import PackedModel
 
@@ -39,6 +39,7 @@ EXACT = {
     "the largest of branches": lambda _, x: torch.stack([x, -x, x.flip(1)]).amax(0) - torch.stack([x, -x]).min(0)[0],
     "a sum of branches before the batch": lambda _, x: torch.stack([x, x.relu(), -x]).sum(0),
     "a bound": lambda _, x: torch.maximum(torch.zeros_like(x), x) + torch.minimum(x, torch.tensor(1.5)),
+    "a bound for more channels": lambda _, x: torch.maximum(x[:, :1], torch.zeros(5, 1, 1)),
     "uneven windows": lambda _, x: nnf.adaptive_max_pool2d(x, (3, 4)),
     "uneven windows of a row": lambda _, x: nnf.adaptive_max_pool1d(x.flatten(2), 4),
     "zeros beside": lambda _, x: torch.cat([torch.zeros_like(x[:, :3]), x, torch.zeros_like(x)], 1),
@@ -73,6 +74,21 @@ def test_numbers_made_of_many_are_the_models(name):
             np.testing.assert_allclose(
                 found, answer, rtol=0, atol=(5e-7 if name in EXACT else 1e-5) * np.abs(answer).max()
             )
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda _, x: x.mean((1, 2, 3)).unsqueeze(1),
+        lambda _, x: x.sum((1, 2, 3))[:, None],
+        lambda _, x: x.flatten(1).max(1).values.unsqueeze(1),
+        lambda _, x: x.flatten(1)[:, 0].unsqueeze(1),
+    ],
+    ids=["mean", "sum", "max", "entry"],
+)
+def test_one_number_for_each_image_without_an_axis_is_refused_with_the_way_out(forward):
+    with pytest.raises(PackError, match=r"gives one number alone for each image: keep an axis, as keepdim=True"):
+        pack(Written(forward), torch.randn(3, 4, 5, 7))
 
 
 def test_an_instance_norm_that_keeps_its_statistics_packs():

@@ -17,7 +17,7 @@ _MOST_JOINED = KINDS["concat"].inputs[1]
 def reshape(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
     """Every reshape, flatten, squeeze or unsqueeze: the trace says the shape it gives."""
     value = walk.value(value)
-    return fold.reshape(walk.steps, value, _images(walk), layer=walk.layer)
+    return fold.reshape(walk.steps, value, images_shape(walk), layer=walk.layer)
 
 
 def permute(walk: Walk, value: Any, axes: Sequence[int]) -> Value:
@@ -73,7 +73,7 @@ def select(walk: Walk, value: Any, axis: int, index: int) -> Value:
         raise walk.refuse("takes one image of the batch: a packed network answers every image")
     place = index % value.shape[axis - 1]
     part = fold.slice_(walk.steps, value, axis - 1, slice(place, place + 1), layer=walk.layer)
-    return fold.reshape(walk.steps, part, _images(walk), layer=walk.layer)
+    return fold.reshape(walk.steps, part, images_shape(walk), layer=walk.layer)
 
 
 def unbind(walk: Walk, value: Any, axis: int = 0) -> tuple[Value, ...]:
@@ -140,7 +140,7 @@ def stack(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value | Stacked:
 
 def repeat(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
     """The same again along each axis, as often as the shape that the trace says has it."""
-    made, shape = walk.value(value), _images(walk)
+    made, shape = walk.value(value), images_shape(walk)
     if len(shape) != len(made.shape):
         raise walk.refuse(f"repeats a value of shape {made.shape} along new axes: give it those by unsqueeze first")
     for axis, size in enumerate(shape, start=1):
@@ -180,7 +180,7 @@ def _dealt(walk: Walk, value: Value, parts: tuple[int, ...], axes: tuple[int, ..
     """An image taken apart into so many axes, and put together again in another order of them."""
     apart = walk.steps.reshape(value, parts, layer=walk.layer)
     turned = walk.steps.add("permute", apart, layer=walk.layer, axes=axes)
-    return walk.steps.reshape(turned, _images(walk), layer=walk.layer)
+    return walk.steps.reshape(turned, images_shape(walk), layer=walk.layer)
 
 
 def channel_shuffle(walk: Walk, value: Any, groups: int) -> Value:
@@ -195,8 +195,10 @@ def _image(walk: Walk, value: Any) -> Value:
     return found
 
 
-def _images(walk: Walk) -> tuple[int, ...]:
+def images_shape(walk: Walk) -> tuple[int, ...]:
     """The shape that the node at hand gives, without the batch."""
+    if walk.shape == (walk.batch,):
+        raise walk.refuse("gives one number alone for each image: keep an axis, as keepdim=True and slices do")
     if walk.shape is None or len(walk.shape) < 2 or walk.shape[0] != walk.batch:
         raise walk.refuse(f"gives a value of shape {walk.shape} for {walk.batch} images: the batch must stay first")
     return walk.shape[1:]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equalbits.deploy import fold
 from equalbits.deploy.arithmetic import add, clamp, neg
-from equalbits.deploy.moves import repeat
+from equalbits.deploy.moves import images_shape, repeat
 from equalbits.deploy.steps import Value
 from equalbits.deploy.walk import Places, Rule, Stacked, Walk
 
@@ -21,8 +21,7 @@ def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, kept: bool =
     image, over = _laid_out(walk, walk.value(value), "mean", axes)
     size = [1 if axis in over else image.shape[axis - 1] for axis in (2, 3)]
     made = walk.steps.add("adaptive_avg_pool", image, layer=walk.layer, size=size)
-    assert walk.shape is not None
-    return walk.steps.reshape(made, walk.shape[1:], layer=walk.layer)
+    return walk.steps.reshape(made, images_shape(walk), layer=walk.layer)
 
 
 def total(walk: Walk, value: Any, axes: Sequence[int] | None = None, kept: bool = False, **_: Any) -> Value:
@@ -40,8 +39,7 @@ def largest(walk: Walk, value: Any, axes: Sequence[int] = (), kept: bool = False
     image, over = _laid_out(walk, walk.value(value), "largest", axes)
     kernel = [image.shape[axis - 1] if axis in over else 1 for axis in (2, 3)]
     made = walk.steps.add("max_pool", image, layer=walk.layer, kernel=kernel)
-    assert walk.shape is not None
-    return walk.steps.reshape(made, walk.shape[1:], layer=walk.layer)
+    return walk.steps.reshape(made, images_shape(walk), layer=walk.layer)
 
 
 def smallest(walk: Walk, value: Any, axes: Sequence[int] = (), kept: bool = False) -> Value:
@@ -55,7 +53,7 @@ def larger(walk: Walk, first: Any, second: Any) -> Value:
     """The larger of two values, number by number, or of a value and one number."""
     if isinstance(first, Tensor) or isinstance(second, Tensor):
         known, value = (first, second) if isinstance(first, Tensor) else (second, first)
-        return clamp(walk, value, _one_number(walk, known))
+        return clamp(walk, repeat(walk, value), _one_number(walk, known))
     first, second = repeat(walk, first), repeat(walk, second)
     shape = first.shape
     rows = [fold.reshape(walk.steps, value, (1, math.prod(shape)), layer=walk.layer) for value in (first, second)]
