@@ -59,6 +59,21 @@ def permute(steps: Steps, value: Value, axes: Sequence[int], *, layer: str) -> V
     return steps.add("permute", value, layer=layer, axes=list(axes))
 
 
+def to_front(steps: Steps, value: Value, axis: int, *, layer: str) -> Value:
+    """One axis before all others."""
+    return permute(steps, value, _with_first(axis, len(value.shape)), layer=layer)
+
+
+def from_front(steps: Steps, value: Value, axis: int, *, layer: str) -> Value:
+    """The first axis back at its place, as it was before :func:`to_front`."""
+    order = _with_first(axis, len(value.shape))
+    return permute(steps, value, [order.index(place) for place in range(len(order))], layer=layer)
+
+
+def _with_first(axis: int, rank: int) -> list[int]:
+    return [axis, *(other for other in range(rank) if other != axis)]
+
+
 def slice_(steps: Steps, value: Value, axis: int, cut: slice, *, layer: str) -> Value:
     """A slice along one axis, joined to one along another axis before it."""
     start, stop, step = cut.indices(value.shape[axis])

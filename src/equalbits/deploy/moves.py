@@ -106,18 +106,16 @@ def chunk(walk: Walk, value: Any, parts: int, axis: int = 0) -> tuple[Value, ...
 def concat(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
     """Values one after the other; along another axis than the channels, with that axis first for the while."""
     like = next(walk.value(value) for value in values if not isinstance(value, Tensor))
-    rank = len(like.shape)
-    axis = axis % (rank + 1)
+    axis = axis % (len(like.shape) + 1)
     if axis == 0:
         raise walk.refuse("joins images along the batch: a packed network answers each image by itself")
     there = [value for value in values if not isinstance(value, Tensor) or value.numel()]  # torch takes empty ones too
     joined = [_beside(walk, like, axis, value) if isinstance(value, Tensor) else walk.value(value) for value in there]
-    order = [axis - 1, *(other for other in range(rank) if other != axis - 1)]
-    parts = [fold.permute(walk.steps, value, order, layer=walk.layer) for value in joined]
+    parts = [fold.to_front(walk.steps, value, axis - 1, layer=walk.layer) for value in joined]
     while len(parts) > 1:  # by as many as an operation takes
         groups = [parts[start : start + _MOST_JOINED] for start in range(0, len(parts), _MOST_JOINED)]
         parts = [walk.steps.add("concat", *group, layer=walk.layer) for group in groups]
-    return fold.permute(walk.steps, parts[0], [order.index(other) for other in range(rank)], layer=walk.layer)
+    return fold.from_front(walk.steps, parts[0], axis - 1, layer=walk.layer)
 
 
 def _beside(walk: Walk, like: Value, axis: int, known: Tensor) -> Value:

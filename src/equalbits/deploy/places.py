@@ -18,12 +18,9 @@ def take(walk: Walk, value: Value, axis: int, places: Sequence[int]) -> Value:
     times = len(places) // size
     if list(places) == [place for place in range(size) for _ in range(times)]:
         return each(walk, value, axis, times)
-    others = [other for other in range(len(value.shape)) if other != axis - 1]
-    order = [axis - 1, *others]
-    first = fold.permute(walk.steps, value, order, layer=walk.layer)
+    first = fold.to_front(walk.steps, value, axis - 1, layer=walk.layer)
     parts = [fold.slice_(walk.steps, first, 0, cut, layer=walk.layer) for cut in _runs(places)]
-    axes = [order.index(other) for other in range(len(order))]
-    return fold.permute(walk.steps, concat(walk, parts, 1), axes, layer=walk.layer)
+    return fold.from_front(walk.steps, concat(walk, parts, 1), axis - 1, layer=walk.layer)
 
 
 def _runs(places: Sequence[int]) -> Iterator[slice]:

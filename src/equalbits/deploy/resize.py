@@ -53,13 +53,12 @@ def _multiply(walk: Walk, value: Value, axis: int, matrix: Tensor) -> Value:
     """A matrix times each column along an axis: a convolution that sees one pixel, the axis as its channels."""
     steps, layer = walk.steps, walk.layer
     rank = len(value.shape)
-    order = [axis - 1, *(other for other in range(rank) if other != axis - 1)]
-    first = fold.permute(steps, value, order, layer=layer)
+    first = fold.to_front(steps, value, axis - 1, layer=layer)
     image = first if rank == 3 else fold.reshape(steps, first, (*first.shape, 1), layer=layer)
     weight = matrix.contiguous()[:, :, None, None].numpy()
     made = steps.add("conv", image, layer=layer, arrays={"weight": weight}, kernel=1)
     made = fold.reshape(steps, made, made.shape[:rank], layer=layer)
-    return fold.permute(steps, made, [order.index(other) for other in range(rank)], layer=layer)
+    return fold.from_front(steps, made, axis - 1, layer=layer)
 
 
 RULES: dict[str, Rule] = {}
