@@ -9,7 +9,7 @@ from torch.nn import functional as nnf
 from equalbits.deploy import pack
 from equalbits.deploy.onnx import export_onnx
 from equalbits.models import create_model
-from equalbits.nn import BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, PrunedBiHalf, SignActivation
+from equalbits.nn import BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
 from equalbits.runtime import Network, Operation, PackedModel
 from equalbits.runtime.bits import pack_symbols
 
@@ -106,21 +106,7 @@ def test_tensors_may_have_any_name_and_share_a_plane_pruned_and_not(name, tmp_pa
     np.testing.assert_array_equal(*answers(PackedModel(network), tmp_path / "net.onnx", images))
 
 
-def decoder():
-    """Transposed convolutions, other sizes and padding by what is there, behind signs and before them."""
-    torch.manual_seed(0)
-    signs = {"input_quantizer": SignActivation()}
-    return nn.Sequential(
-        nn.Conv2d(4, 8, 3, padding=1, padding_mode="reflect"),
-        nn.Upsample(scale_factor=2),
-        BinaryConv2d(8, 8, 3, padding=1, padding_mode="circular", **signs),
-        nn.Upsample(size=(9, 7), mode="bilinear"),
-        BinaryConvTranspose2d(8, 6, 3, stride=2, padding=1, output_padding=1, **signs),
-        nn.AdaptiveMaxPool2d((5, 4)),
-    )
-
-
-def test_a_decoder_answers_the_same(tmp_path):
+def test_a_decoder_answers_the_same(decoder, tmp_path):
     images = torch.randn(3, 4, 5, 6)
-    found, expected = answers(pack(decoder(), images), tmp_path / "net.onnx", images)
+    found, expected = answers(pack(decoder, images), tmp_path / "net.onnx", images)
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

@@ -9,7 +9,7 @@ from torch.nn import functional as nnf
 from equalbits.deploy import pack
 from equalbits.deploy.openvino import build_openvino, export_openvino
 from equalbits.models import create_model
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, PrunedBiHalf, SignActivation
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
 from equalbits.runtime import PackedModel
 
 ov = pytest.importorskip("openvino")
@@ -84,23 +84,9 @@ def test_a_network_runs_by_bits_and_stays_small(tmp_path):
     assert (tmp_path / "net.bin").stat().st_size < 1.05 * packed.summary().total("stored_bytes") + 4096
 
 
-def decoder():
-    """Transposed convolutions, other sizes and padding by what is there, behind signs and before them."""
-    torch.manual_seed(0)
-    signs = {"input_quantizer": SignActivation()}
-    return nn.Sequential(
-        nn.Conv2d(4, 8, 3, padding=1, padding_mode="reflect"),
-        nn.Upsample(scale_factor=2),
-        BinaryConv2d(8, 8, 3, padding=1, padding_mode="circular", **signs),
-        nn.Upsample(size=(9, 7), mode="bilinear"),
-        BinaryConvTranspose2d(8, 6, 3, stride=2, padding=1, output_padding=1, **signs),
-        nn.AdaptiveMaxPool2d((5, 4)),
-    )
-
-
-def test_a_decoder_answers_the_same():
+def test_a_decoder_answers_the_same(decoder):
     images = torch.randn(3, 4, 5, 6)
-    packed = pack(decoder(), images)
+    packed = pack(decoder, images)
     found = compiled(build_openvino(packed.network, batch=3))(images.numpy())[0]
     expected = PackedModel(packed.network, engine="numpy")(images.numpy())
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
