@@ -13,8 +13,6 @@ from equalbits.paper.item import Item
 
 #: Name of a part, or "seeds", to the values that were gone through.
 Block = dict[str, list[Any]]
-#: Sorts the values of a part.
-Sorter = Callable[[Sequence[Any]], list[Any]]
 
 
 def blocks(item: Item, kept: Mapping[str, Any]) -> list[Block]:
@@ -49,13 +47,13 @@ def differing(one: Block, other: Block) -> list[str]:
     return [name for name in {**one, **other} if set(one.get(name, ())) != set(other.get(name, ()))]
 
 
-def shared(one: Block, other: Block) -> bool:
+def overlap(one: Block, other: Block) -> bool:
     """Whether something was measured in both blocks."""
     return all(set(one[name]) & set(other[name]) for name in one)
 
 
-def grown_together(found: Sequence[Block], ordered: Sorter) -> list[Block]:
-    """Blocks that share nothing, as few as they can be.
+def grown_together(found: Sequence[Block], ordered: Callable[[list[Any]], list[Any]]) -> list[Block]:
+    """Blocks that share nothing, those that differ in one part alone as one; ``ordered`` sorts the values of a part.
 
     >>> grown_together([{"nets": [2], "rules": ["a"]}, {"nets": [4], "rules": ["b"]}, {"nets": [4], "rules": ["a"]},
     ...                 {"nets": [2], "rules": ["b"]}], sorted)
@@ -69,9 +67,9 @@ def grown_together(found: Sequence[Block], ordered: Sorter) -> list[Block]:
     return found
 
 
-def bounds(found: Sequence[Block], ordered: Sorter) -> Block:
+def bounds(found: Sequence[Block]) -> Block:
     """The values of each part that one block or another holds."""
-    return {name: ordered(list(dict.fromkeys(v for each in found for v in each[name]))) for name in found[0]}
+    return {name: list(dict.fromkeys(value for each in found for value in each[name])) for name in found[0]}
 
 
 def holes(found: Sequence[Block], parts: Sequence[str]) -> dict[Any, list[Any]]:
@@ -80,7 +78,7 @@ def holes(found: Sequence[Block], parts: Sequence[str]) -> dict[Any, list[Any]]:
     >>> holes([{"nets": [2, 4], "rules": ["a", "b"]}, {"nets": [2], "rules": ["c"]}], ("nets", "rules"))
     {'c': [4]}
     """
-    spans = bounds(found, list)
+    spans = bounds(found)
     there = {pair for each in found for pair in product(*(each[name] for name in parts))}
     lacking = {each: [one for one in spans[parts[0]] if (one, each) not in there] for each in spans[parts[1]]}
     return {each: values for each, values in lacking.items() if values}

@@ -11,7 +11,7 @@ from itertools import combinations, product
 from operator import itemgetter
 from typing import Any
 
-from equalbits.paper.blocks import Block, asked_for, blocks, differing, grown_together, hold, shared
+from equalbits.paper.blocks import Block, asked_for, blocks, differing, grown_together, hold, overlap
 from equalbits.paper.item import Item
 from equalbits.recipes.folder import FREE
 
@@ -71,16 +71,22 @@ def _blocks_of_both(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]
         raise ValueError(f"{what}, for its curves of every step are not kept: {_WAY_OUT}")
     was, now = blocks(item, one), blocks(item, other)
     for first, second in product(was, now):
-        if shared(first, second) and len(parts := differing(first, second) or ["seeds"]) == 1:
-            twice = ", ".join(str(value) for value in first[parts[0]] if value in second[parts[0]])
-            raise ValueError(f"{what} that both hold {parts[0]} {twice}: {_WAY_OUT}")
-    apart = not any(shared(*pair) for pair in product(was, now))
-    found = grown_together([*was, *now], lambda values: _ordered(values, item)) if apart else [*was, *now]
+        if overlap(first, second):
+            parts = differing(first, second)
+            if len(parts) > 1:
+                raise _differs(what, parts)
+            part = parts[0] if parts else "seeds"
+            twice = ", ".join(str(value) for value in first[part] if value in second[part])
+            raise ValueError(f"{what} that both hold {part} {twice}: {_WAY_OUT}")
+    found = grown_together([*was, *now], lambda values: _ordered(values, item))
     for pair in combinations(found, 2):
-        parts = differing(*pair)
-        if shared(*pair) or set(parts) - set(item.uneven):
-            raise ValueError(f"{what} that differ in {' and '.join(parts)}, not in one part alone: {_WAY_OUT}")
+        if set(parts := differing(*pair)) - set(item.uneven):
+            raise _differs(what, parts)
     return found
+
+
+def _differs(what: str, parts: Iterable[str]) -> ValueError:
+    return ValueError(f"{what} that differ in {' and '.join(parts)}, not in one part alone: {_WAY_OUT}")
 
 
 def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

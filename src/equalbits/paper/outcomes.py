@@ -46,7 +46,7 @@ def outcomes(folder: Path) -> str:
 def lacks(item: Item, kept: Mapping[str, Any]) -> list[str]:
     """What keeps a measurement from being the whole item in the paper's setting, in words."""
     found = blocks(item, kept)
-    parts = missing(bounds(found, list), item.grid)
+    parts = missing(bounds(found), item.grid)
     words = [f"{name.rpartition('.')[2].replace('_', ' ')} {_listed(values)}" for name, values in parts.items()]
     gaps = holes(found, item.uneven) if item.uneven else {}
     words += [f"{value} for {_listed(values)}" for value, values in gaps.items()]
