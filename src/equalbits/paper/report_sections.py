@@ -88,7 +88,7 @@ def _command_of_item(facts: Mapping[str, Any], path: Path) -> str:
 
 
 def compare(found: Found) -> list[Html]:
-    """Methods side by side."""
+    """Methods side by side; one that has not ended has no table yet, and shows its runs as a sweep does."""
     if not found.facts:
         return sweep(found)
     comparison = Comparison.from_dict(found.facts)

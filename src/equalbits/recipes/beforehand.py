@@ -23,7 +23,7 @@ class _Counts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Here:
+class DataHere:
     """The data that lies in ``root``; each set is looked at once, when it is first needed."""
 
     root: Path | None

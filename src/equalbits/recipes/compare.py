@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes.beforehand import Here
+from equalbits.recipes.beforehand import DataHere
 from equalbits.recipes.contest import Ground, groups_of, is_done, run_file, run_method
 from equalbits.recipes.folder import check_same, command_line, recipe_in
 from equalbits.recipes.kinds import check_kind, check_none_in
@@ -143,7 +143,7 @@ def compare(
     with in_use(out, command=command_line()):
         tidy(out)
         done = [run_file(out, method, seed).parent for method in methods for seed in seeds]
-        Here(root).check_done(done, recipe.data)
+        DataHere(root).check_done(done, recipe.data)
         ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
         for number, method in enumerate(methods, start=1):
             mine = recipe

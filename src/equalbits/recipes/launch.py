@@ -27,7 +27,7 @@ from equalbits.recipes.batch import (
     train_in_turn,
     train_side_by_side,
 )
-from equalbits.recipes.beforehand import Here
+from equalbits.recipes.beforehand import DataHere
 from equalbits.recipes.folder import check_same, command_line, read_run
 from equalbits.recipes.kinds import check_kind, check_none_in
 from equalbits.recipes.ledger import collect
@@ -146,7 +146,7 @@ def sweep(
     with in_use(out, command=command_line()):
         tidy(out)
         missing = [missing_of(out, case, seeds) for case in cases]
-        _look_ahead(out, cases, seeds, missing, Here(root), make=not ray)  # a cluster's data lies on its nodes
+        _look_ahead(out, cases, seeds, missing, DataHere(root), make=not ray)  # a cluster's data lies on its nodes
         if ray and any(missing):
             batches = [batch for some in missing for group in side_by_side(out, some, stack) for batch in group]
             train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
@@ -172,7 +172,13 @@ def sweep(
 
 
 def _look_ahead(
-    out: Path, cases: Sequence[Case], seeds: Sequence[int], missing: Sequence[list[Batch]], here: Here, *, make: bool
+    out: Path,
+    cases: Sequence[Case],
+    seeds: Sequence[int],
+    missing: Sequence[list[Batch]],
+    here: DataHere,
+    *,
+    make: bool,
 ) -> None:
     """Refuse what is done on other data; and, before the first case has trained, a later one that cannot be made."""
     for case in cases:

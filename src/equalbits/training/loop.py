@@ -63,7 +63,7 @@ def train(
                         watcher(model, step)
                     run.report(told)
                     saver.save_or_stop(stop.signal_number)
-                record = run.finish_epoch(saver.while_unasked(test, stop) if test is not None else None)
+                record = run.finish_epoch(saver.until_told_to_stop(test, stop) if test is not None else None)
             except (RuntimeError, ValueError, OSError, EOFError):
                 saver.stop_without_batch(stop.signal_number)
                 raise

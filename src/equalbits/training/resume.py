@@ -57,10 +57,10 @@ class Saver:
         if signal_number and self.run.alone and not self.run.step.under_way:
             self.save_or_stop(signal_number)
 
-    def while_unasked(
+    def until_told_to_stop(
         self, test: Iterable[tuple[Tensor, Tensor]], stop: StopRequest
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test images until someone asks to stop: the run is saved then, and scored when it goes on.
+        """The test images, batch by batch; once told to stop, the run is saved, and scored when it goes on.
 
         Several processes may have unlike numbers of batches, so they cannot agree here: they score to the end.
         """
