@@ -92,6 +92,10 @@ def test_moves_pack_to_the_last_bit(name):
         (lambda x: x.flip(0), "layer 'flip' takes images of the batch in another order"),
         (lambda x: x.roll(1), "layer 'roll' takes images of the batch in another order"),
         (lambda x: nnf.pad(x, (0, 0, 0, 0, 0, 0, 1, 1))[1:-1], r"layer 'pad' pads by .*, the batch too"),
+        (
+            lambda x: nnf.pad(x, (-1, 2, 0, 1), "circular"),
+            r"pads by \[-1, 2, 0, 1\], going round .*: take a slice first",
+        ),
         (lambda x: x[:, torch.tensor([True, False] * 2)] + 0, "layer 'index' .* no constant row of whole numbers"),
         (lambda x: x[:, [0, 1], [1, 2]], "layer 'index' takes entries of several axes by places at once"),
         (lambda x: nnf.pixel_shuffle(x.unsqueeze(1), 2).flatten(1), r"layer 'pixel_shuffle' takes .* for an image"),

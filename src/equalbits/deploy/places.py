@@ -97,6 +97,8 @@ def pad(walk: Walk, value: Any, sizes: Sequence[int], mode: str = "constant", fi
 
 def _pad_by_entries(walk: Walk, value: Value, sizes: Sequence[int], mode: str) -> Value:
     """Entries of each axis again around it. A sign is taken behind, where a convolution sees it."""
+    if mode == "circular" and min(sizes) < 0:  # torch then goes round what is left, not what was there
+        raise walk.refuse(f"pads by {list(sizes)}, going round and taking off at once: take a slice first, then pad")
     sign = walk.steps.maker(value)
     signed = sign is not None and sign.kind == "sign"
     value = walk.steps.source(sign) if sign is not None and signed else value
