@@ -13,15 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 
+from equalbits._files import remove_partial_files, write_all_atomically, write_atomically
 from equalbits.training import CheckpointError, load_checkpoint, save_checkpoint
-from equalbits.training.checkpoint import (
-    load_optimizer,
-    load_weights,
-    optimizer_tensors,
-    sweep_leftovers,
-    write_atomically,
-    write_together,
-)
+from equalbits.training.checkpoint import load_optimizer, load_weights, optimizer_tensors
 
 TENSORS = {
     "weight": torch.randn(3, 4),
@@ -159,12 +153,12 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(tmp_path: Pa
 
 def test_files_written_together_change_together(tmp_path: Path, room_for) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    write_together({first: b"1", second: b"2"})
+    write_all_atomically({first: b"1", second: b"2"})
     with pytest.raises(OSError, match="second") as caught, room_for(100):
-        write_together({first: b"new", second: b"new" * 1000})
+        write_all_atomically({first: b"new", second: b"new" * 1000})
     assert caught.value.filename == str(second)
     assert [path.read_bytes() for path in (first, second)] == [b"1", b"2"]
-    write_together({first: b"new", second: b"new" * 1000})
+    write_all_atomically({first: b"new", second: b"new" * 1000})
     assert [path.read_bytes() for path in (first, second)] == [b"new", b"new" * 1000]
     assert sorted(tmp_path.iterdir()) == [first, second]
 
@@ -181,7 +175,7 @@ def test_leftovers_of_a_kill_are_swept_and_nothing_else(tmp_path: Path) -> None:
     kept = ["last.safetensors", "run.json", ".hidden", "notes.partial", ".film.mkv.partial", ".7.partial"]
     for name in [*kept, ".last.safetensors.123.partial", ".run.json.7.partial"]:
         (tmp_path / name).write_text("x")
-    sweep_leftovers(tmp_path)
+    remove_partial_files(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
@@ -194,10 +188,10 @@ def test_what_is_being_written_while_a_job_begins_in_the_folder_is_written_all_t
         sync(descriptor)
         if len(begun) < 3:  # jobs begin, one after the other
             begun.append(len(list(tmp_path.glob(".*.partial"))))
-            sweep_leftovers(tmp_path)
+            remove_partial_files(tmp_path)
 
     monkeypatch.setattr(os, "fsync", begin)
-    write_together({tmp_path / "report.html": b"page", tmp_path / "run.json": b"{}"})
+    write_all_atomically({tmp_path / "report.html": b"page", tmp_path / "run.json": b"{}"})
     assert begun == [1, 1, 1]
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"report.html": b"page", "run.json": b"{}"}
 
@@ -205,7 +199,7 @@ def test_what_is_being_written_while_a_job_begins_in_the_folder_is_written_all_t
 def test_a_leftover_that_cannot_be_removed_stops_no_one(tmp_path: Path) -> None:
     (tmp_path / ".a.7.partial").mkdir()
     (tmp_path / ".b.7.partial").write_text("x")
-    sweep_leftovers(tmp_path)
+    remove_partial_files(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".a.7.partial"]
 
 

@@ -4,6 +4,7 @@ from equalbits.analysis.activations import ActivationBits, activation_bits
 from equalbits.analysis.audit import Audit, AuditError, LayerAudit, audit
 from equalbits.analysis.entropy import EntropyWatcher
 from equalbits.analysis.flips import FlipSeries, FlipWatcher
+from equalbits.analysis.observe import binary_layers
 from equalbits.analysis.summary import LayerSummary, Summary, summarize
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "Summary",
     "activation_bits",
     "audit",
+    "binary_layers",
     "summarize",
 ]

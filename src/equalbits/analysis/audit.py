@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
+from equalbits._text import format_range, format_table
 from equalbits.analysis.observe import binary_layers
-from equalbits.analysis.table import as_table, span
-from equalbits.functional import as_filters, positive_count
-from equalbits.functional.transport_ops import check_finite
-from equalbits.nn import BinaryLayer
-from equalbits.nn.computed import still
+from equalbits.functional import as_filters, check_finite, positive_count
+from equalbits.nn import BinaryLayer, still
 
 
 class AuditError(ValueError):
@@ -110,7 +108,10 @@ class Audit:
         filters, off = sum(layer.filters for layer in promised), sum(len(layer.off) for layer in promised)
         verdict = f"all {filters:,} filters hold it" if not off else f"{off:,} of {filters:,} filters do not hold it"
         promise = f"{len(promised)} of {len(self.layers)} layers promise a share of +1"
-        lines = [as_table(header, map(_row, self.layers), left=(0, 8)), promise + (f"; {verdict}" if promised else "")]
+        lines = [
+            format_table(header, map(_row, self.layers), left=(0, 8)),
+            promise + (f"; {verdict}" if promised else ""),
+        ]
         return "\n".join(lines + _pruned(self.layers))
 
 
@@ -184,8 +185,8 @@ def _pruned(layers: tuple[LayerAudit, ...]) -> list[str]:
 
 
 def _row(layer: LayerAudit) -> tuple[str, ...]:
-    counts = (span(layer.negative), span(layer.zero), span(layer.positive))
-    asked = "–" if layer.asked is None else span(layer.asked)
+    counts = (format_range(layer.negative), format_range(layer.zero), format_range(layer.positive))
+    asked = "–" if layer.asked is None else format_range(layer.asked)
     verdict = {None: "–", True: "yes", False: f"no: {len(layer.off)}"}[layer.exact]
     mean = float(layer.entropy.nanmean())  # NaN where every filter is empty
     entropy = "–" if math.isnan(mean) else f"{mean:.4f}"

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from torch import nn
 
-from equalbits.functional.activations import HALFWAVE_LEVELS
+from equalbits.functional import HALFWAVE_LEVELS
 from equalbits.nn import HWGQ, AdaBinActivation, BinaryLayer, RSign
 
 

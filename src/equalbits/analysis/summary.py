@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equalbits._text import format_table
 from equalbits.analysis.observe import device_and_dtype, observing, output_shape
 from equalbits.analysis.sizes import Seen, Size, layers_with_weights, size_of, taken_in, takes_in
-from equalbits.analysis.table import as_table
 from equalbits.nn import BinaryLayer
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -60,7 +60,7 @@ class Summary:
     def __str__(self) -> str:
         total = self.total
         last = ("total", "", "", *(_figure(total[column]) for column in _COLUMNS), "", "")
-        table = as_table(_HEADER, [*map(_row, self.layers), last], left=(0, 1, 2))
+        table = format_table(_HEADER, [*map(_row, self.layers), last], left=(0, 1, 2))
         packed, real = f"packed {total['packed_bytes']:,} bytes", f"float32 {total['float32_bytes']:,} bytes"
         batch = self.example[0] if self.example else 1
         per = f"\noutputs are of the batch of {batch}, MACs of one example" if batch > 1 else ""

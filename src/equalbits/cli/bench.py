@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print milliseconds an image, images a second, the file's bytes and the memory it took."""
-    from equalbits.runtime.engine import MAX_THREADS
+    from equalbits.runtime import MAX_THREADS
 
     for name, least in (("threads", 1), ("batch", 1), ("seconds", 0)):
         if not getattr(options, name) >= least:
@@ -93,8 +93,7 @@ def _measure(options: argparse.Namespace) -> None:
 
 def _engine(network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace) -> tuple[str, Call]:
     """The engine's name, and a call that answers the images once."""
-    from equalbits.runtime import PackedModel, native
-    from equalbits.runtime.engine import NativeEngine
+    from equalbits.runtime import NativeEngine, PackedModel, native
 
     if options.engine in ("auto", "numpy"):
         model = PackedModel(network, threads=options.threads, engine=options.engine)
@@ -223,9 +222,9 @@ def _free_cores(loadavg: Path = Path("/proc/loadavg"), cores: int | None = None)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    from equalbits.runtime.tables import on_one_line
+    from equalbits._text import escape_control_chars
 
-    names = [on_one_line(row["step"]) for row in rows]
+    names = [escape_control_chars(row["step"]) for row in rows]
     width, total = max(map(len, names), default=0), sum(row["ms"] for row in rows) or 1.0
     return [
         f"{name:{width}} {row['ms']:9.3f} ms {row['ms'] / total:6.1%}" for name, row in zip(names, rows, strict=True)

@@ -45,9 +45,7 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
     from equalbits.paper.compare_report import caution, draw, table, write_markdown
-    from equalbits.recipes import find_recipe, parse_settings
-    from equalbits.recipes.compare import compare
-    from equalbits.recipes.methods import parse_methods
+    from equalbits.recipes import compare, find_recipe, parse_methods, parse_settings
     from equalbits.training import InterruptedTraining
 
     check_can_draw()

@@ -15,9 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Fetch what is missing, say where it lies."""
     # Imported here, so that --help need not wait for torch.
-    from equalbits.data import download_dataset
-    from equalbits.data.datasets import data_root
-    from equalbits.data.download import SOURCES
+    from equalbits.data import SOURCES, data_root, download_dataset
 
     if options.name not in SOURCES:
         if options.name in ("fashion", "synthetic"):

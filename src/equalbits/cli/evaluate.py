@@ -23,8 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Score the run and print it."""
     # Imported here, so that --help need not wait for torch.
-    from equalbits.recipes import evaluate_run
-    from equalbits.recipes.folder import epoch_under_way
+    from equalbits.recipes import epoch_under_way, evaluate_run
 
     root = Path(options.data) if options.data else None
     score = evaluate_run(Path(options.run), root=root, device=options.device, which=options.which)

@@ -48,7 +48,7 @@ def _settings() -> Iterable[str]:
     """The names that ``--set`` knows; none where torch is not installed."""
     try:
         from equalbits.recipes import get_recipe
-        from equalbits.training.resume import flat
+        from equalbits.training import flat
     except ImportError:
         return ()
     return flat(get_recipe("fashion-conv2").as_dict())

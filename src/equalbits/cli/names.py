@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from equalbits.cli.about import about
 
 if TYPE_CHECKING:
-    from equalbits.recipes.settings import Table
+    from equalbits.recipes import Table
 
 _KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data")
 _STORED = Path(__file__).with_name("names.json")
@@ -62,7 +62,7 @@ def _print_settings(options: argparse.Namespace) -> None:
     """The tables of docs/settings.md, as wide as the terminal; elsewhere a row is a line."""
     if options.kind or options.show:
         raise ValueError("--settings stands alone: leave KIND and --show away, and choose with --match 'optimizer.*'")
-    from equalbits.recipes.settings import settings_tables
+    from equalbits.recipes import settings_tables
 
     tables = [_matching(table, options.match) for table in settings_tables()]
     found = [table for table in tables if table.rows]
@@ -115,12 +115,10 @@ def names() -> Names:
 
 def live_names() -> Names:
     """All names there are; needs torch."""
-    from equalbits.data.datasets import NAMES
-    from equalbits.models import list_models
-    from equalbits.models.registry import builder_of
+    from equalbits.data import NAMES
+    from equalbits.models import builder_of, list_models
     from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
-    from equalbits.recipes import get_recipe, list_recipes
-    from equalbits.recipes.methods import list_methods
+    from equalbits.recipes import get_recipe, list_methods, list_recipes
 
     methods = list_quantizers()
     return {

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
 
 def say_if_unfinished(out: Path) -> None:
     """A word on stderr where a run has epochs to go: it may be wanted so, or have been interrupted."""
-    from equalbits.recipes.folder import epoch_under_way
+    from equalbits.recipes import epoch_under_way
 
     under_way = epoch_under_way(out)
     if under_way:

@@ -7,8 +7,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from equalbits.training import EpochRecord, Reporter, StepRecord
-from equalbits.training.distributed import announced_place
+from equalbits.training import EpochRecord, Reporter, StepRecord, announced_place
 
 
 class ProgressBar:

@@ -42,9 +42,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure what was not, draw, and print a row per claim."""
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.paper.item import Options, get_item, list_items
-    from equalbits.recipes import parse_settings
-    from equalbits.recipes.kinds import check_kind
+    from equalbits.paper import Options, get_item, list_items
+    from equalbits.recipes import check_kind, parse_settings
     from equalbits.training import InterruptedTraining
 
     if options.item is None:
@@ -88,7 +87,7 @@ def _folder(options: argparse.Namespace, name: str) -> Path:
 
 def _one(name: str, out: Path, asked: Any, bar: Any, options: argparse.Namespace) -> int:
     """Reproduce one item; among all, one that cannot be, for want of data say, tells why and lets the others go on."""
-    from equalbits.paper.item import reproduce
+    from equalbits.paper import reproduce
 
     bar.begin(name)
     asked = replace(asked, reporters_for=bar.row if options.ray else lambda run: bar.begun(f"{name}: {run}"))

@@ -64,11 +64,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _show(name: str, found: list[dict[str, Any]]) -> None:
-    from equalbits.runtime.tables import on_one_line
+    from equalbits._text import escape_control_chars
 
     print(name)
     for entry in found:
-        print(f"  {entry['share']:7.2%}  {on_one_line(entry['class'])}")
+        print(f"  {entry['share']:7.2%}  {escape_control_chars(entry['class'])}")
 
 
 def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None) -> "NDArray[Any]":
@@ -90,7 +90,7 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
     import numpy as np
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    from equalbits.runtime.pictures import FORMATS, NoRangeError, centre, in_bytes, scaled_square
+    from equalbits.runtime import FORMATS, NoRangeError, centre, in_bytes, scaled_square
 
     (_, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     try:

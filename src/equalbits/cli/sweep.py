@@ -38,8 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Run what is missing, then print a row per combination."""
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.recipes import find_recipe, parse_settings
-    from equalbits.recipes.launch import sweep
+    from equalbits.recipes import find_recipe, parse_settings, sweep
     from equalbits.training import InterruptedTraining
 
     settings = parse_settings(options.settings)
@@ -99,8 +98,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def _vary(words: Sequence[str]) -> dict[str, list[Any]]:
     """Read ``name=value,value`` words."""
-    from equalbits.recipes import parse_settings
-    from equalbits.recipes.methods import split_values
+    from equalbits.recipes import parse_settings, split_values
 
     found: dict[str, list[Any]] = {}
     for word in words:

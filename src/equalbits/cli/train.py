@@ -34,8 +34,7 @@ def run(options: argparse.Namespace) -> int:
     """Train, show how it goes, print the score."""
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.recipes import run_recipe
-    from equalbits.recipes.catalogue import published_score
+    from equalbits.recipes import published_score, run_recipe
     from equalbits.training import InterruptedTraining, Reporter, WeightsAndBiases
 
     recipe, out = _wanted(options)
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _data(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path | None]:
     """Where the data lie: as was said, or where a run that goes on found them."""
-    from equalbits.recipes.folder import data_of
+    from equalbits.recipes import data_of
 
     root = Path(options.data) if options.data else None
     return data_of(out, root) if options.resume else nullcontext(root)
@@ -83,7 +82,7 @@ def _data(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
     """The command that goes on with a run as it was started."""
-    from equalbits.recipes.folder import started_by
+    from equalbits.recipes import started_by
 
     words = [*started_by(), "train", "--resume", str(out)]
     for name in ("data", "device", "teacher", "wandb"):

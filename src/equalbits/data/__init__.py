@@ -11,7 +11,7 @@ from equalbits.data.augment import (
     random_crop,
     resized_crop,
 )
-from equalbits.data.datasets import data_root, load_dataset
+from equalbits.data.datasets import NAMES, data_root, load_dataset
 from equalbits.data.download import SOURCES, Source, download_dataset
 from equalbits.data.folder import Decoding
 from equalbits.data.folder_loader import FolderLoader
@@ -19,6 +19,7 @@ from equalbits.data.loader import Loader
 from equalbits.data.records import STATISTICS, DataError, Dataset, FolderDataset, Statistics
 
 __all__ = [
+    "NAMES",
     "SOURCES",
     "STATISTICS",
     "BoxRandoms",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equalbits.data.records import DataError
-from equalbits.runtime.pictures import FORMATS, scaled_square
+from equalbits.runtime import FORMATS, scaled_square
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}

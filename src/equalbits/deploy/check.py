@@ -20,8 +20,7 @@ from equalbits.deploy.check_native import (
 from equalbits.deploy.freeze import Frozen
 from equalbits.deploy.reference import answer_of, run
 from equalbits.deploy.steps import PackError, Steps, as_array
-from equalbits.runtime import Network, ops
-from equalbits.runtime.engine import run_numpy
+from equalbits.runtime import Network, ops, run_numpy
 
 Reals = NDArray[np.float32]
 

@@ -1,6 +1,6 @@
 """The mathematics: tensors in, tensors out, no state."""
 
-from equalbits.functional.activations import batch_symbols, bihalf_inputs, halfwave
+from equalbits.functional.activations import HALFWAVE_LEVELS, batch_symbols, bihalf_inputs, halfwave
 from equalbits.functional.binarize import bihalf, irnet, irnet_stable, sign, sign_symbols
 from equalbits.functional.convolution import convolve
 from equalbits.functional.entropy import (
@@ -12,6 +12,7 @@ from equalbits.functional.entropy import (
     positive_share,
 )
 from equalbits.functional.estimators import (
+    carries_tangents,
     clipped,
     decaying,
     ede_sharpness,
@@ -21,27 +22,60 @@ from equalbits.functional.estimators import (
     weighted,
 )
 from equalbits.functional.latent_free import balanced_flips, bop_flips
-from equalbits.functional.normed_sum import normed_sum
+from equalbits.functional.normed_sum import move_statistics, normed_sum
 from equalbits.functional.optimal_transport import (
     as_filters,
+    check_p_pos,
     flip_by_rank,
+    is_number,
     positive_count,
     transport_by_sorting,
     transport_cost,
     transport_plan,
     transport_symbols,
 )
-from equalbits.functional.pruning import halfmask_symbols, keep_largest, keep_largest_of_all, ramped_sparsity
+from equalbits.functional.precise import at_least_float32
+from equalbits.functional.pruning import (
+    check_scope,
+    check_sparsity,
+    halfmask_symbols,
+    keep_largest,
+    keep_largest_of_all,
+    mpt_values,
+    outer_symbols,
+    ramped_sparsity,
+    released_counts,
+    scored,
+)
 from equalbits.functional.rotation import fit_rotation, rbnn
-from equalbits.functional.scaled import abcnet, binaryconnect, bireal, dorefa, least_squares, xnor
-from equalbits.functional.standardised import adabin, distance_to_scale, recu, swish_sign
-from equalbits.functional.transport_ops import stable_ranks
+from equalbits.functional.scaled import (
+    abcnet,
+    abcnet_bases,
+    binaryconnect,
+    bireal,
+    bounded,
+    dorefa,
+    least_squares,
+    xnor,
+)
+from equalbits.functional.standardised import (
+    adabin,
+    centred_symbols,
+    check_steepness,
+    distance_to_scale,
+    recu,
+    swish_sign,
+)
+from equalbits.functional.transport_ops import check_finite, stable_ranks
 
 __all__ = [
+    "HALFWAVE_LEVELS",
     "Flips",
     "abcnet",
+    "abcnet_bases",
     "adabin",
     "as_filters",
+    "at_least_float32",
     "attainable_entropy",
     "balanced_flips",
     "batch_symbols",
@@ -51,6 +85,14 @@ __all__ = [
     "binaryconnect",
     "bireal",
     "bop_flips",
+    "bounded",
+    "carries_tangents",
+    "centred_symbols",
+    "check_finite",
+    "check_p_pos",
+    "check_scope",
+    "check_sparsity",
+    "check_steepness",
     "clipped",
     "convolve",
     "count_flips",
@@ -66,16 +108,22 @@ __all__ = [
     "halfwave",
     "irnet",
     "irnet_stable",
+    "is_number",
     "keep_largest",
     "keep_largest_of_all",
     "least_squares",
+    "move_statistics",
+    "mpt_values",
     "normed_sum",
+    "outer_symbols",
     "polynomial",
     "positive_count",
     "positive_share",
     "ramped_sparsity",
     "rbnn",
     "recu",
+    "released_counts",
+    "scored",
     "sign",
     "sign_symbols",
     "stable_ranks",

@@ -3,6 +3,15 @@
 from equalbits.models import convnet, inception, resnet, shufflenet, vgg  # noqa: F401  (each registers its networks)
 from equalbits.models.layers import BinaryLayers
 from equalbits.models.network import Images, Network
-from equalbits.models.registry import create_model, list_models, register_model
+from equalbits.models.registry import builder_of, create_model, list_models, model_options, register_model
 
-__all__ = ["BinaryLayers", "Images", "Network", "create_model", "list_models", "register_model"]
+__all__ = [
+    "BinaryLayers",
+    "Images",
+    "Network",
+    "builder_of",
+    "create_model",
+    "list_models",
+    "model_options",
+    "register_model",
+]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from equalbits.functional.optimal_transport import is_number
+from equalbits.functional import is_number
 
 #: One side of square images, or height and width.
 ImageSize = int | tuple[int, int]

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from equalbits._text import unknown_name
 from equalbits.models.layers import BinaryLayers
-from equalbits.nn import WeightQuantizer, input_quantizer_by_name, quantizer_by_name
-from equalbits.nn.names import settings_of, unknown
+from equalbits.nn import WeightQuantizer, input_quantizer_by_name, quantizer_by_name, settings_of
 
 #: Makes a network from its layers' maker and the number of classes; what it takes by name are its options.
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
@@ -46,7 +46,7 @@ def create_model(
     known = model_options(name)
     for option in options:
         if option not in known:
-            raise unknown(f"model {name!r}: option", option, known)
+            raise unknown_name(f"model {name!r}: option", option, known)
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f"num_classes={num_classes!r}: it must be a whole number of at least 1")
     layers = BinaryLayers(_weight_quantizer(weight_quantizer), _input_quantizer(input_quantizer), init)
@@ -74,7 +74,7 @@ def model_options(name: str) -> dict[str, Any]:
 def builder_of(name: str) -> Callable[..., nn.Module]:
     """The function that makes the network of this name."""
     if name not in _BUILDERS:
-        raise unknown("model", name, _BUILDERS)
+        raise unknown_name("model", name, _BUILDERS)
     return _BUILDERS[name]
 
 

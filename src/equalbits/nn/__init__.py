@@ -2,26 +2,39 @@
 
 from equalbits.nn.activations import HWGQ, AdaBinActivation, BiHalfActivation, RSign, SwishSignActivation
 from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.computed import still
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.latent_free import Bits, BopParameters, bop_parameters
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, QuickConv2d
 from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
 from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
-from equalbits.nn.moments import acting_layers, after_step_, at_epoch_
+from equalbits.nn.moments import acting_layers, after_step_, at_epoch_, penalty
 from equalbits.nn.names import (
     input_quantizer_by_name,
+    input_quantizer_settings,
     list_input_quantizers,
     list_quantizers,
     quantizer_by_name,
+    quantizer_settings,
     register_input_quantizer,
     register_quantizer,
+    settings_of,
 )
 from equalbits.nn.outputs import GatedScale, LearnedScale, Maxout, RPReLU
 from equalbits.nn.policies import Candidate, all_layers, inner_layers
 from equalbits.nn.pruning import MPT, PrunedBiHalf, PrunedSign
 from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+from equalbits.nn.ranked_ahead import rank_ahead
 from equalbits.nn.rotation import RBNN, RBNNActivation, refit_rotations_
-from equalbits.nn.sieve import empty_filters, freeze_latents_, set_global_masks_
+from equalbits.nn.sieve import (
+    Sieve,
+    empty_filters,
+    end_ramps_,
+    freeze_latents_,
+    renew_global_masks_,
+    set_global_masks_,
+    warn_of_empty,
+)
 
 __all__ = [
     "HWGQ",
@@ -58,6 +71,7 @@ __all__ = [
     "RPReLU",
     "RSign",
     "ReCU",
+    "Sieve",
     "Sign",
     "SignActivation",
     "SwishSignActivation",
@@ -72,15 +86,24 @@ __all__ = [
     "bop_parameters",
     "clip_latents_",
     "empty_filters",
+    "end_ramps_",
     "freeze_latents_",
     "inner_layers",
     "input_quantizer_by_name",
+    "input_quantizer_settings",
     "list_input_quantizers",
     "list_quantizers",
+    "penalty",
     "quantizer_by_name",
+    "quantizer_settings",
+    "rank_ahead",
     "refit_rotations_",
     "register_input_quantizer",
     "register_quantizer",
+    "renew_global_masks_",
     "set_global_masks_",
     "set_progress",
+    "settings_of",
+    "still",
+    "warn_of_empty",
 ]

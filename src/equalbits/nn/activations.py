@@ -8,9 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from equalbits import functional as F
-from equalbits.functional import activations
-from equalbits.functional.optimal_transport import check_p_pos, is_number
-from equalbits.functional.standardised import check_steepness, swish_sign
+from equalbits.functional import activations, check_p_pos, check_steepness, is_number, swish_sign
 from equalbits.nn.names import register_input_quantizer
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.functional.estimators import carries_tangents
+from equalbits.functional import carries_tangents
 from equalbits.nn.ahead import symbols_ahead
 from equalbits.nn.computed import still
 from equalbits.nn.fitting import fit_, start_

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.functional.optimal_transport import check_p_pos
-from equalbits.functional.transport_ops import check_finite
+from equalbits.functional import check_finite, check_p_pos
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConvTranspose2d
 from equalbits.nn.names import register_quantizer

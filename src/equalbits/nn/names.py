@@ -7,14 +7,14 @@ with :func:`register_quantizer` and is then known everywhere a name is taken.
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import SequenceMatcher, get_close_matches
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from torch import nn
 
+from equalbits._text import unknown_name
 from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer
 
 Made = TypeVar("Made", bound=nn.Module)
@@ -86,32 +86,6 @@ def input_quantizer_settings(name: str) -> dict[str, Any]:
     return _INPUT_QUANTIZERS.settings(name)
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
-    """The error for a name that is not known: the nearest one that is, and all there are.
-
-    >>> unknown("fruit", "aple", ["apple", "pear"])
-    ValueError("fruit 'aple' is not known: did you mean 'apple'? There are: 'apple', 'pear'")
-    """
-    names = sorted(known)
-    if not names:
-        return ValueError(f"{kind} {name!r} is not known: there is none to give")
-    near = sorted(get_close_matches(name.lower(), names, n=len(names)))
-    nearest = max(near, key=lambda other: _likeness(name.lower(), other), default=None)
-    hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
-    return ValueError(f"{kind} {name!r} is not known: {hint}: {', '.join(map(repr, names))}")
-
-
-def _likeness(name: str, other: str) -> tuple[float, float]:
-    """How much of two names is the same; of names equally alike that one is nearer whose numbers are.
-
-    >>> max(["conv2", "conv4", "conv8"], key=lambda other: _likeness("conv5", other))
-    'conv4'
-    """
-    numbers, others = ([int(number) for number in re.findall(r"[0-9]+", word)] for word in (name, other))
-    apart = sum(abs(a - b) for a, b in zip(numbers, others, strict=False))
-    return SequenceMatcher(None, other, name).ratio(), -apart
-
-
 def settings_of(factory: Callable[..., Any]) -> dict[str, Any]:
     """The arguments a class or function takes by name, with their defaults (``inspect.Parameter.empty``: none)."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -140,7 +114,7 @@ class _Table(Generic[Made]):
 
     def settings(self, name: str) -> dict[str, Any]:
         if name not in self.factories:
-            raise unknown(self.kind, name, self.factories)
+            raise unknown_name(self.kind, name, self.factories)
         return settings_of(self.factories[name])
 
     def make(self, text: str) -> Made:
@@ -149,7 +123,7 @@ class _Table(Generic[Made]):
         settings: dict[str, Any] = {}
         for setting, value in (_setting(text, part) for part in rest.split(",") if part.strip()):
             if setting not in known:
-                raise unknown(f"{self.kind} {name!r}: setting", setting, known)
+                raise unknown_name(f"{self.kind} {name!r}: setting", setting, known)
             if setting in settings:
                 raise ValueError(f"{text!r} does not make a {self.kind}: {setting} is given twice; give it once")
             if isinstance(known[setting], bool) and isinstance(value, str):  # any word would count as true

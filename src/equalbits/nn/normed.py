@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equalbits.functional.normed_sum import move_statistics, normed_sum
+from equalbits.functional import move_statistics, normed_sum
 from equalbits.nn.layers import BinaryConv2d
 from equalbits.nn.quantizers import SignActivation
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.functional.optimal_transport import check_p_pos
-from equalbits.functional.pruning import halfmask_symbols, mpt_values, outer_symbols, released_counts, scored
+from equalbits.functional import check_p_pos, halfmask_symbols, mpt_values, outer_symbols, released_counts, scored
 from equalbits.nn.gains import fitted
 from equalbits.nn.names import register_quantizer
 from equalbits.nn.quantizers import WeightQuantizer

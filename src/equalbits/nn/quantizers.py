@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.functional.optimal_transport import check_p_pos
-from equalbits.functional.scaled import bounded
-from equalbits.functional.standardised import centred_symbols
+from equalbits.functional import bounded, centred_symbols, check_p_pos
 
 
 class WeightQuantizer(nn.Module):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from equalbits.functional.optimal_transport import positive_count
+from equalbits.functional import positive_count
 from equalbits.nn.ahead import FINDERS
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
+from equalbits.functional import at_least_float32
 from equalbits.functional import rotation as turn
-from equalbits.functional.precise import at_least_float32
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted, times_gains
 from equalbits.nn.names import register_input_quantizer, register_quantizer

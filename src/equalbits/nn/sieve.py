@@ -13,8 +13,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from equalbits import functional as F
-from equalbits.functional.optimal_transport import is_number
-from equalbits.functional.pruning import check_scope, check_sparsity, keep_largest, keep_largest_of_all, ramped_sparsity
+from equalbits.functional import (
+    check_scope,
+    check_sparsity,
+    is_number,
+    keep_largest,
+    keep_largest_of_all,
+    ramped_sparsity,
+)
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted
 

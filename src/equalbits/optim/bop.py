@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from equalbits.functional.latent_free import balanced_flips, bop_flips
-from equalbits.functional.precise import at_least_float32
+from equalbits.functional import at_least_float32, balanced_flips, bop_flips
 
 
 class Bop(Optimizer):

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from equalbits._files import write_atomically
 from equalbits.paper.published import TEST_IMAGES
 from equalbits.paper.trained import cost, made_with
-from equalbits.training.checkpoint import write_atomically
 
 _WORDS = {True: "yes", False: "no", None: "not decided"}
 ONE_SEED = "one seed each decides nothing"

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from equalbits.analysis.table import as_table
+from equalbits._files import write_atomically
+from equalbits._text import format_table
 from equalbits.extras import with_extra
-from equalbits.nn.names import list_quantizers, quantizer_settings
+from equalbits.nn import list_quantizers, quantizer_settings
 from equalbits.paper.claims import student
 from equalbits.paper.drawing import save
-from equalbits.recipes.compare import HOW, Compared, Comparison
-from equalbits.recipes.methods import list_methods
-from equalbits.training.checkpoint import write_atomically
+from equalbits.recipes import HOW, Compared, Comparison, list_methods
 
 #: Navy and grey say whether a share of +1 is promised; flips have colours of their own.
 EXACT, OTHER, UP, DOWN = "#1f3b73", "#9aa0a8", "#d98032", "#f0c596"
@@ -34,7 +33,7 @@ def ranked(comparison: Comparison) -> list[Compared]:
 def table(comparison: Comparison) -> str:
     """The table as plain text, and below it a line for those that were trained at another speed."""
     usual = usual_speed(comparison)
-    lines = [as_table(HEADER, [cells(row, usual=usual) for row in ranked(comparison)])]
+    lines = [format_table(HEADER, [cells(row, usual=usual) for row in ranked(comparison)])]
     return "\n".join([*lines, *other_speeds(comparison)])
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from equalbits.extras import check_can_draw
 from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
 from equalbits.paper.demo_report import draw, write_report
-from equalbits.recipes import Recipe, pick_device
-from equalbits.recipes.kinds import check_kind
+from equalbits.recipes import Recipe, check_kind, pick_device
 from equalbits.training import Reporter
 
 

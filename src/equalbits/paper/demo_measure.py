@@ -8,12 +8,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from equalbits._files import write_atomically
 from equalbits.analysis import EntropyWatcher, FlipWatcher, audit
 from equalbits.functional import attainable_entropy, positive_count
-from equalbits.recipes import Recipe, get_recipe, run_recipe
-from equalbits.recipes.folder import check_same, recipe_in
-from equalbits.training import Reporter
-from equalbits.training.checkpoint import BEST, LAST, write_atomically
+from equalbits.recipes import Recipe, check_same, get_recipe, recipe_in, run_recipe
+from equalbits.training import BEST, LAST, Reporter
 
 METHODS = {"sign": "Sign", "irnet-stable": "IR-Net", "bihalf": "Bi-half"}
 #: The filter whose flips are drawn: the first of the second convolution, as in the paper's figure 2.

@@ -6,8 +6,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from equalbits._files import write_atomically
 from equalbits.extras import with_extra
-from equalbits.training.checkpoint import write_atomically
 
 #: Letters of a title to an inch.
 _LETTERS = 11

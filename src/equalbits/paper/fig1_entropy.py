@@ -10,18 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from equalbits.analysis import EntropyWatcher, activation_bits
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, signed
 from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import check_data, quick_recipe
 from equalbits.paper.watched import EachEpoch, is_measured, watched
-from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes import Recipe, get_recipe, make_loader, pick_device
 from equalbits.recipes import Result as Finished
-from equalbits.recipes.make import make_loader, pick_device
-from equalbits.training.distributed import Place
+from equalbits.training import Place
 
 WEIGHTS = ("sign", "irnet-stable", "bihalf")
 ACTIVATIONS = ("sign", "irnet", "bihalf")  # IR-Net as published: these nets have batch norm

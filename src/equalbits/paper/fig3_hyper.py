@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equalbits.analysis import FlipWatcher
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import GAP, UP, heading, legend, new_figure, panel, save, shades

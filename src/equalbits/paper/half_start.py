@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis import binary_layers
 from equalbits.functional import as_filters, positive_count
 
 #: Room left around the cut, as a share of the mean magnitude, so that rounding moves no weight across.

@@ -13,17 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from equalbits.nn.names import unknown
+from equalbits._files import write_atomically
+from equalbits._text import unknown_name
 from equalbits.paper.claims import Claim, write_claims
 from equalbits.paper.parts import Grid, holds, split
 from equalbits.paper.trained import trained
-from equalbits.recipes.folder import FREE, command_line, where_and_with
-from equalbits.recipes.kinds import check_kind
-from equalbits.recipes.launch import no_reporters
-from equalbits.recipes.lock import in_use
-from equalbits.recipes.make import pick_device
+from equalbits.recipes import FREE, check_kind, command_line, in_use, no_reporters, pick_device, where_and_with
 from equalbits.training import Reporter
-from equalbits.training.checkpoint import write_atomically
 
 #: Name of an item to the module that holds it; each is imported when it is asked for.
 ITEMS = {
@@ -120,7 +116,7 @@ def get_item(name: str) -> Item:
     ValueError: item 'figure6' is not known: did you mean 'fig6'? There are: ...
     """
     if name not in ITEMS:
-        raise unknown("item", name, ITEMS)
+        raise unknown_name("item", name, ITEMS)
     item: Item = import_module(f"equalbits.paper.{ITEMS[name]}").ITEM
     return item
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from equalbits.paper.blocks import Block, asked_for, blocks, differing, grown_together, hold, overlap
 from equalbits.paper.item import Item
-from equalbits.recipes.folder import FREE
+from equalbits.recipes import FREE
 
 _NUMBER = re.compile(r"(\d+\.?\d*(?:e[-+]?\d+)?)")
 #: By what the entries of a list are told apart.

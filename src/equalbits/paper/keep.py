@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from equalbits._files import write_atomically
 from equalbits.paper.item import Item, from_file, get_item, read_result
 from equalbits.paper.join import END_KEPT, check_same_settings, covers, joined
 from equalbits.paper.trained import cost, trained
-from equalbits.training.checkpoint import write_atomically
 
 #: What says how a measurement was made; the rest of result.json is what was measured.
 FACTS = ("item", "title", "asked", "device", "versions", "seconds", "trained", "seeds", "notes")

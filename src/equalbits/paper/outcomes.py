@@ -10,7 +10,7 @@ from equalbits.paper.claims import HEADER, Claim
 from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.parts import command, missing, ranges
 from equalbits.paper.trained import cost, made_with
-from equalbits.recipes.folder import FREE
+from equalbits.recipes import FREE
 
 _HEAD = """
 ## The paper's figures and tables

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from equalbits.nn.names import unknown
+from equalbits._text import unknown_name
 from equalbits.paper.published import row_of
 from equalbits.recipes import parse_settings
 
@@ -25,7 +25,7 @@ def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) ->
     parts |= {name: _values(name, value) for name, value in settings.items() if name in whole}
     for name, values in parts.items():
         if name not in whole:
-            raise unknown(f"part of {item}", name, whole)
+            raise unknown_name(f"part of {item}", name, whole)
         if not values:
             raise ValueError(f"{name} of {item} is empty: give a value or more, or leave it away for all")
         words = [value for value in whole[name] if isinstance(value, str)]
@@ -37,7 +37,7 @@ def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) ->
         if "." not in name and words:  # a name of the item's own, not a recipe's setting that takes other values too
             for value in values:
                 if value not in words:
-                    raise unknown(f"{name} of {item}", str(value), words)
+                    raise unknown_name(f"{name} of {item}", str(value), words)
     return own, parts
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from equalbits._files import write_atomically
 from equalbits.paper.contents import Found, contents
 from equalbits.paper.page import Html, table, tag, whole_page
 from equalbits.paper.report_parts import scores_of
 from equalbits.paper.report_sections import SECTIONS, title_of
-from equalbits.training.checkpoint import write_atomically
 
 _TITLE = "equalbits report: "
 _WORDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "pictures": "set of runs", "run": "run"}

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from torch import Tensor
 
+from equalbits._text import format_range
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
-from equalbits.analysis.table import span
 from equalbits.nn import BinaryLayer
 from equalbits.paper.contents import Run
 from equalbits.paper.page import Html, join, table, tag
-from equalbits.recipes import Images, load_run
-from equalbits.recipes.folder import last_weights
+from equalbits.recipes import Images, last_weights, load_run
 
 #: So much is read for one table, that a page of many large nets is still quick.
 MOST_BYTES = 256 * 2**20
@@ -59,8 +58,8 @@ def bits_of_run(run: Run) -> Html:
             layer.name or "(model)",
             f"{layer.filters:,}",
             f"{layer.connections:,}",
-            "nothing" if layer.asked is None else f"{span(layer.asked)} ({100 * (layer.p_pos or 0.0):g} %)",
-            f"{span(layer.positive)} ({_shares(layer)})",
+            "nothing" if layer.asked is None else f"{format_range(layer.asked)} ({100 * (layer.p_pos or 0.0):g} %)",
+            f"{format_range(layer.positive)} ({_shares(layer)})",
             _exact(layer),
             f"{float(layer.entropy.nanmean()):.5f}",
             f"{packed[layer.name]:,}",

@@ -9,7 +9,7 @@ from typing import Any
 from equalbits.paper.contents import Run
 from equalbits.paper.curves import Curve, chart
 from equalbits.paper.page import Html, details, facts, join, table, tag
-from equalbits.training.resume import flat
+from equalbits.training import flat
 
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 

@@ -16,8 +16,7 @@ from equalbits.paper.page import Html, details, join, table, tag
 from equalbits.paper.parts import command
 from equalbits.paper.report_bits import bits_of_run, bits_of_runs
 from equalbits.paper.report_parts import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
-from equalbits.recipes.catalogue import own_settings
-from equalbits.recipes.compare import Comparison
+from equalbits.recipes import Comparison, own_settings
 
 Section = Callable[[Found], list[Html]]
 _NAMED = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "pictures": "Runs of"}

@@ -18,8 +18,7 @@ from equalbits.paper.parts import seeds_option
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.tab2_convnets import COMPARED, by_method
 from equalbits.paper.trained import cost
-from equalbits.recipes.compare import Comparison
-from equalbits.recipes.lock import clear_up
+from equalbits.recipes import Comparison, clear_up
 
 _MARKER = "<!-- drawn by python -m equalbits.paper.results_page -->"
 _END = "<!-- drawn to here -->"

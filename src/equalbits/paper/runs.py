@@ -9,18 +9,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from equalbits._files import write_atomically
 from equalbits.data import load_dataset
 from equalbits.paper.item import Options
-from equalbits.recipes import Recipe, get_recipe, recipe_from_dict
-from equalbits.recipes.batch import Batch, DivergedError, goes_alone, run_folder, train_side_by_side
-from equalbits.recipes.folder import check_same, recipe_in
-from equalbits.recipes.launch import Case, cases_of, missing_of, side_by_side, sweep, timed, write_ledger
-from equalbits.recipes.lock import clear_up, in_use
-from equalbits.recipes.make import check_names, pick_device
-from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
-from equalbits.recipes.stopped import tidy
+from equalbits.recipes import (
+    Batch,
+    Case,
+    DivergedError,
+    Recipe,
+    RunsFailed,
+    cases_of,
+    check_names,
+    check_same,
+    clear_up,
+    get_recipe,
+    goes_alone,
+    import_ray,
+    in_use,
+    missing_of,
+    pick_device,
+    recipe_from_dict,
+    recipe_in,
+    run_folder,
+    side_by_side,
+    sweep,
+    tidy,
+    timed,
+    train_on_ray,
+    train_side_by_side,
+    write_ledger,
+)
 from equalbits.training import NonFiniteError
-from equalbits.training.checkpoint import write_atomically
 
 _MOST_AT_ONCE = 16
 _DIVERGED = "diverged.json"

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equalbits.analysis import FlipWatcher, audit
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import COLOURS, DOWN, METHODS, UP, heading, legend, new_figure, panel, save
@@ -24,7 +23,7 @@ from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import watched
 from equalbits.recipes import Recipe, get_recipe
 from equalbits.recipes import Result as Finished
-from equalbits.training.loop import Watcher
+from equalbits.training import Watcher
 
 #: Method to what it needs beside its name.
 RULES: dict[str, dict[str, Any]] = {

@@ -7,14 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from equalbits._files import write_atomically
 from equalbits.paper.item import Options
-from equalbits.recipes import Recipe, Result, run_recipe
-from equalbits.recipes.folder import check_same, recipe_in
-from equalbits.training import EpochRecord, NonFiniteError, StepRecord
-from equalbits.training.checkpoint import BEST, LAST, write_atomically
-from equalbits.training.interruption import check_weights
-from equalbits.training.loop import Watcher
-from equalbits.training.score import device_of
+from equalbits.recipes import Recipe, Result, check_same, recipe_in, run_recipe
+from equalbits.training import BEST, LAST, EpochRecord, NonFiniteError, StepRecord, Watcher, check_weights, device_of
 
 _MEASURED = "measured.json"
 

@@ -9,16 +9,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from equalbits._files import write_all_atomically
 from equalbits.recipes.folder import facts_of, net_files
 from equalbits.recipes.lock import clear_up
 from equalbits.recipes.make import Images, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
 from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, taken_over
-from equalbits.training import History, NonFiniteError, Reporter, StackError
-from equalbits.training.checkpoint import LAST, write_together
-from equalbits.training.distributed import Place
-from equalbits.training.stack import shared, train_stack
+from equalbits.training import LAST, History, NonFiniteError, Place, Reporter, StackError, shared, train_stack
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ def train_side_by_side(
             facts = facts_of(member.recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
             done |= net_files(member.folder, member.recipe, images, model, root=root) if keep_nets else {}
             done |= _files(member.folder, facts, history)
-    write_together(done)  # or none of them: what is saved of the stack serves all of it, and no part
+    write_all_atomically(done)  # or none of them: what is saved of the stack serves all of it, and no part
     forget(shared_file, members)
     if errors:
         gone = [(members[place], error) for place, error in errors.items()]

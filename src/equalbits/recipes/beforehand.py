@@ -10,9 +10,7 @@ from equalbits.data import DataError
 from equalbits.recipes.folder import read_run
 from equalbits.recipes.make import Images, make_loader, make_model
 from equalbits.recipes.recipe import DataConfig, Recipe
-from equalbits.training import CheckpointError
-from equalbits.training.distributed import Place
-from equalbits.training.step import make_optimizer
+from equalbits.training import CheckpointError, Place, make_optimizer
 
 
 class _Counts(NamedTuple):

@@ -13,8 +13,7 @@ from typing import Any
 
 from equalbits.recipes.folder import FREE
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
-from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig
-from equalbits.training.resume import flat
+from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig, flat
 
 _SHALLOW = TrainConfig(epochs=100, optimizer=OptimizerConfig(weight_decay=1e-4))
 _STEPS = ScheduleConfig(name="step", milestones=(150, 250, 320))

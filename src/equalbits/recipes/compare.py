@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from equalbits._files import write_atomically
 from equalbits.recipes.beforehand import DataHere
 from equalbits.recipes.contest import Ground, groups_of, is_done, run_file, run_method
 from equalbits.recipes.folder import check_same, command_line, recipe_in
@@ -23,9 +24,7 @@ from equalbits.recipes.methods import check_method
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.stopped import tidy
 from equalbits.recipes.tuning import Trials, tuning_seed
-from equalbits.training import Reporter
-from equalbits.training.checkpoint import write_atomically
-from equalbits.training.distributed import announced_place
+from equalbits.training import Reporter, announced_place
 
 #: What stands in compare.json about how the numbers were taken.
 HOW = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from equalbits._files import write_all_atomically
 from equalbits.data import Loader
 from equalbits.recipes.folder import check_same, facts_of, images_file, read_run
 from equalbits.recipes.lock import clear_up
@@ -17,9 +18,7 @@ from equalbits.recipes.make import Images, make_loader, on_device
 from equalbits.recipes.methods import make_alike, recipe_for
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, taken_over
-from equalbits.training import CheckpointError, History, Reporter, StackError, train_stack
-from equalbits.training.checkpoint import write_together
-from equalbits.training.distributed import Place
+from equalbits.training import CheckpointError, History, Place, Reporter, StackError, train_stack
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     for place, error in errors.items():
         facts = facts_of(seeded[place], ground.device, Place(), History(()), 0.0)
         done |= _file(ground, method, seeds[place], facts | {"failed": str(error)})
-    write_together(done)  # or none of them: what is saved of the stack serves all of it, and no part
+    write_all_atomically(done)  # or none of them: what is saved of the stack serves all of it, and no part
     forget(saved, members)
     scores = ", ".join(f"{found.last.test.accuracy:.2f} %" if found else "failed" for found in histories)  # type: ignore[union-attr]
     some_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"

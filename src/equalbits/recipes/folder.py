@@ -17,13 +17,28 @@ import torch
 from torch import nn
 
 import equalbits
+from equalbits._files import write_atomically
 from equalbits.data import DataError
 from equalbits.recipes.make import Images, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe, recipe_from_dict
-from equalbits.training import CheckpointError, EpochRecord, History, JsonLines, Reporter, TensorBoard, load_checkpoint
-from equalbits.training.checkpoint import BEST, LAST, WEIGHTS, checkpoint_bytes, load_weights, write_atomically
-from equalbits.training.distributed import Place
-from equalbits.training.resume import FREE_SETTINGS, flat, prefixed
+from equalbits.training import (
+    BEST,
+    FREE_SETTINGS,
+    LAST,
+    WEIGHTS,
+    CheckpointError,
+    EpochRecord,
+    History,
+    JsonLines,
+    Place,
+    Reporter,
+    TensorBoard,
+    checkpoint_bytes,
+    flat,
+    load_checkpoint,
+    load_weights,
+    prefixed,
+)
 
 #: Settings that change no result.
 FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}

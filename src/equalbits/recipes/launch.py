@@ -16,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from equalbits._files import write_atomically
 from equalbits.recipes.batch import (
     Batch,
     Diverged,
@@ -36,9 +37,7 @@ from equalbits.recipes.make import check_names
 from equalbits.recipes.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.stopped import tidy
-from equalbits.training import NonFiniteError, Reporter
-from equalbits.training.checkpoint import write_atomically
-from equalbits.training.distributed import announced_place
+from equalbits.training import NonFiniteError, Reporter, announced_place
 
 _LONGEST = 255  # bytes of a folder's name, on nearly every disk
 _MOST_CASES = 8  # to a stack: so many times torch compiles the same lines anew for other settings, then no more

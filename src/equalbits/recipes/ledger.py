@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.recipes.folder import read_run
-from equalbits.training.resume import flat
+from equalbits.training import flat
 
 
 def collect(out: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from equalbits.training.checkpoint import naming, sweep_leftovers
+from equalbits._files import errors_name, remove_partial_files
 
 _NAME = ".lock"
 _held: dict[Path, int] = {}  # the folders this process holds, and the thread that does
@@ -70,7 +70,7 @@ def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
 def clear_up(folder: Path) -> None:
     """Remove what a kill left half-written in a folder of ours; what cannot be removed stops no one."""
     with suppress(OSError):
-        sweep_leftovers(folder)
+        remove_partial_files(folder)
 
 
 def _take_away(folders: list[Path]) -> None:
@@ -103,7 +103,7 @@ def _locked(folder: Path, command: str | None) -> int | None:
         if _is_still(path, descriptor):
             note = {"process": os.getpid(), "host": platform.node(), "command": command}
             try:
-                with naming(path):
+                with errors_name(path):
                     os.ftruncate(descriptor, 0)
                     os.write(descriptor, json.dumps(note).encode())
             except OSError:

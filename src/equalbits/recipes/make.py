@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equalbits._text import unknown_name
 from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
-from equalbits.models import create_model, list_models
-from equalbits.models.registry import model_options
+from equalbits.models import create_model, list_models, model_options
 from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
-from equalbits.nn.names import unknown
 from equalbits.recipes.recipe import WORDS, DataConfig, ModelConfig, Recipe
-from equalbits.training import CheckpointError
-from equalbits.training.distributed import Place
+from equalbits.training import CheckpointError, Place
 
 #: What people write for real weights or inputs.
 _NO_QUANTIZER = ("real", "none", "float", "fp32")
@@ -36,7 +34,7 @@ def check_names(recipe: Recipe) -> None:
 def _check_model(name: str) -> None:
     if name not in list_models():
         own = "a network of your own is known to the script that registers it: call that in place of equalbits"
-        raise ValueError(f"{unknown('model', name, list_models())}; {own}")
+        raise ValueError(f"{unknown_name('model', name, list_models())}; {own}")
 
 
 def pick_device(name: str = "auto") -> str:

@@ -5,8 +5,8 @@ import re
 import torch
 from torch import nn
 
+from equalbits._text import unknown_name
 from equalbits.nn import BinaryLayer, list_quantizers, quantizer_by_name
-from equalbits.nn.names import unknown
 from equalbits.recipes.make import Images, make_model
 from equalbits.recipes.recipe import Recipe
 
@@ -68,7 +68,7 @@ def check_method(method: str) -> None:
     """Refuse a name that is no method, and settings that it does not take."""
     name = method.partition(":")[0]
     if name not in {*list_methods(), *_SAME_AS_ANOTHER}:
-        raise unknown("method", name, list_methods())
+        raise unknown_name("method", name, list_methods())
     if method in _MORE:
         return
     if name in _MORE:

@@ -15,14 +15,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import equalbits
+from equalbits._files import write_atomically
 from equalbits.data import DataError
 from equalbits.extras import with_extra
 from equalbits.recipes.batch import Batch
 from equalbits.recipes.folder import command_line
 from equalbits.recipes.ray_node import train_here
-from equalbits.training import EpochRecord, InterruptedTraining, NonFiniteError, Reporter, Score, StepRecord
-from equalbits.training.checkpoint import write_atomically
-from equalbits.training.interruption import stop_requests
+from equalbits.training import (
+    EpochRecord,
+    InterruptedTraining,
+    NonFiniteError,
+    Reporter,
+    Score,
+    StepRecord,
+    stop_requests,
+)
 
 #: How often a batch is given out before it is given up.
 TRIES = 3

@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from equalbits.data.records import STATISTICS
-from equalbits.models import list_models
-from equalbits.models.registry import model_options
-from equalbits.training import TrainConfig
-from equalbits.training.resume import flat
-from equalbits.training.rules import Within, check_settings
+from equalbits.data import STATISTICS
+from equalbits.models import list_models, model_options
+from equalbits.training import TrainConfig, Within, check_settings, flat
 
 #: How each type of setting is called.
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a group"}

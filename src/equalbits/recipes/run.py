@@ -24,9 +24,7 @@ from equalbits.recipes.kinds import check_kind
 from equalbits.recipes.lock import in_use
 from equalbits.recipes.make import Images, make_loader, make_model, pick_device
 from equalbits.recipes.recipe import Recipe
-from equalbits.training import History, Reporter, Score, evaluate, train
-from equalbits.training.distributed import Place, process_group
-from equalbits.training.loop import Watcher
+from equalbits.training import History, Place, Reporter, Score, Watcher, evaluate, process_group, train
 
 __all__ = [
     "Images",

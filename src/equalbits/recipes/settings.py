@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin, get_type_hints
 
-from equalbits.models import list_models
-from equalbits.models.registry import model_options
-from equalbits.nn import list_input_quantizers, list_quantizers
-from equalbits.nn.names import input_quantizer_settings, quantizer_settings
+from equalbits.models import list_models, model_options
+from equalbits.nn import input_quantizer_settings, list_input_quantizers, list_quantizers, quantizer_settings
 from equalbits.recipes.recipe import WORDS, Recipe, toml_value
-from equalbits.training.rules import OneOf, rules_of
+from equalbits.training import OneOf, rules_of
 
 NONE = "–"
 _SETTING = ("setting", "default", "may be", "meaning")

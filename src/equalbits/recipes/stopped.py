@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from equalbits._files import write_atomically
 from equalbits.recipes.folder import FREE
 from equalbits.recipes.make import Images
 from equalbits.recipes.recipe import Recipe
-from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, write_atomically
-from equalbits.training.resume import flat, prefixed, with_prefix
+from equalbits.training import CheckpointError, flat, load_checkpoint, prefixed, save_checkpoint, with_prefix
 
 
 class Member(NamedTuple):

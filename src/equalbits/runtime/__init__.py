@@ -2,22 +2,31 @@
 
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
-from equalbits.runtime.engine import PackedModel, load_packed
+from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
 from equalbits.runtime.format import read_network, write_network
 from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.pictures import FORMATS, NoRangeError, centre, in_bytes, scaled_square
 from equalbits.runtime.report import Audit, LayerAudit, LayerSummary, Summary
 
 __all__ = [
+    "FORMATS",
+    "MAX_THREADS",
     "Audit",
     "FormatError",
     "LayerAudit",
     "LayerSummary",
+    "NativeEngine",
     "Network",
     "NetworkBuilder",
+    "NoRangeError",
     "Operation",
     "PackedModel",
     "Summary",
+    "centre",
+    "in_bytes",
     "load_packed",
     "read_network",
+    "run_numpy",
+    "scaled_square",
     "write_network",
 ]

@@ -4,11 +4,7 @@ Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 """
 
 import json
-import os
-import re
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from equalbits._files import write_atomically
+
 LAST, BEST = "last.safetensors", "best.safetensors"
 #: A net alone, with nothing to go on from: what is left of one that was trained side by side with others.
 WEIGHTS = "weights.safetensors"
-_PARTIAL = ".partial"
-_TRIES = 9  # so many jobs may begin in a folder while one file is moved there
 
 
 class CheckpointError(ValueError):
@@ -90,68 +86,6 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
         raise CheckpointError(
             f"{path} holds the weights of another model ({reason}): use the model it was made with, or another folder"
         ) from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content in one move."""
-    write_together({path: content})
-
-
-def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Replace the content of several files once all of it is on the disk: one that is full leaves all as they were."""
-    unfinished = {path: path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}") for path in contents}
-    try:
-        for path, content in contents.items():
-            with naming(path):
-                _write(unfinished[path], content)
-        for path, content in contents.items():
-            with naming(path):
-                _move(unfinished[path], path, content)
-    except OSError:
-        for beside in unfinished.values():
-            with suppress(OSError):  # where nothing can be removed, either, the first error is the one to tell
-                beside.unlink()  # a full disk is not helped by half a file
-        raise
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _move(unfinished: Path, path: Path, content: bytes) -> None:
-    """Give a file its name; one that a job which began here took for what a kill left is written again."""
-    for _ in range(_TRIES):
-        try:
-            unfinished.replace(path)
-            return
-        except FileNotFoundError:
-            _write(unfinished, content)
-    unfinished.replace(path)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Have an error of the ``with`` name the file that was asked for: one in writing names none, else it is another."""
-    try:
-        yield
-    except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
-
-
-def sweep_leftovers(folder: Path) -> None:
-    """Remove the half-written files that a kill left behind; those of other programs stay, and what cannot be removed.
-
-    Whose they are nobody can tell: a number of a process may be another machine's, or used again. A living process
-    that loses one so, as ``report`` may, writes it again.
-    """
-    for path in folder.glob(f".*{_PARTIAL}"):
-        if re.fullmatch(rf"\..+\.\d+{re.escape(_PARTIAL)}", path.name):
-            with suppress(OSError):
-                path.unlink()
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

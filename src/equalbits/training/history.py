@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from equalbits.training.checkpoint import naming, write_atomically
+from equalbits._files import errors_name, write_atomically
 from equalbits.training.score import Score
 
 
@@ -83,7 +83,7 @@ class JsonLines:
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Keep an epoch's record; the others are for the moment only."""
         if isinstance(record, EpochRecord):
-            with naming(self.path), self.path.open("a") as file:
+            with errors_name(self.path), self.path.open("a") as file:
                 file.write(self._line(record))
 
     @staticmethod
@@ -110,7 +110,7 @@ class TensorBoard:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self.path = folder / f"events.out.tfevents.{_after_all_others(folder):010d}.{os.getpid()}"
-        with naming(folder):
+        with errors_name(folder):
             folder.mkdir(parents=True, exist_ok=True)
         # Events at or after the first unknown epoch, from a run that was cut off, are hidden from the reader.
         began = Event(step=len(known.epochs) + 1, session_log=SessionLog(status=SessionLog.START))
@@ -128,7 +128,7 @@ class TensorBoard:
     def _append(self, *events: Any) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        with naming(self.path), self.path.open("ab") as file:
+        with errors_name(self.path), self.path.open("ab") as file:
             for event in events:
                 event.wall_time = time.time()
                 RecordWriter(file).write(event.SerializeToString())

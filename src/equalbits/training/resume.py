@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from equalbits._files import remove_partial_files
 from equalbits.training import distributed
 from equalbits.training.checkpoint import (
     BEST,
@@ -19,7 +20,6 @@ from equalbits.training.checkpoint import (
     load_weights,
     optimizer_tensors,
     save_checkpoint,
-    sweep_leftovers,
 )
 from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
@@ -129,7 +129,7 @@ class Saver:
             return
         if self.run.place.is_writer:
             self.out.mkdir(parents=True, exist_ok=True)
-            sweep_leftovers(self.out)
+            remove_partial_files(self.out)
         distributed.wait_for_all()
         path = self.out / LAST
         seen = distributed.summed(self.run.meter.sums.new_tensor(float(path.exists())))

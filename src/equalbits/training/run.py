@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equalbits.nn import at_epoch_, freeze_latents_, set_progress
-from equalbits.nn.sieve import Sieve, end_ramps_, renew_global_masks_, warn_of_empty
+from equalbits.nn import Sieve, at_epoch_, end_ramps_, freeze_latents_, renew_global_masks_, set_progress, warn_of_empty
 from equalbits.training import distributed
 from equalbits.training.captured import CapturedSteps, DeviceBatches
 from equalbits.training.checkpoint import LAST

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint, sweep_leftovers
+from equalbits._files import remove_partial_files
+from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from equalbits.training.interruption import InterruptedTraining, NonFiniteError
 from equalbits.training.resume import Saver, prefixed, understood, with_prefix
 from equalbits.training.run import Run
@@ -63,7 +64,7 @@ class StackSaver:
         if self.path is None:
             return {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        sweep_leftovers(self.path.parent)
+        remove_partial_files(self.path.parent)
         if not self.path.exists():
             return {}
         tensors, facts = load_checkpoint(self.path)

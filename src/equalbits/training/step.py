@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from equalbits.nn import Bits, acting_layers, after_step_, bop_parameters
-from equalbits.nn.moments import penalty
-from equalbits.nn.ranked_ahead import rank_ahead
+from equalbits.nn import Bits, acting_layers, after_step_, bop_parameters, penalty, rank_ahead
 from equalbits.optim import BalancedBop, Bop, Together
 from equalbits.training import distributed
 from equalbits.training.config import OptimizerConfig, TrainConfig

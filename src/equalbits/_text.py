@@ -1,0 +1,82 @@
+"""Text for people: suggestions for unknown names, plain tables, safe terminal output."""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher, get_close_matches
+from typing import Protocol, SupportsInt
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> ValueError:
+    """Return the error for an unknown name, with the closest known name and all of them.
+
+    >>> unknown_name("fruit", "aple", ["apple", "pear"])
+    ValueError("fruit 'aple' is not known: did you mean 'apple'? There are: 'apple', 'pear'")
+    """
+    names = sorted(known)
+    if not names:
+        return ValueError(f"{kind} {name!r} is not known: there is none to give")
+    near = sorted(get_close_matches(name.lower(), names, n=len(names)))
+    nearest = max(near, key=lambda other: _similarity(name.lower(), other), default=None)
+    hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
+    return ValueError(f"{kind} {name!r} is not known: {hint}: {', '.join(map(repr, names))}")
+
+
+def _similarity(name: str, other: str) -> tuple[float, float]:
+    """Similarity of two names; between equally similar ones, closer numbers win.
+
+    >>> max(["conv2", "conv4", "conv8"], key=lambda other: _similarity("conv5", other))
+    'conv4'
+    """
+    numbers, others = ([int(number) for number in re.findall(r"[0-9]+", word)] for word in (name, other))
+    distance = sum(abs(a - b) for a, b in zip(numbers, others, strict=False))
+    return SequenceMatcher(None, other, name).ratio(), -distance
+
+
+def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,)) -> str:
+    """Align columns under their headings: to the right, except the columns listed in ``left``.
+
+    >>> print(format_table(("layer", "weights"), [("conv1", "27"), ("fc", "1,000")]))
+    layer  weights
+    conv1       27
+    fc       1,000
+    """
+    lines = [tuple(header), *map(tuple, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = set(left)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+class _Counts(Protocol):
+    """One-dimensional array or tensor of whole numbers."""
+
+    def __len__(self) -> int: ...
+    def min(self) -> SupportsInt: ...
+    def max(self) -> SupportsInt: ...
+
+
+def format_range(counts: _Counts) -> str:
+    """Return the one number where all are equal, else the smallest and the largest.
+
+    >>> import numpy as np
+    >>> format_range(np.array([4, 4])), format_range(np.array([3, 9000, 5]))
+    ('4', '3…9,000')
+    """
+    if not len(counts):
+        return "–"
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,}…{high:,}"
+
+
+def escape_control_chars(text: str) -> str:
+    r"""Return text from a file as it may be printed: line breaks and terminal control characters are escaped.
+
+    >>> print(escape_control_chars("naïve\x1b[2J\n"))
+    naïve\x1b[2J\n
+    """
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
