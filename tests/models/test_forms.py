@@ -12,7 +12,7 @@ from torch.nn import functional as nnf
 from equalbits.models import BinaryLayers, blocks, create_model
 from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock
 from equalbits.models.shufflenet import ShuffleUnit
-from equalbits.nn import BiHalf, BinaryConv2d, SignActivation, normed
+from equalbits.nn import BiHalf, BinaryConv2d, SignActivation, fused_norm
 
 ONE_BIT = BinaryLayers(BiHalf(), SignActivation())
 REAL_INPUTS = BinaryLayers(BiHalf())
@@ -184,9 +184,9 @@ def test_a_norm_that_is_asked_twice_counts_twice() -> None:
     notes = []
     for images in batches:
         norm(images)
-        notes.append(normed.norm_and_add(twin, images, slope=None, residual=None)[2])
-    notes.append(normed.norm_and_add(other, images, slope=None, residual=None)[2])
-    normed.keep_notes(notes)
+        notes.append(fused_norm.norm_and_add(twin, images, slope=None, residual=None)[2])
+    notes.append(fused_norm.norm_and_add(other, images, slope=None, residual=None)[2])
+    fused_norm.keep_notes(notes)
     torch.testing.assert_close(twin.state_dict(), norm.state_dict())
     assert other.num_batches_tracked == 1
     torch.testing.assert_close(other.running_mean, 0.3 * images.mean(dim=(0, 2, 3)))

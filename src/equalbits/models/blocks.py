@@ -12,7 +12,7 @@ from torch.nn import functional as nnf
 
 from equalbits.models.layers import BinaryLayers
 from equalbits.models.network import Network
-from equalbits.nn.normed import Note, clipped_sign, keep_notes, may_fuse, norm_and_add
+from equalbits.nn.fused_norm import Note, clipped_sign, keep_notes, may_fuse, norm_and_add
 
 
 class MakeBlock(Protocol):

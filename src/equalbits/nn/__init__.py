@@ -2,13 +2,12 @@
 
 from equalbits.nn.activations import HWGQ, AdaBinActivation, BiHalfActivation, RSign, SwishSignActivation
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.computed import still
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.latent_free import Bits, BopParameters, bop_parameters
+from equalbits.nn.layer_policies import Candidate, all_layers, inner_layers
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, QuickConv2d
 from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
 from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
-from equalbits.nn.moments import acting_layers, after_step_, at_epoch_, penalty
 from equalbits.nn.names import (
     input_quantizer_by_name,
     input_quantizer_settings,
@@ -20,13 +19,10 @@ from equalbits.nn.names import (
     register_quantizer,
     settings_of,
 )
-from equalbits.nn.outputs import GatedScale, LearnedScale, Maxout, RPReLU
-from equalbits.nn.policies import Candidate, all_layers, inner_layers
+from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
+from equalbits.nn.parametrized import still
 from equalbits.nn.pruning import MPT, PrunedBiHalf, PrunedSign
-from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
-from equalbits.nn.ranked_ahead import rank_ahead
-from equalbits.nn.rotation import RBNN, RBNNActivation, refit_rotations_
-from equalbits.nn.sieve import (
+from equalbits.nn.pruning_mask import (
     Sieve,
     empty_filters,
     end_ramps_,
@@ -35,6 +31,10 @@ from equalbits.nn.sieve import (
     set_global_masks_,
     warn_of_empty,
 )
+from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+from equalbits.nn.rank_ahead import rank_ahead
+from equalbits.nn.rotation import RBNN, RBNNActivation, refit_rotations_
+from equalbits.nn.training_hooks import acting_layers, after_step_, at_epoch_, penalty
 
 __all__ = [
     "HWGQ",

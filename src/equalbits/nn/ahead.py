@@ -1,4 +1,4 @@
-"""Asking for symbols that something else finds before a layer needs them (:mod:`equalbits.nn.ranked_ahead`)."""
+"""Asking for symbols that something else finds before a layer needs them (:mod:`equalbits.nn.rank_ahead`)."""
 
 import threading
 from collections.abc import Callable

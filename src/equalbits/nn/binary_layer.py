@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import carries_tangents
 from equalbits.nn.ahead import symbols_ahead
-from equalbits.nn.computed import still
 from equalbits.nn.fitting import fit_, start_
+from equalbits.nn.parametrized import still
 from equalbits.nn.quantizers import BiHalf, WeightQuantizer
 
 

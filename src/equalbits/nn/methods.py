@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import scaled
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.computed import keep_computed_
 from equalbits.nn.names import register_quantizer
+from equalbits.nn.parametrized import keep_computed_
 from equalbits.nn.quantizers import WeightQuantizer
 
 

@@ -13,8 +13,8 @@ from equalbits import functional as F
 from equalbits.functional import check_p_pos, halfmask_symbols, mpt_values, outer_symbols, released_counts, scored
 from equalbits.nn.gains import fitted
 from equalbits.nn.names import register_quantizer
+from equalbits.nn.pruning_mask import Sieve, evened
 from equalbits.nn.quantizers import WeightQuantizer
-from equalbits.nn.sieve import Sieve, evened
 
 _SCOPES = {"rank": ("filter",), "magnitude": ("layer", "filter", "global"), "score": ("layer", "filter", "global")}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.computed import keep_computed_
+from equalbits.nn.parametrized import keep_computed_
 from equalbits.nn.quantizers import WeightQuantizer
 
 

@@ -22,7 +22,7 @@ from equalbits.nn import (
     clip_latents_,
     refit_rotations_,
 )
-from equalbits.nn.moments import penalty
+from equalbits.nn.training_hooks import penalty
 
 
 def test_binary_connect_clips_its_latents_and_nobody_elses() -> None:
