@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from equalbits.functional import attainable_entropy
 from equalbits.nn import BiHalf, IRNet, Sign
 from equalbits.paper import reproduce
-from equalbits.paper.fig1_entropy import attainable, channel_entropies
-from equalbits.paper.fig2_flips import difference
-from equalbits.paper.half_start import halved
+from equalbits.paper.figures.fig1_entropy import attainable, channel_entropies
+from equalbits.paper.figures.fig2_flips import difference
+from equalbits.paper.figures.half_start import halved
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,9 @@ import json
 import torch
 
 from equalbits.nn import BiHalf, BinaryLinear
-from equalbits.paper import fig3_hyper, reproduce
-from equalbits.paper.fig3_hyper import MagnitudeWatcher
+from equalbits.paper import reproduce
+from equalbits.paper.figures import fig3_hyperparameters
+from equalbits.paper.figures.fig3_hyperparameters import MagnitudeWatcher
 
 NARROW = {"model.options.width": 0.05}
 
@@ -55,7 +56,7 @@ def test_gradients_that_fall_under_both_schedules_alike_are_not_put_down_to_cosi
         return {"schedule": schedule, "weight_decay": 1e-4, "epochs": [{"test": test}], **curves}
 
     runs = [run("constant", [4.0, 1.0, 1.5], [5, 5, 5]), run("cosine", [4.0, 1.0, 2.0], [5, 9, 1])]
-    rows = {row.claim: row for row in fig3_hyper.claims({"weight_decays": [1e-4], "runs": runs})}
+    rows = {row.claim: row for row in fig3_hyperparameters.claims({"weight_decays": [1e-4], "runs": runs})}
     assert rows["(b) gradients fall under cosine, weight decay 0.0001"].agrees is True
     row = rows["(b) gradients smaller under cosine than under constant, at the end, weight decay 0.0001"]
     assert (row.agrees, row.paper, row.ours) == (False, "implied", "2 against 1.5")

@@ -10,10 +10,10 @@ from PIL import Image
 from equalbits.data import DataError
 from equalbits.paper import Options, get_item, reproduce
 from equalbits.paper.claims import accuracies, signed
-from equalbits.paper.fig4_repetitions import values
+from equalbits.paper.figures.fig4_repetitions import values
 from equalbits.paper.published import TABLE_2, TABLE_3
-from equalbits.paper.tab2_irnet import READINGS
-from equalbits.paper.tab2_tuned import pick, tried_with
+from equalbits.paper.tables.tab2_irnet import READINGS
+from equalbits.paper.tables.tab2_tuned import pick, tried_with
 from equalbits.recipes import get_recipe
 
 NARROW = {"model.options.width": 0.05}
@@ -172,7 +172,7 @@ def test_fig4_counts_every_seed_of_both_methods(tmp_path, tiny, drawn):
 
 
 def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
-    from equalbits.paper.fig8_pruning import RULES
+    from equalbits.paper.figures.fig8_pruning import RULES
     from equalbits.recipes.folder import recipe_in
 
     claims, result = finished("fig8", tmp_path, tiny(NARROW, grid={"sparsity": [0.0, 0.5]}))
@@ -200,7 +200,7 @@ def test_fig7_trains_real_and_binary_inputs(tmp_path, tiny, drawn):
 
 
 def test_fig7_names_recipes_that_exist():
-    from equalbits.paper.fig7_architectures import NETS
+    from equalbits.paper.figures.fig7_architectures import NETS
 
     assert all(get_recipe(name).data.name == "cifar100" for name in NETS.values())
 

@@ -10,9 +10,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from equalbits.paper import compare_report, fig1_entropy, fig4_repetitions, fig6_toy, get_item
+from equalbits.paper import compare_report, get_item
 from equalbits.paper.compare_report import attainable
 from equalbits.paper.drawing import heading, new_figure
+from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries
 from equalbits.recipes.compare import Comparison
 
 
@@ -25,7 +26,7 @@ def drawn(figure: Figure) -> Any:
 
 def test_the_numbers_of_figure_6_stand_clear_of_its_lines_and_of_each_other() -> None:
     figure = Figure(figsize=(12.5, 4.7), layout="constrained")
-    fig6_toy._counts(figure, fig6_toy.count_boundaries(fig6_toy.grid_points(0.2)))
+    fig6_toy_boundaries._counts(figure, fig6_toy_boundaries.count_boundaries(fig6_toy_boundaries.grid_points(0.2)))
     renderer, (axes,) = drawn(figure), figure.axes
     boxes = [text.get_window_extent(renderer) for text in axes.texts]
     assert not [pair for pair in itertools.combinations(boxes, 2) if pair[0].overlaps(pair[1])]

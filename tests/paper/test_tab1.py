@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from equalbits.functional import flip_by_rank, transport_symbols
 from equalbits.nn import BiHalf, BinaryLinear
-from equalbits.paper.tab1_rules import FlipForm
+from equalbits.paper.tables.tab1_update_rules import FlipForm
 
 
 class Calls(TorchDispatchMode):

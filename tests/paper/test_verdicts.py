@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from equalbits.paper import fig4_repetitions, fig5_ratio, fig8_pruning, tab3_imagenet
 from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near, student
 from equalbits.paper.drawing import METHODS
+from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning
+from equalbits.paper.tables import tab3_imagenet
 
 
 def case(*scores, total=10000):
@@ -19,7 +20,7 @@ def case(*scores, total=10000):
 def share_row(**cases):
     names = {"less": 0.4, "half": 0.5, "more": 0.6}
     result = {"seeds": [0, 1], "shares": [names[name] for name in cases], "data": {"X": {"literal": [*cases.values()]}}}
-    return fig5_ratio.claims(result)
+    return fig5_bit_ratio.claims(result)
 
 
 def test_one_live_run_at_one_half_decides_nothing_and_is_counted_as_one():
@@ -173,7 +174,7 @@ def test_a_best_that_chance_picks_is_taken_for_better_no_oftener_than_said(seeds
     for _ in range(times):
         (row,) = fig8_pruning._better_than_full("x", alike(fig8_pruning.SPARSITIES))
         taken += row.agrees is True
-        refused += fig5_ratio._best("x", alike(fig5_ratio.SHARES)).agrees is False
+        refused += fig5_bit_ratio._best("x", alike(fig5_bit_ratio.SHARES)).agrees is False
     assert "widened for the best of 10" in row.within
     assert max(taken, refused) / times < 0.03  # 2.5 % in one direction
     far = {**alike(fig8_pruning.SPARSITIES), 0.0: case(30, 30.1), 0.5: case(89, 89.1)}

@@ -23,20 +23,20 @@ from equalbits.training import Reporter
 
 #: Name of an item to the module that holds it; each is imported when it is asked for.
 ITEMS = {
-    "fig1": "fig1_entropy",
-    "fig2": "fig2_flips",
-    "fig3": "fig3_hyper",
-    "fig4": "fig4_repetitions",
-    "fig5": "fig5_ratio",
-    "fig6": "fig6_toy",
-    "fig7": "fig7_architectures",
-    "fig8": "fig8_pruning",
-    "tab1": "tab1_rules",
-    "tab2": "tab2_convnets",
-    "tab2-irnet": "tab2_irnet",
-    "tab2-kaiming": "tab2_kaiming",
-    "tab2-tuned": "tab2_tuned",
-    "tab3": "tab3_imagenet",
+    "fig1": "figures.fig1_entropy",
+    "fig2": "figures.fig2_flips",
+    "fig3": "figures.fig3_hyperparameters",
+    "fig4": "figures.fig4_repetitions",
+    "fig5": "figures.fig5_bit_ratio",
+    "fig6": "figures.fig6_toy_boundaries",
+    "fig7": "figures.fig7_architectures",
+    "fig8": "figures.fig8_pruning",
+    "tab1": "tables.tab1_update_rules",
+    "tab2": "tables.tab2_convnets",
+    "tab2-irnet": "tables.tab2_irnet",
+    "tab2-kaiming": "tables.tab2_kaiming",
+    "tab2-tuned": "tables.tab2_tuned",
+    "tab3": "tables.tab3_imagenet",
 }
 
 #: What an item measured: plain data fit for JSON, counts before shares.

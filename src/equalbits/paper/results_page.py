@@ -16,7 +16,7 @@ from equalbits.paper.keep import renew, take
 from equalbits.paper.outcomes import falls_short, outcomes
 from equalbits.paper.parts import seeds_option
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.tab2_convnets import COMPARED, by_method
+from equalbits.paper.tables.tab2_convnets import COMPARED, by_method
 from equalbits.paper.trained import cost
 from equalbits.recipes import Comparison, clear_up
 

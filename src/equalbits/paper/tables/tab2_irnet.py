@@ -11,7 +11,7 @@ from typing import Any
 
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import swept
-from equalbits.paper.tab2_convnets import NETS, SEEDS, claims, draw, nets, recipe_of, seeds
+from equalbits.paper.tables.tab2_convnets import NETS, SEEDS, claims, draw, nets, recipe_of, seeds
 
 #: The learning rate of each reading.
 READINGS = {"irnet-identity": 0.1, "irnet-through": 0.01}

@@ -15,7 +15,7 @@ from equalbits.paper.drawing import name_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import swept
-from equalbits.paper.tab2_convnets import COMPARED, NETS, SEEDS, ahead, by_method, draw, nets, recipe_of, seeds
+from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, by_method, draw, nets, recipe_of, seeds
 
 #: What is tuned, and the values tried: those that a wider search left.
 TUNED = {

@@ -7,7 +7,7 @@ each step crosses fewer ranks, and every method falls short of the table.
 from functools import partial
 
 from equalbits.paper.item import Item
-from equalbits.paper.tab2_convnets import COMPARED, NETS, SEEDS, claims, draw, measure
+from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, claims, draw, measure
 
 ITEM = Item(
     name="tab2-kaiming",
