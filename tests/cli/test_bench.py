@@ -11,7 +11,7 @@ import pytest
 from equalbits.cli.bench import _beside, _free_cores
 from equalbits.cli.bench_torch import torch_call
 from equalbits.runtime import NetworkBuilder, PackedModel, native, read_network
-from equalbits.runtime.report import layer_name
+from equalbits.runtime.audit import layer_name
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 #: Rounds its inputs, which torch leaves as they are.

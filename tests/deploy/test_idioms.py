@@ -11,7 +11,7 @@ from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
 from equalbits.deploy.freeze import freeze
-from equalbits.deploy.reference import answer_of, run
+from equalbits.deploy.run_program import answer_of, run
 from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryLinear, SignActivation
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from equalbits.deploy import PackError, pack
-from equalbits.deploy.check_native import _may_move, check_native
 from equalbits.deploy.freeze import freeze
-from equalbits.deploy.packing import round_inputs
-from equalbits.deploy.steps import to_network
-from equalbits.deploy.trace import trace
+from equalbits.deploy.graph import to_network
+from equalbits.deploy.pack import trace
+from equalbits.deploy.verify_native import _may_move, check_native
+from equalbits.deploy.weights import round_inputs
 from equalbits.nn import BinaryLinear, Sign, SignActivation
 from equalbits.runtime import load_packed, native
 from equalbits.runtime.engine import run_numpy

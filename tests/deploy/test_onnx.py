@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import pack
-from equalbits.deploy.onnx import export_onnx
+from equalbits.deploy.export import export_onnx
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
 from equalbits.runtime import Network, Operation, PackedModel

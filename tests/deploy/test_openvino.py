@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import pack
-from equalbits.deploy.openvino import build_openvino, export_openvino
+from equalbits.deploy.export import build_openvino, export_openvino
 from equalbits.models import create_model
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
 from equalbits.runtime import PackedModel

@@ -19,7 +19,7 @@ from mutations import mutated
 
 from equalbits.runtime import FormatError, Network, PackedModel, native
 from equalbits.runtime.format import from_bytes
-from equalbits.runtime.operations import work
+from equalbits.runtime.op_specs import work
 
 #: What a file may claim, and what is run here at all: products, and numbers of values.
 MEMORY, MOST_WORK, MOST_NUMBERS = 3 << 30, 20_000_000, 2_000_000

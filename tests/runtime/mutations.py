@@ -15,7 +15,7 @@ import numpy as np
 
 from equalbits.runtime.container import DTYPES, decode, encode
 from equalbits.runtime.format import _digest
-from equalbits.runtime.operations import KINDS
+from equalbits.runtime.op_specs import KINDS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WHOLE = [path.read_bytes() for path in sorted(GOLDEN.glob("*.ebits"))]

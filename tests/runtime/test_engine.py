@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
-from equalbits.runtime.report import layer_name
+from equalbits.runtime.audit import layer_name
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE = runpy.run_path(str(GOLDEN / "make_packed.py"))

@@ -17,7 +17,7 @@ from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.engine import PackedModel, load_packed
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.operations import VECTORS
+from equalbits.runtime.op_specs import VECTORS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE: dict[str, Any] = runpy.run_path(str(GOLDEN / "make_packed.py"))

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as nnf
 
-from equalbits.runtime import bits, ops
+from equalbits.runtime import bits
+from equalbits.runtime import numpy_ops as ops
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.engine import PackedModel
 

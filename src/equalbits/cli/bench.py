@@ -143,7 +143,7 @@ _WEIGHTS = {"CONV_BITS": "bits by bits", "CONV_SIGNED": "bits by reals", "LINEAR
 def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
     """What each step is: its layer's name where it has weights, else its kind."""
     from equalbits.runtime import native
-    from equalbits.runtime.report import layer_name
+    from equalbits.runtime.audit import layer_name
 
     assert native.BUILT is not None
     kinds = {number: name for name, number in native.BUILT.KINDS.items()}

@@ -112,7 +112,7 @@ def _packed_run(folder: Path, which: str) -> "PackedModel":
 
 def _write_onnx(packed: "PackedModel", path: Path) -> Callable[[Any], Any]:
     """Write the file; returns what answers by it: ONNX Runtime where it is installed, else ONNX's own evaluator."""
-    from equalbits.deploy.onnx import export_onnx
+    from equalbits.deploy.export import export_onnx
 
     export_onnx(packed, path)
     if find_spec("onnxruntime") is None:
@@ -127,7 +127,7 @@ def _write_onnx(packed: "PackedModel", path: Path) -> Callable[[Any], Any]:
 
 
 def _write_openvino(packed: "PackedModel", path: Path) -> Callable[[Any], Any]:
-    from equalbits.deploy.openvino import export_openvino
+    from equalbits.deploy.export import export_openvino
 
     export_openvino(packed, path)
     import openvino

@@ -51,7 +51,7 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
 def _inspect_packed(path: Path, *, as_json: bool) -> None:
     """A packed file, by numpy alone."""
     from equalbits.runtime import read_network
-    from equalbits.runtime.report import audit, summarize
+    from equalbits.runtime.audit import audit, summarize
 
     network = read_network(path)
     summary, report, size = summarize(network), audit(network), path.stat().st_size

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
 
     from equalbits.cli.export import written_files
     from equalbits.deploy import pack
-    from equalbits.deploy.check_native import another_class
+    from equalbits.deploy.verify_native import another_class
     from equalbits.recipes import Images, load_run
 
     out, path = Path(options.run), Path(options.file)
@@ -103,11 +103,11 @@ def _write(packed: "PackedModel", path: Path) -> int:
 
     with put_in_place(path) as beside:
         if path.suffix == ".onnx":
-            from equalbits.deploy.onnx import export_onnx
+            from equalbits.deploy.export import export_onnx
 
             export_onnx(packed, beside)
         else:
-            from equalbits.deploy.openvino import export_openvino
+            from equalbits.deploy.export import export_openvino
 
             export_openvino(packed, beside)
         return sum(file.stat().st_size for file in beside.parent.iterdir())

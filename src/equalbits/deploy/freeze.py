@@ -11,9 +11,9 @@ from torch.export import ExportedProgram
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from equalbits.deploy.check_native import near
-from equalbits.deploy.packing import BinaryWeights, binary_weights
-from equalbits.deploy.steps import PackError, as_array
+from equalbits.deploy.graph import PackError, as_array
+from equalbits.deploy.verify_native import near
+from equalbits.deploy.weights import BinaryWeights, binary_weights
 from equalbits.nn import BinaryLayer
 
 #: The most images of the example that the packed answer is checked on.

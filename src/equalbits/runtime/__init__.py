@@ -1,12 +1,12 @@
 """Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
 
+from equalbits.runtime.audit import Audit, LayerAudit, LayerSummary, Summary
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
 from equalbits.runtime.format import read_network, write_network
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.pictures import FORMATS, NoRangeError, centre, in_bytes, scaled_square
-from equalbits.runtime.report import Audit, LayerAudit, LayerSummary, Summary
 
 __all__ = [
     "FORMATS",

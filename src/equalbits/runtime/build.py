@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from equalbits.runtime import bits
 from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.operations import KINDS
+from equalbits.runtime.op_specs import KINDS
 
 
 class NetworkBuilder:

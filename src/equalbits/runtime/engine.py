@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits.runtime import native, ops, report
+from equalbits.runtime import native, numpy_ops
+from equalbits.runtime.audit import Audit, Summary, audit, summarize
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
@@ -76,13 +77,13 @@ class PackedModel:
         logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
 
-    def audit(self) -> report.Audit:
+    def audit(self) -> Audit:
         """The count of +1 and −1 in every filter against the share promised, from the packed bits alone."""
-        return report.audit(self.network)
+        return audit(self.network)
 
-    def summary(self) -> report.Summary:
+    def summary(self) -> Summary:
         """Weights, bytes and products of every operation."""
-        return report.summarize(self.network)
+        return summarize(self.network)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the packed file."""
@@ -146,8 +147,8 @@ class NativeEngine:
         if native.BUILT is None:
             raise ValueError(native.REASON)
         self.instruction_set = instruction_set or native.BUILT.instruction_sets()[0]
-        recipe, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
-        self._plan = native.BUILT.Plan(*recipe.tables(), answer, self.instruction_set)
+        plan, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
+        self._plan = native.BUILT.Plan(*plan.tables(), answer, self.instruction_set)
         self._shape = network.shapes[-1]
         self._table = None if network.mean is None else byte_table(network).reshape(-1)
 
@@ -175,7 +176,7 @@ def run_numpy(network: Network, images: NDArray[np.float32]) -> NDArray[np.float
     last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
     for place, operation in enumerate(network.operations):
         inputs = (values[value] for value in operation.inputs)
-        run = ops.RUN[operation.kind]
+        run = numpy_ops.RUN[operation.kind]
         with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 lie infinity and NaN, as in torch: no news
             values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
         for value in set(operation.inputs):

@@ -17,8 +17,8 @@ from typing import Any
 
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
-from equalbits.runtime.listing import Reader, Writer
 from equalbits.runtime.network import LARGEST_MEAN, MAX_OPERATIONS, Network, Operation
+from equalbits.runtime.op_text import Reader, Writer
 
 #: The version written, and the only one read.
 VERSION = 1

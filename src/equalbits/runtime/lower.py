@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.recipe import BITS, IMAGE, REAL, Recipe, as_image, in_order, strides
+from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, as_image, in_order, strides
 
 #: The chain's slots in order; an operation takes the first of its kind behind the last one taken.
 _SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
@@ -27,8 +27,8 @@ _FEWEST_FILTERS = 16
 class Lowering:
     """The work of :func:`lower`: walks the operations in order and emits steps."""
 
-    def __init__(self, network: Network, recipe: Recipe) -> None:
-        self.network, self.recipe = network, recipe
+    def __init__(self, network: Network, plan: PlanTables) -> None:
+        self.network, self.plan = network, plan
         self.answer = len(network.operations)
         self.real: dict[int, int] = {}  # value of the network: value of the plan
         self.bits: dict[int, int] = {}
@@ -37,7 +37,7 @@ class Lowering:
         for place, operation in enumerate(network.operations):
             for value in operation.inputs:
                 self.readers[value].append(place)
-        self.image = recipe.value(IMAGE, network.input_shape)
+        self.image = plan.value(IMAGE, network.input_shape)
 
     def run(self) -> int:
         """Emit everything; returns the plan's value that is the answer, its numbers in order."""
@@ -48,8 +48,8 @@ class Lowering:
         found = self._as_real(self.answer)
         if len(shape) != 3 or shape[1:] == (1, 1) or shape[0] == 1:
             return found
-        flat = self.recipe.value(REAL, (int(np.prod(shape)),))
-        self.recipe.copy(found, flat, shape, (strides(shape), in_order(shape)))
+        flat = self.plan.value(REAL, (int(np.prod(shape)),))
+        self.plan.copy(found, flat, shape, (strides(shape), in_order(shape)))
         return flat
 
     def _emit(self, place: int, operation: Operation) -> None:
@@ -77,9 +77,9 @@ class Lowering:
         numbers = _window(operation.settings) if operation.kind == "conv" else {}
         for part in ("scale", "bias"):
             if part in arrays:
-                numbers[part.upper()] = self.recipe.vector(arrays[part], shape)
+                numbers[part.upper()] = self.plan.vector(arrays[part], shape)
         if arrays["weight"].dtype == np.uint8:
-            numbers |= {part.upper(): self.recipe.tensor(arrays[part]) for part in ("weight", "kept") if part in arrays}
+            numbers |= {part.upper(): self.plan.tensor(arrays[part]) for part in ("weight", "kept") if part in arrays}
         if self._by_bits(place):
             self._finish("CONV_BITS", place + 1, numbers | {"IN": self.bits[value]}, -1)
             return
@@ -90,7 +90,7 @@ class Lowering:
         if "WEIGHT" in numbers:
             self._finish("CONV_SIGNED", place + 1, numbers | {"IN": read}, -1)
         else:
-            weight = self.recipe.tensor(arrays["weight"].astype(np.float32))
+            weight = self.plan.tensor(arrays["weight"].astype(np.float32))
             self._finish("CONV_REAL", place + 1, numbers | {"IN": read, "WEIGHT": weight}, -1)
 
     def _by_bits(self, place: int) -> bool:
@@ -122,8 +122,8 @@ class Lowering:
         whole_words = groups == 1 or self.network.shapes[value][0] // groups % 32 == 0
         served = self._end_in_bits(value, numbers) if whole_words else set()
         if value == self.answer or set(self.readers[value]) - served or "OUT_BITS" not in numbers:
-            self.real[value] = numbers["OUT"] = self.recipe.value(REAL, self.network.shapes[value])
-        self.recipe.step(step, **numbers)
+            self.real[value] = numbers["OUT"] = self.plan.value(REAL, self.network.shapes[value])
+        self.plan.step(step, **numbers)
 
     def _take(self, place: int, value: int, numbers: dict[str, int], slot: int) -> int | None:
         """Put an operation into the chain behind ``slot``; returns its slot, None where it does not fit."""
@@ -137,7 +137,7 @@ class Lowering:
         slot = next((i for i in range(slot + 1, len(_SLOTS)) if _SLOTS[i].rstrip("1234") == kind), -1)
         if slot < 0:
             return None
-        arrays, number, vector = self.network.arrays(operation), _SLOTS[slot][-1], self.recipe.vector
+        arrays, number, vector = self.network.arrays(operation), _SLOTS[slot][-1], self.plan.vector
         if kind == "residual":
             other = operation.inputs[1] if operation.inputs[0] == value else operation.inputs[0]
             if other != 0 and other not in self.real:
@@ -151,7 +151,7 @@ class Lowering:
         else:
             low, high = operation.settings.get("min", 0.0), operation.settings.get("max")
             limits = [-np.inf if low is None else low, np.inf if high is None else high]
-            numbers["CLAMP"] = self.recipe.tensor(np.array(limits, np.float32))
+            numbers["CLAMP"] = self.plan.tensor(np.array(limits, np.float32))
         return slot
 
     def _take_pool(self, value: int, numbers: dict[str, int]) -> int:
@@ -176,7 +176,7 @@ class Lowering:
         if not signs:  # perhaps behind a batch norm of their own
             signs, served = self._signs_behind(value, numbers)
         if signs:
-            numbers["OUT_BITS"] = self.recipe.value(BITS, self.network.shapes[value])
+            numbers["OUT_BITS"] = self.plan.value(BITS, self.network.shapes[value])
             self.bits |= {place + 1: numbers["OUT_BITS"] for place in signs}
             self.taken |= served | {place for place in signs if not self._wants_real(place)}
         return served
@@ -188,18 +188,18 @@ class Lowering:
         if not signs or not all(self._wants_bits(place) and not self._wants_real(place) for place in signs):
             return [], set()
         gain, shift = self.network.arrays(self.network.operations[affine[0]])["gain_shift"]
-        numbers["GAIN5"] = self.recipe.vector(gain, self.network.shapes[value])
-        numbers["SHIFT5"] = self.recipe.vector(shift, self.network.shapes[value])
+        numbers["GAIN5"] = self.plan.vector(gain, self.network.shapes[value])
+        numbers["SHIFT5"] = self.plan.vector(shift, self.network.shapes[value])
         return signs, set(affine)
 
     def _sign(self, place: int, operation: Operation) -> None:
         numbers = {"IN": self._as_real(operation.inputs[0])}
         if self._wants_bits(place) and place + 1 not in self.bits:
-            self.bits[place + 1] = numbers["OUT_BITS"] = self.recipe.value(BITS, self.network.shapes[place + 1])
+            self.bits[place + 1] = numbers["OUT_BITS"] = self.plan.value(BITS, self.network.shapes[place + 1])
         if self._wants_real(place):
-            self.real[place + 1] = numbers["OUT"] = self.recipe.value(REAL, self.network.shapes[place + 1])
+            self.real[place + 1] = numbers["OUT"] = self.plan.value(REAL, self.network.shapes[place + 1])
             numbers["SIGN_REAL"] = 1
-        self.recipe.step("CHAIN", **numbers)
+        self.plan.step("CHAIN", **numbers)
 
     def _wants_bits(self, place: int) -> bool:
         """Whether an operation is a sign whose bits something reads."""
@@ -211,8 +211,8 @@ class Lowering:
 
     def _as_real(self, value: int) -> int:
         if value == 0 and 0 not in self.real:
-            self.real[0] = self.recipe.value(REAL, self.network.input_shape)
-            self.recipe.step("LOAD", IN=self.image, OUT=self.real[0])
+            self.real[0] = self.plan.value(REAL, self.network.input_shape)
+            self.plan.step("LOAD", IN=self.image, OUT=self.real[0])
         return self.real[value]
 
     def _move(self, place: int, operation: Operation) -> None:
@@ -223,45 +223,45 @@ class Lowering:
         if operation.kind in ("flatten", "reshape"):
             self.real[place + 1] = self._reshape(source, before, shape)
             return
-        target = self.real[place + 1] = self.recipe.value(REAL, shape)
+        target = self.real[place + 1] = self.plan.value(REAL, shape)
         apart, after = strides(before), strides(shape)
         if operation.kind == "concat":
             start = 0
             for source, part in sources:
-                self.recipe.copy(source, target, part, (strides(part), after), (0, start * after[0]))
+                self.plan.copy(source, target, part, (strides(part), after), (0, start * after[0]))
                 start += part[0]
         elif operation.kind == "permute":
-            self.recipe.copy(source, target, shape, (tuple(apart[axis] for axis in settings["axes"]), after))
+            self.plan.copy(source, target, shape, (tuple(apart[axis] for axis in settings["axes"]), after))
         elif operation.kind == "slice":
             steps = tuple(step * far for step, far in zip(settings["step"], apart, strict=True))
             start = sum(start * far for start, far in zip(settings["start"], apart, strict=True))
-            self.recipe.copy(source, target, shape, (steps, after), (start, 0))
+            self.plan.copy(source, target, shape, (steps, after), (start, 0))
         elif operation.kind == "pad":
             start = sum(start * far for start, far in zip(settings["before"], after, strict=True))
-            self.recipe.step("FILL", OUT=target, WEIGHT=self.recipe.tensor(np.array([settings["value"]], np.float32)))
-            self.recipe.copy(source, target, before, (apart, after), (0, start))
+            self.plan.step("FILL", OUT=target, WEIGHT=self.plan.tensor(np.array([settings["value"]], np.float32)))
+            self.plan.copy(source, target, before, (apart, after), (0, start))
         else:
             groups, part = settings["groups"], before[0] // settings["groups"]
             split = (groups, part, *before[1:])
-            self.recipe.copy(source, target, split, ((part, 1, *apart[1:]), (1, groups, *after[1:])))
+            self.plan.copy(source, target, split, ((part, 1, *apart[1:]), (1, groups, *after[1:])))
 
     def _reshape(self, source: int, before: tuple[int, ...], shape: tuple[int, ...]) -> int:
         """The same numbers in order under another shape: through a flat value where images are involved."""
         if as_image(before) == as_image(shape) and (as_image(shape)[1:] == (1, 1) or before == shape):
             return source
-        flat = self.recipe.value(REAL, (math.prod(shape),))
-        self.recipe.copy(source, flat, before, (strides(before), in_order(before)))
+        flat = self.plan.value(REAL, (math.prod(shape),))
+        self.plan.copy(source, flat, before, (strides(before), in_order(before)))
         if len(shape) != 3 or shape[1:] == (1, 1):
             return flat
-        target = self.recipe.value(REAL, shape)
-        self.recipe.copy(flat, target, shape, (in_order(shape), strides(shape)))
+        target = self.plan.value(REAL, shape)
+        self.plan.copy(flat, target, shape, (in_order(shape), strides(shape)))
         return target
 
 
-def lower(network: Network, fields: Mapping[str, int], kinds: Mapping[str, int]) -> tuple[Recipe, int]:
-    """The recipe of a network's native plan, and which of its values is the answer."""
-    recipe = Recipe(fields, kinds)
-    return recipe, Lowering(network, recipe).run()
+def lower(network: Network, fields: Mapping[str, int], kinds: Mapping[str, int]) -> tuple[PlanTables, int]:
+    """The tables of a network's native plan, and which of its values is the answer."""
+    plan = PlanTables(fields, kinds)
+    return plan, Lowering(network, plan).run()
 
 
 def _window(settings: Mapping[str, Any]) -> dict[str, int]:

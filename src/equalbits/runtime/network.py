@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
-from equalbits.runtime.operations import KINDS, MAX_ELEMENTS, Shape, connections, work
+from equalbits.runtime.op_specs import KINDS, MAX_ELEMENTS, Shape, connections, work
 
 #: The most operations a network may have.
 MAX_OPERATIONS = 1 << 14

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import Network, Operation, PackedModel
-from equalbits.runtime.operations import connections
-from equalbits.runtime.ops import grid
+from equalbits.runtime.numpy_ops import grid
+from equalbits.runtime.op_specs import connections
 
 #: The version of ONNX's operators that is written: the first that can take bits apart.
 OPSET = 18

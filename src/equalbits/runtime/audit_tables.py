@@ -8,7 +8,7 @@ from equalbits._text import escape_control_chars, format_range, format_table
 from equalbits.runtime import bits
 
 if TYPE_CHECKING:
-    from equalbits.runtime.report import Audit, LayerAudit, LayerSummary, Summary
+    from equalbits.runtime.audit import Audit, LayerAudit, LayerSummary, Summary
 
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
 _AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "asked", "entropy", "exact")

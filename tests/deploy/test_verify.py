@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits.deploy import PackError, pack
-from equalbits.deploy.check import _check_ties, check
-from equalbits.deploy.check_native import check_native
 from equalbits.deploy.freeze import freeze
-from equalbits.deploy.packing import whole_numbers
-from equalbits.deploy.reference import run
-from equalbits.deploy.steps import to_network
-from equalbits.deploy.trace import trace
+from equalbits.deploy.graph import to_network
+from equalbits.deploy.pack import trace
+from equalbits.deploy.run_program import run
+from equalbits.deploy.verify import _check_ties, check
+from equalbits.deploy.verify_native import check_native
+from equalbits.deploy.weights import whole_numbers
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
 from equalbits.runtime import native

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits.deploy.steps import Arrays, Step, Steps, Value
+from equalbits.deploy.graph import Arrays, Step, Steps, Value
 
 
 def join(steps: Steps, answer: Value, norms: Container[str]) -> None:

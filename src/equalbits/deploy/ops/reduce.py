@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from equalbits.deploy import fold
-from equalbits.deploy.arithmetic import add, clamp, neg
-from equalbits.deploy.moves import images_shape, repeat
-from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Places, Rule, Stacked, Walk
+from equalbits.deploy import simplify
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops.elementwise import add, clamp, neg
+from equalbits.deploy.ops.shape import images_shape, repeat
+from equalbits.deploy.tracer import Places, Rule, Stacked, Walk
 
 
 def mean(walk: Walk, value: Any, axes: Sequence[int] | None = None, kept: bool = False, **_: Any) -> Value:
@@ -56,9 +56,9 @@ def larger(walk: Walk, first: Any, second: Any) -> Value:
         return clamp(walk, repeat(walk, value), _one_number(walk, known))
     first, second = repeat(walk, first), repeat(walk, second)
     shape = first.shape
-    rows = [fold.reshape(walk.steps, value, (1, math.prod(shape)), layer=walk.layer) for value in (first, second)]
+    rows = [simplify.reshape(walk.steps, value, (1, math.prod(shape)), layer=walk.layer) for value in (first, second)]
     both = walk.steps.add("concat", *rows, layer=walk.layer)
-    image = fold.reshape(walk.steps, both, (1, 2, math.prod(shape)), layer=walk.layer)
+    image = simplify.reshape(walk.steps, both, (1, 2, math.prod(shape)), layer=walk.layer)
     made = walk.steps.add("max_pool", image, layer=walk.layer, kernel=(2, 1))
     return walk.steps.reshape(made, shape, layer=walk.layer)
 
@@ -107,9 +107,9 @@ def _laid_out(walk: Walk, value: Value, what: str, axes: Sequence[int] | None) -
     if rank == 3 and 1 not in over:
         return value, set(over)
     kept = [axis for axis in range(1, rank + 1) if axis not in over]
-    turned = fold.permute(walk.steps, value, [axis - 1 for axis in (*kept, *over)], layer=walk.layer)
+    turned = simplify.permute(walk.steps, value, [axis - 1 for axis in (*kept, *over)], layer=walk.layer)
     sizes = [math.prod(value.shape[axis - 1] for axis in group) for group in (kept, over)]
-    return fold.reshape(walk.steps, turned, (sizes[0], 1, sizes[1]), layer=walk.layer), {3}
+    return simplify.reshape(walk.steps, turned, (sizes[0], 1, sizes[1]), layer=walk.layer), {3}
 
 
 RULES: dict[str, Rule] = {

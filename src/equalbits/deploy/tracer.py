@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.fold import constant, stair_parts
-from equalbits.deploy.packing import BinaryWeights
-from equalbits.deploy.steps import PackError, Steps, Value, as_array
+from equalbits.deploy.graph import PackError, Steps, Value, as_array
+from equalbits.deploy.simplify import constant, stair_parts
+from equalbits.deploy.weights import BinaryWeights
 
 Rule = Callable[..., Any]
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.fold import batch_norm, scaled_by_channel
-from equalbits.deploy.moves import repeat
-from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Compare, Rule, Stair, Walk
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops.shape import repeat
+from equalbits.deploy.simplify import batch_norm, scaled_by_channel
+from equalbits.deploy.tracer import Compare, Rule, Stair, Walk
 
 
 def add(walk: Walk, first: Any, second: Any, *, alpha: float = 1) -> Value:

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from equalbits.deploy import fold
-from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Rule, Stacked, Walk
-from equalbits.runtime.operations import KINDS
+from equalbits.deploy import simplify
+from equalbits.deploy.graph import Value
+from equalbits.deploy.tracer import Rule, Stacked, Walk
+from equalbits.runtime.op_specs import KINDS
 
 _MOST_JOINED = KINDS["concat"].inputs[1]
 
@@ -17,7 +17,7 @@ _MOST_JOINED = KINDS["concat"].inputs[1]
 def reshape(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:
     """Every reshape, flatten, squeeze or unsqueeze: the trace says the shape it gives."""
     value = walk.value(value)
-    return fold.reshape(walk.steps, value, images_shape(walk), layer=walk.layer)
+    return simplify.reshape(walk.steps, value, images_shape(walk), layer=walk.layer)
 
 
 def permute(walk: Walk, value: Any, axes: Sequence[int]) -> Value:
@@ -27,7 +27,7 @@ def permute(walk: Walk, value: Any, axes: Sequence[int]) -> Value:
     order = [axis % rank for axis in axes]
     if order[0] != 0:
         raise walk.refuse("moves the batch to another axis: a packed network answers each image by itself")
-    return fold.permute(walk.steps, source, [axis - 1 for axis in order[1:]], layer=walk.layer)
+    return simplify.permute(walk.steps, source, [axis - 1 for axis in order[1:]], layer=walk.layer)
 
 
 def transpose(walk: Walk, value: Any, first: int = -2, second: int = -1) -> Value:
@@ -56,7 +56,7 @@ def slice_(walk: Walk, value: Any, axis: int = 0, start: Any = None, stop: Any =
         if (start or 0, step) == (0, 1) and (stop is None or stop >= walk.batch):
             return source
         raise walk.refuse("takes a part of the batch: a packed network answers every image")
-    return fold.slice_(walk.steps, source, axis - 1, slice(start, stop, step), layer=walk.layer)
+    return simplify.slice_(walk.steps, source, axis - 1, slice(start, stop, step), layer=walk.layer)
 
 
 def narrow(walk: Walk, value: Any, axis: int, start: int, length: int) -> Value:
@@ -72,8 +72,8 @@ def select(walk: Walk, value: Any, axis: int, index: int) -> Value:
     if axis == 0:
         raise walk.refuse("takes one image of the batch: a packed network answers every image")
     place = index % value.shape[axis - 1]
-    part = fold.slice_(walk.steps, value, axis - 1, slice(place, place + 1), layer=walk.layer)
-    return fold.reshape(walk.steps, part, images_shape(walk), layer=walk.layer)
+    part = simplify.slice_(walk.steps, value, axis - 1, slice(place, place + 1), layer=walk.layer)
+    return simplify.reshape(walk.steps, part, images_shape(walk), layer=walk.layer)
 
 
 def unbind(walk: Walk, value: Any, axis: int = 0) -> tuple[Value, ...]:
@@ -81,7 +81,7 @@ def unbind(walk: Walk, value: Any, axis: int = 0) -> tuple[Value, ...]:
     parts = split(walk, value, 1, axis)
     shape = list(walk.value(value).shape)
     del shape[axis % (len(shape) + 1) - 1]
-    return tuple(fold.reshape(walk.steps, part, tuple(shape), layer=walk.layer) for part in parts)
+    return tuple(simplify.reshape(walk.steps, part, tuple(shape), layer=walk.layer) for part in parts)
 
 
 def split(walk: Walk, value: Any, sizes: Any, axis: int = 0) -> tuple[Value, ...]:
@@ -94,7 +94,7 @@ def split(walk: Walk, value: Any, sizes: Any, axis: int = 0) -> tuple[Value, ...
     sizes = [min(sizes, whole - start) for start in range(0, whole, sizes)] if isinstance(sizes, int) else sizes
     ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
     cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    return tuple(fold.slice_(walk.steps, value, axis - 1, cut, layer=walk.layer) for cut in cuts)
+    return tuple(simplify.slice_(walk.steps, value, axis - 1, cut, layer=walk.layer) for cut in cuts)
 
 
 def chunk(walk: Walk, value: Any, parts: int, axis: int = 0) -> tuple[Value, ...]:
@@ -111,16 +111,16 @@ def concat(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value:
         raise walk.refuse("joins images along the batch: a packed network answers each image by itself")
     there = [value for value in values if not isinstance(value, Tensor) or value.numel()]  # torch takes empty ones too
     joined = [_beside(walk, like, axis, value) if isinstance(value, Tensor) else walk.value(value) for value in there]
-    parts = [fold.to_front(walk.steps, value, axis - 1, layer=walk.layer) for value in joined]
+    parts = [simplify.to_front(walk.steps, value, axis - 1, layer=walk.layer) for value in joined]
     while len(parts) > 1:  # by as many as an operation takes
         groups = [parts[start : start + _MOST_JOINED] for start in range(0, len(parts), _MOST_JOINED)]
         parts = [walk.steps.add("concat", *group, layer=walk.layer) for group in groups]
-    return fold.from_front(walk.steps, parts[0], axis - 1, layer=walk.layer)
+    return simplify.from_front(walk.steps, parts[0], axis - 1, layer=walk.layer)
 
 
 def _beside(walk: Walk, like: Value, axis: int, known: Tensor) -> Value:
     """A constant as a value, to be joined to one along an axis: an entry of that, times 0, and the constant."""
-    entry = fold.slice_(walk.steps, like, axis - 1, slice(0, 1), layer=walk.layer)
+    entry = simplify.slice_(walk.steps, like, axis - 1, slice(0, 1), layer=walk.layer)
     return walk.affine(each(walk, entry, axis, known.shape[axis]), 0.0, known)
 
 
@@ -132,7 +132,7 @@ def stack(walk: Walk, values: Sequence[Any], axis: int = 0) -> Value | Stacked:
     if axis == 0:
         return Stacked(tuple(joined))
     shape.insert(axis - 1, 1)
-    apart = [fold.reshape(walk.steps, value, tuple(shape), layer=walk.layer) for value in joined]
+    apart = [simplify.reshape(walk.steps, value, tuple(shape), layer=walk.layer) for value in joined]
     return concat(walk, apart, axis)
 
 
@@ -156,10 +156,10 @@ def each(walk: Walk, value: Value, axis: int, times: int) -> Value:
     is_image = len(shape) == 3 and axis > 1
     image = shape if is_image else [math.prod(shape[: axis - 1]), shape[axis - 1], math.prod(shape[axis:])]
     size = [long * times if place == (axis if is_image else 2) else long for place, long in enumerate(image[1:], 2)]
-    flat = fold.reshape(walk.steps, value, tuple(image), layer=walk.layer)
+    flat = simplify.reshape(walk.steps, value, tuple(image), layer=walk.layer)
     made = walk.steps.add("adaptive_avg_pool", flat, layer=walk.layer, size=size)
     shape[axis - 1] *= times
-    return fold.reshape(walk.steps, made, tuple(shape), layer=walk.layer)
+    return simplify.reshape(walk.steps, made, tuple(shape), layer=walk.layer)
 
 
 def pixel_shuffle(walk: Walk, value: Any, factor: int) -> Value:

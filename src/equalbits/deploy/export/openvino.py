@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import Network, Operation, PackedModel, bits
-from equalbits.runtime.operations import connections
+from equalbits.runtime.op_specs import connections
 
 #: FakeQuantize gives its upper level above its edge, not at it. The largest number below 0 that is no denormal has
-#: every 0 above it, as :mod:`equalbits.runtime.ops` has.
+#: every 0 above it, as :mod:`equalbits.runtime.numpy_ops` has.
 _EDGE = -np.finfo(np.float32).tiny
 
 #: What moves numbers about, and what works on them one by one.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime.network import Operation
-from equalbits.runtime.operations import KINDS, VECTORS
+from equalbits.runtime.op_specs import KINDS, VECTORS
 
 Array = NDArray[Any]
 

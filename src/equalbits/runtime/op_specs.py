@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
-from equalbits.runtime.settings import Setting, borders, bound, count, counts, flag, input_bits, number, pair, share
+from equalbits.runtime.op_settings import Setting, borders, bound, count, counts, flag, input_bits, number, pair, share
 
 Shape = tuple[int, ...]
 Tensors = Mapping[str, NDArray[Any]]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from equalbits.runtime import Network, Operation
-from equalbits.runtime.operations import KINDS, Shape
+from equalbits.runtime.op_specs import KINDS, Shape
 
 Arrays = dict[str, NDArray[Any]]
 

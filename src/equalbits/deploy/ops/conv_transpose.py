@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from equalbits.deploy import fold
-from equalbits.deploy.places import pad
-from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Rule, Walk
-from equalbits.deploy.windows import weighted
+from equalbits.deploy import simplify
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops.conv import weighted
+from equalbits.deploy.ops.gather import pad
+from equalbits.deploy.tracer import Rule, Walk
 
 
 def conv_transpose2d(
@@ -49,7 +49,7 @@ def conv_transpose1d(
 ) -> Value:
     """The same along one axis: one row of an image."""
     value = walk.value(value)
-    image = fold.reshape(walk.steps, value, (value.shape[0], 1, value.shape[1]), layer=walk.layer)
+    image = simplify.reshape(walk.steps, value, (value.shape[0], 1, value.shape[1]), layer=walk.layer)
     sizes = ((1, *stride), (0, *padding), (0, *beyond), groups, (1, *dilation))
     made = conv_transpose2d(walk, image, weight.unsqueeze(2), bias, *sizes)
     return walk.steps.reshape(made, (made.shape[0], made.shape[2]), layer=walk.layer)
@@ -60,9 +60,9 @@ def _spread(walk: Walk, value: Value, stride: Sequence[int]) -> Value:
     if all(step == 1 for step in stride):
         return value
     (channels, rows, columns), (down, right) = value.shape, stride
-    apart = fold.reshape(walk.steps, value, (channels, rows, 1, columns, 1), layer=walk.layer)
+    apart = simplify.reshape(walk.steps, value, (channels, rows, 1, columns, 1), layer=walk.layer)
     apart = pad(walk, apart, [0, right - 1, 0, 0, 0, down - 1])
-    return fold.reshape(walk.steps, apart, (channels, rows * down, columns * right), layer=walk.layer)
+    return simplify.reshape(walk.steps, apart, (channels, rows * down, columns * right), layer=walk.layer)
 
 
 def _turned(walk: Walk, weight: Any, groups: int) -> Any:

@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from equalbits.deploy import fold
-from equalbits.deploy.moves import transpose
-from equalbits.deploy.packing import plane_arrays
-from equalbits.deploy.places import pad, take
-from equalbits.deploy.steps import Arrays, Value
-from equalbits.deploy.walk import Places, Rule, Walk
-from equalbits.runtime.ops import grid
+from equalbits.deploy import simplify
+from equalbits.deploy.graph import Arrays, Value
+from equalbits.deploy.ops.gather import pad, take
+from equalbits.deploy.ops.shape import transpose
+from equalbits.deploy.tracer import Places, Rule, Walk
+from equalbits.deploy.weights import plane_arrays
+from equalbits.runtime.numpy_ops import grid
 
 
 def weighted(walk: Walk, kind: str, value: Value, weight: Any, bias: Any, **settings: Any) -> Value:
@@ -93,7 +93,7 @@ def _image_of(walk: Walk, value: Value, shape: tuple[int, ...], *, axes: tuple[i
     turned = axes != (0, 1, 2)
     signed = step is not None and step.kind == "sign" and (turned or step.shape != shape)
     value = steps.source(step) if step is not None and signed else value
-    image = fold.reshape(steps, value, shape, layer=layer)
+    image = simplify.reshape(steps, value, shape, layer=layer)
     image = steps.add("permute", image, layer=layer, axes=axes) if turned else image
     return steps.add("sign", image, layer=layer) if signed else image
 
@@ -172,7 +172,7 @@ def one_row(pool: Rule) -> Rule:
     def rule(walk: Walk, value: Any, *sizes: Any) -> Any:
         source = walk.value(value)
         *channels, length = source.shape
-        image = fold.reshape(walk.steps, source, (*(channels or [1]), 1, length), layer=walk.layer)
+        image = simplify.reshape(walk.steps, source, (*(channels or [1]), 1, length), layer=walk.layer)
         if walk.shape is not None:
             walk.shape = (walk.batch, image.shape[0], 1, walk.shape[-1])
         across = (1, 1, 0, 1)  # of a window, its stride, padding and dilation; flags come behind these

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equalbits.deploy.steps import Arrays, PackError, Step, Steps
+from equalbits.deploy.graph import Arrays, PackError, Step, Steps
 from equalbits.functional import abcnet_bases
 from equalbits.functional.planes import Plane, planes_of, planes_of_bases
 from equalbits.nn import ABCNet, BinaryLayer

@@ -15,7 +15,7 @@ _WINDOW = ("KERNEL_H", "KERNEL_W", "STRIDE_H", "STRIDE_W", "DILATION_H", "DILATI
 _NONE_IS_ZERO = ("COUNT_PADDING", "SIGN_REAL", "RELU1", "RELU2", "FROM_OFFSET", "TO_OFFSET")
 
 
-class Recipe:
+class PlanTables:
     """Collects values, steps and tensors under numbers; :meth:`tables` gives the arrays."""
 
     def __init__(self, fields: Mapping[str, int], kinds: Mapping[str, int]) -> None:

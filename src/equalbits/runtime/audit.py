@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.runtime import bits
+from equalbits.runtime.audit_tables import audit_table, summary_table
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
-from equalbits.runtime.operations import connections
-from equalbits.runtime.tables import audit_table, summary_table
+from equalbits.runtime.op_specs import connections
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equalbits.deploy import fold
-from equalbits.deploy.moves import concat, each, slice_
-from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Rule, Walk
+from equalbits.deploy import simplify
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops.shape import concat, each, slice_
+from equalbits.deploy.tracer import Rule, Walk
 
 
 def take(walk: Walk, value: Value, axis: int, places: Sequence[int]) -> Value:
@@ -18,9 +18,9 @@ def take(walk: Walk, value: Value, axis: int, places: Sequence[int]) -> Value:
     times = len(places) // size
     if list(places) == [place for place in range(size) for _ in range(times)]:
         return each(walk, value, axis, times)
-    first = fold.to_front(walk.steps, value, axis - 1, layer=walk.layer)
-    parts = [fold.slice_(walk.steps, first, 0, cut, layer=walk.layer) for cut in _runs(places)]
-    return fold.from_front(walk.steps, concat(walk, parts, 1), axis - 1, layer=walk.layer)
+    first = simplify.to_front(walk.steps, value, axis - 1, layer=walk.layer)
+    parts = [simplify.slice_(walk.steps, first, 0, cut, layer=walk.layer) for cut in _runs(places)]
+    return simplify.from_front(walk.steps, concat(walk, parts, 1), axis - 1, layer=walk.layer)
 
 
 def _runs(places: Sequence[int]) -> Iterator[slice]:

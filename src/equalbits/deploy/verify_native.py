@@ -5,8 +5,8 @@ import logging
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits.deploy.steps import PackError, Steps
-from equalbits.runtime import Network, PackedModel, native, ops
+from equalbits.deploy.graph import PackError, Steps
+from equalbits.runtime import Network, PackedModel, native, numpy_ops
 
 Reals = NDArray[np.float32]
 
@@ -40,7 +40,7 @@ def _find(network: Network, steps: Steps, image: Reals) -> None:
     values = {0: image}
     for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
         inputs = [values[number] for number in operation.inputs]
-        run = ops.RUN[operation.kind]
+        run = numpy_ops.RUN[operation.kind]
         truth = values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
         found = PackedModel(_up_to(network, place), engine="native")(image)
         if operation.kind == "sign":

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equalbits.deploy import fold
-from equalbits.deploy.places import take
-from equalbits.deploy.steps import Value
-from equalbits.deploy.walk import Rule, Walk
+from equalbits.deploy import simplify
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops.gather import take
+from equalbits.deploy.tracer import Rule, Walk
 
 aten = torch.ops.aten
 
@@ -53,12 +53,12 @@ def _multiply(walk: Walk, value: Value, axis: int, matrix: Tensor) -> Value:
     """A matrix times each column along an axis: a convolution that sees one pixel, the axis as its channels."""
     steps, layer = walk.steps, walk.layer
     rank = len(value.shape)
-    first = fold.to_front(steps, value, axis - 1, layer=layer)
-    image = first if rank == 3 else fold.reshape(steps, first, (*first.shape, 1), layer=layer)
+    first = simplify.to_front(steps, value, axis - 1, layer=layer)
+    image = first if rank == 3 else simplify.reshape(steps, first, (*first.shape, 1), layer=layer)
     weight = matrix.contiguous()[:, :, None, None].numpy()
     made = steps.add("conv", image, layer=layer, arrays={"weight": weight}, kernel=1)
-    made = fold.reshape(steps, made, made.shape[:rank], layer=layer)
-    return fold.from_front(steps, made, axis - 1, layer=layer)
+    made = simplify.reshape(steps, made, made.shape[:rank], layer=layer)
+    return simplify.from_front(steps, made, axis - 1, layer=layer)
 
 
 RULES: dict[str, Rule] = {}

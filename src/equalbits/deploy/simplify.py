@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from equalbits.deploy.steps import Step, Steps, Value, as_array
-from equalbits.runtime.operations import Shape
+from equalbits.deploy.graph import Step, Steps, Value, as_array
+from equalbits.runtime.op_specs import Shape
 
 
 def batch_norm(

@@ -10,16 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from equalbits.deploy import arithmetic
-from equalbits.deploy.check import check, check_inputs, check_rounded
-from equalbits.deploy.fold import without_dead
+from equalbits.deploy.fold_batch_norm import join
 from equalbits.deploy.freeze import FROZEN, Frozen, freeze
-from equalbits.deploy.join import join
-from equalbits.deploy.packing import LINEAR_INPUTS, RESTS, round_inputs, store
-from equalbits.deploy.reference import answer_of, constants
-from equalbits.deploy.rules import RULES
-from equalbits.deploy.steps import PackError, Steps, Value, alike, to_network
-from equalbits.deploy.walk import Compare, Places, Stair, Walk
+from equalbits.deploy.graph import PackError, Steps, Value, alike, to_network
+from equalbits.deploy.ops import RULES, elementwise
+from equalbits.deploy.run_program import answer_of, constants
+from equalbits.deploy.simplify import without_dead
+from equalbits.deploy.tracer import Compare, Places, Stair, Walk
+from equalbits.deploy.verify import check, check_inputs, check_rounded
+from equalbits.deploy.weights import LINEAR_INPUTS, RESTS, round_inputs, store
 from equalbits.runtime import PackedModel
 
 #: torch.export keeps its state for the whole process: two at once leave it broken for all that come after.
@@ -206,8 +205,8 @@ def _translate(walk: Walk, node: Node, known: dict[Node, Any]) -> Any:
         found = known[argument]
         if name.startswith("aten.where."):
             return found
-        if isinstance(found, Compare) and rule is not arithmetic.same and walk.dtype is not torch.bool:
-            found = arithmetic.where(walk, found, 1.0, 0.0)  # torch calculates with 0 and 1
+        if isinstance(found, Compare) and rule is not elementwise.same and walk.dtype is not torch.bool:
+            found = elementwise.where(walk, found, 1.0, 0.0)  # torch calculates with 0 and 1
         return walk.value(found) if isinstance(found, Stair) else found
 
     arguments, settings = torch.fx.node.map_arg((node.args, node.kwargs), read)

@@ -9,7 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equalbits.deploy.check_native import (
+from equalbits.deploy.freeze import Frozen
+from equalbits.deploy.graph import PackError, Steps, as_array
+from equalbits.deploy.run_program import answer_of, run
+from equalbits.deploy.verify_native import (
     TOLERANCE,
     agree,
     another_class,
@@ -17,10 +20,7 @@ from equalbits.deploy.check_native import (
     differing,
     near,
 )
-from equalbits.deploy.freeze import Frozen
-from equalbits.deploy.reference import answer_of, run
-from equalbits.deploy.steps import PackError, Steps, as_array
-from equalbits.runtime import Network, ops, run_numpy
+from equalbits.runtime import Network, numpy_ops, run_numpy
 
 Reals = NDArray[np.float32]
 
@@ -124,7 +124,7 @@ def _check_steps(network: Network, steps: Steps, images: Reals, traced: Mapping[
     values = {0: images}
     for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
         inputs = (values[number] for number in operation.inputs)
-        found = ops.RUN[operation.kind](*inputs, tensors=network.arrays(operation), settings=operation.settings)
+        found = numpy_ops.RUN[operation.kind](*inputs, tensors=network.arrays(operation), settings=operation.settings)
         expected = found if step.node is None else as_array(traced[step.node]).reshape(found.shape)
         if not near(found, expected):
             largest = float(np.abs(found - expected).max())
@@ -146,7 +146,7 @@ def _check_ties(
     open_ = otherwise.copy()
     ours, theirs = {0: images}, {0: images}
     for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
-        tensors, runs = network.arrays(operation), ops.RUN[operation.kind]
+        tensors, runs = network.arrays(operation), numpy_ops.RUN[operation.kind]
         for values in (ours, theirs):
             inputs = (values[number] for number in operation.inputs)
             values[place + 1] = runs(*inputs, tensors=tensors, settings=operation.settings)
