@@ -1,8 +1,8 @@
 """Binary neural networks whose share of +1 and −1 weights is exact.
 
-The names below are the public ones; the rooms, as ``equalbits.nn``, hold the rest. Each is loaded when first used, so
-that ``import equalbits`` costs milliseconds. Packed files run without torch (:func:`load_packed`); the other names need
-it, and say so.
+``__all__`` lists the public names; subpackages such as ``equalbits.nn`` hold the rest. Each name is imported on first
+use, which keeps ``import equalbits`` fast. :func:`load_packed` runs without torch; every other name needs it, and
+raises an error that says so where torch is missing.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_ROOM_OF = {
+_PACKAGE_OF = {
     "Sign": "nn",
     "IRNet": "nn",
     "BiHalf": "nn",
@@ -42,26 +42,26 @@ _ROOM_OF = {
     "reproduce": "paper",
 }
 
-_ROOMS = {"functional", "optim", *_ROOM_OF.values()}
+_PACKAGES = {"functional", "optim", *_PACKAGE_OF.values()}
 
-__all__ = ["__version__", *_ROOM_OF]
+__all__ = ["__version__", *_PACKAGE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOM_OF or name in _ROOMS:
-        try:
-            room = import_module(f"equalbits.{_ROOM_OF.get(name, name)}")
-            value = room if name in _ROOMS else getattr(room, name)
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            from equalbits.extras import with_extra
+    if name not in _PACKAGE_OF and name not in _PACKAGES:
+        raise AttributeError(f"module 'equalbits' has no attribute {name!r}")
+    try:
+        package = import_module(f"equalbits.{_PACKAGE_OF.get(name, name)}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from equalbits._extras import install_hint
 
-            raise ModuleNotFoundError(f"equalbits.{name} needs torch: {with_extra('train')}", name="torch") from None
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'equalbits' has no attribute {name!r}")
+        raise ModuleNotFoundError(f"equalbits.{name} needs torch: {install_hint('train')}", name="torch") from None
+    value = package if name in _PACKAGES else getattr(package, name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted([*__all__, *_PACKAGES])

@@ -280,7 +280,7 @@ def test_a_picture_that_cannot_be_drawn_is_told_of_before_the_training(words, ca
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
     command = [word.format(recipe) for word in words]
     line = refused(call(*command, "--out", tmp_path / "a", "--device", "cpu"), words[0])
-    assert ": the picture needs matplotlib: install equalbits with the extra plot (" in line
+    assert ": plotting needs matplotlib: install equalbits with the extra plot (" in line
     assert not (tmp_path / "a").exists()
 
 

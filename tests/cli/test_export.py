@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
+from equalbits._extras import install_hint
 from equalbits.cli import _one_line
 from equalbits.cli.export import _check, put_in_place, written_files
-from equalbits.extras import with_extra
 from equalbits.runtime import PackedModel, load_packed
 
 RESIDUAL = Path(__file__).parents[1] / "golden" / "residual.ebits"
@@ -24,7 +24,7 @@ def test_a_packed_file_and_a_run_are_written_where_the_package_is(kind, name, tr
     for source in (RESIDUAL, trained):
         code, printed, errors = call("export", source, "--to", kind, "--out", tmp_path / name)
         if find_spec(kind) is None:
-            assert (code, errors) == (1, f"equalbits export: this needs {kind}: {with_extra(kind)}\n")
+            assert (code, errors) == (1, f"equalbits export: this needs {kind}: {install_hint(kind)}\n")
             assert not list(tmp_path.iterdir())
         else:
             assert code == 0, errors

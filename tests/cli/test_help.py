@@ -70,13 +70,13 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(equalbits)
 
 
-def test_every_room_is_there_without_being_imported_by_name() -> None:
-    floors = "functional runtime nn optim models data training analysis deploy recipes paper"
-    code = (  # from the ground up, so that none has been loaded by another
+def test_every_subpackage_is_an_attribute_without_importing_it() -> None:
+    packages = "functional runtime nn optim models data training analysis deploy recipes paper"
+    code = (  # lower layers first, so that none is loaded by another
         "import sys, equalbits\n"
-        f"for room in {floors.split()}:\n"
-        "    assert f'equalbits.{room}' not in sys.modules and room in dir(equalbits)\n"
-        "    assert getattr(equalbits, room) is sys.modules[f'equalbits.{room}']\n"
+        f"for package in {packages.split()}:\n"
+        "    assert f'equalbits.{package}' not in sys.modules and package in dir(equalbits)\n"
+        "    assert getattr(equalbits, package) is sys.modules[f'equalbits.{package}']\n"
     )
     assert asked(code) == ""
 

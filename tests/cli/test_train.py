@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from equalbits._extras import install_hint
 from equalbits.data import Source, load_dataset
-from equalbits.extras import with_extra
 from equalbits.models import list_models
 from equalbits.recipes import get_recipe, list_recipes, read_recipe
 from equalbits.recipes.catalogue import published_score
@@ -120,7 +120,7 @@ def test_weights_and_biases_is_asked_for_by_its_project(call, recipe: str, tmp_p
     words = ["train", recipe, "--device", "cpu", "--wandb", "bits", "--json"]
     monkeypatch.setitem(sys.modules, "wandb", None)
     code, _, errors = call(*words, "--out", tmp_path / "a")
-    assert (code, errors) == (1, f"equalbits train: this needs wandb: {with_extra('wandb')}\n")
+    assert (code, errors) == (1, f"equalbits train: this needs wandb: {install_hint('wandb')}\n")
     assert not (tmp_path / "a").exists()
 
     begun, steps = [], []

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import equalbits
+from equalbits._extras import install_hint
 from equalbits.cli import COMMANDS
 from equalbits.cli.names import live_names
-from equalbits.extras import with_extra
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -91,7 +91,7 @@ def test_other_commands_say_what_they_need(words: list[str]) -> None:
     assert words[0] in COMMANDS
     done = command(*words)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"equalbits {words[0]}: this needs torch: {with_extra('train')}\n"
+    assert done.stderr == f"equalbits {words[0]}: this needs torch: {install_hint('train')}\n"
 
 
 def test_every_public_name_is_there_or_says_what_it_needs() -> None:
@@ -103,7 +103,7 @@ def test_every_public_name_is_there_or_says_what_it_needs() -> None:
     )
     found = without_torch(code).stdout.splitlines()
     needing = [name for name in equalbits.__all__ if name not in ("__version__", "load_packed")]
-    assert found == [f"equalbits.{name} needs torch: {with_extra('train')}" for name in needing]
+    assert found == [f"equalbits.{name} needs torch: {install_hint('train')}" for name in needing]
 
 
 @pytest.mark.slow

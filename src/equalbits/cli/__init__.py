@@ -12,9 +12,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
+from equalbits._extras import install_hint
 from equalbits.cli.hints import check_none_empty, meant
 from equalbits.cli.terminal import terminal_may_go, to_nowhere
-from equalbits.extras import with_extra
 
 # name: (module that holds add_arguments and run, one line of help). No module is called `list`: it would hide Python's.
 COMMANDS = {
@@ -166,7 +166,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         package = {"PIL": "pillow"}.get(error.name, error.name)
-        return f"this needs {package}: {with_extra(_EXTRAS[error.name])}"
+        return f"this needs {package}: {install_hint(_EXTRAS[error.name])}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"this needs the package {error.name}: pip install {error.name}"
     if _is_out_of_memory(error):

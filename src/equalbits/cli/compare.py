@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from equalbits.extras import check_can_draw
+from equalbits._extras import require_matplotlib
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     from equalbits.recipes import compare, find_recipe, parse_methods, parse_settings
     from equalbits.training import InterruptedTraining
 
-    check_can_draw()
+    require_matplotlib()
     settings = parse_settings(options.settings)
     for name, instead in (("seed", "--seeds"), ("model.weight_quantizer", "--methods")):
         if name in settings:

@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from equalbits._extras import require_matplotlib
 from equalbits.cli.sweep import parse_seeds
-from equalbits.extras import check_can_draw
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--stack {options.stack}: train at least one run at a time")
     if options.ray and options.stack > 1:
         raise ValueError("--ray gives each seed a place of its own: leave --stack away")
-    check_can_draw()
+    require_matplotlib()
     names = list_items() if options.item == "all" else [get_item(options.item).name]
     if options.item == "all" and options.out:
         check_kind(Path(options.out), "items")  # each has a folder of its own in it

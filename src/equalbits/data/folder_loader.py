@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from equalbits._extras import install_hint
 from equalbits.data.augment import (
     BoxRandoms,
     Randoms,
@@ -28,7 +29,6 @@ from equalbits.data.folder import Decoding, decode_image
 from equalbits.data.loader import Loader, check_erase, check_fixed, check_start
 from equalbits.data.plan import Plan
 from equalbits.data.records import DataError, FolderDataset
-from equalbits.extras import with_extra
 
 _hiding = threading.Lock()
 
@@ -56,7 +56,7 @@ class FolderLoader:
         workers: int = 4,
     ) -> None:
         if importlib.util.find_spec("PIL") is None:
-            raise DataError(f"image folders need Pillow: {with_extra('images')}")
+            raise DataError(f"image folders need Pillow: {install_hint('images')}")
         if workers < 0:
             raise DataError(f"workers={workers} must be 0 or more")
         self.dataset = dataset

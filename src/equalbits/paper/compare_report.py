@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 from equalbits._text import format_table
-from equalbits.extras import with_extra
 from equalbits.nn import list_quantizers, quantizer_settings
 from equalbits.paper.claims import student
 from equalbits.paper.drawing import save
@@ -180,7 +180,7 @@ def draw(comparison: Comparison, out: Path) -> None:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(f"the picture needs matplotlib: {with_extra('plot')}; the numbers are kept") from None
+        raise ValueError(f"plotting needs matplotlib: {install_hint('plot')}; the numbers are kept") from None
     rows = [row for row in reversed(ranked(comparison)) if row.mean is not None]
     if not rows:
         return

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from equalbits.extras import check_can_draw
+from equalbits._extras import require_matplotlib
 from equalbits.paper.demo_measure import METHODS, Measured, demo_recipe, measure
 from equalbits.paper.demo_report import draw, write_report
 from equalbits.recipes import Recipe, check_kind, pick_device
@@ -21,7 +21,7 @@ def run_demo(
 
     What was measured by an earlier call is not trained again.
     """
-    check_can_draw()
+    require_matplotlib()
     pick_device(device)  # one that is not there is refused, also where nothing is left to train
     if out.is_file():
         raise ValueError(f"{out} is a file: name a folder, new or of the same demo, with --out")

@@ -6,8 +6,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from equalbits._extras import install_hint
 from equalbits._files import write_atomically
-from equalbits.extras import with_extra
 
 #: Letters of a title to an inch.
 _LETTERS = 11
@@ -76,7 +76,7 @@ def new_figure(width: float, height: float, *, title: str = "") -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(f"the picture needs matplotlib: {with_extra('plot')}; the numbers are kept") from None
+        raise ValueError(f"plotting needs matplotlib: {install_hint('plot')}; the numbers are kept") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
         figure.suptitle(textwrap.fill(title, int(_LETTERS * width), break_on_hyphens=False))

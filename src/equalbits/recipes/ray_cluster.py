@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import equalbits
+from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 from equalbits.data import DataError
-from equalbits.extras import with_extra
 from equalbits.recipes.batch import Batch
 from equalbits.recipes.folder import command_line
 from equalbits.recipes.ray_node import train_here
@@ -193,7 +193,7 @@ def _sender(ray: Any, root: Path | None, device: str, tell: Callable[[str], None
 def import_ray() -> Any:
     """The package, or one line on how to get it."""
     if find_spec("ray") is None:
-        raise ValueError(f"--ray needs the package ray: {with_extra('ray')}")
+        raise ValueError(f"--ray needs the package ray: {install_hint('ray')}")
     import ray
     import ray.exceptions
 
