@@ -21,7 +21,7 @@ from gpu_profile import kernels_of
 from gpu_step import STEPS, batches, make_step, milliseconds
 
 from equalbits.training import TrainConfig
-from equalbits.training.captured import CapturedSteps
+from equalbits.training.cuda_graph import CapturedSteps
 
 LAUNCHES = 3  # few enough that the host never waits for room in the queue
 

@@ -26,7 +26,7 @@ from equalbits.data import Loader, load_dataset
 from equalbits.models import create_model
 from equalbits.nn import WeightQuantizer
 from equalbits.training import TrainConfig
-from equalbits.training.captured import CapturedSteps
+from equalbits.training.cuda_graph import CapturedSteps
 from equalbits.training.distill import label_loss
 from equalbits.training.score import Meter
 from equalbits.training.step import Step, make_optimizer

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from equalbits.training import load_checkpoint
-from equalbits.training.interruption import StopRequest
+from equalbits.training.stop_signals import StopRequest
 
 LONG = ["--set", "epochs=30", "--set", "checkpoint_seconds=0", "--device", "cpu"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

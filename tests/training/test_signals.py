@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from equalbits.training import InterruptedTraining, load_checkpoint, train
-from equalbits.training.interruption import stop_requests
+from equalbits.training.stop_signals import stop_requests
 
 LAST = "last.safetensors"
 

@@ -21,14 +21,14 @@ from equalbits.training.history import (
     TensorBoard,
     WeightsAndBiases,
 )
-from equalbits.training.interruption import InterruptedTraining, NonFiniteError, check_weights, stop_requests
 from equalbits.training.loop import Watcher, train
 from equalbits.training.resume import FREE_SETTINGS, flat, prefixed, with_prefix
-from equalbits.training.rules import OneOf, Within, check_settings, rules_of
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Score, device_of, evaluate
+from equalbits.training.setting_rules import OneOf, Within, check_settings, rules_of
 from equalbits.training.stack import StackError, shared, train_stack
 from equalbits.training.step import make_optimizer
+from equalbits.training.stop_signals import InterruptedTraining, NonFiniteError, check_weights, stop_requests
 
 __all__ = [
     "BEST",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from equalbits.training.rules import OneOf, Within, check_settings
+from equalbits.training.setting_rules import OneOf, Within, check_settings
 
 
 @dataclass(frozen=True, kw_only=True)

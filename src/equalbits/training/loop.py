@@ -12,11 +12,11 @@ from equalbits.training.config import TrainConfig
 from equalbits.training.distill import distilling
 from equalbits.training.distributed import minding_peers
 from equalbits.training.history import History, Reporter
-from equalbits.training.interruption import stop_requests
 from equalbits.training.randomness import own_randomness
 from equalbits.training.resume import Saver
 from equalbits.training.run import Run
 from equalbits.training.step import AnyBatches, as_batches
+from equalbits.training.stop_signals import stop_requests
 
 #: Is told the model and the number of steps done, after every step.
 Watcher = Callable[[nn.Module, int], None]

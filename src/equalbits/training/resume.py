@@ -23,8 +23,8 @@ from equalbits.training.checkpoint import (
 )
 from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
-from equalbits.training.interruption import InterruptedTraining, StopRequest
 from equalbits.training.run import Run
+from equalbits.training.stop_signals import InterruptedTraining, StopRequest
 
 # How long processes go on, at most, without asking each other whether to stop: asking costs a round of messages.
 AGREE_SECONDS = 1.0

@@ -17,16 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equalbits.nn import Sieve, at_epoch_, end_ramps_, freeze_latents_, renew_global_masks_, set_progress, warn_of_empty
 from equalbits.training import distributed
-from equalbits.training.captured import CapturedSteps, DeviceBatches
 from equalbits.training.checkpoint import LAST
 from equalbits.training.config import TrainConfig
+from equalbits.training.cuda_graph import CapturedSteps, DeviceBatches
 from equalbits.training.distill import Loss
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
-from equalbits.training.interruption import NonFiniteError, check_finite, check_weights
 from equalbits.training.randomness import mixed, seed_generators, seed_others
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Meter, count_score, device_of, known_classes
 from equalbits.training.step import Batches, Step, make_optimizer, plain_steps, set_learning_rate
+from equalbits.training.stop_signals import NonFiniteError, check_finite, check_weights
 
 # A host that asks a GPU for its counts has to wait for it; once a second is often enough for a person.
 REPORT_SECONDS = 1.0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.training import distributed
-from equalbits.training.interruption import check_scored
+from equalbits.training.stop_signals import check_scored
 
 
 @dataclass(frozen=True)

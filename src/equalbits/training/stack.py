@@ -14,16 +14,16 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from equalbits.training.captured import CapturedSteps, DeviceBatches
 from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from equalbits.training.cuda_graph import CapturedSteps, DeviceBatches
 from equalbits.training.distill import label_loss
 from equalbits.training.history import History, Reporter
-from equalbits.training.interruption import NonFiniteError, stop_requests
 from equalbits.training.loop import own_numerics
 from equalbits.training.randomness import own_randomness
 from equalbits.training.run import Run
 from equalbits.training.stack_saver import Memory, StackSaver
 from equalbits.training.step import Batches
+from equalbits.training.stop_signals import NonFiniteError, stop_requests
 
 
 class StackError(NonFiniteError):

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from equalbits._files import remove_partial_files
 from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
-from equalbits.training.interruption import InterruptedTraining, NonFiniteError
 from equalbits.training.resume import Saver, prefixed, understood, with_prefix
 from equalbits.training.run import Run
+from equalbits.training.stop_signals import InterruptedTraining, NonFiniteError
 
 
 class Memory(Protocol):

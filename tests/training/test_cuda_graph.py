@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
 from equalbits.training import TrainConfig, captured
-from equalbits.training.captured import CapturedSteps
+from equalbits.training.cuda_graph import CapturedSteps
 from equalbits.training.distill import label_loss
 from equalbits.training.score import Meter
 from equalbits.training.step import Step, make_optimizer
