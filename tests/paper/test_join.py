@@ -242,13 +242,13 @@ def test_a_kept_result_is_not_replaced_by_one_with_other_settings_and_said_to_be
         settings = {**SMALL, "epochs": epochs}
         options = Options(root=cifar10, device="cpu", settings=settings, grid=grid, seeds=(0,))
         reproduce("tab2", tmp_path / name, options=options)
-    path = take(tmp_path / "first", results, results, tell=told.append)
+    path = take(tmp_path / "first", results, results, log=told.append)
     assert told == []
     kept, picture = path.read_bytes(), (results / "tab2.png").read_bytes()
     with pytest.raises(ValueError, match=r"'epochs': 2.* and .*'epochs': 1.*neither joined nor does one replace"):
-        take(tmp_path / "other", results, results, tell=told.append)
+        take(tmp_path / "other", results, results, log=told.append)
     assert (path.read_bytes(), (results / "tab2.png").read_bytes(), told) == (kept, picture, [])
-    take(tmp_path / "again", results, results, tell=told.append)
+    take(tmp_path / "again", results, results, log=told.append)
     assert len(told) == 1 and told[0].startswith(f"{path} is replaced, all of it was measured anew: 1 net in ")
 
 

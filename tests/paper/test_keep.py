@@ -222,7 +222,7 @@ def test_a_folder_that_holds_a_part_is_gone_on_with(part, tmp_path, cifar10):
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "more").rglob("run.json")}
     told = []
     grid = {"nets": ["conv2", "conv4"], "model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
-    options = Options(root=cifar10, device="cpu", settings=SMALL, grid=grid, tell=told.append)
+    options = Options(root=cifar10, device="cpu", settings=SMALL, grid=grid, log=told.append)
     reproduce("tab2", tmp_path / "more", options=options)
     assert any("holds a part" in line for line in told)
     result = json.loads((tmp_path / "more" / "result.json").read_text())

@@ -58,7 +58,7 @@ def test_a_seed_that_diverged_is_told_of_and_takes_no_page_down(tuned: Path, tmp
     shutil.rmtree(tmp_path / "held" / "sign")
     shutil.copytree(failed, tmp_path / "held" / "sign")
     told: list[str] = []
-    page = write_report(tmp_path / "held", tell=told.append).read_text()
+    page = write_report(tmp_path / "held", log=told.append).read_text()
     assert not told and "Could not be read" not in page
     assert "All 2 runs" in page and page.count("lower optimizer.lr or set clip_norm=1</td>") == 1
     (seed,) = (tmp_path / "held" / "sign").iterdir()

@@ -22,7 +22,7 @@ def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
     options = tiny({**NARROW, "epochs": 2})
     vary = {"optimizer.lr": [1e30, 0.1]}
     told = []
-    found = swept(recipe, tmp_path, Options(**{**vars(options), "tell": told.append}), vary=vary, seeds=[0])
+    found = swept(recipe, tmp_path, Options(**{**vars(options), "log": told.append}), vary=vary, seeds=[0])
     assert found[0]["runs"][0]["last"] is None and "diverged" in found[0]["runs"][0]
     assert len(accuracies(found[1])) == 1
     assert any("diverged" in line for line in told)
@@ -33,7 +33,7 @@ def test_a_run_that_diverges_in_a_stack_is_noted_and_the_others_are_not_trained_
     recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
     options = tiny({**NARROW, "epochs": 2})
     vary, told = {"optimizer.lr": [1e30, 0.1]}, []
-    stacked = Options(**{**vars(options), "tell": told.append, "stack": 4})
+    stacked = Options(**{**vars(options), "log": told.append, "stack": 4})
     found = swept(recipe, tmp_path / "stack", stacked, vary=vary, seeds=[0, 1])
     assert [run["last"] for run in found[0]["runs"]] == [None, None] and len(accuracies(found[1])) == 2
     assert sum("done in" in line for line in told) == 1 and sum("diverged" in line for line in told) == 2
@@ -132,7 +132,7 @@ def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_
 
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign", "bihalf"]}
     for seeds, stack in (((0,), 1), ((0, 1, 2), 3)):
-        options = {"grid": grid, "seeds": seeds, "stack": stack, "tell": told.append, "reporters_for": reporters_for}
+        options = {"grid": grid, "seeds": seeds, "stack": stack, "log": told.append, "reporters_for": reporters_for}
         reproduce("tab2", tmp_path / "tab2", options=tiny(NARROW, **options))
     reproduce("tab1", tmp_path / "tab1", options=tiny(NARROW, reporters_for=reporters_for))
     assert asked[:4] == [

@@ -117,7 +117,7 @@ def test_a_case_that_cannot_be_made_is_told_of_before_another_trains(
     with pytest.raises(ValueError, match=told):
         sweep(
             own(), tmp_path / "out", vary={name: values}, seeds=[0], stack=stack, root=tmp_path / "none", device="cpu",
-            tell=heard.append,
+            log=heard.append,
         )  # fmt: skip
     assert not heard
     assert not list(tmp_path.iterdir())

@@ -25,7 +25,7 @@ IMAGES = Images(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
 
 def first(out, *, methods=("sign", "bihalf"), seeds=(0, 1), **more):
     told = []
-    found = compare(RECIPE, out, methods=methods, seeds=seeds, device="cpu", tell=told.append, **more)
+    found = compare(RECIPE, out, methods=methods, seeds=seeds, device="cpu", log=told.append, **more)
     return found, told
 
 

@@ -16,7 +16,7 @@ def test_recorded_steps_train_as_plain_ones_do(method, tmp_path) -> None:
     told: list[str] = []
     found = {
         speed: compare(
-            RECIPE.with_settings({"speed": speed}), tmp_path / speed, methods=[method], seeds=[0, 1], tell=told.append
+            RECIPE.with_settings({"speed": speed}), tmp_path / speed, methods=[method], seeds=[0, 1], log=told.append
         ).rows[0]
         for speed in ("auto", "plain")
     }

@@ -42,7 +42,7 @@ def test_a_combination_that_can_name_no_folder_of_the_sweeps_is_refused(word: st
 
 def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
     told: list[str] = []
-    alone = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", tell=told.append)
+    alone = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", log=told.append)
     stacked = sweep(own(), tmp_path / "stack", vary=METHODS, seeds=[0, 5], stack=2, device="cpu")
     assert [(row.case, row.last, row.best) for row in alone] == [(row.case, row.last, row.best) for row in stacked]
     assert alone[0].mean == pytest.approx(statistics.fmean(alone[0].last))
@@ -53,7 +53,7 @@ def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp
     assert runs[1]["stacked_with"] == 2
     assert sum("done in" in line for line in told) == 4
     told.clear()
-    again = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", tell=told.append)
+    again = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", log=told.append)
     assert again == alone
     assert not any("done in" in line for line in told)
 
@@ -128,7 +128,7 @@ def test_runs_that_diverge_are_named_in_the_end_and_stop_no_other(stack: int, tm
     told: list[str] = []
     vary = {"optimizer.lr": [1e30, 0.1, 0.02]}
     with pytest.raises(DivergedError, match=r"^1e\+30 seed 0, 1e\+30 seed 1: .* left the finite at step ") as caught:
-        sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", tell=told.append)
+        sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", log=told.append)
     assert all(run.error.__traceback__ is None for run in caught.value.runs)  # which would hold on to the nets
     done = {f"{path.parent.parent.name} {path.parent.name}" for path in tmp_path.glob("*/*/run.json")}
     assert done == {f"{lr} seed{seed}" for lr in (0.1, 0.02) for seed in (0, 1)}

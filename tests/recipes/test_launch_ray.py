@@ -159,7 +159,7 @@ from equalbits.paper.runs import swept
 from equalbits.recipes import read_recipe
 
 out, vary = Path(sys.argv[2]), {"optimizer.lr": [0.1, 1e30]}
-options = Options(device="cpu", ray=sys.argv[3], tell=lambda line: print(line, file=sys.stderr))
+options = Options(device="cpu", ray=sys.argv[3], log=lambda line: print(line, file=sys.stderr))
 found = swept(read_recipe(Path(sys.argv[1])), out, options, vary=vary, seeds=[0, 1])
 for case in found:
     for run in case["runs"]:

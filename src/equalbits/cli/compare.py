@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
                 tune=rates,
                 root=Path(options.data) if options.data else None,
                 device=options.device,
-                tell=lambda line: print(line, file=sys.stderr, flush=True),
+                log=lambda line: print(line, file=sys.stderr, flush=True),
                 reporters_for=bar.begun,
             )
     except InterruptedTraining as interrupted:

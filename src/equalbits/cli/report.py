@@ -18,6 +18,6 @@ def run(options: argparse.Namespace) -> None:
     path = write_report(
         Path(options.folder),
         Path(options.out) if options.out else None,
-        tell=lambda line: print(f"equalbits report: {line}", file=sys.stderr),
+        log=lambda line: print(f"equalbits report: {line}", file=sys.stderr),
     )
     print(f"page: {path}")

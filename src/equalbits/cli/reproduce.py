@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             seeds=parse_seeds(options.seeds) if options.seeds else (),
             settings=parse_settings(options.settings),
             ray=options.ray,
-            tell=lambda line: print(line, file=sys.stderr),
+            log=lambda line: print(line, file=sys.stderr),
         )
         try:
             return max(_one(name, _folder(options, name), asked, bar, options) for name in names)

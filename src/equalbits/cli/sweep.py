@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
                 root=Path(options.data) if options.data else None,
                 device=options.device,
                 ray=options.ray,
-                tell=lambda line: print(line, file=sys.stderr),
+                log=lambda line: print(line, file=sys.stderr),
                 reporters_for=bar.row if options.ray else bar.begun,
             )
         except InterruptedTraining as interrupted:

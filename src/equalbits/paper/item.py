@@ -62,7 +62,7 @@ class Options:
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     ray: str = ""
-    tell: Callable[[str], None] = lambda line: None
+    log: Callable[[str], None] = lambda line: None
     reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters
 
     def asked(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _known(item: Item, path: Path, options: Options) -> Result | None:
             )
     if holds(before["parts"], now["parts"], whole):
         return {"trained": trained(path.parent), **result}
-    options.tell(f"{path} holds a part: going on with what it lacks")
+    options.log(f"{path} holds a part: going on with what it lacks")
     return None
 
 

@@ -23,7 +23,7 @@ LONGEST = 1000
 _WIDTH = 118
 
 
-def take(folder: Path, results: Path, pictures: Path, *, tell: Callable[[str], None] = lambda line: None) -> Path:
+def take(folder: Path, results: Path, pictures: Path, *, log: Callable[[str], None] = lambda line: None) -> Path:
     """Store the item measured in ``folder`` as ``results/ITEM.json`` and ``pictures/ITEM.png``.
 
     One that was taken before is replaced where the folder holds all of it, else joined to it; which, is told. A folder
@@ -47,11 +47,11 @@ def take(folder: Path, results: Path, pictures: Path, *, tell: Callable[[str], N
         if before is not None:
             check_same_settings(item, before, kept)
             if covers(item, kept, before):
-                tell(f"{path} is replaced, all of it was measured anew: {cost(before)} before, now {cost(kept)}")
+                log(f"{path} is replaced, all of it was measured anew: {cost(before)} before, now {cost(kept)}")
             else:
                 kept = joined(item, before, kept)
                 result = {**kept, **kept["measured"], "quick": False}
-                tell(f"{path} is joined with what it lacked")
+                log(f"{path} is joined with what it lacked")
     with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
         kept["claims"] = [asdict(claim) for claim in item.claims(result)]
         item.draw(result, Path(drawn))

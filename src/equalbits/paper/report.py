@@ -13,7 +13,7 @@ _TITLE = "equalbits report: "
 _WORDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "pictures": "set of runs", "run": "run"}
 
 
-def write_report(folder: Path, out: Path | None = None, *, tell: Callable[[str], None] = lambda line: None) -> Path:
+def write_report(folder: Path, out: Path | None = None, *, log: Callable[[str], None] = lambda line: None) -> Path:
     """Write the page of ``folder``, as report.html in it unless ``out`` says otherwise; give back where it lies.
 
     A report.html that something else wrote, as the demo does, is kept unless ``out`` names it. ``tell`` hears of what
@@ -30,7 +30,7 @@ def write_report(folder: Path, out: Path | None = None, *, tell: Callable[[str],
         raise ValueError(f"{path} is a page that report did not write: name another with --out, or this to replace it")
     write_atomically(path, page.encode(errors="replace"))  # a folder's name may be no text
     if unread:
-        tell(f"{unread} thing{'s' if unread > 1 else ''} could not be read: see the page")
+        log(f"{unread} thing{'s' if unread > 1 else ''} could not be read: see the page")
     return path
 
 

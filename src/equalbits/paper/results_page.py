@@ -277,7 +277,7 @@ def main(words: Sequence[str] | None = None) -> int:
     clear_up(docs)
     for folder in folders:
         try:
-            print(f"{folder}: kept as {take(folder, results, docs, tell=print)}")
+            print(f"{folder}: kept as {take(folder, results, docs, log=print)}")
         except ValueError as error:  # the others are taken, and the pages show them
             failed = True
             print(f"results_page: {' '.join(str(error).split())}", file=sys.stderr)

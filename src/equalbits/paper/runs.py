@@ -105,7 +105,7 @@ def swept(
     for case in cases:
         check_names(case.recipe)  # a slip in the last is told before the first has trained
     if left := sum(len(batch.seeds) for batch in _missing(folder, cases, seeds)):
-        options.tell(_named(folder, f"{left} of {len(cases) * len(seeds)} runs to train"))
+        options.log(_named(folder, f"{left} of {len(cases) * len(seeds)} runs to train"))
     stack = 1 if not may_stack or options.ray else options.stack or (_MOST_AT_ONCE if _on_gpu(options) else 1)
     if options.ray:
         _train_on_ray(folder, options, cases, seeds)
@@ -131,7 +131,7 @@ def _train(recipe: Recipe, folder: Path, options: Options, case: Case, seeds: Se
         "vary": {name: [value] for name, value in case.settings.items()},
         "root": options.root,
         "device": options.device,
-        "tell": options.tell,
+        "log": options.log,
         "reporters_for": lambda name: options.reporters_for(_named(folder, name)),
     }
     for seed in [seed for batch in _missing(folder, [case], seeds) for seed in batch.seeds]:
@@ -148,7 +148,7 @@ def _train_side_by_side(
     with in_use(folder):
         groups = side_by_side(folder, _missing(folder, cases, seeds), stack)
         for group in [group for group in groups if not goes_alone(folder, group, stack)]:
-            with timed(group, options.tell) as name:
+            with timed(group, options.log) as name:
                 _train_group(group, folder, options, name)
         if any(folder.glob("*/seed*/run.json")):  # else every run has diverged
             write_ledger(folder)
@@ -176,7 +176,7 @@ def _train_on_ray(folder: Path, options: Options, cases: Sequence[Case], seeds: 
                 options.ray,
                 root=options.root,
                 device=options.device,
-                tell=options.tell,
+                log=options.log,
                 reporters_for=lambda name: options.reporters_for(_named(folder, name)),
             )
         except RunsFailed as failed:
@@ -207,7 +207,7 @@ def _missing(folder: Path, cases: Sequence[Case], seeds: Sequence[int]) -> list[
 
 def _note_divergence(folder: Path, case: str, recipe: Recipe, error: Exception, options: Options) -> None:
     seed = recipe.train.seed
-    options.tell(f"{case}: seed {seed} diverged")
+    options.log(f"{case}: seed {seed} diverged")
     path = run_folder(folder, case, seed) / _DIVERGED
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_up(path.parent)

@@ -46,7 +46,7 @@ def watched(
     if may_diverge:  # before a watcher asks for the rank of infinity, which a CPU refuses
         watchers = [_stop_when_not_finite, *watchers]
     reporters = [
-        *(watcher.tell for watcher in watchers if isinstance(watcher, EachEpoch)),
+        *(watcher.report for watcher in watchers if isinstance(watcher, EachEpoch)),
         *options.reporters_for(folder.name if (part := folder.parent.name) == "runs" else f"{part}/{folder.name}"),
     ]
     try:
@@ -63,7 +63,7 @@ def watched(
         measured = {"epochs": [], "diverged": str(error)}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(stored, json.dumps({"recipe": recipe.as_dict(), **measured}).encode())
-    options.tell(f"{folder.name}: {_summary(measured)}")
+    options.log(f"{folder.name}: {_summary(measured)}")
     return measured
 
 
@@ -93,7 +93,7 @@ class EachEpoch:
         if step == 0:
             self.watcher(model, 0)
 
-    def tell(self, record: StepRecord | EpochRecord) -> None:
+    def report(self, record: StepRecord | EpochRecord) -> None:
         """Look at the model when an epoch is done."""
         if isinstance(record, EpochRecord) and self.model is not None:
             self.watcher(self.model, record.epoch)

@@ -117,7 +117,7 @@ def compare(
     tune: Sequence[float] = (),
     root: Path | None = None,
     device: str = "auto",
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters,
 ) -> Comparison:
     """Train every method with every seed and write compare.json; runs that are done are not run again.
@@ -148,12 +148,12 @@ def compare(
             mine = recipe
             if tune:
                 trials = Trials(recipe, out, tuple(tune), seed=tuning_seed(seeds))
-                mine = trials.best(method, ground, tell)
+                mine = trials.best(method, ground, log)
             missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
             for some in groups_of(mine, out, method, missing, stack):
                 here = replace(ground(), recipe=mine, reporters=reporters_for(method))
                 told = run_method(here, method, some)
-                tell(f"[{number}/{len(methods)}] {method}: {told}")
+                log(f"[{number}/{len(methods)}] {method}: {told}")
         comparison = _read(recipe, out, methods, seeds, tune)
         write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
         return comparison

@@ -117,7 +117,7 @@ def sweep(
     root: Path | None = None,
     device: str = "auto",
     ray: str = "",
-    tell: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters,
 ) -> list[Row]:
     """Train every combination with every seed; ``stack`` nets at once. Finished runs are not run again.
@@ -148,21 +148,21 @@ def sweep(
         _look_ahead(out, cases, seeds, missing, DataHere(root), make=not ray)  # a cluster's data lies on its nodes
         if ray and any(missing):
             batches = [batch for some in missing for group in side_by_side(out, some, stack) for batch in group]
-            train_on_ray(batches, out, ray, root=root, device=device, tell=tell, reporters_for=reporters_for)
+            train_on_ray(batches, out, ray, root=root, device=device, log=log, reporters_for=reporters_for)
             missing = []
-        rows = _finished(out, cases, seeds, {}, tell)
+        rows = _finished(out, cases, seeds, {}, log)
         diverged: list[Diverged] = []
         for group in side_by_side(out, [batch for some in missing for batch in some], stack):
             train = train_in_turn if goes_alone(out, group, stack) else train_side_by_side
             try:
-                with timed(group, tell) as name:
+                with timed(group, log) as name:
                     train(group, out, root=root, device=device, reporters=reporters_for(name))
             except NonFiniteError as error:
                 alone = [Diverged(batch.case, recipe, error) for batch in group for recipe in batch.seeded()]
                 runs = error.runs if isinstance(error, DivergedError) else alone
                 # Their words alone: an error that was raised holds on to its net, its images and who decodes them.
                 diverged += [run._replace(error=NonFiniteError(str(run.error))) for run in runs]
-            rows = _finished(out, cases, seeds, rows, tell)
+            rows = _finished(out, cases, seeds, rows, log)
         if not diverged or any(out.glob("*/seed*/run.json")):
             write_ledger(out)
     if diverged:
@@ -188,23 +188,23 @@ def _look_ahead(
 
 
 def _finished(
-    out: Path, cases: Sequence[Case], seeds: Sequence[int], known: Mapping[str, Row], tell: Callable[[str], None]
+    out: Path, cases: Sequence[Case], seeds: Sequence[int], known: Mapping[str, Row], log: Callable[[str], None]
 ) -> dict[str, Row]:
     """The rows of all cases that are done; those that were not known yet are told."""
     rows = dict(known)
     for case in cases:
         if case.name not in rows and not missing_of(out, case, seeds):
             rows[case.name] = _row(out, case, seeds)
-            tell(f"{case.name}: {rows[case.name]}")
+            log(f"{case.name}: {rows[case.name]}")
     return rows
 
 
 @contextmanager
-def timed(group: Sequence[Batch], tell: Callable[[str], None]) -> Iterator[str]:
+def timed(group: Sequence[Batch], log: Callable[[str], None]) -> Iterator[str]:
     """Tell how long a group took, once it is done; gives the name of the run whose epochs are shown."""
     began, name = time.perf_counter(), "; ".join(batch.name for batch in group)
     yield _heard(group)
-    tell(f"{name} done in {time.perf_counter() - began:.1f} s")
+    log(f"{name} done in {time.perf_counter() - began:.1f} s")
 
 
 def _heard(group: Sequence[Batch]) -> str:

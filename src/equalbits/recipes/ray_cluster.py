@@ -75,7 +75,7 @@ class _Cluster:
     ray: Any
     send: Callable[[Batch], Any]
     out: Path
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     reporters_for: Callable[[str], Sequence[Reporter]]
     streams: dict[Any, _Attempt] = field(default_factory=dict)
     failures: list[tuple[Batch, Exception]] = field(default_factory=list)
@@ -116,7 +116,7 @@ class _Cluster:
         if "failed" in said:
             self._failed(attempt, _failure(attempt.batch, said, self.out))
         else:
-            self.tell(f"{attempt.batch.name} done in {said['seconds']:.1f} s on {said['node']}")
+            self.log(f"{attempt.batch.name} done in {said['seconds']:.1f} s on {said['node']}")
 
     def _lost(self, attempt: _Attempt, reason: str) -> None:
         name, number = attempt.batch.name, attempt.number + 1
@@ -124,12 +124,12 @@ class _Cluster:
             why = f"lost {TRIES} times, at last by {reason}: look at the nodes' memory and logs"
             self._failed(attempt, ValueError(f"{name}: {why}; the same command does what is missing"))
             return
-        self.tell(f"{name} was lost with its node or worker ({reason}): it begins anew, try {number} of {TRIES}")
+        self.log(f"{name} was lost with its node or worker ({reason}): it begins anew, try {number} of {TRIES}")
         self.start(_Attempt(attempt.batch, number))
 
     def _failed(self, attempt: _Attempt, error: Exception) -> None:
         self.failures.append((attempt.batch, error))
-        self.tell(f"{attempt.batch.name} failed{'; the others go on' if self.streams else ''}")
+        self.log(f"{attempt.batch.name} failed{'; the others go on' if self.streams else ''}")
 
 
 def train_on_ray(
@@ -139,7 +139,7 @@ def train_on_ray(
     *,
     root: Path | None,
     device: str,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     reporters_for: Callable[[str], Sequence[Reporter]],
 ) -> None:
     """Train every batch on the cluster at ``address`` ('auto', 'local' or 'host:port') into ``out``.
@@ -151,7 +151,7 @@ def train_on_ray(
     if mine:
         _connect(ray, address)
     try:
-        cluster = _Cluster(ray, _sender(ray, root, device, tell), out, tell, reporters_for)
+        cluster = _Cluster(ray, _sender(ray, root, device, log), out, log, reporters_for)
         _see_through(cluster, batches)
     finally:
         if mine:
@@ -177,12 +177,12 @@ def _see_through(cluster: _Cluster, batches: Sequence[Batch]) -> None:
                 raise InterruptedSweep(request.signal_number, cluster.out)
 
 
-def _sender(ray: Any, root: Path | None, device: str, tell: Callable[[str], None]) -> Callable[[Batch], Any]:
+def _sender(ray: Any, root: Path | None, device: str, log: Callable[[str], None]) -> Callable[[Batch], Any]:
     """Gives a batch to the cluster: one GPU each where there are some, else one core."""
     has_gpu = ray.cluster_resources().get("GPU", 0) >= 1
     wants_gpu = device.startswith("cuda") or (device == "auto" and has_gpu)
     if wants_gpu and not has_gpu:
-        tell("no node of the cluster has a GPU now: waiting for one; --device cpu does without")
+        log("no node of the cluster has a GPU now: waiting for one; --device cpu does without")
     there = ray.remote(
         num_returns="streaming", max_retries=0, num_cpus=1, num_gpus=int(wants_gpu), scheduling_strategy="SPREAD"
     )(train_here)

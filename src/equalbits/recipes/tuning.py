@@ -55,7 +55,7 @@ class Trials:
     rates: tuple[float, ...]
     seed: int
 
-    def best(self, method: str, ground: Callable[[], Ground], tell: Callable[[str], None]) -> Recipe:
+    def best(self, method: str, ground: Callable[[], Ground], log: Callable[[str], None]) -> Recipe:
         """The recipe at the rate with which the method scores best on held-out images; of equals the smaller."""
         scores: list[tuple[int, Recipe]] = []
         for rate in sorted(set(self.rates)):
@@ -65,7 +65,7 @@ class Trials:
             tidy(out)
             if not is_done(recipe, out, method, self.seed):
                 told = run_method(_held_out(replace(ground(), recipe=recipe, out=out)), method, [self.seed])
-                tell(f"{method} at {name} {value:g}, on held-out images: {told}")
+                log(f"{method} at {name} {value:g}, on held-out images: {told}")
             run = json.loads(run_file(out, method, self.seed).read_text())
             scores.append((-1 if "failed" in run else run["last"]["test"]["correct"], recipe))
         return max(scores, key=lambda found: found[0])[1]
