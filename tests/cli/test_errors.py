@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equalbits.models import registry
-from equalbits.recipes.methods import parse_methods
+from equalbits.recipes.experiments.methods import parse_methods
 from equalbits.training import save_checkpoint
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from equalbits.cli import main
 from equalbits.deploy import pack
 from equalbits.recipes import load_run
-from equalbits.recipes.make import Images, make_loader
+from equalbits.recipes.build import ImageSpec, make_loader
 from equalbits.runtime import load_packed
 from equalbits.training.distributed import Place
 
@@ -89,7 +89,7 @@ def test_a_picture_is_run_exactly_as_it_is_evaluated(run, pictures, tmp_path, ca
 
 def test_the_side_that_pictures_are_scaled_to_is_kept_with_the_model(run, tmp_path, call):
     assert json.loads((run / "model.json").read_text())["resize"] == 20
-    assert Images.read(run / "model.json").resize == 20
+    assert ImageSpec.read(run / "model.json").resize == 20
     assert call("pack", run, tmp_path / "net.ebits")[0] == 0
     network = load_packed(tmp_path / "net.ebits").network
     assert (network.resize, network.input_shape) == (20, (3, 16, 16))
@@ -99,7 +99,7 @@ def test_a_run_that_does_not_say_it_is_read_and_packed_as_before(run, tmp_path, 
     facts = json.loads((run / "model.json").read_text())
     del facts["resize"]
     (tmp_path / "model.json").write_text(json.dumps(facts))
-    assert Images.read(tmp_path / "model.json").resize is None
+    assert ImageSpec.read(tmp_path / "model.json").resize is None
 
 
 def test_bytes_for_a_file_without_mean_and_std_are_refused_with_both_ways_out(pictures, tmp_path, call):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from equalbits.paper import compare_report, demo_report
 from equalbits.paper.demo_measure import Measured
 from equalbits.paper.drawing import save
-from equalbits.recipes.compare import Compared, Comparison
+from equalbits.recipes.experiments.compare import Compared, Comparison
 
 ROW = {
     "method": "sign", "p_pos": None, "seeds": [0], "failed": {}, "correct": [5], "total": 10, "entropy": [0.9],

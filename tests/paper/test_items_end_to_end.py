@@ -173,7 +173,7 @@ def test_fig4_counts_every_seed_of_both_methods(tmp_path, tiny, drawn):
 
 def test_fig8_prunes_by_every_rule(tmp_path, tiny, drawn):
     from equalbits.paper.figures.fig8_pruning import RULES
-    from equalbits.recipes.folder import recipe_in
+    from equalbits.recipes.run_dir import recipe_in
 
     claims, result = finished("fig8", tmp_path, tiny(NARROW, grid={"sparsity": [0.0, 0.5]}))
     drawn(tmp_path, "fig8")

@@ -14,7 +14,7 @@ from equalbits.paper import compare_report, get_item
 from equalbits.paper.compare_report import attainable
 from equalbits.paper.drawing import heading, new_figure
 from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries
-from equalbits.recipes.compare import Comparison
+from equalbits.recipes.experiments.compare import Comparison
 
 
 def drawn(figure: Figure) -> Any:

@@ -18,7 +18,7 @@ from equalbits.paper.drawing import COLOURS
 from equalbits.paper.item import reproduce
 from equalbits.paper.report import report_page, write_report
 from equalbits.recipes import get_recipe, recipe_from_dict, run_recipe
-from equalbits.recipes.launch import sweep
+from equalbits.recipes.experiments.sweep import sweep
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
 NAME = HOSTILE.replace("/", "")  # a name, which folders have too, holds no slash

@@ -12,7 +12,7 @@ from equalbits.functional import positive_count
 from equalbits.paper import report_bits
 from equalbits.paper.report import report_page
 from equalbits.recipes import load_run, recipe_from_dict, run_recipe
-from equalbits.recipes.launch import sweep
+from equalbits.recipes.experiments.sweep import sweep
 
 RECIPE = recipe_from_dict(
     {

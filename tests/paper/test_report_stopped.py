@@ -8,7 +8,7 @@ import pytest
 from equalbits.paper.contents import contents
 from equalbits.paper.report import report_page, write_report
 from equalbits.recipes import Recipe, recipe_from_dict
-from equalbits.recipes.compare import compare
+from equalbits.recipes.experiments.compare import compare
 
 RECIPE = recipe_from_dict(
     {

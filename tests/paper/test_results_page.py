@@ -12,9 +12,9 @@ from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.results_page import comparison_page, readme_table, results_page, with_table
 from equalbits.recipes import get_recipe
-from equalbits.recipes.compare import Comparison
-from equalbits.recipes.launch import sweep
-from equalbits.recipes.ledger import collect
+from equalbits.recipes.experiments.compare import Comparison
+from equalbits.recipes.experiments.ledger import collect
+from equalbits.recipes.experiments.sweep import sweep
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from PIL import Image
 from small_recipe import own
 
 from equalbits.recipes import Recipe
-from equalbits.recipes.compare import compare
-from equalbits.recipes.launch import sweep
+from equalbits.recipes.experiments.compare import compare
+from equalbits.recipes.experiments.sweep import sweep
 from equalbits.training import CheckpointError, InterruptedTraining
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from equalbits.nn import SignActivation
 from equalbits.recipes import Recipe, find_recipe, get_recipe, list_recipes, make_model
-from equalbits.recipes.make import Images, make_loader
+from equalbits.recipes.build import ImageSpec, make_loader
 from equalbits.training import ScheduleConfig, train
 from equalbits.training.distributed import Place
 
@@ -25,7 +25,7 @@ def test_every_recipe_takes_two_steps_on_images_of_its_shape(name: str) -> None:
         settings["model.options.width"] = 0.125
     recipe = recipe.with_settings(settings)
     loader = make_loader(recipe.data, "train", root=None, device="cpu", seed=0, place=Place())
-    model = make_model(recipe, Images.of(loader))
+    model = make_model(recipe, ImageSpec.of(loader))
     config = dataclasses.replace(recipe.train, epochs=1, schedule=ScheduleConfig())
     (record,) = train(model, loader, config).epochs
     assert record.train.total == 4
@@ -66,7 +66,7 @@ def test_a_net_starts_is_ordered_and_normalised_as_its_authors_have_it() -> None
         assert (get_recipe(name).model.init, get_recipe(name).data.statistics) == ("kaiming", "imagenet")
     released = get_recipe("cifar10-resnet18-1w1a")
     assert released.data.statistics == "cifar10-resnet18"
-    stem = make_model(released, Images(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)).stem
+    stem = make_model(released, ImageSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)).stem
     assert list(dict(stem.named_children())) == ["conv", "norm", "prelu"]
     assert all(get_recipe(name).model.init == "torch" for name in list_recipes("cifar10*-conv?"))
 
@@ -74,7 +74,7 @@ def test_a_net_starts_is_ordered_and_normalised_as_its_authors_have_it() -> None
 def test_irnets_resnet20_has_its_authors_ede_which_starts_lower_where_inputs_are_bits() -> None:
     inputs = [get_recipe(f"cifar10-resnet20-{bits}").model.input_quantizer for bits in ("1w32a", "1w1a")]
     assert inputs == ["", "ede:t_min=0.001"]
-    images = Images(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)
+    images = ImageSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)
     model = make_model(get_recipe("cifar10-resnet20-1w1a"), images)
     starts = {(m.t_min, m.t_max) for m in model.modules() if isinstance(m, SignActivation)}
     assert starts == {(1e-3, 10.0)}

@@ -12,15 +12,15 @@ from equalbits.cli import main
 from equalbits.nn import BinaryLayer
 from equalbits.paper.compare_report import _entropy, caution, draw, markdown, table, write_markdown
 from equalbits.recipes import get_recipe
-from equalbits.recipes.compare import Comparison, _row, compare
-from equalbits.recipes.contest import run_file
-from equalbits.recipes.make import Images
-from equalbits.recipes.methods import list_methods, make_alike, parse_methods, recipe_for
-from equalbits.recipes.tuning import tuning_seed
+from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.experiments.compare import Comparison, _row, compare
+from equalbits.recipes.experiments.contest import run_file
+from equalbits.recipes.experiments.methods import list_methods, make_alike, parse_methods, recipe_for
+from equalbits.recipes.experiments.tuning import tuning_seed
 
 TINY = {"epochs": 1, "data.limit": 128, "data.batch_size": 64, "model.name": "conv2", "model.options.width": 0.05}
 RECIPE = get_recipe("fashion-compare").with_settings(TINY)
-IMAGES = Images(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
+IMAGES = ImageSpec(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
 
 
 def first(out, *, methods=("sign", "bihalf"), seeds=(0, 1), **more):

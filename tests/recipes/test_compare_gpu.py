@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from equalbits.recipes import get_recipe
-from equalbits.recipes.compare import compare
-from equalbits.recipes.methods import list_methods
+from equalbits.recipes.experiments.compare import compare
+from equalbits.recipes.experiments.methods import list_methods
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 RECIPE = get_recipe("fashion-compare").with_settings({"epochs": 2, "data.limit": 2000, "precision": "tf32"})

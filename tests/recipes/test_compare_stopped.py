@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from equalbits.recipes import Recipe, get_recipe
-from equalbits.recipes.compare import Comparison, compare
-from equalbits.recipes.look import Look
-from equalbits.recipes.make import Images
-from equalbits.recipes.methods import list_methods, make_alike
+from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.experiments.compare import Comparison, compare
+from equalbits.recipes.experiments.measurements import Look
+from equalbits.recipes.experiments.methods import list_methods, make_alike
 from equalbits.training import CheckpointError, EpochRecord, InterruptedTraining
 
 BLINK = get_recipe("fashion-compare").with_settings({
     "epochs": 3, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
     "model.options.width": 0.05,
 })  # fmt: skip
-IMAGES = Images(tuple("0123"), 1, 8, (0.5,), (0.5,))
+IMAGES = ImageSpec(tuple("0123"), 1, 8, (0.5,), (0.5,))
 
 
 def stopped_and_gone_on(out: Path, recipe: Recipe, **words) -> tuple[Comparison, list[int]]:
@@ -84,7 +84,7 @@ def test_a_net_that_died_goes_on_from_its_last_checkpoint_and_counts_no_epoch_tw
 def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not(tmp_path, monkeypatch) -> None:
     look, clock = Look(make_alike(BLINK, IMAGES)), iter((100.0, 1000.0, 1007.0))
     look.began = 95.0
-    monkeypatch.setattr("equalbits.recipes.look.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("equalbits.recipes.experiments.measurements.time.perf_counter", lambda: next(clock))
     look.load_state_dict(look.state_dict())
     assert look.seconds == 12.0
 

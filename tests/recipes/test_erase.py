@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from equalbits.recipes import DataConfig, get_recipe, read_recipe, recipe_from_dict, run_recipe
+from equalbits.recipes.build import make_loader
 from equalbits.recipes.catalogue import own_settings, published_score
-from equalbits.recipes.contest import Ground
-from equalbits.recipes.make import make_loader
-from equalbits.recipes.tuning import _held_out
+from equalbits.recipes.experiments.contest import Ground
+from equalbits.recipes.experiments.tuning import _held_out
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import Place
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equalbits.recipes import DataConfig, get_recipe, run_recipe
-from equalbits.recipes.make import make_loader
+from equalbits.recipes.build import make_loader
 from equalbits.training.distributed import Place
 
 

@@ -15,8 +15,8 @@ import torch
 from small_recipe import own
 
 from equalbits.recipes import evaluate_run, get_recipe, load_run, run_recipe
-from equalbits.recipes.batch import DivergedError
-from equalbits.recipes.launch import cases_of, missing_of, side_by_side, sweep
+from equalbits.recipes.experiments.engine import DivergedError
+from equalbits.recipes.experiments.sweep import cases_of, missing_of, side_by_side, sweep
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint, save_checkpoint
 from equalbits.training.checkpoint import WEIGHTS
 

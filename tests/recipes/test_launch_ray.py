@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from small_recipe import own
 
-from equalbits.recipes.batch import Batch, train_in_turn
-from equalbits.recipes.launch import sweep
-from equalbits.recipes.ray_node import remove_leftovers, train_here
+from equalbits.recipes.experiments.engine import Batch, train_in_turn
+from equalbits.recipes.experiments.ray_node import remove_leftovers, train_here
+from equalbits.recipes.experiments.sweep import sweep
 from equalbits.training import load_checkpoint
 
 RECIPE = """

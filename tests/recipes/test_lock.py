@@ -13,13 +13,13 @@ import pytest
 from small_recipe import own
 
 from equalbits.recipes import run_recipe
-from equalbits.recipes.launch import sweep
-from equalbits.recipes.lock import FolderInUse, in_use
+from equalbits.recipes.experiments.sweep import sweep
+from equalbits.recipes.output_dir import FolderInUse, in_use
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from equalbits.recipes.lock import in_use
+from equalbits.recipes.output_dir import in_use
 
 with in_use(Path(sys.argv[1]), command="equalbits sweep own"):
     print("held", flush=True)

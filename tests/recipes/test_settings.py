@@ -17,7 +17,7 @@ from equalbits.recipes import (
     read_recipe,
     recipe_from_dict,
 )
-from equalbits.recipes.make import Images
+from equalbits.recipes.build import ImageSpec
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str
 def test_a_networks_option_that_does_not_fit_is_refused_in_one_line(word: str, line: str) -> None:
     recipe = get_recipe("cifar10-conv2").with_settings(parse_settings([word]))
     with pytest.raises(ValueError, match=line) as caught:
-        make_model(recipe, Images(tuple("ab"), 1, 8, (0.5,), (0.5,)))
+        make_model(recipe, ImageSpec(tuple("ab"), 1, 8, (0.5,), (0.5,)))
     assert "\n" not in str(caught.value)
 
 

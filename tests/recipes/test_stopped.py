@@ -11,9 +11,9 @@ import pytest
 from small_recipe import own
 
 from equalbits.recipes import get_recipe
-from equalbits.recipes.batch import DivergedError
-from equalbits.recipes.compare import compare
-from equalbits.recipes.launch import sweep
+from equalbits.recipes.experiments.compare import compare
+from equalbits.recipes.experiments.engine import DivergedError
+from equalbits.recipes.experiments.sweep import sweep
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint
 
 METHODS = {"model.weight_quantizer": ["sign", "bihalf"]}
@@ -128,11 +128,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from equalbits.recipes import recipe_from_dict
-from equalbits.recipes.launch import sweep
+from equalbits.recipes.experiments.sweep import sweep
 
 whole = os.replace
 if sys.argv[2] == "unlink":  # the last file is in its place, and what is saved of the stack is still there
-    from equalbits.recipes import batch
+    from equalbits.recipes.experiments import engine as batch
     batch.forget = lambda path, members: os.kill(os.getpid(), signal.SIGKILL)
 def replace(old, new, **words):
     if str(new).endswith(sys.argv[2]):
@@ -189,7 +189,7 @@ def test_a_kill_behind_a_result_of_tuning_leaves_nothing_of_it_once_it_was_calle
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("equalbits.recipes.contest.forget", die)
+        patch.setattr("equalbits.recipes.experiments.contest.forget", die)
         compare(recipe, tmp_path, **words)
     assert list(tmp_path.glob("tuning/*/sign/*/run.json")) and len(left_over(tmp_path)) == 2
     compare(recipe, tmp_path, **words)

@@ -101,11 +101,11 @@ def _packed_run(folder: Path, which: str) -> "PackedModel":
 
     from equalbits.cli.pack import say_if_unfinished
     from equalbits.deploy import pack
-    from equalbits.recipes import Images, load_run
+    from equalbits.recipes import ImageSpec, load_run
 
     _, model = load_run(folder, which=which)
     say_if_unfinished(folder)
-    images = Images.read(folder / "model.json")
+    images = ImageSpec.read(folder / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     return pack(model, example, class_names=images.classes, mean=images.mean, std=images.std)
 

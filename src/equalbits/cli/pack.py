@@ -41,13 +41,13 @@ def run(options: argparse.Namespace) -> None:
     from equalbits.cli.export import written_files
     from equalbits.deploy import pack
     from equalbits.deploy.verify_native import another_class
-    from equalbits.recipes import Images, load_run
+    from equalbits.recipes import ImageSpec, load_run
 
     out, path = Path(options.run), Path(options.file)
     _check_name(path)
     _, model = load_run(out, which=options.which)
     say_if_unfinished(out)
-    images = Images.read(out / "model.json")
+    images = ImageSpec.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     with _notices_on_stderr():
         packed = pack(

@@ -7,7 +7,7 @@ import torch
 
 from equalbits.data import load_dataset
 from equalbits.deploy import pack
-from equalbits.recipes import Images, load_run
+from equalbits.recipes import ImageSpec, load_run
 from equalbits.runtime import load_packed
 
 
@@ -32,7 +32,7 @@ class Packed:
 def pack_run(run: Path, path: Path) -> Packed:
     """Pack the model of a run's folder into ``path``, and ask both for the class of every test image."""
     _, model = load_run(run)
-    known = Images.read(run / "model.json")
+    known = ImageSpec.read(run / "model.json")
     test = load_dataset("fashion", split="test")
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (known.mean, known.std))
     images = (test.images.float() / 255 - mean) / std

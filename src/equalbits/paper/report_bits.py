@@ -15,7 +15,7 @@ from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
 from equalbits.paper.contents import Run
 from equalbits.paper.page import Html, join, table, tag
-from equalbits.recipes import Images, last_weights, load_run
+from equalbits.recipes import ImageSpec, last_weights, load_run
 
 #: So much is read for one table, that a page of many large nets is still quick.
 MOST_BYTES = 256 * 2**20
@@ -37,7 +37,7 @@ def bits_of(folder: Path) -> Bits | None:
         _, model = load_run(folder)
         if not any(isinstance(layer, BinaryLayer) for layer in model.modules()):
             return None
-        images = Images.read(folder / "model.json")
+        images = ImageSpec.read(folder / "model.json")
         return Bits(audit(model, strict=False), summarize(model, (1, images.channels, images.size, images.size)))
     except (TypeError, RuntimeError, MemoryError, OSError) as error:  # weights that do not fit take no page down
         raise ValueError(f"{type(error).__name__}: {error}") from error

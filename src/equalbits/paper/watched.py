@@ -9,7 +9,7 @@ from torch import nn
 
 from equalbits._files import write_atomically
 from equalbits.paper.item import Options
-from equalbits.recipes import Recipe, Result, check_same, recipe_in, run_recipe
+from equalbits.recipes import FinishedRun, Recipe, check_same, recipe_in, run_recipe
 from equalbits.training import BEST, LAST, EpochRecord, NonFiniteError, StepRecord, Watcher, check_weights, device_of
 
 _MEASURED = "measured.json"
@@ -26,7 +26,7 @@ def watched(
     options: Options,
     *,
     watchers: Sequence[Watcher],
-    read: Callable[[Result], dict[str, Any]],
+    read: Callable[[FinishedRun], dict[str, Any]],
     may_diverge: bool = False,
 ) -> dict[str, Any]:
     """Train one recipe under watchers that have seen nothing yet, and keep what ``read`` makes of them.

@@ -1,9 +1,34 @@
 """What to train, by name; and running it."""
 
-from equalbits.recipes.batch import Batch, DivergedError, goes_alone, run_folder, train_side_by_side
+from equalbits.recipes.build import check_names, make_loader
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
-from equalbits.recipes.compare import HOW, Compared, Comparison, compare
-from equalbits.recipes.folder import (
+from equalbits.recipes.experiments.compare import HOW, Compared, Comparison, compare
+from equalbits.recipes.experiments.engine import Batch, DivergedError, goes_alone, run_folder, train_side_by_side
+from equalbits.recipes.experiments.methods import list_methods, parse_methods, split_values
+from equalbits.recipes.experiments.ray_cluster import RunsFailed, import_ray, train_on_ray
+from equalbits.recipes.experiments.stack_checkpoint import tidy
+from equalbits.recipes.experiments.sweep import (
+    Case,
+    cases_of,
+    missing_of,
+    no_reporters,
+    side_by_side,
+    sweep,
+    timed,
+    write_ledger,
+)
+from equalbits.recipes.kinds import check_kind
+from equalbits.recipes.output_dir import clear_up, in_use
+from equalbits.recipes.recipe import (
+    DataConfig,
+    ModelConfig,
+    Recipe,
+    parse_settings,
+    read_recipe,
+    recipe_from_dict,
+)
+from equalbits.recipes.run import FinishedRun, ImageSpec, evaluate_run, load_run, make_model, pick_device, run_recipe
+from equalbits.recipes.run_dir import (
     FREE,
     check_same,
     command_line,
@@ -14,23 +39,7 @@ from equalbits.recipes.folder import (
     started_by,
     where_and_with,
 )
-from equalbits.recipes.kinds import check_kind
-from equalbits.recipes.launch import Case, cases_of, missing_of, no_reporters, side_by_side, sweep, timed, write_ledger
-from equalbits.recipes.lock import clear_up, in_use
-from equalbits.recipes.make import check_names, make_loader
-from equalbits.recipes.methods import list_methods, parse_methods, split_values
-from equalbits.recipes.ray_cluster import RunsFailed, import_ray, train_on_ray
-from equalbits.recipes.recipe import (
-    DataConfig,
-    ModelConfig,
-    Recipe,
-    parse_settings,
-    read_recipe,
-    recipe_from_dict,
-)
-from equalbits.recipes.run import Images, Result, evaluate_run, load_run, make_model, pick_device, run_recipe
 from equalbits.recipes.settings import Table, settings_tables
-from equalbits.recipes.stopped import tidy
 
 __all__ = [
     "FREE",
@@ -41,10 +50,10 @@ __all__ = [
     "Comparison",
     "DataConfig",
     "DivergedError",
-    "Images",
+    "FinishedRun",
+    "ImageSpec",
     "ModelConfig",
     "Recipe",
-    "Result",
     "RunsFailed",
     "Table",
     "cases_of",

@@ -9,7 +9,11 @@ import torch
 from torch import nn
 
 from equalbits.data import DataError
-from equalbits.recipes.folder import (
+from equalbits.recipes.build import ImageSpec, make_loader, make_model, pick_device
+from equalbits.recipes.kinds import check_kind
+from equalbits.recipes.output_dir import in_use
+from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.run_dir import (
     begin,
     check_folder,
     command_line,
@@ -20,15 +24,11 @@ from equalbits.recipes.folder import (
     load_run,
     writers,
 )
-from equalbits.recipes.kinds import check_kind
-from equalbits.recipes.lock import in_use
-from equalbits.recipes.make import Images, make_loader, make_model, pick_device
-from equalbits.recipes.recipe import Recipe
 from equalbits.training import History, Place, Reporter, Score, Watcher, evaluate, process_group, train
 
 __all__ = [
-    "Images",
-    "Result",
+    "FinishedRun",
+    "ImageSpec",
     "evaluate_run",
     "facts_of",
     "load_run",
@@ -40,7 +40,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Result:
+class FinishedRun:
     """A finished run: its recipe, its model, its history, and where it lies."""
 
     recipe: Recipe
@@ -58,7 +58,7 @@ def run_recipe(
     watchers: Sequence[Watcher] = (),
     reporters: Sequence[Reporter] = (),
     teacher: Path | None = None,
-) -> Result:
+) -> FinishedRun:
     """Train a recipe into the folder ``out``, going on with what is there already.
 
     The folder then holds recipe.toml, history.jsonl, TensorBoard events (where that is installed), the last and the
@@ -78,7 +78,7 @@ def run_recipe(
         seed = recipe.train.seed
         batches = make_loader(recipe.data, "train", root=root, device=device, seed=seed, place=place)
         test = make_loader(recipe.data, "test", root=root, device=device, seed=seed, place=place)
-        images = Images.of(batches)
+        images = ImageSpec.of(batches)
         model = make_model(recipe, images).to(device)
         taught_by = _teacher(teacher, images).to(device) if teacher else None
         if place.is_writer:
@@ -110,7 +110,7 @@ def run_recipe(
         if place.is_writer:
             seconds = sum(record.seconds for record in history.epochs)
             finish(out, facts_of(recipe, device, place, history, seconds))
-        return Result(recipe, model, history, out)
+        return FinishedRun(recipe, model, history, out)
 
 
 def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", which: str = "last") -> Score:
@@ -121,16 +121,16 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     config = recipe.train.settled(torch.device(device).type, can_capture=False)
     with data_of(out, root) as here:
         test = make_loader(recipe.data, "test", root=here, device=device, seed=0, place=Place())
-    other = Images.read(out / "model.json").against(Images.of(test))
+    other = ImageSpec.read(out / "model.json").against(ImageSpec.of(test))
     if other:
         raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")
     return evaluate(model.to(device), test, precision=config.precision)
 
 
-def _teacher(folder: Path, images: Images) -> nn.Module:
+def _teacher(folder: Path, images: ImageSpec) -> nn.Module:
     """The model of a finished run, if it knows the same images."""
     _, model = load_run(folder)
-    known = Images.read(folder / "model.json")
+    known = ImageSpec.read(folder / "model.json")
     if (known.classes, known.channels) != (images.classes, images.channels):
         raise ValueError(
             f"the teacher in {folder} was trained on images of {known.channels} channels and {len(known.classes)} "

@@ -17,8 +17,7 @@ from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figur
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import check_data, quick_recipe
 from equalbits.paper.watched import EachEpoch, is_measured, watched
-from equalbits.recipes import Recipe, get_recipe, make_loader, pick_device
-from equalbits.recipes import Result as Finished
+from equalbits.recipes import FinishedRun, Recipe, get_recipe, make_loader, pick_device
 from equalbits.training import Place
 
 WEIGHTS = ("sign", "irnet-stable", "bihalf")
@@ -60,12 +59,12 @@ def measure(out: Path, options: Options) -> Result:
     return {"seeds": [shallow.train.seed], "weights": weights, "activations": activations}
 
 
-def _weights(entropy: EntropyWatcher, finished: Finished) -> dict[str, Any]:
+def _weights(entropy: EntropyWatcher, finished: FinishedRun) -> dict[str, Any]:
     shapes = {name: as_filters(layer.symbols()).shape for name, layer in binary_layers(finished.model).items()}
     return {**entropy.as_dict(), "shapes": {name: list(shape) for name, shape in shapes.items()}}
 
 
-def _activations(options: Options, finished: Finished) -> dict[str, Any]:
+def _activations(options: Options, finished: FinishedRun) -> dict[str, Any]:
     """Over the whole test set, how often each input channel of each binary layer is +1."""
     device = pick_device(options.device)
     test = make_loader(finished.recipe.data, "test", root=options.root, device=device, seed=0, place=Place())

@@ -16,8 +16,7 @@ from equalbits.paper.figures.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import watched
-from equalbits.recipes import Recipe, get_recipe
-from equalbits.recipes import Result as Finished
+from equalbits.recipes import FinishedRun, Recipe, get_recipe
 
 COMPARED = ("sign", "irnet-stable", "bihalf")
 LAYER, FILTER = "conv2", 0
@@ -39,7 +38,7 @@ def measure(out: Path, options: Options) -> Result:
     return {"seeds": [_recipe(options).train.seed], "layer": LAYER, "index": FILTER, "methods": methods}
 
 
-def _counts(start: HalfStart, flips: FlipWatcher, finished: Finished) -> dict[str, Any]:
+def _counts(start: HalfStart, flips: FlipWatcher, finished: FinishedRun) -> dict[str, Any]:
     return {
         "filters": start.filters,
         "filters_off_half_at_start": start.off,

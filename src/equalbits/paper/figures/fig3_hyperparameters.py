@@ -19,8 +19,7 @@ from equalbits.paper.drawing import GAP, UP, heading, legend, new_figure, panel,
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import EachEpoch, watched
-from equalbits.recipes import Recipe, get_recipe
-from equalbits.recipes import Result as Finished
+from equalbits.recipes import FinishedRun, Recipe, get_recipe
 
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)
 QUICK_DECAYS = (0.0, 1e-3, 1e-2)  # a few epochs show only what a large one does
@@ -92,7 +91,7 @@ def measure(out: Path, options: Options) -> Result:
     return {"seeds": [_recipe(options).train.seed], "weight_decays": decays, "runs": runs}
 
 
-def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: Finished) -> dict[str, Any]:
+def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: FinishedRun) -> dict[str, Any]:
     epochs = finished.recipe.train.epochs
     series = flips.layers.values()
     steps = next(iter(series)).steps

@@ -21,8 +21,7 @@ from equalbits.paper.drawing import COLOURS, DOWN, METHODS, UP, heading, legend,
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import watched
-from equalbits.recipes import Recipe, get_recipe
-from equalbits.recipes import Result as Finished
+from equalbits.recipes import FinishedRun, Recipe, get_recipe
 from equalbits.training import Watcher
 
 #: Method to what it needs beside its name.
@@ -87,7 +86,7 @@ def measure(out: Path, options: Options) -> Result:
     return {"seeds": [_recipe(options).train.seed], "rules": rules}
 
 
-def _read(flips: FlipWatcher, form: FlipForm | None, finished: Finished) -> dict[str, Any]:
+def _read(flips: FlipWatcher, form: FlipForm | None, finished: FinishedRun) -> dict[str, Any]:
     series = flips.layers.values()
     layers = audit(finished.model).layers
     exact = sum(int((layer.positive == positive_count(layer.connections, 0.5)).sum()) for layer in layers)

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import equalbits
-from equalbits.recipes.batch import Batch, train_in_turn, train_side_by_side
+from equalbits.recipes.experiments.engine import Batch, train_in_turn, train_side_by_side
 from equalbits.training import EpochRecord, StepRecord
 
 _PREFIX = "equalbits-node-"

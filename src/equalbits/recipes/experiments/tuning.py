@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from equalbits.data import Dataset, Loader
-from equalbits.recipes.contest import Ground, is_done, run_file, run_method
-from equalbits.recipes.methods import recipe_for
+from equalbits.recipes.experiments.contest import Ground, is_done, run_file, run_method
+from equalbits.recipes.experiments.methods import recipe_for
+from equalbits.recipes.experiments.stack_checkpoint import tidy
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.stopped import tidy
 
 _EVERY = 5  # one image in five is held out
 _FIRST_SEED = 1_000_003  # where nobody counts to

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equalbits.analysis import summarize
 from equalbits.functional import as_filters, attainable_entropy, count_flips, filter_entropy
 from equalbits.nn import BinaryLayer
-from equalbits.recipes.make import Images
+from equalbits.recipes.build import ImageSpec
 from equalbits.training import EpochRecord, StepRecord
 
 
@@ -81,7 +81,7 @@ class Look:
         known = tensors["share"] if "share" in tensors else tensors["seconds"] / self.nets
         self.before, self.began = float(known), time.perf_counter()
 
-    def measured(self, images: Images) -> dict[str, Any]:
+    def measured(self, images: ImageSpec) -> dict[str, Any]:
         """All that was seen, as counts; what has no bits has no entropy."""
         total = summarize(self.model, (1, images.channels, images.size, images.size)).total
         taken = sorted(self.epoch_seconds)

@@ -19,7 +19,7 @@ from torch import nn
 import equalbits
 from equalbits._files import write_atomically
 from equalbits.data import DataError
-from equalbits.recipes.make import Images, make_model
+from equalbits.recipes.build import ImageSpec, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe, recipe_from_dict
 from equalbits.training import (
     BEST,
@@ -77,7 +77,7 @@ def read_run(path: Path) -> tuple[Recipe, dict[str, Any]]:
     return recipe, run
 
 
-def check_folder(out: Path, recipe: Recipe, images: Images) -> None:
+def check_folder(out: Path, recipe: Recipe, images: ImageSpec) -> None:
     """Refuse a folder that holds a run of another kind, of other settings, or of other images."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
@@ -85,7 +85,7 @@ def check_folder(out: Path, recipe: Recipe, images: Images) -> None:
         check_same(out, read_recipe(out / "recipe.toml"), recipe)
         other = ""
         with suppress(CheckpointError):  # a model.json that is gone or broken is written anew
-            other = Images.read(out / "model.json").against(images)
+            other = ImageSpec.read(out / "model.json").against(images)
         if other:
             raise CheckpointError(f"{out} holds a run on {other}: use the same data to go on, or another --out")
     foreign = [name for name in ("model.json", "history.jsonl", BEST) if (out / name).exists()]
@@ -97,7 +97,7 @@ def check_folder(out: Path, recipe: Recipe, images: Images) -> None:
         raise ValueError(f"{out} holds a recipe.toml of someone's own: give --out another folder")
 
 
-def begin(out: Path, recipe: Recipe, images: Images, *, root: Path | None = None) -> None:
+def begin(out: Path, recipe: Recipe, images: ImageSpec, *, root: Path | None = None) -> None:
     """Write what the run is, and where its data lie if that was said."""
     if not (out / LAST).exists():
         for name in ("run.json", WEIGHTS):  # the result of weights that are gone, and of a net that begins anew
@@ -106,17 +106,19 @@ def begin(out: Path, recipe: Recipe, images: Images, *, root: Path | None = None
         write_atomically(path, content)
 
 
-def net_files(out: Path, recipe: Recipe, images: Images, model: nn.Module, *, root: Path | None) -> dict[Path, bytes]:
+def net_files(
+    out: Path, recipe: Recipe, images: ImageSpec, model: nn.Module, *, root: Path | None
+) -> dict[Path, bytes]:
     """All that :func:`load_run` needs of a net that was trained side by side with others, for its folder."""
     weights = checkpoint_bytes(prefixed("model.", model.state_dict()), {})
     return {**_described(out, recipe, images, root), out / WEIGHTS: weights}
 
 
-def _described(out: Path, recipe: Recipe, images: Images, root: Path | None) -> dict[Path, bytes]:
+def _described(out: Path, recipe: Recipe, images: ImageSpec, root: Path | None) -> dict[Path, bytes]:
     return {out / "recipe.toml": recipe.to_toml().encode(), out / "model.json": images_file(images, root)}
 
 
-def images_file(images: Images, root: Path | None = None) -> bytes:
+def images_file(images: ImageSpec, root: Path | None = None) -> bytes:
     """The content of model.json: the images of a run, and where they lay if that was said."""
     facts = asdict(images) | ({"data": str(Path(root).resolve())} if root else {})
     return (json.dumps(facts, indent=1) + "\n").encode()
@@ -248,7 +250,7 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     if which not in ("last", "best"):
         raise ValueError(f"which={which!r} is not known: choose 'last' or 'best'")
     recipe = read_recipe(out / "recipe.toml")
-    model = make_model(recipe, Images.read(out / "model.json"))
+    model = make_model(recipe, ImageSpec.read(out / "model.json"))
     path = last_weights(out) if which == "last" else out / BEST
     if path.name == BEST and last_weights(out).name == WEIGHTS:
         raise CheckpointError(f"{out} was trained side by side with others, so its last epoch alone is kept: take that")

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits.recipes.batch import (
+from equalbits.recipes.build import check_names
+from equalbits.recipes.experiments.data_check import DataHere
+from equalbits.recipes.experiments.engine import (
     Batch,
     Diverged,
     DivergedError,
@@ -28,15 +30,13 @@ from equalbits.recipes.batch import (
     train_in_turn,
     train_side_by_side,
 )
-from equalbits.recipes.beforehand import DataHere
-from equalbits.recipes.folder import check_same, command_line, read_run
+from equalbits.recipes.experiments.ledger import collect
+from equalbits.recipes.experiments.ray_cluster import import_ray, train_on_ray
+from equalbits.recipes.experiments.stack_checkpoint import tidy
 from equalbits.recipes.kinds import check_kind, check_none_in
-from equalbits.recipes.ledger import collect
-from equalbits.recipes.lock import in_use
-from equalbits.recipes.make import check_names
-from equalbits.recipes.ray_cluster import import_ray, train_on_ray
+from equalbits.recipes.output_dir import in_use
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.stopped import tidy
+from equalbits.recipes.run_dir import check_same, command_line, read_run
 from equalbits.training import NonFiniteError, Reporter, announced_place
 
 _LONGEST = 255  # bytes of a folder's name, on nearly every disk
@@ -124,7 +124,7 @@ def sweep(
 
     Runs that diverge do not stop the others: :class:`DivergedError` tells of them when those are done.
 
-    ``ray`` is the address of a Ray cluster to spread the runs over; see :mod:`equalbits.recipes.ray_cluster`.
+    ``ray`` is the address of a Ray cluster to spread the runs over; see :mod:`.ray_cluster`.
     ``reporters_for`` is asked for the listeners of each run, by its name. The ledger of all runs below ``out`` is left
     there as sweep.json.
     """

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from equalbits._files import write_atomically
-from equalbits.recipes.folder import FREE
-from equalbits.recipes.make import Images
+from equalbits.recipes.build import ImageSpec
 from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.run_dir import FREE
 from equalbits.training import CheckpointError, flat, load_checkpoint, prefixed, save_checkpoint, with_prefix
 
 
@@ -45,7 +45,7 @@ def stack_of(out: Path, member: Member) -> Path | None:
 
 
 @contextmanager
-def taken_over(path: Path, members: Sequence[Member], images: Images) -> Iterator[None]:
+def taken_over(path: Path, members: Sequence[Member], images: ImageSpec) -> Iterator[None]:
     """Have ``path`` hold these nets as they were stopped, where one stack held them all, while they are trained.
 
     That it does is noted; where they are refused, or die before they are saved, no note stays either. Nets that were
@@ -59,7 +59,7 @@ def taken_over(path: Path, members: Sequence[Member], images: Images) -> Iterato
             _note(path).unlink(missing_ok=True)
 
 
-def _take_over(path: Path, members: Sequence[Member], images: Images) -> None:
+def _take_over(path: Path, members: Sequence[Member], images: ImageSpec) -> None:
     names, others = [_name(path.parent, member) for member in members], list(_noted(path.parent))
     for other, known, before in others:
         unlike = before.against(images) if before and set(names) <= set(known) and other.exists() else ""
@@ -112,7 +112,7 @@ def _strike(out: Path, names: Sequence[str], *, but: Path | None = None) -> None
             _note(path).unlink()
 
 
-def _noted(out: Path) -> Iterator[tuple[Path, list[str], Images | None]]:
+def _noted(out: Path) -> Iterator[tuple[Path, list[str], ImageSpec | None]]:
     """The stacks of a folder: each one's file, the names of its nets in their order, and its images where noted.
 
     A net that has left is named "". The file is not there where nothing was saved yet. Notes were once names alone.
@@ -124,14 +124,14 @@ def _noted(out: Path) -> Iterator[tuple[Path, list[str], Images | None]]:
             names, images = (told["nets"], told["images"]) if isinstance(told, dict) else (told, None)
             if not all(isinstance(name, str) for name in names):
                 raise ValueError("no names")
-            known = Images.from_dict(images) if images else None
+            known = ImageSpec.from_dict(images) if images else None
         except (ValueError, TypeError, KeyError) as error:
             what = f"{note} does not name the nets that {path.name} holds ({error})"
             raise CheckpointError(f"{what}: delete both to train them again") from None
         yield path, names, known
 
 
-def _write_note(path: Path, names: Sequence[str], images: Images | None) -> None:
+def _write_note(path: Path, names: Sequence[str], images: ImageSpec | None) -> None:
     told = {"nets": list(names), "images": asdict(images) if images else None}
     write_atomically(_note(path), json.dumps(told).encode())
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes.folder import read_run
+from equalbits.recipes.run_dir import read_run
 from equalbits.training import flat
 
 

@@ -18,9 +18,9 @@ import equalbits
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 from equalbits.data import DataError
-from equalbits.recipes.batch import Batch
-from equalbits.recipes.folder import command_line
-from equalbits.recipes.ray_node import train_here
+from equalbits.recipes.experiments.engine import Batch
+from equalbits.recipes.experiments.ray_node import train_here
+from equalbits.recipes.run_dir import command_line
 from equalbits.training import (
     EpochRecord,
     InterruptedTraining,

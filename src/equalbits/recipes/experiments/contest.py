@@ -11,13 +11,13 @@ import torch
 
 from equalbits._files import write_all_atomically
 from equalbits.data import Loader
-from equalbits.recipes.folder import check_same, facts_of, images_file, read_run
-from equalbits.recipes.lock import clear_up
-from equalbits.recipes.look import Look
-from equalbits.recipes.make import Images, make_loader, on_device
-from equalbits.recipes.methods import make_alike, recipe_for
+from equalbits.recipes.build import ImageSpec, make_loader, on_device
+from equalbits.recipes.experiments.measurements import Look
+from equalbits.recipes.experiments.methods import make_alike, recipe_for
+from equalbits.recipes.experiments.stack_checkpoint import Member, forget, stack_file, stack_of, taken_over
+from equalbits.recipes.output_dir import clear_up
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, taken_over
+from equalbits.recipes.run_dir import check_same, facts_of, images_file, read_run
 from equalbits.training import CheckpointError, History, Place, Reporter, StackError, train_stack
 
 
@@ -28,7 +28,7 @@ class Ground:
     recipe: Recipe
     train: Loader
     test: Loader
-    images: Images
+    images: ImageSpec
     device: str
     out: Path
     reporters: Sequence[Reporter] = ()  # that hear of the first of some seeds
@@ -38,7 +38,7 @@ class Ground:
         """Load the images, once for all methods."""
         shared: dict[str, Any] = {"root": root, "device": device, "seed": 0, "place": Place()}
         train, test = (on_device(make_loader(recipe.data, split, **shared)) for split in ("train", "test"))
-        return cls(recipe, train, test, Images.of(train), device, out)
+        return cls(recipe, train, test, ImageSpec.of(train), device, out)
 
 
 def run_file(out: Path, method: str, seed: int) -> Path:

@@ -7,7 +7,7 @@ from torch import nn
 
 from equalbits._text import unknown_name
 from equalbits.nn import BinaryLayer, list_quantizers, quantizer_by_name
-from equalbits.recipes.make import Images, make_model
+from equalbits.recipes.build import ImageSpec, make_model
 from equalbits.recipes.recipe import Recipe
 
 #: The net itself, nothing binary: what there is to reach.
@@ -81,7 +81,7 @@ def recipe_for(method: str, recipe: Recipe) -> Recipe:
     return recipe.with_settings(_MORE.get(method, {"model.weight_quantizer": method}))
 
 
-def make_alike(recipe: Recipe, images: Images) -> nn.Module:
+def make_alike(recipe: Recipe, images: ImageSpec) -> nn.Module:
     """The recipe's model, its weights those that every method starts from with this seed.
 
     A method that draws numbers of its own (scores, rotations) while the net is made would move all that is drawn

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from equalbits.data import DataError
-from equalbits.recipes.folder import read_run
-from equalbits.recipes.make import Images, make_loader, make_model
+from equalbits.recipes.build import ImageSpec, make_loader, make_model
 from equalbits.recipes.recipe import DataConfig, Recipe
+from equalbits.recipes.run_dir import read_run
 from equalbits.training import CheckpointError, Place, make_optimizer
 
 
@@ -25,7 +25,7 @@ class DataHere:
     """The data that lies in ``root``; each set is looked at once, when it is first needed."""
 
     root: Path | None
-    _known: dict[DataConfig, tuple[Images, _Counts]] = field(default_factory=dict)
+    _known: dict[DataConfig, tuple[ImageSpec, _Counts]] = field(default_factory=dict)
 
     def check_done(self, folders: Iterable[Path], data: DataConfig) -> None:
         """Refuse runs that are done in these folders on other images: they have no place beside those of these."""
@@ -37,7 +37,7 @@ class DataHere:
                     return
                 other = ""
                 with suppress(CheckpointError):  # an item's nets side by side leave none, and a broken one is no result
-                    other = Images.read(folder / "model.json").against(images)
+                    other = ImageSpec.read(folder / "model.json").against(images)
                 if not other and counts != here:
                     other = "{} training and {} test images, this data has {} and {}".format(*counts, *here)
                 if other:
@@ -52,13 +52,13 @@ class DataHere:
         images, _ = self._images(recipe.data)
         make_optimizer(make_model(recipe, images), recipe.train.optimizer)
 
-    def _images(self, data: DataConfig) -> tuple[Images, _Counts]:
+    def _images(self, data: DataConfig) -> tuple[ImageSpec, _Counts]:
         if data not in self._known:
             train, test = (
                 make_loader(data, split, root=self.root, device="cpu", seed=0, place=Place())
                 for split in ("train", "test")
             )
-            self._known[data] = Images.of(train), _Counts(len(train.dataset), len(test.dataset))
+            self._known[data] = ImageSpec.of(train), _Counts(len(train.dataset), len(test.dataset))
         return self._known[data]
 
 

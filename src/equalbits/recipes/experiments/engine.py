@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import torch
 
 from equalbits._files import write_all_atomically
-from equalbits.recipes.folder import facts_of, net_files
-from equalbits.recipes.lock import clear_up
-from equalbits.recipes.make import Images, make_loader, make_model, on_device, pick_device
+from equalbits.recipes.build import ImageSpec, make_loader, make_model, on_device, pick_device
+from equalbits.recipes.experiments.stack_checkpoint import Member, forget, stack_file, stack_of, taken_over
+from equalbits.recipes.output_dir import clear_up
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
 from equalbits.recipes.run import run_recipe
-from equalbits.recipes.stopped import Member, forget, stack_file, stack_of, taken_over
+from equalbits.recipes.run_dir import facts_of, net_files
 from equalbits.training import LAST, History, NonFiniteError, Place, Reporter, StackError, shared, train_stack
 
 
@@ -109,7 +109,7 @@ def train_side_by_side(
     first = on_device(make_loader(data, "train", root=root, device=device, seed=seeds[0], place=alone))
     loaders = [first, *(first.with_seed(seed) for seed in seeds[1:])]
     test = on_device(make_loader(data, "test", root=root, device=device, seed=0, place=alone))
-    images = Images.of(first)
+    images = ImageSpec.of(first)
     models = [make_model(recipe, images).to(device) for recipe in recipes]
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()

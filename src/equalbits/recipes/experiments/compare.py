@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits.recipes.beforehand import DataHere
-from equalbits.recipes.contest import Ground, groups_of, is_done, run_file, run_method
-from equalbits.recipes.folder import check_same, command_line, recipe_in
+from equalbits.recipes.build import pick_device
+from equalbits.recipes.experiments.contest import Ground, groups_of, is_done, run_file, run_method
+from equalbits.recipes.experiments.data_check import DataHere
+from equalbits.recipes.experiments.methods import check_method
+from equalbits.recipes.experiments.stack_checkpoint import tidy
+from equalbits.recipes.experiments.sweep import no_reporters
+from equalbits.recipes.experiments.tuning import Trials, tuning_seed
 from equalbits.recipes.kinds import check_kind, check_none_in
-from equalbits.recipes.launch import no_reporters
-from equalbits.recipes.lock import in_use
-from equalbits.recipes.make import pick_device
-from equalbits.recipes.methods import check_method
+from equalbits.recipes.output_dir import in_use
 from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.recipes.stopped import tidy
-from equalbits.recipes.tuning import Trials, tuning_seed
+from equalbits.recipes.run_dir import check_same, command_line, recipe_in
 from equalbits.training import Reporter, announced_place
 
 #: What stands in compare.json about how the numbers were taken.
@@ -124,7 +124,7 @@ def compare(
 
     ``stack`` nets of one method are trained at once: all seeds on a GPU and one on a CPU, if you do not say. Of the
     learning rates to ``tune`` over, each method is first given the one that does best on training images held out;
-    methods that flip bits are given a ``gamma`` in its place (:func:`~equalbits.recipes.tuning.setting_at`).
+    methods that flip bits are given a ``gamma`` in its place (:func:`.tuning.setting_at`).
     ``reporters_for`` is asked for the listeners of each method, by its name.
     """
     if announced_place().world_size > 1:

@@ -51,7 +51,7 @@ def pick_device(name: str = "auto") -> str:
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageSpec:
     """What a model must know of its images; kept as model.json beside its weights."""
 
     classes: tuple[str, ...]
@@ -62,7 +62,7 @@ class Images:
     resize: int | None = None  # of image files: the side they are scaled to before the middle is taken
 
     @classmethod
-    def of(cls, loader: Loader | FolderLoader) -> "Images":
+    def of(cls, loader: Loader | FolderLoader) -> "ImageSpec":
         """The images a loader gives."""
         dataset, resize = loader.dataset, None
         if isinstance(dataset, Dataset):
@@ -76,7 +76,7 @@ class Images:
         return cls(dataset.classes, channels, height, dataset.mean, dataset.std, resize)
 
     @classmethod
-    def read(cls, path: Path) -> "Images":
+    def read(cls, path: Path) -> "ImageSpec":
         """What a run wrote."""
         try:
             return cls.from_dict(json.loads(path.read_text()))
@@ -86,13 +86,13 @@ class Images:
             raise CheckpointError(f"{path} does not say what images the model takes ({error}): train again") from None
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Images":
+    def from_dict(cls, facts: Mapping[str, Any]) -> "ImageSpec":
         """Rebuild them from plain data, as ``asdict`` and JSON give it."""
         mean, std = tuple(facts["mean"]), tuple(facts["std"])
         channels, size, resize = int(facts["channels"]), int(facts["size"]), facts.get("resize")
         return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
 
-    def against(self, other: "Images") -> str:
+    def against(self, other: "ImageSpec") -> str:
         """What a model of these images cannot take of others, as ``2 classes (a, b), this data has 1 (a)``; else empty.
 
         A label is a number: of other classes, or the same in another order, each would mean something else.
@@ -129,7 +129,7 @@ def _check_options(config: ModelConfig) -> None:
             raise ValueError(f"model.{name}={word}: to have none leave it empty, as in model.{name}=")
 
 
-def make_model(recipe: Recipe, images: Images) -> nn.Module:
+def make_model(recipe: Recipe, images: ImageSpec) -> nn.Module:
     """The recipe's model for such images, with weights that hang on the recipe's seed alone."""
     config = recipe.model
     _check_model(config.name)

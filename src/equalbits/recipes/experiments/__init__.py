@@ -1,0 +1,1 @@
+"""Run many experiments: sweeps, comparisons of methods, tuning, on one device or on a Ray cluster."""
