@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.data import load_dataset
-from equalbits.functional.latent_free import balanced_flips
 from equalbits.functional.optimal_transport import transport_symbols
 from equalbits.nn import BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, Bits, binarize_, bop_parameters
 from equalbits.optim import BalancedBop, Bop
+from equalbits.optim.flips import balanced_flips
 
 
 def step(optimizer, parameter, gradient):

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from equalbits.analysis.packed_inputs import packed_numbers
 from equalbits.functional import abcnet_bases, as_filters, filter_entropy
-from equalbits.functional.planes import Plane, planes_of, planes_of_bases
+from equalbits.functional.bit_planes import Plane, planes_of, planes_of_bases
 from equalbits.nn import ABCNet, BinaryLayer, RSign
 
 #: What was counted, by its role and identity; held, since one that is computed when asked for is gone otherwise.

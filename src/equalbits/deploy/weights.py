@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equalbits.deploy.graph import Arrays, PackError, Step, Steps
 from equalbits.functional import abcnet_bases
-from equalbits.functional.planes import Plane, planes_of, planes_of_bases
+from equalbits.functional.bit_planes import Plane, planes_of, planes_of_bases
 from equalbits.nn import ABCNet, BinaryLayer
 from equalbits.runtime import bits
 
@@ -47,8 +47,8 @@ def plane_arrays(plane: Plane) -> Arrays:
 def binary_weights(layer: BinaryLayer, name: str) -> BinaryWeights:
     """What ``layer`` multiplies with, as planes: found by holding its weights against its symbols.
 
-    ABC-Net's bases are a plane each, the others as :func:`~equalbits.functional.planes.planes_of` finds them. Anything
-    else is refused.
+    ABC-Net's bases are a plane each, the others as :func:`~equalbits.functional.bit_planes.planes_of` finds them.
+    Anything else is refused.
     """
     values = layer.to_filters(layer.binary_weight())
     if not bool(values.isfinite().all()):

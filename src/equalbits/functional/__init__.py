@@ -21,8 +21,7 @@ from equalbits.functional.estimators import (
     straight_through,
     weighted,
 )
-from equalbits.functional.latent_free import balanced_flips, bop_flips
-from equalbits.functional.normed_sum import move_statistics, normed_sum
+from equalbits.functional.fused_norm import move_statistics, normed_sum
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_p_pos,
@@ -34,7 +33,7 @@ from equalbits.functional.optimal_transport import (
     transport_plan,
     transport_symbols,
 )
-from equalbits.functional.precise import at_least_float32
+from equalbits.functional.precision import at_least_float32
 from equalbits.functional.pruning import (
     check_scope,
     check_sparsity,
@@ -47,6 +46,7 @@ from equalbits.functional.pruning import (
     released_counts,
     scored,
 )
+from equalbits.functional.ranking import check_finite, stable_ranks
 from equalbits.functional.rotation import fit_rotation, rbnn
 from equalbits.functional.scaled import (
     abcnet,
@@ -66,7 +66,6 @@ from equalbits.functional.standardised import (
     recu,
     swish_sign,
 )
-from equalbits.functional.transport_ops import check_finite, stable_ranks
 
 __all__ = [
     "HALFWAVE_LEVELS",
@@ -77,14 +76,12 @@ __all__ = [
     "as_filters",
     "at_least_float32",
     "attainable_entropy",
-    "balanced_flips",
     "batch_symbols",
     "bihalf",
     "bihalf_inputs",
     "binary_entropy",
     "binaryconnect",
     "bireal",
-    "bop_flips",
     "bounded",
     "carries_tangents",
     "centred_symbols",

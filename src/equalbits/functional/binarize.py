@@ -5,7 +5,7 @@ from torch import Tensor
 
 from equalbits.functional.estimators import decaying, ede_slope, straight_through, weighted
 from equalbits.functional.optimal_transport import as_filters, transport_symbols
-from equalbits.functional.precise import at_least_float32
+from equalbits.functional.precision import at_least_float32
 
 
 def sign_symbols(reals: Tensor) -> Tensor:

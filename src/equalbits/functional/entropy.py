@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.optimal_transport import as_filters, positive_count
-from equalbits.functional.precise import at_least_float32
+from equalbits.functional.precision import at_least_float32
 
 
 class Flips(NamedTuple):

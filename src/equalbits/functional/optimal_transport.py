@@ -14,7 +14,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from equalbits.functional.transport_ops import by_sorting, check_finite, stable_ranks, transport, transport_masked
+from equalbits.functional.ranking import by_sorting, check_finite, stable_ranks, transport, transport_masked
 
 
 def positive_count(connections: int, p_pos: float) -> int:

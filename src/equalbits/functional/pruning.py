@@ -20,8 +20,8 @@ from equalbits.functional.optimal_transport import (
     positive_count,
     positive_counts,
 )
-from equalbits.functional.precise import at_least_float32
-from equalbits.functional.transport_ops import transport, transport_masked
+from equalbits.functional.precision import at_least_float32
+from equalbits.functional.ranking import transport, transport_masked
 
 
 def pruned_count(weights: int, sparsity: float, *, scope: str = "filter") -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 from equalbits.functional.binarize import sign_symbols, standardised_rows
 from equalbits.functional.estimators import weighted
 from equalbits.functional.optimal_transport import as_filters
-from equalbits.functional.precise import at_least_float32, outside_autocast
+from equalbits.functional.precision import at_least_float32, outside_autocast
 
 
 class Rotation(NamedTuple):

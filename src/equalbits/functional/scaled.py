@@ -12,7 +12,7 @@ from torch import Tensor
 from equalbits.functional.binarize import sign_symbols
 from equalbits.functional.estimators import straight_through, weighted
 from equalbits.functional.optimal_transport import as_filters
-from equalbits.functional.precise import at_least_float32, outside_autocast
+from equalbits.functional.precision import at_least_float32, outside_autocast
 
 
 def bounded(latents: Tensor, values: Tensor) -> Tensor:

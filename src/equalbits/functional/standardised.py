@@ -8,7 +8,7 @@ from torch import Tensor
 from equalbits.functional.binarize import sign_symbols
 from equalbits.functional.estimators import decaying, straight_through, weighted
 from equalbits.functional.optimal_transport import as_filters
-from equalbits.functional.precise import at_least_float32
+from equalbits.functional.precision import at_least_float32
 
 
 def centred_symbols(latents: Tensor) -> Tensor:

@@ -8,17 +8,6 @@ from equalbits.nn.layer_policies import Candidate, all_layers, inner_layers
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, QuickConv2d
 from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
 from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
-from equalbits.nn.names import (
-    input_quantizer_by_name,
-    input_quantizer_settings,
-    list_input_quantizers,
-    list_quantizers,
-    quantizer_by_name,
-    quantizer_settings,
-    register_input_quantizer,
-    register_quantizer,
-    settings_of,
-)
 from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
 from equalbits.nn.parametrized import still
 from equalbits.nn.pruning import MPT, PrunedBiHalf, PrunedSign
@@ -31,8 +20,19 @@ from equalbits.nn.pruning_mask import (
     set_global_masks_,
     warn_of_empty,
 )
-from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+from equalbits.nn.quantizer import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
 from equalbits.nn.rank_ahead import rank_ahead
+from equalbits.nn.registry import (
+    input_quantizer_by_name,
+    input_quantizer_settings,
+    list_input_quantizers,
+    list_quantizers,
+    quantizer_by_name,
+    quantizer_settings,
+    register_input_quantizer,
+    register_quantizer,
+    settings_of,
+)
 from equalbits.nn.rotation import RBNN, RBNNActivation, refit_rotations_
 from equalbits.nn.training_hooks import acting_layers, after_step_, at_epoch_, penalty
 

@@ -9,7 +9,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from equalbits import functional as F
 from equalbits.functional import activations, check_p_pos, check_steepness, is_number, swish_sign
-from equalbits.nn.names import register_input_quantizer
+from equalbits.nn.registry import register_input_quantizer
 
 
 @register_input_quantizer("rsign")

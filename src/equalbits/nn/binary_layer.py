@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import carries_tangents
 from equalbits.nn.ahead import symbols_ahead
-from equalbits.nn.fitting import fit_, start_
 from equalbits.nn.parametrized import still
-from equalbits.nn.quantizers import BiHalf, WeightQuantizer
+from equalbits.nn.quantizer import BiHalf, WeightQuantizer
+from equalbits.nn.quantizer_state import fit_, start_
 
 
 class BinaryLayer(nn.Module):

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from equalbits.nn.binary_layer import BinaryLayer, check_quantizers
 from equalbits.nn.layer_policies import Candidate, Policy, by_name, inner_layers
 from equalbits.nn.layers import BINARY_FOR, binary_twin
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.weight_access import layers_read_past
 
 

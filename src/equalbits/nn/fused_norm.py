@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from equalbits.functional import move_statistics, normed_sum
 from equalbits.nn.layers import BinaryConv2d
-from equalbits.nn.quantizers import SignActivation
+from equalbits.nn.quantizer import SignActivation
 
 
 def may_fuse(inputs: Tensor, *norms: nn.Module) -> bool:

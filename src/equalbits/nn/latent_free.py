@@ -9,8 +9,8 @@ from equalbits import functional as F
 from equalbits.functional import check_finite, check_p_pos
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConvTranspose2d
-from equalbits.nn.names import register_quantizer
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.registry import register_quantizer
 
 
 @register_quantizer("bits")

@@ -10,7 +10,7 @@ from torch.nn import functional as nnf
 
 from equalbits import functional as F
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
 
 __all__ = [
     "BINARY_FOR",

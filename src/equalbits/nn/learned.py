@@ -10,8 +10,8 @@ from equalbits import functional as F
 from equalbits.functional import scaled, standardised
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted, times_gains
-from equalbits.nn.names import register_quantizer
-from equalbits.nn.quantizers import WeightQuantizer, check_sharpness
+from equalbits.nn.quantizer import WeightQuantizer, check_sharpness
+from equalbits.nn.registry import register_quantizer
 
 
 @register_quantizer("xnor-plus-plus")

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import scaled
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.names import register_quantizer
 from equalbits.nn.parametrized import keep_computed_
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.registry import register_quantizer
 
 
 @register_quantizer("bnn")

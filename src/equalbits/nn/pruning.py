@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import check_p_pos, halfmask_symbols, mpt_values, outer_symbols, released_counts, scored
 from equalbits.nn.gains import fitted
-from equalbits.nn.names import register_quantizer
 from equalbits.nn.pruning_mask import Sieve, evened
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.registry import register_quantizer
 
 _SCOPES = {"rank": ("filter",), "magnitude": ("layer", "filter", "global"), "score": ("layer", "filter", "global")}
 

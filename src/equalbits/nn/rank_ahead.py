@@ -13,7 +13,7 @@ from equalbits.functional import positive_count
 from equalbits.nn.ahead import FINDERS
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear
-from equalbits.nn.quantizers import BiHalf
+from equalbits.nn.quantizer import BiHalf
 
 
 class RankedAhead:
@@ -25,7 +25,7 @@ class RankedAhead:
     """
 
     def __init__(self, layers: Sequence[BinaryLayer], dtype: torch.dtype) -> None:
-        from equalbits.functional.transport_ahead_gpu import Layer, Ranking  # Triton loads when first needed
+        from equalbits.functional.kernels.rank_model import Layer, Ranking  # Triton loads when first needed
 
         self.layers = layers
         self.found = [torch.empty_like(layer.weight, dtype=dtype, requires_grad=False) for layer in layers]
@@ -81,7 +81,7 @@ def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:
     if len({layer.weight.device for layer in layers}) != 1 or layers[0].weight.device.type != "cuda":
         return None
     try:
-        from equalbits.functional.transport_ahead_gpu import can_rank
+        from equalbits.functional.kernels.rank_model import can_rank
     except ImportError:
         return None
     layers = [layer for layer in layers if can_rank(layer.weight)]

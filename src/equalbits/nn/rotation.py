@@ -10,8 +10,8 @@ from equalbits.functional import at_least_float32
 from equalbits.functional import rotation as turn
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted, times_gains
-from equalbits.nn.names import register_input_quantizer, register_quantizer
-from equalbits.nn.quantizers import SignActivation, WeightQuantizer, check_sharpness
+from equalbits.nn.quantizer import SignActivation, WeightQuantizer, check_sharpness
+from equalbits.nn.registry import register_input_quantizer, register_quantizer
 
 
 @register_quantizer("rbnn")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.parametrized import keep_computed_
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
 
 
 def acting_layers(model: nn.Module, moment: str) -> list[BinaryLayer]:

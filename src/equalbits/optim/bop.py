@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from equalbits.functional import at_least_float32, balanced_flips, bop_flips
+from equalbits.functional import at_least_float32
+from equalbits.optim.flips import balanced_flips, bop_flips
 
 
 class Bop(Optimizer):
@@ -107,7 +108,7 @@ class BalancedBop(Bop):
     """Bop that exchanges bits: in every filter as many rise as fall, so its count of +1 stays to the bit.
 
     The candidates are Bop's. Where a filter has more of one kind than of the other, the strongest flip and the rest
-    wait: see :func:`equalbits.functional.latent_free.balanced_flips` for the rule. Start it from exact filters, as
+    wait: see :func:`equalbits.optim.flips.balanced_flips` for the rule. Start it from exact filters, as
     ``Bits(p_pos=0.5)`` does. A group may say ``transposed_groups=n`` where its parameters lie as torch keeps the weight
     of a transposed convolution with ``n`` groups; ``bop_parameters`` says it where it is so.
 

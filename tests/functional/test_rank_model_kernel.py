@@ -29,7 +29,7 @@ def draw(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def rank_together(latents: list[Tensor], shares: list[float], device: str, dtype: torch.dtype) -> None:
-    from equalbits.functional.transport_ahead_gpu import Layer, Ranking, can_rank
+    from equalbits.functional.kernels.rank_model import Layer, Ranking, can_rank
 
     layers, expected = [], []
     for rows, p_pos in zip(latents, shares, strict=True):
@@ -88,7 +88,7 @@ def rows_without_ranks(device: str) -> None:
 
 def rows_on_the_move(device: str) -> None:
     """Small steps, as in training, and now and then a leap, a tie, weights on one spot, one that is not finite."""
-    from equalbits.functional.transport_ahead_gpu import Layer, Ranking
+    from equalbits.functional.kernels.rank_model import Layer, Ranking
 
     lengths = (100, 576, 1152, 4608, 16384) if device == "cuda" else (100, 1152, 8192)
     for length in lengths:
@@ -117,7 +117,7 @@ def rows_on_the_move(device: str) -> None:
 
 def notes_of_anything(device: str) -> None:
     """Whatever was noted, the answer is the same, and what is noted next is finite."""
-    from equalbits.functional.transport_ahead_gpu import Layer, Ranking
+    from equalbits.functional.kernels.rank_model import Layer, Ranking
 
     choose, most = random.Random(0), torch.finfo(torch.float32).max
     numbers = (0.0, -0.0, 1e-45, -1e-45, 0.05, -0.05, 0.3, -5.0, 1e4, most, -most)
@@ -172,7 +172,7 @@ def test_scale_and_cast_round_as_torch_does() -> None:
 
 def test_rows_that_are_too_long_or_lie_apart_are_left_to_others() -> None:
     pytest.importorskip("triton")
-    from equalbits.functional.transport_ahead_gpu import can_rank
+    from equalbits.functional.kernels.rank_model import can_rank
 
     assert can_rank(torch.empty(2, 9)) and can_rank(torch.empty(2, 3, 2, 2).to(memory_format=torch.channels_last))
     for rows in (torch.empty(1, 40_000), torch.empty(9, 2).T, torch.empty(2, 9).half(), torch.empty(0, 4)):

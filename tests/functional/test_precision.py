@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from equalbits.functional import rotation as turn
-from equalbits.functional.planes import planes_of
-from equalbits.functional.precise import outside_autocast
+from equalbits.functional.bit_planes import planes_of
+from equalbits.functional.precision import outside_autocast
 from equalbits.nn import BinaryConv2d, list_quantizers, quantizer_by_name
 
 _MORE = ("abc-net:bases=2", "abc-net:bases=5", "pruned-bihalf:by=score", "pruned-bihalf:by=magnitude")

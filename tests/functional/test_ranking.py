@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional import bihalf, irnet, sign, transport_by_sorting, transport_symbols
-from equalbits.functional.transport_ops import by_sorting, transport, transport_masked
+from equalbits.functional.ranking import by_sorting, transport, transport_masked
 
 NETS = torch.randn(3, 5, 28, generator=torch.Generator().manual_seed(0)).mul(4).round()  # (net, filter, connection)
 MASKS = torch.rand(3, 5, 28, generator=torch.Generator().manual_seed(1)) < 0.6

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from equalbits.functional.optimal_transport import as_filters
+from equalbits.functional import as_filters
 
 
 def bop_flips(bits: Tensor, momentum: Tensor, tau: float) -> Tensor:

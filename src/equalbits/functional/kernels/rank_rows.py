@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from equalbits.functional.long_rows_gpu import keys_of, part_long_rows
-from equalbits.functional.transport_ops import by_sorting
+from equalbits.functional.kernels.rank_long_rows import keys_of, part_long_rows
+from equalbits.functional.ranking import by_sorting
 
 _BITS_AND_INFINITY = {
     torch.float16: (torch.int16, 0x7C00),

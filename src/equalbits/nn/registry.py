@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 
 from equalbits._text import unknown_name
-from equalbits.nn.quantizers import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer
+from equalbits.nn.quantizer import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer
 
 Made = TypeVar("Made", bound=nn.Module)
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])

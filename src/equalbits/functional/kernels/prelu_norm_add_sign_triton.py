@@ -1,4 +1,4 @@
-"""The kernels of the normed sum on a GPU, over a (position, channel) matrix; ``normed_sum_gpu`` launches them.
+"""The kernels of the normed sum on a GPU, over a (position, channel) matrix; launched by ``prelu_norm_add_sign``.
 
 The first pass of each way gives a program a strip of rows and a block of channels. Each thread keeps running sums for
 its own places, and the strip joins them once, at its end. No sum goes through an atomic, so the order of additions is

@@ -34,8 +34,8 @@ def draw_mask(shape: tuple[int, int]) -> Tensor:
 
 
 def same(rows: Tensor, negatives: Tensor | int, mask: Tensor | None, device: str) -> None:
-    from equalbits.functional.optimal_transport_gpu import transport_rows
-    from equalbits.functional.transport_ops import by_sorting
+    from equalbits.functional.kernels.rank_rows import transport_rows
+    from equalbits.functional.ranking import by_sorting
 
     expected = by_sorting(rows, negatives, mask)
     there = [x.to(device) if isinstance(x, Tensor) else x for x in (rows, negatives, mask)]
@@ -75,24 +75,24 @@ def rows_too_long_for_registers(device: str) -> None:
 
 def rows_by_digits_at_random(device: str) -> None:
     """Rows of any length by the way of long ones, in blocks of any size where they are interpreted."""
-    from equalbits.functional import long_rows_gpu, optimal_transport_gpu
+    from equalbits.functional.kernels import rank_long_rows, rank_rows
 
-    registers, block = optimal_transport_gpu._REGISTERS, long_rows_gpu._BLOCK
-    optimal_transport_gpu._REGISTERS = 0
+    registers, block = rank_rows._REGISTERS, rank_long_rows._BLOCK
+    rank_rows._REGISTERS = 0
     try:
         _by_digits_at_random(device)
     finally:
-        optimal_transport_gpu._REGISTERS, long_rows_gpu._BLOCK = registers, block
+        rank_rows._REGISTERS, rank_long_rows._BLOCK = registers, block
 
 
 def _by_digits_at_random(device: str) -> None:
-    from equalbits.functional import long_rows_gpu
+    from equalbits.functional.kernels import rank_long_rows
 
     draw, choose = torch.Generator().manual_seed(0), random.Random(0)
     for _ in range(40):
         if device == "cpu":
-            long_rows_gpu._BLOCK = choose.choice((16, 64, 256))
-        block, dtype = long_rows_gpu._BLOCK, choose.choice(DTYPES)
+            rank_long_rows._BLOCK = choose.choice((16, 64, 256))
+        block, dtype = rank_long_rows._BLOCK, choose.choice(DTYPES)
         shape = (choose.randint(1, 4), choose.choice((1, block - 1, block, block + 1, choose.randint(1, 5 * block))))
         if choose.random() < 0.3:  # any bits at all, NaN and infinity among them
             integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[torch.finfo(dtype).bits // 8]
@@ -202,11 +202,11 @@ def test_nets_stacked_on_the_gpu_and_compiled_ones_agree_with_the_cpu() -> None:
 def test_the_maths_load_without_triton_and_a_gpu_without_triton_sorts() -> None:
     program = """
 import sys, torch, equalbits.functional
-from equalbits.functional import transport_ops
+from equalbits.functional import ranking
 assert "triton" not in sys.modules
 sys.modules["triton"] = None
 rows = torch.randn(4, 9)
-assert torch.equal(transport_ops._cuda_rows(rows, 4, None), transport_ops.by_sorting(rows, 4))
+assert torch.equal(ranking._cuda_rows(rows, 4, None), ranking.by_sorting(rows, 4))
 """
     settings = os.environ | {"PYTHONPATH": str(Path(equalbits.__file__).parent.parent)}
     run = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True)
@@ -214,9 +214,9 @@ assert torch.equal(transport_ops._cuda_rows(rows, 4, None), transport_ops.by_sor
 
 
 if __name__ == "__main__":  # one law, in a process of its own: Triton must know that it interprets when it is loaded
-    from equalbits.functional import long_rows_gpu, optimal_transport_gpu
+    from equalbits.functional.kernels import rank_long_rows, rank_rows
 
-    optimal_transport_gpu._ENTRIES = 8192  # more rows to a program, since the interpreter's cost is by program
-    long_rows_gpu._BLOCK = 8192
+    rank_rows._ENTRIES = 8192  # more rows to a program, since the interpreter's cost is by program
+    rank_long_rows._BLOCK = 8192
     LAWS[sys.argv[1]]("cpu")
     print(f"{sys.argv[1]} hold")

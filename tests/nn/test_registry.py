@@ -15,17 +15,17 @@ from equalbits.nn import (
     input_quantizer_by_name,
     list_input_quantizers,
     list_quantizers,
-    names,
     quantizer_by_name,
     register_input_quantizer,
     register_quantizer,
+    registry,
 )
-from equalbits.nn.names import input_quantizer_settings, quantizer_settings
+from equalbits.nn.registry import input_quantizer_settings, quantizer_settings
 
 
 @pytest.fixture
 def tables_restored() -> Iterator[None]:
-    tables = [names._WEIGHT_QUANTIZERS.factories, names._INPUT_QUANTIZERS.factories]
+    tables = [registry._WEIGHT_QUANTIZERS.factories, registry._INPUT_QUANTIZERS.factories]
     before = [dict(table) for table in tables]
     yield
     for table, kept in zip(tables, before, strict=True):

@@ -1,6 +1,6 @@
 """The ranking of every layer of a net at once on a GPU: a launch per size of row, scale, cast and layout folded in.
 
-Each row is ranked where it lies in memory, by the kernel of ``transport_ahead_kernels``.
+Each row is ranked where it lies in memory, by the kernel of ``rank_model_triton``.
 """
 
 # mypy: allow-untyped-calls
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from equalbits.functional.transport_ahead_kernels import rank_rows
+from equalbits.functional.kernels.rank_model_triton import rank_rows
 
 LONGEST = 32768  # connections whose keys one program holds
 _SHORT = 1024  # rows up to here share a launch, or two: what a program wastes on a shorter row is little

@@ -2,7 +2,7 @@
 
 Left to a compiler these become a dozen passes over memory, and take longer than the convolutions they join. Here they
 are two torch operators, opaque to compile and CUDA graphs: the plain ones below say what is meant and run anywhere,
-and a GPU gets the few passes of ``normed_sum_gpu``. Between forward and backward they keep the input and one bit for
+and a GPU gets the few passes of ``kernels``. Between forward and backward they keep the input and one bit for
 each output, not the output itself.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional.binarize import sign_symbols
-from equalbits.functional.precise import at_least_float32
+from equalbits.functional.precision import at_least_float32
 
 #: What the statistics hold for each channel, by row: of the PReLU's output, then sums over its inputs at or below 0.
 MEAN, VARIANCE, INVERSE_DEVIATION, LOW_SUM, LOW_SQUARES = range(5)
@@ -156,10 +156,10 @@ def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Four:
 def _gpu_for(c: Tensor) -> Any:
     """The module with the kernels, loaded when first needed; None without Triton, or for numbers they do not take."""
     try:
-        from equalbits.functional import normed_sum_gpu
+        from equalbits.functional.kernels import prelu_norm_add_sign as gpu
     except ImportError:
         return None
-    return normed_sum_gpu if c.dtype in normed_sum_gpu.DTYPES else None
+    return gpu if c.dtype in gpu.DTYPES else None
 
 
 @_forward_op.register_fake

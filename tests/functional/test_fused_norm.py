@@ -13,7 +13,7 @@ from torch.nn import functional as nnf
 
 import equalbits
 from equalbits.functional import clipped, normed_sum, sign_symbols
-from equalbits.functional.normed_sum import _backward_op, _forward_op, move_statistics, plain_forward
+from equalbits.functional.fused_norm import _backward_op, _forward_op, move_statistics, plain_forward
 
 SHAPES = ((7, 3), (4, 10, 3, 2), (3, 16, 2, 2))
 
@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_named(broken: dict[str, Tensor], words: str) -> No
 def test_the_maths_load_without_triton_and_a_gpu_without_triton_takes_the_plain_way() -> None:
     program = """
 import sys, torch, equalbits.functional
-from equalbits.functional.normed_sum import _gpu_for
+from equalbits.functional.fused_norm import _gpu_for
 assert "triton" not in sys.modules
 sys.modules["triton"] = None
 assert _gpu_for(torch.ones(1)) is None

@@ -1,4 +1,4 @@
-"""The kernel that ranks one row, for ``transport_ahead_gpu``.
+"""The kernel that ranks one row, for ``rank_model``.
 
 The edge between −1 and +1 is found by probing two thresholds at a time: first on both sides of where it was the last
 time, as few weights cross it in a step; if that misses, where a normal distribution would have it; then in proportion

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional import normed_sum, sign_symbols, weighted
-from equalbits.functional.normed_sum import _gpu_for, _pack, as_rows, plain_backward, plain_forward
+from equalbits.functional.fused_norm import _gpu_for, _pack, as_rows, plain_backward, plain_forward
 
 #: A binary ResNet-18's at batch 128, as (batch, channel, height, width), and odd ones that fill no tile.
 REAL_SHAPES = ((128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4), (3, 70, 5, 7), (77, 10))
@@ -33,7 +33,7 @@ def draw(shape: tuple[int, ...], slopes: int | None, residual: bool, dtype: torc
 def same(
     shape: tuple[int, ...], slopes: int | None, dtype: torch.dtype, options: tuple[bool, ...], device: str
 ) -> None:
-    from equalbits.functional import normed_sum_gpu
+    from equalbits.functional.kernels import prelu_norm_add_sign as gpu
 
     residual, use_y, use_s = options
     c, slope, weight, bias, added, g_y, g_s = draw(shape, slopes, residual, dtype, device)
@@ -41,7 +41,7 @@ def same(
     if dtype == torch.float32:
         close = {"rtol": 1e-4, "atol": 2e-5}
     plain = plain_forward(c, slope, weight, bias, added, 1e-5, use_s)
-    answer = normed_sum_gpu.forward(c, slope, weight, bias, added, 1e-5, use_s)
+    answer = gpu.forward(c, slope, weight, bias, added, 1e-5, use_s)
     same_form(answer, plain)
     y, s, near, stats = answer
     torch.testing.assert_close(y, plain[0], **close)
@@ -50,7 +50,7 @@ def same(
     if use_s:  # exactly those of the y beside them
         assert torch.equal(s, sign_symbols(y)) and torch.equal(near, _pack(as_rows(y).abs() < 1))
     given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[3])
-    plain, answer = plain_backward(*given), normed_sum_gpu.backward(*given)
+    plain, answer = plain_backward(*given), gpu.backward(*given)
     same_form(answer, plain)
     torch.testing.assert_close(answer[0], plain[0], **close)
     torch.testing.assert_close(answer[1], plain[1], **close)
@@ -75,13 +75,13 @@ def sizes_that_fill_tiles_and_sizes_that_do_not(device: str) -> None:
 
 
 def strips_of_several_tiles(device: str) -> None:
-    from equalbits.functional import normed_sum_gpu
+    from equalbits.functional.kernels import prelu_norm_add_sign as gpu
 
-    usual = normed_sum_gpu._SUMMED
-    normed_sum_gpu._SUMMED = (1024, 3)
+    usual = gpu._SUMMED
+    gpu._SUMMED = (1024, 3)
     for shape in ((2, 64, 8, 8), (2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
         same(shape, shape[1], torch.float32, (True, True, True), device)
-    normed_sum_gpu._SUMMED = usual
+    gpu._SUMMED = usual
 
 
 def halves(device: str) -> None:
@@ -92,10 +92,10 @@ def halves(device: str) -> None:
 
 
 def means_far_from_zero(device: str) -> None:
-    from equalbits.functional import normed_sum_gpu
+    from equalbits.functional.kernels import prelu_norm_add_sign as gpu
 
     c = torch.randn(400, 9, generator=torch.Generator().manual_seed(0)) + 1000
-    _, _, _, stats = normed_sum_gpu.forward(c.to(device), None, *torch.ones(2, 9, device=device), None, 1e-5, False)
+    _, _, _, stats = gpu.forward(c.to(device), None, *torch.ones(2, 9, device=device), None, 1e-5, False)
     variance, mean = torch.var_mean(c.double(), dim=0, correction=0)
     torch.testing.assert_close(stats[:2].double().cpu(), torch.stack((mean, variance)), rtol=2e-4, atol=0)
 

@@ -1,7 +1,7 @@
 """The normed sum on a GPU, in Triton: as few passes over memory as there can be, and the same answer every time.
 
 Batch norm needs its sums before it can write, so each way takes two passes over a (position, channel) matrix, with a
-tiny kernel between them that joins the sums of the strips. The kernels are in ``normed_sum_kernels``.
+tiny kernel between them that joins the sums of the strips. The kernels are in ``prelu_norm_add_sign_triton``.
 """
 
 # mypy: allow-untyped-calls
@@ -10,8 +10,8 @@ import torch
 import triton
 from torch import Tensor
 
-from equalbits.functional import normed_sum_kernels as kernels
-from equalbits.functional.normed_sum import as_rows, from_rows
+from equalbits.functional.fused_norm import as_rows, from_rows
+from equalbits.functional.kernels import prelu_norm_add_sign_triton as kernels
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -26,7 +26,7 @@ _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
 def forward(
     c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, signs: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As :func:`equalbits.functional.normed_sum.plain_forward`."""
+    """As :func:`equalbits.functional.fused_norm.plain_forward`."""
     rows = as_rows(c)
     count, channels = rows.shape
     added = None if residual is None else as_rows(residual)
@@ -50,7 +50,7 @@ def forward(
 def backward(
     g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As :func:`equalbits.functional.normed_sum.plain_backward`; the slope's gradient is made of the same few sums."""
+    """As :func:`equalbits.functional.fused_norm.plain_backward`; the slope's gradient is made of the same few sums."""
     rows = as_rows(c)
     count, channels = rows.shape
     of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from equalbits.nn.quantizers import WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
 
 
 def start_(quantizer: nn.Module) -> None:

@@ -43,7 +43,7 @@ def _transport_masked_on_cuda(rows: Tensor, mask: Tensor, negatives: Tensor) -> 
 
 def _cuda_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None) -> Tensor:
     try:
-        from equalbits.functional.optimal_transport_gpu import transport_rows  # Triton loads when first needed
+        from equalbits.functional.kernels.rank_rows import transport_rows  # Triton loads when first needed
     except ImportError:
         return by_sorting(rows, negatives, mask)
     return transport_rows(rows, negatives, mask)
