@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol, cast
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.models.layers import BinaryLayers
-from equalbits.models.network import Network
+from equalbits.models.image_classifier import Network
+from equalbits.models.layer_factory import BinaryLayers
 from equalbits.nn.fused_norm import Note, clipped_sign, keep_notes, may_fuse, norm_and_add
 
 

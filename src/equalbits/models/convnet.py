@@ -10,8 +10,8 @@ from functools import partial
 
 from torch import nn
 
-from equalbits.models.layers import BinaryLayers
-from equalbits.models.network import Images, ImageSize, Network, scaled
+from equalbits.models.image_classifier import Images, ImageSize, Network, scaled
+from equalbits.models.layer_factory import BinaryLayers
 from equalbits.models.registry import register_model
 
 _CHANNELS = (64, 128, 256, 512)  # of each pair of convolutions

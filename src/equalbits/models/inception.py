@@ -9,8 +9,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from equalbits.models.layers import BinaryLayers
-from equalbits.models.network import Images, ImageSize, Network
+from equalbits.models.image_classifier import Images, ImageSize, Network
+from equalbits.models.layer_factory import BinaryLayers
 from equalbits.models.registry import register_model
 
 Kernel = int | tuple[int, int]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from equalbits._text import unknown_name
-from equalbits.models.layers import BinaryLayers
+from equalbits.models.layer_factory import BinaryLayers
 from equalbits.nn import WeightQuantizer, input_quantizer_by_name, quantizer_by_name, settings_of
 
 #: Makes a network from its layers' maker and the number of classes; what it takes by name are its options.

@@ -20,8 +20,8 @@ from equalbits.models.blocks import (
     RealInputBlock,
     ResidualNetwork,
 )
-from equalbits.models.layers import BinaryLayers
-from equalbits.models.network import Images, ImageSize, Network, scaled
+from equalbits.models.image_classifier import Images, ImageSize, Network, scaled
+from equalbits.models.layer_factory import BinaryLayers
 from equalbits.models.registry import register_model
 
 _CHANNELS = (64, 128, 256, 512)  # of each stage

@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from equalbits.models.layers import BinaryLayers
-from equalbits.models.network import Images, ImageSize, Network, scaled
+from equalbits.models.image_classifier import Images, ImageSize, Network, scaled
+from equalbits.models.layer_factory import BinaryLayers
 from equalbits.models.registry import register_model
 
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # a pool behind each

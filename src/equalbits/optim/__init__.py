@@ -1,6 +1,6 @@
 """Optimizers that hold bits, not latents."""
 
 from equalbits.optim.bop import BalancedBop, Bop
-from equalbits.optim.together import Together
+from equalbits.optim.combined import Together
 
 __all__ = ["BalancedBop", "Bop", "Together"]
