@@ -12,12 +12,12 @@ from torch import nn
 
 import equalbits as eb
 from equalbits.cli import main
-from equalbits.models import BinaryLayers
+from equalbits.models import LayerFactory
 
 
 @eb.register_model("tiny")
 def tiny(
-    layers: BinaryLayers, num_classes: int, *, in_channels: int = 3, image_size: int = 32, width: int = 16
+    layers: LayerFactory, num_classes: int, *, in_channels: int = 3, image_size: int = 32, width: int = 16
 ) -> nn.Module:
     """Four layers, two of them binary by the method that the recipe names."""
     return nn.Sequential(

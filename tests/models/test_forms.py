@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.models import BinaryLayers, blocks, create_model
+from equalbits.models import LayerFactory, blocks, create_model
 from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock
 from equalbits.models.shufflenet import ShuffleUnit
 from equalbits.nn import BiHalf, BinaryConv2d, SignActivation, fused_norm
 
-ONE_BIT = BinaryLayers(BiHalf(), SignActivation())
-REAL_INPUTS = BinaryLayers(BiHalf())
+ONE_BIT = LayerFactory(BiHalf(), SignActivation())
+REAL_INPUTS = LayerFactory(BiHalf())
 
 
 def sign(values: Tensor) -> Tensor:
@@ -148,11 +148,11 @@ def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
         "relu": nn.ReLU(),
         "last": blocks.NormedConv(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
     }
-    plain = blocks.ResidualNetwork(rows).double()
+    plain = blocks.ResidualClassifier(rows).double()
     fused, images = copy.deepcopy(plain), torch.randn(4, 8, 5, 5, dtype=torch.float64)
     weights = torch.arange(800, dtype=torch.float64).view(4, 8, 5, 5).sin()
     (plain(images) * weights).sum().backward()
-    monkeypatch.setattr(blocks, "may_fuse", lambda *_: True)  # says so itself on a GPU only
+    monkeypatch.setattr(blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
     (fused(images) * weights).sum().backward()
     for (name, mine), theirs in zip(plain.named_parameters(), fused.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
@@ -172,7 +172,7 @@ def test_a_block_whose_parts_were_changed_is_not_fused(monkeypatch: pytest.Monke
     net.stage2[1].prelu[0] = nn.ReLU()
     twin, images = copy.deepcopy(net), torch.randn(4, 3, 32, 32, dtype=torch.float64)
     expected = net(images)
-    monkeypatch.setattr(blocks, "may_fuse", lambda *_: True)  # says so itself on a GPU only
+    monkeypatch.setattr(blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
     torch.testing.assert_close(twin(images), expected)
     torch.testing.assert_close(dict(twin.named_buffers()), dict(net.named_buffers()))
 
@@ -186,7 +186,7 @@ def test_a_norm_that_is_asked_twice_counts_twice() -> None:
         norm(images)
         notes.append(fused_norm.norm_and_add(twin, images, slope=None, residual=None)[2])
     notes.append(fused_norm.norm_and_add(other, images, slope=None, residual=None)[2])
-    fused_norm.keep_notes(notes)
+    fused_norm.update_running_statistics(notes)
     torch.testing.assert_close(twin.state_dict(), norm.state_dict())
     assert other.num_batches_tracked == 1
     torch.testing.assert_close(other.running_mean, 0.3 * images.mean(dim=(0, 2, 3)))

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from equalbits.models import BinaryLayers, Images, Network, create_model
+from equalbits.models import ImageClassifier, ImageSpec, LayerFactory, create_model
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, QuickConv2d, SignActivation
 
 
 def test_a_quantizer_makes_binary_layers_and_none_makes_torchs_own() -> None:
-    binary, real = BinaryLayers(BiHalf()), BinaryLayers(None)
+    binary, real = LayerFactory(BiHalf()), LayerFactory(None)
     assert type(binary.conv2d(4, 4, 3)) is BinaryConv2d
     assert type(binary.linear(4, 4)) is BinaryLinear
     assert type(real.conv2d(4, 4, 3)) is type(binary.real_conv2d(4, 4, 3)) is QuickConv2d
@@ -20,7 +20,7 @@ def test_a_quantizer_makes_binary_layers_and_none_makes_torchs_own() -> None:
 
 @pytest.mark.parametrize("weights", [BiHalf(), None])
 def test_inputs_are_quantized_where_asked_and_nowhere_else(weights: BiHalf | None) -> None:
-    layers = BinaryLayers(weights, SignActivation())
+    layers = LayerFactory(weights, SignActivation())
     inputs = torch.tensor([[0.3, -2.0, 0.0, 5.0]])
     for make, images in ((layers.linear, inputs), (layers.conv2d, inputs[:, :, None, None])):
         shape = (4, 3) if images.dim() == 2 else (4, 3, 1)
@@ -43,7 +43,7 @@ def test_shifts_for_each_input_channel_are_there_before_the_first_image(name: st
 
 @pytest.mark.parametrize("weights", [BiHalf(), None])
 def test_kaiming_starts_every_layer_with_the_spread_its_connections_ask_for(weights: BiHalf | None) -> None:
-    layers = BinaryLayers(weights, init="kaiming")
+    layers = LayerFactory(weights, init="kaiming")
     made = [layers.conv2d(32, 64, 3), layers.conv2d(64, 64, 3, groups=4), layers.linear(512, 64)]
     made += [layers.real_conv2d(32, 64, 3), layers.real_linear(512, 64)]
     for layer in made:
@@ -53,7 +53,7 @@ def test_kaiming_starts_every_layer_with_the_spread_its_connections_ask_for(weig
 
 
 def test_torchs_start_is_uniform_within_one_over_the_root_of_the_connections() -> None:
-    weight = BinaryLayers(BiHalf()).conv2d(32, 64, 3).weight
+    weight = LayerFactory(BiHalf()).conv2d(32, 64, 3).weight
     assert weight.abs().max().item() == pytest.approx(1 / math.sqrt(288), rel=0.01)
 
 
@@ -100,5 +100,5 @@ def test_images_need_not_be_square() -> None:
 
 
 def test_a_part_of_a_network_can_be_cut_out() -> None:
-    network = Network({"a": nn.Conv2d(3, 4, 1), "b": nn.ReLU(), "c": nn.Flatten()}, Images(3, 8))
+    network = ImageClassifier({"a": nn.Conv2d(3, 4, 1), "b": nn.ReLU(), "c": nn.Flatten()}, ImageSpec(3, 8))
     assert network[:2](torch.zeros(1, 3, 5, 5)).shape == (1, 4, 5, 5)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import equalbits
-from equalbits.models import BinaryLayers, create_model, list_models, register_model, registry
+from equalbits.models import LayerFactory, create_model, list_models, register_model, registry
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLayer, IRNet, SignActivation
 
 
@@ -19,7 +19,7 @@ def registry_restored() -> Iterator[None]:
     registry._BUILDERS.update(before)
 
 
-def tiny(layers: BinaryLayers, num_classes: int, *, in_channels: int = 3, hidden: int = 4) -> nn.Module:
+def tiny(layers: LayerFactory, num_classes: int, *, in_channels: int = 3, hidden: int = 4) -> nn.Module:
     return nn.Sequential(
         layers.real_conv2d(in_channels, hidden, 3),
         layers.conv2d(hidden, hidden, 3),

@@ -23,7 +23,7 @@ from equalbits.nn import (
     Sign,
     SignActivation,
 )
-from equalbits.nn.ahead import FINDERS
+from equalbits.nn.rank_ahead import ACTIVE_RANKERS
 
 PAIRS = [
     (BinaryLinear, nn.Linear),
@@ -277,18 +277,18 @@ def test_a_layer_made_without_memory_takes_a_real_checkpoint_over(binary, real, 
     assert torch.equal(layer(inputs), expected(inputs))
 
 
-def test_symbols_found_ahead_serve_in_training_as_those_found_by_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symbols_ranked_ahead_replace_those_of_the_quantizer_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = BinaryConv2d(4, 6, 3, bias=False)
     images = torch.randn(2, 4, 5, 5)
     expected = layer(images)
     (gradient,) = torch.autograd.grad(expected.sum(), layer.weight)
     found = (layer.symbols() * layer.scale).detach()
-    monkeypatch.setattr(FINDERS, "stack", [lambda number: {3: found}[number]])
-    layer.ahead = 3, torch.float32
+    monkeypatch.setattr(ACTIVE_RANKERS, "stack", [lambda number: {3: found}[number]])
+    layer.ranked_ahead = 3, torch.float32
     layer.weight_quantizer = Sign()  # it is not asked
     for forward in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
         torch.testing.assert_close(forward(images), expected)
         torch.testing.assert_close(torch.autograd.grad(forward(images).sum(), layer.weight)[0], gradient)
-    assert copy.deepcopy(layer).ahead is None
+    assert copy.deepcopy(layer).ranked_ahead is None
     layer.eval()
     torch.testing.assert_close(layer.binary_weight(), layer.scale * torch.where(layer.weight >= 0, 1.0, -1.0))

@@ -17,7 +17,7 @@ from equalbits.nn import (
     SignActivation,
     WeightQuantizer,
     binarize_,
-    ranked_ahead,
+    rank_ahead,
     set_progress,
 )
 
@@ -63,19 +63,19 @@ def test_a_clipped_estimator_passes_the_gradient_on_up_to_one_and_counts_the_bou
     assert torch.equal(layer.weight.grad, torch.tensor(expected) * layer.scale)
 
 
-def test_what_finds_symbols_ahead_leaves_out_layers_with_a_clipped_gradient():
+def test_layers_with_a_clipped_gradient_are_not_ranked_ahead():
     layers = [BinaryLinear(4, 2, weight_quantizer=BiHalf(estimator=word)) for word in ("straight", "clipped")]
-    assert [ranked_ahead._is_served(layer) for layer in layers] == [True, False]
+    assert [rank_ahead._can_rank_ahead(layer) for layer in layers] == [True, False]
 
 
-def test_what_finds_symbols_ahead_leaves_out_layers_whose_scale_learns_or_whose_latents_are_computed():
+def test_layers_with_a_learned_scale_or_parametrized_latents_are_not_ranked_ahead():
     plain, learns, per_filter, precise, computed = (BinaryLinear(4, 2) for _ in range(5))
     learns.scale = nn.Parameter(learns.scale.clone())
     per_filter.scale = torch.ones(2, 1)
     precise.scale = precise.scale.double()
     prune.identity(computed, "weight")  # a hook makes the weight anew before each pass
     layers = [plain, learns, per_filter, precise, computed]
-    assert [ranked_ahead._is_served(layer) for layer in layers] == [True, False, False, False, False]
+    assert [rank_ahead._can_rank_ahead(layer) for layer in layers] == [True, False, False, False, False]
 
 
 def test_the_estimator_of_weights_shows_where_it_is_unusual_and_is_one_of_two():

@@ -15,11 +15,11 @@ from equalbits.nn import (
     BinaryLinear,
     BNNPlus,
     Sign,
-    acting_layers,
     after_step_,
     at_epoch_,
     bnn_plus_penalty,
     clip_latents_,
+    layers_with_hook,
     refit_rotations_,
 )
 from equalbits.nn.training_hooks import penalty
@@ -57,7 +57,7 @@ def test_the_penalty_is_that_of_bnn_plus_weighed() -> None:
     model = nn.Sequential(
         BinaryLinear(6, 3, weight_quantizer=BNNPlus(penalty_weight=0.5)), BinaryLinear(3, 2, weight_quantizer=BiHalf())
     )
-    found = penalty(acting_layers(model, "penalty"))
+    found = penalty(layers_with_hook(model, "penalty"))
     torch.testing.assert_close(found, 0.5 * bnn_plus_penalty(model))
     found.backward()
     assert model[0].weight.grad is not None and model[1].weight.grad is None
@@ -67,7 +67,7 @@ def test_the_penalty_is_that_of_bnn_plus_weighed() -> None:
 
 def test_most_methods_do_nothing() -> None:
     model = nn.Sequential(BinaryLinear(6, 3, weight_quantizer=BiHalf()), nn.Linear(3, 2))
-    assert [acting_layers(model, moment) for moment in ("at_epoch_", "after_step_", "penalty")] == [[], [], []]
+    assert [layers_with_hook(model, moment) for moment in ("at_epoch_", "after_step_", "penalty")] == [[], [], []]
     assert model[0].weight_quantizer.penalty(model[0].weight) == 0
 
 

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from equalbits.nn import BinaryLinear, Bits, bop_parameters
-from equalbits.optim import BalancedBop, Together
+from equalbits.optim import BalancedBop, CombinedOptimizer
 from equalbits.training.checkpoint import load_optimizer, optimizer_tensors
 
 
-def make(model: nn.Module) -> Together:
+def make(model: nn.Module) -> CombinedOptimizer:
     bits, reals = bop_parameters(model)
-    return Together(BalancedBop(bits, gamma=0.1, tau=0.0), torch.optim.SGD(reals, lr=0.1, momentum=0.9))
+    return CombinedOptimizer(BalancedBop(bits, gamma=0.1, tau=0.0), torch.optim.SGD(reals, lr=0.1, momentum=0.9))
 
 
 def net() -> nn.Module:
@@ -23,7 +23,7 @@ def net() -> nn.Module:
     return nn.Sequential(BinaryLinear(8, 6, weight_quantizer=Bits(p_pos=0.5)), nn.Linear(6, 2))
 
 
-def steps(model: nn.Module, optimizer: Together, count: int, start: int = 0) -> None:
+def steps(model: nn.Module, optimizer: CombinedOptimizer, count: int, start: int = 0) -> None:
     for number in range(start, start + count):
         torch.manual_seed(number)
         optimizer.zero_grad()
@@ -101,11 +101,11 @@ def test_a_new_group_is_refused_with_the_way_to_add_it() -> None:
     both = make(model)
     steps(model, both, 2)
     more = nn.Parameter(torch.zeros(2))
-    with pytest.raises(ValueError, match=r"which part .*parts\[1\]\.add_param_group"):
+    with pytest.raises(ValueError, match=r"optimizer of a new group.*parts\[1\]\.add_param_group"):
         both.add_param_group({"params": [more]})
     momentum = both.state[model[1].weight]["momentum_buffer"].clone()
     both.parts[1].add_param_group({"params": [more]})
-    both = Together(*both.parts)
+    both = CombinedOptimizer(*both.parts)
     assert torch.equal(both.state[model[1].weight]["momentum_buffer"], momentum)
     more.grad = torch.ones(2)
     both.step()

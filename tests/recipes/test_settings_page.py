@@ -88,12 +88,12 @@ def test_a_word_that_is_not_among_those_shown_is_refused_with_them(name: str) ->
 @pytest.mark.parametrize("name", ["model.init", "data.statistics"])
 def test_names_that_others_hold_are_the_ones_shown(name: str) -> None:
     from equalbits.data.records import STATISTICS
-    from equalbits.models import BinaryLayers
+    from equalbits.models import LayerFactory
 
     if name == "data.statistics":
         assert SETTINGS[name][1].partition(";")[0].split(", ") == list(STATISTICS)
     else:
-        assert [BinaryLayers(None, init=word).init for word in SETTINGS[name][1].split(" or ")] == ["torch", "kaiming"]
+        assert [LayerFactory(None, init=word).init for word in SETTINGS[name][1].split(" or ")] == ["torch", "kaiming"]
 
 
 @pytest.mark.parametrize(

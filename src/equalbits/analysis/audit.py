@@ -11,7 +11,7 @@ from equalbits import functional as F
 from equalbits._text import format_range, format_table
 from equalbits.analysis.observe import binary_layers
 from equalbits.functional import as_filters, check_finite, positive_count
-from equalbits.nn import BinaryLayer, still
+from equalbits.nn import BinaryLayer, parametrization_in_eval
 
 
 class AuditError(ValueError):
@@ -149,7 +149,7 @@ def _count(name: str, layer: BinaryLayer) -> LayerAudit:
     if p_pos is not None:
         counts = [positive_count(kept, p_pos) for kept in (negative + positive).tolist()]
         asked = torch.tensor(counts, dtype=torch.long, device="cpu")
-        with still(layer):
+        with parametrization_in_eval(layer):
             values = as_filters(layer.to_filters(layer.binary_weight()))
         faithful = (values.sign() == rows).all(dim=1).cpu()
     return LayerAudit(name, repr(layer.weight_quantizer), p_pos, negative, zero, positive, asked, faithful)

@@ -116,7 +116,7 @@ def names() -> Names:
 def live_names() -> Names:
     """All names there are; needs torch."""
     from equalbits.data import NAMES
-    from equalbits.models import builder_of, list_models
+    from equalbits.models import list_models, model_builder
     from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
     from equalbits.recipes import get_recipe, list_methods, list_recipes
 
@@ -124,7 +124,7 @@ def live_names() -> Names:
     return {
         "recipes": {name: get_recipe(name).about for name in list_recipes()},
         "compare-only": {name: about("compare-only", name) for name in list_methods() if name not in methods},
-        "models": {name: about("models", name, builder_of(name)) for name in list_models()},
+        "models": {name: about("models", name, model_builder(name)) for name in list_models()},
         "methods": {name: about("methods", name, _made(quantizer_by_name, name)) for name in methods},
         "inputs": {
             name: about("inputs", name, _made(input_quantizer_by_name, name)) for name in list_input_quantizers()

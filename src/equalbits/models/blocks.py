@@ -10,9 +10,15 @@ from typing import NamedTuple, Protocol, cast
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.models.image_classifier import Network
-from equalbits.models.layer_factory import BinaryLayers
-from equalbits.nn.fused_norm import Note, clipped_sign, keep_notes, may_fuse, norm_and_add
+from equalbits.models.image_classifier import ImageClassifier
+from equalbits.models.layer_factory import LayerFactory
+from equalbits.nn.fused_norm import (
+    BatchStatistics,
+    can_fuse,
+    norm_and_add,
+    starts_with_clipped_sign,
+    update_running_statistics,
+)
 
 
 class MakeBlock(Protocol):
@@ -25,7 +31,7 @@ class MakeBlock(Protocol):
 class RealInputBlock(nn.Module):
     """The plain residual block (He et al. 2016): convolution, norm, ReLU, twice, the shortcut before the last ReLU."""
 
-    def __init__(self, layers: BinaryLayers, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
+    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
         self.conv1 = layers.conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.norm1 = nn.BatchNorm2d(outputs)
@@ -49,7 +55,7 @@ class PReLUBlock(nn.Module):
 
     def __init__(
         self,
-        layers: BinaryLayers,
+        layers: LayerFactory,
         inputs: int,
         outputs: int,
         stride: int,
@@ -75,7 +81,7 @@ class PReLUBlock(nn.Module):
     def forward_fused(self, inputs: "Flow", *, signs: bool) -> "Flow":
         """The same in fewer passes, with the inputs' signs where they are known, and with its own where wanted."""
         slopes = [cast("Tensor", self.prelu[place].weight) for place in (0, -1)]
-        within = clipped_sign(self.conv2)
+        within = starts_with_clipped_sign(self.conv2)
         first, shortcut = _convolved(self.conv1, inputs), self.shortcut(inputs.reals)
         reals, bits, note = norm_and_add(self.norm1, first, slope=slopes[0], residual=shortcut, signs=within)
         middle = Flow(reals, bits, (*inputs.notes, note))
@@ -89,7 +95,7 @@ class Flow(NamedTuple):
 
     reals: Tensor
     signs: Tensor | None = None
-    notes: tuple[Note, ...] = ()
+    notes: tuple[BatchStatistics, ...] = ()
 
 
 class FusedRow(nn.Sequential):
@@ -97,7 +103,7 @@ class FusedRow(nn.Sequential):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One after the other."""
-        if self.is_usual() and may_fuse(inputs, *self.norms()):
+        if self.is_usual() and can_fuse(inputs, *self.norms()):
             return run_fused([self], inputs)
         outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
         return outputs
@@ -123,12 +129,12 @@ def run_fused(parts: Sequence[nn.Module], inputs: Tensor) -> Tensor:
     """Parts one after the other. A fused row finds the signs that the next begins with, and notes are kept at once."""
     flow = Flow(inputs)
     for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, FusedRow) and part.is_usual() and may_fuse(flow.reals, *part.norms()):
-            wanted = isinstance(following, FusedRow) and clipped_sign(following.first_conv())
+        if isinstance(part, FusedRow) and part.is_usual() and can_fuse(flow.reals, *part.norms()):
+            wanted = isinstance(following, FusedRow) and starts_with_clipped_sign(following.first_conv())
             flow = part.forward_fused(flow, signs=wanted)
         else:
             flow = Flow(part(flow.reals), None, flow.notes)
-    keep_notes(flow.notes)
+    update_running_statistics(flow.notes)
     return flow.reals
 
 
@@ -152,7 +158,7 @@ class PReLUBlocks(FusedRow):
         """Block by block."""
         blocks = self._blocks()
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            wanted = signs if following is None else clipped_sign(following.conv1)
+            wanted = signs if following is None else starts_with_clipped_sign(following.conv1)
             inputs = block.forward_fused(inputs, signs=wanted)
         return inputs
 
@@ -189,12 +195,12 @@ class NormedConv(FusedRow):
         return Flow(reals, bits, (*inputs.notes, note))
 
 
-class ResidualNetwork(Network):
+class ResidualClassifier(ImageClassifier):
     """A network whose fused rows know of each other."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores, before any softmax."""
-        if not may_fuse(images):
+        if not can_fuse(images):
             return super().forward(images)
         self.check(images)
         return run_fused(list(self), images)
@@ -208,7 +214,7 @@ def _convolved(conv: nn.Module, inputs: Flow) -> Tensor:
 class HardtanhBlock(nn.Module):
     """IR-Net's block for binary inputs (Qin et al. 2020): sign, convolution, norm, add, hardtanh; twice."""
 
-    def __init__(self, layers: BinaryLayers, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
+    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
         super().__init__()
         self.conv1 = layers.conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.norm1 = nn.BatchNorm2d(outputs)

@@ -10,8 +10,8 @@ from functools import partial
 
 from torch import nn
 
-from equalbits.models.image_classifier import Images, ImageSize, Network, scaled
-from equalbits.models.layer_factory import BinaryLayers
+from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec, scale_channels
+from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
 _CHANNELS = (64, 128, 256, 512)  # of each pair of convolutions
@@ -20,39 +20,39 @@ _HIDDEN = 256
 
 def convnet(
     pairs: int,
-    layers: BinaryLayers,
+    layers: LayerFactory,
     num_classes: int,
     *,
     in_channels: int = 3,
     image_size: ImageSize = 32,
     width: float = 1.0,
     batch_norm: bool = False,
-) -> Network:
+) -> ImageClassifier:
     """A network of ``pairs`` pairs of convolutions; Conv2 has one, Conv8 four.
 
     ``batch_norm`` puts a batch norm behind each layer but the last: the control for shares of +1 other than one half,
     which shift every mean. With binary inputs the order is convolution, pool, batch norm (always there, and without a
     scale or shift of its own), and the sign of the next layer in place of the ReLU.
     """
-    images = Images(in_channels, image_size, fixed=True, smallest=2**pairs)
+    images = ImageSpec(in_channels, image_size, fixed=True, smallest=2**pairs)
     affine = not layers.binary_inputs
     norms = batch_norm or layers.binary_inputs
     parts: dict[str, nn.Module] = {}
     features = in_channels
     for number in range(1, 2 * pairs + 1):
-        inputs, features = features, scaled(_CHANNELS[(number - 1) // 2], width)
+        inputs, features = features, scale_channels(_CHANNELS[(number - 1) // 2], width)
         parts[f"conv{number}"] = layers.conv2d(inputs, features, 3, padding=1, bias=False, real_input=number == 1)
         norm = nn.BatchNorm2d(features, affine=affine) if norms else None
         parts |= _behind(f"conv{number}", norm, relu=not layers.binary_inputs, pool=number % 2 == 0)
     parts["flatten"] = nn.Flatten()
     features *= math.prod(side >> pairs for side in images.sides)
     for number in (1, 2):
-        inputs, features = features, scaled(_HIDDEN, width)
+        inputs, features = features, scale_channels(_HIDDEN, width)
         parts[f"fc{number}"] = layers.linear(inputs, features, bias=False)
         norm_1d = nn.BatchNorm1d(features, affine=affine) if norms else None
         parts |= _behind(f"fc{number}", norm_1d, relu=not layers.binary_inputs)
     parts["fc3"] = layers.linear(features, num_classes, bias=False)
-    return Network(parts, images)
+    return ImageClassifier(parts, images)
 
 
 def _behind(name: str, norm: nn.Module | None, *, relu: bool, pool: bool = False) -> dict[str, nn.Module]:

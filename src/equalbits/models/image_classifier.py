@@ -14,12 +14,12 @@ ImageSize = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Images:
+class ImageSpec:
     """The images a network takes; checked when it is made and again when images arrive.
 
     ``fixed``: only this size will do, as a layer depends on it. ``multiple_of`` and ``smallest`` bound each side.
 
-    >>> Images(3, 20, multiple_of=32)
+    >>> ImageSpec(3, 20, multiple_of=32)
     Traceback (most recent call last):
     ValueError: images of 20×20 do not fit: each side must be a multiple of 32; pad or resize them
     """
@@ -64,10 +64,10 @@ class Images:
         raise ValueError(f"images of {height}×{width} do not fit: {rule}; pad or resize them")
 
 
-class Network(nn.Sequential):
+class ImageClassifier(nn.Sequential):
     """Named parts, run one after the other."""
 
-    def __init__(self, parts: Mapping[str, nn.Module], images: Images | None = None) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module], images: ImageSpec | None = None) -> None:
         super().__init__(OrderedDict(parts))
         self.images = images
 
@@ -83,10 +83,10 @@ class Network(nn.Sequential):
             self.images.check(images)
 
 
-def scaled(channels: int, width: float) -> int:
+def scale_channels(channels: int, width: float) -> int:
     """``channels`` times ``width``, rounded, at least 1.
 
-    >>> scaled(64, 0.25)
+    >>> scale_channels(64, 0.25)
     16
     """
     if not is_number(width) or not 0 < width < math.inf:

@@ -9,8 +9,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from equalbits.models.image_classifier import Images, ImageSize, Network
-from equalbits.models.layer_factory import BinaryLayers
+from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec
+from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
 Kernel = int | tuple[int, int]
@@ -19,13 +19,13 @@ Step = tuple[int, Kernel] | tuple[int, Kernel, int]  # channels, kernel, and the
 
 @register_model("inception_v3")
 def inception_v3(
-    layers: BinaryLayers,
+    layers: LayerFactory,
     num_classes: int,
     *,
     in_channels: int = 3,
     image_size: ImageSize = 32,
     dropout: float = 0.5,
-) -> Network:
+) -> ImageClassifier:
     """94 convolutions in eleven blocks; no auxiliary classifier. A stride of 1 in the stem suits small images."""
     make = _Blocks(layers)
     stem = [make.unit(in_channels, 32, 3, real=True), make.unit(32, 32, 3), make.unit(32, 64, 3)]
@@ -37,7 +37,7 @@ def inception_v3(
     parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "dropout": nn.Dropout(dropout)}
     parts["head"] = layers.real_linear(2048, num_classes)
     # 9 is the smallest side that the three parts without padding leave a pixel of.
-    return Network(parts, Images(in_channels, image_size, smallest=9))
+    return ImageClassifier(parts, ImageSpec(in_channels, image_size, smallest=9))
 
 
 class Branches(nn.Module):
@@ -55,7 +55,7 @@ class Branches(nn.Module):
 class _Blocks:
     """The blocks A to E of the architecture, made of one kind of layers."""
 
-    def __init__(self, layers: BinaryLayers) -> None:
+    def __init__(self, layers: LayerFactory) -> None:
         self.layers = layers
 
     def unit(

@@ -12,14 +12,14 @@ Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
 
 
 @dataclass(frozen=True)
-class BinaryLayers:
+class LayerFactory:
     """Makes the layers of a network, so that the network says where they stand and not how they are quantized.
 
     ``weight_quantizer=None`` makes torch's own layers in the same places: the real twin. ``input_quantizer=None``
     leaves what flows into them real. ``init`` is ``"torch"`` (as torch starts a layer) or ``"kaiming"`` (normal,
     ``√(2/D)``), for binary and real layers alike: from one seed, twins start with the same weights.
 
-    >>> BinaryLayers(None).conv2d(3, 8, 3, bias=False)
+    >>> LayerFactory(None).conv2d(3, 8, 3, bias=False)
     Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1), bias=False)
     """
 

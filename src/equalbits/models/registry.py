@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from equalbits._text import unknown_name
-from equalbits.models.layer_factory import BinaryLayers
+from equalbits.models.layer_factory import LayerFactory
 from equalbits.nn import WeightQuantizer, input_quantizer_by_name, quantizer_by_name, settings_of
 
 #: Makes a network from its layers' maker and the number of classes; what it takes by name are its options.
@@ -49,7 +49,7 @@ def create_model(
             raise unknown_name(f"model {name!r}: option", option, known)
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f"num_classes={num_classes!r}: it must be a whole number of at least 1")
-    layers = BinaryLayers(_weight_quantizer(weight_quantizer), _input_quantizer(input_quantizer), init)
+    layers = LayerFactory(_weight_quantizer(weight_quantizer), _input_quantizer(input_quantizer), init)
     return _BUILDERS[name](layers, num_classes, **options)
 
 
@@ -68,10 +68,10 @@ def model_options(name: str) -> dict[str, Any]:
     >>> model_options("conv2")
     {'in_channels': 3, 'image_size': 32, 'width': 1.0, 'batch_norm': False}
     """
-    return dict(list(settings_of(builder_of(name)).items())[2:])  # after the layers' maker and the number of classes
+    return dict(list(settings_of(model_builder(name)).items())[2:])  # after the layers' maker and the number of classes
 
 
-def builder_of(name: str) -> Callable[..., nn.Module]:
+def model_builder(name: str) -> Callable[..., nn.Module]:
     """The function that makes the network of this name."""
     if name not in _BUILDERS:
         raise unknown_name("model", name, _BUILDERS)
@@ -81,7 +81,7 @@ def builder_of(name: str) -> Callable[..., nn.Module]:
 def register_model(name: str) -> Callable[[Builder], Builder]:
     """Give a network of one's own a name :func:`create_model` knows. A name taken is refused.
 
-    The function takes a :class:`~equalbits.models.BinaryLayers`, which makes its layers, the number of classes, and
+    The function takes a :class:`~equalbits.models.LayerFactory`, which makes its layers, the number of classes, and
     its options, with defaults::
 
         @register_model("tiny")

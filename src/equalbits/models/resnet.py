@@ -18,10 +18,10 @@ from equalbits.models.blocks import (
     PReLUBlock,
     PReLUBlocks,
     RealInputBlock,
-    ResidualNetwork,
+    ResidualClassifier,
 )
-from equalbits.models.image_classifier import Images, ImageSize, Network, scaled
-from equalbits.models.layer_factory import BinaryLayers
+from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec, scale_channels
+from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
 _CHANNELS = (64, 128, 256, 512)  # of each stage
@@ -30,13 +30,13 @@ _DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
 
 @register_model("resnet20")
 def resnet20(
-    layers: BinaryLayers,
+    layers: LayerFactory,
     num_classes: int,
     *,
     in_channels: int = 3,
     image_size: ImageSize = 32,
     width: float = 1.0,
-) -> Network:
+) -> ImageClassifier:
     """ResNet-20 as IR-Net has it: shortcuts without weights, and a batch norm before the classifier.
 
     IR-Net starts it with ``init="kaiming"``.
@@ -47,7 +47,7 @@ def resnet20(
         kind = HardtanhBlock if layers.binary_inputs else RealInputBlock
         return kind(layers, inputs, outputs, stride, shortcut)
 
-    channels = [scaled(count, width) for count in (16, 32, 64)]
+    channels = [scale_channels(count, width) for count in (16, 32, 64)]
     stem: dict[str, nn.Module] = {
         "conv": layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False),
         "norm": nn.BatchNorm2d(channels[0]),
@@ -58,12 +58,12 @@ def resnet20(
     else:
         head["head_relu"] = nn.ReLU()
     head["head"] = layers.real_linear(channels[-1], num_classes)
-    return _network(stem, _stages(block, channels, (3, 3, 3)), head, Images(in_channels, image_size))
+    return _network(stem, _stages(block, channels, (3, 3, 3)), head, ImageSpec(in_channels, image_size))
 
 
 def resnet(
     depth: int,
-    layers: BinaryLayers,
+    layers: LayerFactory,
     num_classes: int,
     *,
     in_channels: int = 3,
@@ -71,49 +71,51 @@ def resnet(
     width: float = 1.0,
     shared_prelu: bool = True,
     norm_first: bool = False,
-) -> Network:
+) -> ImageClassifier:
     """ResNet-18 or 34 for small images: a 3×3 stem, no pool, shortcuts of a real 1×1 convolution and a norm.
 
     Two options speak of the form with binary inputs: ``shared_prelu`` (see :class:`PReLUBlock`), and ``norm_first``,
     which puts the stem's norm before its PReLU, as the released CIFAR-10 network does and the CIFAR-100 ones do not.
     """
-    channels = [scaled(count, width) for count in _CHANNELS]
+    channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False)
     stem = _stem(layers, conv, norm_first=norm_first)
     stages = _stages(_block_maker(layers, _strided_shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
-    return _network(stem, stages, head, Images(in_channels, image_size))
+    return _network(stem, stages, head, ImageSpec(in_channels, image_size))
 
 
 def imagenet_resnet(
     depth: int,
-    layers: BinaryLayers,
+    layers: LayerFactory,
     num_classes: int,
     *,
     in_channels: int = 3,
     image_size: ImageSize = 224,
     width: float = 1.0,
     shared_prelu: bool = True,
-) -> Network:
+) -> ImageClassifier:
     """ResNet-18 or 34 for large images: a 7×7 stem of stride 2 and a max pool, then as :func:`resnet`.
 
     With binary inputs the shortcuts halve the map by an average, so that each pixel has its say; the sides of the
     images must then be multiples of 32.
     """
-    channels = [scaled(count, width) for count in _CHANNELS]
+    channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
     stem = {**_stem(layers, conv), "pool": nn.MaxPool2d(3, stride=2, padding=1)}
     shortcut = _averaging_shortcut if layers.binary_inputs else _strided_shortcut
     stages = _stages(_block_maker(layers, shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
-    return _network(stem, stages, head, Images(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1))
+    return _network(
+        stem, stages, head, ImageSpec(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1)
+    )
 
 
 def _network(
-    stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: Images
-) -> Network:
+    stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: ImageSpec
+) -> ImageClassifier:
     average = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-    return ResidualNetwork({"stem": _row(stem), **stages, **average, **head}, images)
+    return ResidualClassifier({"stem": _row(stem), **stages, **average, **head}, images)
 
 
 def _stages(block: MakeBlock, channels: Sequence[int], depths: Sequence[int]) -> dict[str, nn.Module]:
@@ -129,7 +131,7 @@ def _stages(block: MakeBlock, channels: Sequence[int], depths: Sequence[int]) ->
     return stages
 
 
-def _stem(layers: BinaryLayers, conv: nn.Conv2d, *, norm_first: bool = False) -> dict[str, nn.Module]:
+def _stem(layers: LayerFactory, conv: nn.Conv2d, *, norm_first: bool = False) -> dict[str, nn.Module]:
     norm = nn.BatchNorm2d(conv.out_channels)
     if not layers.binary_inputs:
         return {"conv": conv, "norm": norm, "relu": nn.ReLU()}
@@ -138,7 +140,7 @@ def _stem(layers: BinaryLayers, conv: nn.Conv2d, *, norm_first: bool = False) ->
 
 
 def _block_maker(
-    layers: BinaryLayers, shortcut: Callable[[BinaryLayers, int, int], nn.Module], *, shared_prelu: bool
+    layers: LayerFactory, shortcut: Callable[[LayerFactory, int, int], nn.Module], *, shared_prelu: bool
 ) -> MakeBlock:
     def block(inputs: int, outputs: int, stride: int) -> nn.Module:
         path = nn.Identity() if stride == 1 else shortcut(layers, inputs, outputs)
@@ -149,12 +151,12 @@ def _block_maker(
     return block
 
 
-def _strided_shortcut(layers: BinaryLayers, inputs: int, outputs: int) -> nn.Module:
+def _strided_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Module:
     conv = layers.real_conv2d(inputs, outputs, 1, stride=2, bias=False)
     return NormedConv(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs)))
 
 
-def _averaging_shortcut(layers: BinaryLayers, inputs: int, outputs: int) -> nn.Module:
+def _averaging_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Module:
     conv = layers.real_conv2d(inputs, outputs, 1, bias=False)
     return _row({"conv": conv, "norm": nn.BatchNorm2d(outputs), "pool": nn.AvgPool2d(2)})
 

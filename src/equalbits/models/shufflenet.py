@@ -10,8 +10,8 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from equalbits.models.image_classifier import Images, ImageSize, Network
-from equalbits.models.layer_factory import BinaryLayers
+from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec
+from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
 _GROUPS = 3
@@ -20,7 +20,9 @@ _STAGES = ((240, 4), (480, 8), (960, 4))  # channels, units
 
 
 @register_model("shufflenet")
-def shufflenet(layers: BinaryLayers, num_classes: int, *, in_channels: int = 3, image_size: ImageSize = 32) -> Network:
+def shufflenet(
+    layers: LayerFactory, num_classes: int, *, in_channels: int = 3, image_size: ImageSize = 32
+) -> ImageClassifier:
     """Three stages of 4, 8 and 4 units; each stage halves the map. The first stage's first 1×1 has no groups."""
     stem: dict[str, nn.Module] = {
         "conv": layers.real_conv2d(in_channels, _STEM, 3, padding=1),
@@ -37,13 +39,13 @@ def shufflenet(layers: BinaryLayers, num_classes: int, *, in_channels: int = 3, 
         inputs = outputs
     parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
     parts["head"] = layers.real_linear(inputs, num_classes)
-    return Network(parts, Images(in_channels, image_size))
+    return ImageClassifier(parts, ImageSpec(in_channels, image_size))
 
 
 class ShuffleUnit(nn.Module):
     """1×1 to a quarter of the channels, shuffle, depthwise 3×3, 1×1; joined to the input, by a sum or side by side."""
 
-    def __init__(self, layers: BinaryLayers, inputs: int, outputs: int, *, stride: int, groups: int) -> None:
+    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, *, stride: int, groups: int) -> None:
         super().__init__()
         inner = outputs // 4
         added = outputs if stride == 1 else outputs - inputs  # with a stride the pooled input brings its channels

@@ -2,8 +2,8 @@
 
 from torch import nn
 
-from equalbits.models.image_classifier import Images, ImageSize, Network, scaled
-from equalbits.models.layer_factory import BinaryLayers
+from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec, scale_channels
+from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # a pool behind each
@@ -12,14 +12,14 @@ _HIDDEN = 4096
 
 @register_model("vgg16")
 def vgg16(
-    layers: BinaryLayers,
+    layers: LayerFactory,
     num_classes: int,
     *,
     in_channels: int = 3,
     image_size: ImageSize = 32,
     width: float = 1.0,
     dropout: float = 0.5,
-) -> Network:
+) -> ImageClassifier:
     """Thirteen 3×3 convolutions and three linear layers; the first convolution and the last linear layer are real.
 
     The hidden linear layers (1×1 convolutions on a 1×1 map, in the original) have no batch norm: there the scale
@@ -28,13 +28,13 @@ def vgg16(
     The paper has no form with binary inputs. Ours takes Hardtanh for ReLU, and leaves out the dropout before a
     sign, where a dropped value would count as +1.
     """
-    images = Images(in_channels, image_size, fixed=True)
+    images = ImageSpec(in_channels, image_size, fixed=True)
     sides = images.sides
     parts: dict[str, nn.Module] = {}
     features = in_channels
     for stage, channels in enumerate(_STAGES, start=1):
         for number, count in enumerate(channels, start=1):
-            inputs, features = features, scaled(count, width)
+            inputs, features = features, scale_channels(count, width)
             first = not parts
             make = layers.real_conv2d if first else layers.conv2d
             parts[f"conv{stage}_{number}"] = make(inputs, features, 3, padding=1, bias=first)
@@ -44,9 +44,9 @@ def vgg16(
         sides = ((sides[0] + 1) // 2, (sides[1] + 1) // 2)
     parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
     for number in (1, 2):
-        inputs, features = features, scaled(_HIDDEN, width)
+        inputs, features = features, scale_channels(_HIDDEN, width)
         parts[f"fc{number}"] = layers.linear(inputs, features, bias=False)
         parts[f"fc{number}_act"] = layers.activation()
         if number == 2 or not layers.binary_inputs:
             parts[f"fc{number}_dropout"] = nn.Dropout(dropout)
-    return Network({**parts, "head": layers.real_linear(features, num_classes)}, images)
+    return ImageClassifier({**parts, "head": layers.real_linear(features, num_classes)}, images)

@@ -9,19 +9,18 @@ from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2
 from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
 from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
 from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
-from equalbits.nn.parametrized import still
+from equalbits.nn.parametrized import parametrization_in_eval
 from equalbits.nn.pruning import MPT, PrunedBiHalf, PrunedSign
 from equalbits.nn.pruning_mask import (
-    Sieve,
+    PruningMask,
     empty_filters,
     end_ramps_,
     freeze_latents_,
-    renew_global_masks_,
     set_global_masks_,
-    warn_of_empty,
+    warn_empty_layers,
 )
 from equalbits.nn.quantizer import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
-from equalbits.nn.rank_ahead import rank_ahead
+from equalbits.nn.rank_ahead import ahead_ranker
 from equalbits.nn.registry import (
     input_quantizer_by_name,
     input_quantizer_settings,
@@ -34,7 +33,7 @@ from equalbits.nn.registry import (
     settings_of,
 )
 from equalbits.nn.rotation import RBNN, RBNNActivation, refit_rotations_
-from equalbits.nn.training_hooks import acting_layers, after_step_, at_epoch_, penalty
+from equalbits.nn.training_hooks import after_step_, at_epoch_, layers_with_hook, penalty
 
 __all__ = [
     "HWGQ",
@@ -66,19 +65,19 @@ __all__ = [
     "Maxout",
     "PrunedBiHalf",
     "PrunedSign",
+    "PruningMask",
     "QuickConv2d",
     "RBNNActivation",
     "RPReLU",
     "RSign",
     "ReCU",
-    "Sieve",
     "Sign",
     "SignActivation",
     "SwishSignActivation",
     "WeightQuantizer",
     "XNORPlusPlus",
-    "acting_layers",
     "after_step_",
+    "ahead_ranker",
     "all_layers",
     "at_epoch_",
     "binarize_",
@@ -91,19 +90,18 @@ __all__ = [
     "inner_layers",
     "input_quantizer_by_name",
     "input_quantizer_settings",
+    "layers_with_hook",
     "list_input_quantizers",
     "list_quantizers",
+    "parametrization_in_eval",
     "penalty",
     "quantizer_by_name",
     "quantizer_settings",
-    "rank_ahead",
     "refit_rotations_",
     "register_input_quantizer",
     "register_quantizer",
-    "renew_global_masks_",
     "set_global_masks_",
     "set_progress",
     "settings_of",
-    "still",
-    "warn_of_empty",
+    "warn_empty_layers",
 ]

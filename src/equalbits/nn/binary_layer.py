@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from equalbits import functional as F
 from equalbits.functional import carries_tangents
-from equalbits.nn.ahead import symbols_ahead
-from equalbits.nn.parametrized import still
+from equalbits.nn.parametrized import parametrization_in_eval
 from equalbits.nn.quantizer import BiHalf, WeightQuantizer
 from equalbits.nn.quantizer_state import fit_, start_
 
@@ -35,7 +34,7 @@ class BinaryLayer(nn.Module):
     init: str
     weight_quantizer: WeightQuantizer
     input_quantizer: nn.Module | None
-    ahead: tuple[int, torch.dtype] | None  # what to ask for in training, where something finds symbols ahead
+    ranked_ahead: tuple[int, torch.dtype] | None  # layer number and dtype, set by equalbits.nn.rank_ahead
 
     def make_binary_(
         self, weight_quantizer: WeightQuantizer | None, input_quantizer: nn.Module | None, init: str = "torch"
@@ -58,7 +57,7 @@ class BinaryLayer(nn.Module):
         self.register_buffer("scale", torch.empty((), dtype=self.weight.dtype, device=self.weight.device))
         self._start_()
         self._known: _Known | None = None
-        self.ahead = None
+        self.ranked_ahead = None
 
     def to_filters(self, weight: Tensor) -> Tensor:
         """The weight with the filter as first axis."""
@@ -77,7 +76,7 @@ class BinaryLayer(nn.Module):
 
     def latents(self) -> Tensor:
         """The latents as they are now, filter first, without gradient."""
-        with still(self):
+        with parametrization_in_eval(self):
             weight = self.weight.detach()
         if hasattr(weight, "full_tensor"):  # torch's DTensor
             raise ValueError(
@@ -91,8 +90,9 @@ class BinaryLayer(nn.Module):
 
         It lies in memory as the latents do, so a model in ``channels_last`` has nothing to convert at each step.
         """
-        if self.training and self.ahead is not None:
-            return F.weighted(self.weight, symbols_ahead(self.weight.detach(), *self.ahead), self.scale)
+        if self.training and self.ranked_ahead is not None:
+            scaled_symbols = torch.ops.equalbits.symbols_ahead(self.weight.detach(), *self.ranked_ahead)
+            return F.weighted(self.weight, scaled_symbols, self.scale)
         weight = self.weight  # asked for once: torch may compute it from other parameters
         known = self._kept(weight) if self._may_keep(weight) else None
         if known is not None and not torch.is_grad_enabled():
@@ -227,7 +227,7 @@ class BinaryLayer(nn.Module):
         fit_(self.weight_quantizer, self.to_filters(self.weight.detach()).clone())  # the weights are the checkpoint's
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_known": None, "ahead": None}  # type: ignore[no-untyped-call]
+        return {**super().__getstate__(), "_known": None, "ranked_ahead": None}  # type: ignore[no-untyped-call]
 
 
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:

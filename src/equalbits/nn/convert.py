@@ -12,9 +12,9 @@ from torch.nn.utils import parametrize
 
 from equalbits.nn.binary_layer import BinaryLayer, check_quantizers
 from equalbits.nn.layer_policies import Candidate, Policy, by_name, inner_layers
-from equalbits.nn.layers import BINARY_FOR, binary_twin
+from equalbits.nn.layers import BINARY_CLASSES, as_binary_layer
 from equalbits.nn.quantizer import WeightQuantizer
-from equalbits.nn.weight_access import layers_read_past
+from equalbits.nn.weight_access import directly_accessed_layers
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ _NO_TWIN: tuple[type[nn.Module], ...] = (
     *(nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose3d, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
     *(nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention),
 )
-_LAYERS = (*BINARY_FOR, *_NO_TWIN)
+_LAYERS = (*BINARY_CLASSES, *_NO_TWIN)
 
 
 def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], tuple[str, ...]]:
     """The layers that could become binary, those that cannot with the reason, and the names of those that are."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _LAYERS)]
-    read_past = layers_read_past(model)
+    read_past = directly_accessed_layers(model)
     compiled = {module._modules.get("_orig_mod") for module in model.modules()}
     candidates: list[Candidate] = []
     unsuited: list[tuple[str, str]] = []
@@ -105,7 +105,7 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
             unsuited.append((name, f"{read_past[layer]} reads its weight past it"))
         elif isinstance(layer, _NO_TWIN):
             unsuited.append((name, f"of class {kind}, which has no binary form here"))
-        elif type(layer) not in BINARY_FOR and not _is_unready(layer):
+        elif type(layer) not in BINARY_CLASSES and not _is_unready(layer):
             unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may compute in its own way"))
         elif layer in compiled:
             unsuited.append((name, "compiled by itself, which holds on to the real one: make it binary, then compile"))
@@ -175,7 +175,7 @@ def _twins(
     writes = type(weight_quantizer).fit_ is not WeightQuantizer.fit_
     before = [(c.layer.weight, c.layer.weight.detach().clone()) for c in chosen if writes]  # type: ignore[operator]
     try:
-        return {c.layer: binary_twin(c.layer, weight_quantizer, input_quantizer) for c in chosen}
+        return {c.layer: as_binary_layer(c.layer, weight_quantizer, input_quantizer) for c in chosen}
     except Exception:
         for weight, values in before:
             weight.detach().copy_(values)  # type: ignore[operator]

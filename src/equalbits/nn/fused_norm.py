@@ -11,7 +11,7 @@ from equalbits.nn.layers import BinaryConv2d
 from equalbits.nn.quantizer import SignActivation
 
 
-def may_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
+def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
     """Whether :func:`norm_and_add` may stand for modules: in a compiled training step on a GPU.
 
     The norms must be torch's own with their usual settings. Hooks on the modules are passed by.
@@ -20,13 +20,13 @@ def may_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
     return compiled and all(_is_usual(norm) for norm in norms)
 
 
-def clipped_sign(conv: nn.Module) -> bool:
+def starts_with_clipped_sign(conv: nn.Module) -> bool:
     """Whether a convolution is ours and begins with the clipped sign, which :func:`norm_and_add` can find for it."""
     quantizer = conv.input_quantizer if type(conv) is BinaryConv2d else None
     return type(quantizer) is SignActivation and quantizer.estimator == "clipped"
 
 
-class Note(NamedTuple):
+class BatchStatistics(NamedTuple):
     """What a norm saw of a batch, for its running statistics."""
 
     norm: nn.BatchNorm2d
@@ -37,24 +37,24 @@ class Note(NamedTuple):
 
 def norm_and_add(
     norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool = False
-) -> tuple[Tensor, Tensor | None, Note]:
+) -> tuple[Tensor, Tensor | None, BatchStatistics]:
     """``norm(prelu(inputs)) + residual``, its signs if wanted (:func:`equalbits.functional.normed_sum`), and a note.
 
-    The running statistics stay as they are until :func:`keep_notes` gets the notes of all norms, in one go.
+    The running statistics change only when :func:`update_running_statistics` gets the notes of all norms.
     """
     summed, found, mean, variance = normed_sum(
         inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
     )
-    return summed, found, Note(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
+    return summed, found, BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
 
 
-def keep_notes(notes: Sequence[Note]) -> None:
+def update_running_statistics(notes: Sequence[BatchStatistics]) -> None:
     """Move the running statistics and count the batch, as torch's batch norm does."""
     left = list(notes)
     with torch.no_grad():
         while left:  # once, unless a norm was asked more than once or momenta differ
-            now: list[Note] = []
-            later: list[Note] = []
+            now: list[BatchStatistics] = []
+            later: list[BatchStatistics] = []
             for note in left:
                 (now if _goes_with(note, now) else later).append(note)
             left = later
@@ -65,7 +65,7 @@ def keep_notes(notes: Sequence[Note]) -> None:
             move_statistics(running, counts, latest, factors, now[0].norm.momentum)
 
 
-def _goes_with(note: Note, before: Sequence[Note]) -> bool:
+def _goes_with(note: BatchStatistics, before: Sequence[BatchStatistics]) -> bool:
     """Whether its norm is another than theirs, of their momentum."""
     alone = all(note.norm is not other.norm for other in before)
     return alone and (not before or note.norm.momentum == before[0].norm.momentum)

@@ -13,14 +13,14 @@ from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.quantizer import WeightQuantizer
 
 __all__ = [
-    "BINARY_FOR",
+    "BINARY_CLASSES",
     "BinaryConv1d",
     "BinaryConv2d",
     "BinaryConvTranspose2d",
     "BinaryLayer",
     "BinaryLinear",
     "QuickConv2d",
-    "binary_twin",
+    "as_binary_layer",
 ]
 
 
@@ -222,7 +222,7 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
 
 
 #: The binary layer that takes the place of each real one.
-BINARY_FOR: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
+BINARY_CLASSES: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
     {
         nn.Linear: BinaryLinear,
         nn.Conv1d: BinaryConv1d,
@@ -233,9 +233,11 @@ BINARY_FOR: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
 )
 
 
-def binary_twin(layer: nn.Module, weight_quantizer: WeightQuantizer, input_quantizer: nn.Module | None) -> BinaryLayer:
+def as_binary_layer(
+    layer: nn.Module, weight_quantizer: WeightQuantizer, input_quantizer: nn.Module | None
+) -> BinaryLayer:
     """The binary layer that does what ``layer`` does, with the same parameters (not copies), hooks and mode."""
-    twin = object.__new__(BINARY_FOR[type(layer)])
+    twin = object.__new__(BINARY_CLASSES[type(layer)])
     # Hooks are shared, so that the handles the user holds still take them off; what the twin adds to is its own.
     own = {name: copy.copy(layer.__dict__[name]) for name in ("_parameters", "_buffers", "_modules")}
     twin.__dict__.update(layer.__dict__ | own)

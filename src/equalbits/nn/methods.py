@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import scaled
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.parametrized import keep_computed_
+from equalbits.nn.parametrized import assign_latents_
 from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.registry import register_quantizer
 
@@ -197,5 +197,5 @@ def clip_latents_(model: nn.Module, *, bound: float = 1.0) -> Tensor:
     outside = torch.stack([(layer.weight.detach().abs() > bound).sum() for layer in layers]).sum()
     with torch.no_grad():
         for layer in layers:
-            keep_computed_(layer, layer.weight.detach().clamp_(-bound, bound))
+            assign_latents_(layer, layer.weight.detach().clamp_(-bound, bound))
     return outside

@@ -8,7 +8,7 @@ from torch.nn.utils import parametrize
 
 
 @contextmanager
-def still(layer: nn.Module) -> Iterator[None]:
+def parametrization_in_eval(layer: nn.Module) -> Iterator[None]:
     """Have what computes a layer's latents stay as it is: spectral norm moves whenever it is asked in training."""
     moving = [part for part in _computed_by(layer) for part in part.modules() if part.training]
     for part in moving:
@@ -20,7 +20,7 @@ def still(layer: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def keep_computed_(layer: nn.Module, weight: Tensor) -> None:
+def assign_latents_(layer: nn.Module, weight: Tensor) -> None:
     """Hand changed latents back to what they are computed from, where torch computes them: else they are lost."""
     if parametrize.is_parametrized(layer, "weight"):
         for part in _computed_by(layer):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from equalbits import functional as F
 from equalbits.functional import check_p_pos, halfmask_symbols, mpt_values, outer_symbols, released_counts, scored
 from equalbits.nn.gains import fitted
-from equalbits.nn.pruning_mask import Sieve, evened
+from equalbits.nn.pruning_mask import PruningMask, apply_scale_correction
 from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.registry import register_quantizer
 
@@ -67,7 +67,7 @@ class PrunedBiHalf(WeightQuantizer):
             raise ValueError("released_counts=True is the released code's rule: only by='rank', p_pos=0.5, ramp=0")
         self.by, self.scale_fan, self.train_latent, self.released_counts = by, scale_fan, train_latent, released_counts
         self.p_pos = None if released_counts else p_pos
-        self.sieve = Sieve(sparsity, scope or _SCOPES[by][0], ramp)
+        self.sieve = PruningMask(sparsity, scope or _SCOPES[by][0], ramp)
         self.register_parameter("scores", None)
         self.register_buffer("progress", self.sieve.start_progress())
 
@@ -92,15 +92,15 @@ class PrunedBiHalf(WeightQuantizer):
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """Straight through to every latent; by score also ``g · w · sign(s)`` to the scores."""
-        evenness = self.sieve.evenness(self._buffers["progress"], self.scale_fan)
+        correction = self.sieve.scale_correction(self._buffers["progress"], self.scale_fan)
         if self.by != "score":
-            return evened(F.straight_through(latents, symbols), evenness)
+            return apply_scale_correction(F.straight_through(latents, symbols), correction)
         scores = fitted(self.scores)
         # What arrives here is the gradient times the layer's scale: the rule wants it without.
-        scale = self.initial_scale(F.as_filters(latents).shape[1]) * (1 if evenness is None else evenness)
+        scale = self.initial_scale(F.as_filters(latents).shape[1]) * (1 if correction is None else correction)
         slope = latents.detach() * scores.detach().sign() / scale
         learning = latents if self.train_latent else latents.detach()
-        return evened(scored(learning, scores, symbols, slope.to(latents.dtype)), evenness)
+        return apply_scale_correction(scored(learning, scores, symbols, slope.to(latents.dtype)), correction)
 
     def initial_scale(self, connections: int) -> float:
         """``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
@@ -127,7 +127,7 @@ class PrunedSign(WeightQuantizer):
         self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = True, ramp: float = 0.0
     ) -> None:
         super().__init__()
-        self.sieve, self.scale_fan = Sieve(sparsity, scope, ramp), scale_fan
+        self.sieve, self.scale_fan = PruningMask(sparsity, scope, ramp), scale_fan
         self.register_buffer("progress", self.sieve.start_progress())
 
     def fit_(self, latents: Tensor) -> None:
@@ -145,8 +145,8 @@ class PrunedSign(WeightQuantizer):
 
     def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
         """Straight through to every latent."""
-        evenness = self.sieve.evenness(self._buffers["progress"], self.scale_fan)
-        return evened(F.straight_through(latents, symbols), evenness)
+        correction = self.sieve.scale_correction(self._buffers["progress"], self.scale_fan)
+        return apply_scale_correction(F.straight_through(latents, symbols), correction)
 
     def initial_scale(self, connections: int) -> float:
         """``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
@@ -179,7 +179,7 @@ class MPT(WeightQuantizer):
         self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = True, ramp: float = 0.0
     ) -> None:
         super().__init__()
-        self.sieve, self.scale_fan = Sieve(sparsity, scope, ramp), scale_fan
+        self.sieve, self.scale_fan = PruningMask(sparsity, scope, ramp), scale_fan
         self.register_parameter("scores", None)
         self.register_buffer("progress", self.sieve.start_progress())
 
@@ -201,7 +201,7 @@ class MPT(WeightQuantizer):
         """``a · symbols``; the gradient goes to the scores alone."""
         fixed, scores = latents.detach(), fitted(self.scores)
         values = scored(fixed, scores, mpt_values(fixed, symbols != 0), fixed * scores.detach().sign())
-        return evened(values, self.sieve.evenness(self._buffers["progress"], self.scale_fan))
+        return apply_scale_correction(values, self.sieve.scale_correction(self._buffers["progress"], self.scale_fan))
 
     def initial_scale(self, connections: int) -> float:
         """1, since the method brings its own ``a``; ``1/√(1 − sparsity)`` with ``scale_fan``."""

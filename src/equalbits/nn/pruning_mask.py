@@ -25,7 +25,7 @@ from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.gains import fitted
 
 
-class Sieve(nn.Module):
+class PruningMask(nn.Module):
     """Keeps the most important weights: the share ``1 − sparsity`` of each filter, of the layer, or of the whole net.
 
     ``ramp`` is the share of training over which the sparsity rises from one half to its full value; 0 for none.
@@ -64,7 +64,7 @@ class Sieve(nn.Module):
         """``√(2/D)``, with ``D`` the connections that stay where ``scale_fan`` says so."""
         return math.sqrt(2 / (connections * (1 - self.sparsity if scale_fan else 1)))
 
-    def evenness(self, progress: Tensor | None, scale_fan: bool) -> Tensor | None:
+    def scale_correction(self, progress: Tensor | None, scale_fan: bool) -> Tensor | None:
         """What :meth:`initial_scale` lacks while the share kept is not yet, or never is, ``1 − sparsity``.
 
         ``√((1 − sparsity) / share kept)`` of a ramp, or of the layer's part in a global ranking; so the layer is as
@@ -85,45 +85,28 @@ class Sieve(nn.Module):
         return f"{self.sparsity}, {self.scope!r}, ramp={self.ramp}"
 
 
-def evened(values: Tensor, evenness: Tensor | None) -> Tensor:
-    """``values`` times :meth:`Sieve.evenness`, where there is any."""
-    return values if evenness is None else values * evenness.to(values.dtype)
+def apply_scale_correction(values: Tensor, scale_correction: Tensor | None) -> Tensor:
+    """``values`` times :meth:`PruningMask.scale_correction`, where there is any."""
+    return values if scale_correction is None else values * scale_correction.to(values.dtype)
 
 
-def set_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dict[str, int]:
-    """Rank the weights of all layers with ``scope="global"`` together, renew their masks, return the counts kept.
+def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: bool = True) -> dict[str, int]:
+    """Rank the weights of all layers with ``scope="global"`` together, update their masks, return the counts kept.
 
     Call it once before training and then as often as the masks should follow the weights: as a watcher,
-    ``lambda model, step: set_global_masks_(model)``. ``sparsity`` overrides what the layers were given. Ties go by
-    the order of the layers, then by index. The masks are written in place, so a captured graph sees them. A layer that
-    is left without a weight is warned of: nothing in front of it learns, unless there is a way around it.
+    ``lambda model, step: set_global_masks_(model)``. ``sparsity`` overrides the sparsity of the layers. Ties are
+    broken by the order of the layers, then by index. The masks are written in place, so a captured graph sees them.
+    ``warn`` warns about layers left without weights: no gradient passes through them.
 
     >>> from equalbits.nn import BinaryLinear, PrunedSign
     >>> model = nn.Sequential(*(BinaryLinear(8, 4, weight_quantizer=PrunedSign(0.75, scope="global")) for _ in "ab"))
     >>> sum(set_global_masks_(model).values())
     16
     """
-    counts = renew_global_masks_(model, sparsity=sparsity)
-    if empty := [name for name, count in counts.items() if not count]:
-        warn_of_empty(empty, stacklevel=3)
-    return counts
-
-
-def warn_of_empty(layers: Sequence[str], *, stacklevel: int = 2) -> None:
-    """Warn of layers that a global ranking leaves without a weight."""
-    warnings.warn(
-        f"the global ranking leaves {', '.join(map(repr, layers))} no weight, so nothing in front of it learns: "
-        "lower the sparsity, or choose scope='layer'",
-        stacklevel=stacklevel,
-    )
-
-
-def renew_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> dict[str, int]:
-    """:func:`set_global_masks_` without a warning, for whoever calls it at every step."""
     layers = {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, BinaryLayer) and isinstance(_sieve(layer), Sieve) and _sieve(layer).scope == "global"
+        if isinstance(layer, BinaryLayer) and isinstance(_sieve(layer), PruningMask) and _sieve(layer).scope == "global"
     }
     if not layers:
         raise ValueError("no layer is pruned globally: give its quantizer scope='global', as in PrunedSign(0.9, ...)")
@@ -136,7 +119,19 @@ def renew_global_masks_(model: nn.Module, *, sparsity: float | None = None) -> d
     masks = keep_largest_of_all([importance.to(importances[0].device) for importance in importances], share)
     for layer, mask in zip(layers.values(), masks, strict=True):
         _sieve(layer).kept.copy_(mask)
-    return dict(zip(layers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # waits once
+    counts = dict(zip(layers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # one device sync
+    if warn and (empty := [name for name, count in counts.items() if not count]):
+        warn_empty_layers(empty, stacklevel=3)
+    return counts
+
+
+def warn_empty_layers(layers: Sequence[str], *, stacklevel: int = 2) -> None:
+    """Warn about layers that a global ranking leaves without weights."""
+    warnings.warn(
+        f"the global ranking leaves {', '.join(map(repr, layers))} no weight, so nothing in front of it learns: "
+        "lower the sparsity, or choose scope='layer'",
+        stacklevel=stacklevel,
+    )
 
 
 def empty_filters(model: nn.Module) -> dict[str, list[int]]:
@@ -162,7 +157,7 @@ def empty_filters(model: nn.Module) -> dict[str, list[int]]:
 def end_ramps_(model: nn.Module) -> None:
     """Put every ramp of sparsity at its end, for the last epoch: the net then ends as pruned as was asked."""
     for layer in model.modules():
-        if isinstance(layer, BinaryLayer) and isinstance(_sieve(layer), Sieve):
+        if isinstance(layer, BinaryLayer) and isinstance(_sieve(layer), PruningMask):
             progress = _progress(layer)
             if progress is not None:
                 progress.fill_(1.0)
@@ -185,7 +180,7 @@ def freeze_latents_(model: nn.Module) -> list[str]:
     return frozen
 
 
-def _sieve(layer: BinaryLayer) -> Sieve:
+def _sieve(layer: BinaryLayer) -> PruningMask:
     return getattr(layer.weight_quantizer, "sieve", None)  # type: ignore[return-value]
 
 

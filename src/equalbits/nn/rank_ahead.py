@@ -1,83 +1,108 @@
-"""Symbols found before they are needed: all bi-half layers of a net ranked at once, while a batch is being made.
+"""Rank the latents of all bi-half layers of a model before a training step, in parallel with making the batch.
 
-A layer in training usually ranks its latents where it multiplies with them. A whole net on a GPU has better: one
-launch for all rows of a size, on streams of their own beside whatever else the device has to do before the net.
+A layer in training usually ranks its latents where it multiplies with them. On a GPU it is faster to rank a whole model
+at once: one launch for all rows of a size, on separate streams, while the device prepares the batch.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from equalbits.functional import positive_count
-from equalbits.nn.ahead import FINDERS
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear
 from equalbits.nn.quantizer import BiHalf
 
 
-class RankedAhead:
-    """The scaled symbols of a net's bi-half layers, in a dtype of choice, found when told to.
+class ActiveRankers(threading.local):
+    """Per-thread stack of functions that return ranked symbols by layer number; the innermost is called."""
 
-    Tell it to :meth:`rank` as soon as the latents have changed. Inside ``with`` the layers multiply with what is
-    found, in training, and each waits for its own; outside they find their symbols themselves. The latents must stay
-    where they are in memory, and the quantizers' ``p_pos`` as it is.
+    def __init__(self) -> None:
+        self.stack: list[Callable[[int], Tensor]] = []
+
+
+ACTIVE_RANKERS = ActiveRankers()
+
+
+@torch.library.custom_op("equalbits::symbols_ahead", mutates_args=())
+def symbols_ahead(latents: Tensor, number: int, dtype: torch.dtype) -> Tensor:
+    """Return the scaled symbols of these latents, ranked ahead; the current stream waits for them.
+
+    An opaque operator keeps the compiler from reordering the stream synchronization. The caller may overwrite the
+    result: every step ranks anew. :class:`~equalbits.nn.BinaryLayer` calls it by its registered name.
+    """
+    return ACTIVE_RANKERS.stack[-1](number)
+
+
+@symbols_ahead.register_fake
+def _(latents: Tensor, number: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(latents, dtype=dtype)
+
+
+class AheadRanker:
+    """Ranks the latents of bi-half layers on request and keeps the scaled symbols in ``dtype``.
+
+    Call :meth:`rank` as soon as the latents have changed. Inside ``with``, layers in training multiply with these
+    symbols, and each waits for its own; outside, they rank their latents themselves. The latents must keep their
+    memory address, and the quantizers their ``p_pos``.
     """
 
     def __init__(self, layers: Sequence[BinaryLayer], dtype: torch.dtype) -> None:
         from equalbits.functional.kernels.rank_model import Layer, Ranking  # Triton loads when first needed
 
         self.layers = layers
-        self.found = [torch.empty_like(layer.weight, dtype=dtype, requires_grad=False) for layer in layers]
+        self.symbols = [torch.empty_like(layer.weight, dtype=dtype, requires_grad=False) for layer in layers]
         self.ranking = Ranking(
             [
-                Layer(layer.weight.detach(), found, layer.scale, _negatives(layer))
-                for layer, found in zip(layers, self.found, strict=True)
+                Layer(layer.weight.detach(), symbols, layer.scale, _negative_count(layer))
+                for layer, symbols in zip(layers, self.symbols, strict=True)
             ]
         )
         self.device = layers[0].weight.device
         self.streams = [torch.cuda.Stream(self.device) for _ in range(len(self.ranking))]  # type: ignore[no-untyped-call]
-        self.begun = False
+        self.started = False
 
     def rank(self) -> None:
-        """Begin, once all that the current stream was told so far is done."""
+        """Start ranking after all work queued on the current stream."""
         for number, stream in enumerate(self.streams):
             stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(stream):
                 self.ranking.launch(number)
-        self.begun = True
+        self.started = True
 
     def forget(self) -> None:
-        """Have the next ``with`` rank anew, whatever was begun before."""
-        self.begun = False
+        """Discard a ranking that was started: the next ``with`` ranks anew."""
+        self.started = False
 
     def __enter__(self) -> None:
-        if not self.begun:
+        if not self.started:
             self.rank()
-        FINDERS.stack.append(self._symbols)
-        for number, (layer, found) in enumerate(zip(self.layers, self.found, strict=True)):
-            layer.ahead = number, found.dtype
+        ACTIVE_RANKERS.stack.append(self._wait_for)
+        for number, (layer, symbols) in enumerate(zip(self.layers, self.symbols, strict=True)):
+            layer.ranked_ahead = number, symbols.dtype
 
     def __exit__(self, *_: object) -> None:
         self.forget()
         for layer in self.layers:
-            layer.ahead = None
-        FINDERS.stack.remove(self._symbols)
-        for stream in self.streams:  # whether or not every layer was asked
+            layer.ranked_ahead = None
+        ACTIVE_RANKERS.stack.remove(self._wait_for)
+        for stream in self.streams:  # even if some layers were not called
             torch.cuda.current_stream(self.device).wait_stream(stream)
 
-    def _symbols(self, number: int) -> Tensor:
+    def _wait_for(self, number: int) -> Tensor:
         stream = self.streams[self.ranking.launch_of[number]]
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        return self.found[number]
+        return self.symbols[number]
 
 
-def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:
-    """What finds the symbols of a model's bi-half layers ahead of a step; None where there is nothing to gain.
+def ahead_ranker(model: nn.Module, dtype: torch.dtype) -> AheadRanker | None:
+    """Return a ranker for the bi-half layers of ``model``, or None if no layer can be ranked ahead.
 
-    That needs a GPU, Triton, and layers whose latents are float32. Others find their symbols as ever.
+    Ranking ahead needs a GPU, Triton and float32 latents. Other layers rank their latents in their forward.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer) and _is_served(layer)]
+    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer) and _can_rank_ahead(layer)]
     if len({layer.weight.device for layer in layers}) != 1 or layers[0].weight.device.type != "cuda":
         return None
     try:
@@ -85,14 +110,14 @@ def rank_ahead(model: nn.Module, dtype: torch.dtype) -> RankedAhead | None:
     except ImportError:
         return None
     layers = [layer for layer in layers if can_rank(layer.weight)]
-    return RankedAhead(layers, dtype) if layers else None
+    return AheadRanker(layers, dtype) if layers else None
 
 
-def _is_served(layer: BinaryLayer) -> bool:
-    """Whether it is one of ours, filters first, with the plain ranking and gradient: a subclass may do otherwise.
+def _can_rank_ahead(layer: BinaryLayer) -> bool:
+    """Return whether a layer has filters first, plain ranking, the straight-through gradient and a constant scale.
 
-    Its latents must be a parameter, not computed anew for each pass, and its scale one constant: a kernel reads it as a
-    number, and no gradient would reach it.
+    Subclasses may override any of these, so exact types are required. The latents must be a parameter, not the
+    output of a parametrization. The kernel reads the scale as a number and passes no gradient to it.
     """
     ours, quantizer = type(layer) in (BinaryLinear, BinaryConv1d, BinaryConv2d), layer.weight_quantizer
     constant = layer.scale.shape == () and layer.scale.dtype == torch.float32 and not layer.scale.requires_grad
@@ -100,7 +125,7 @@ def _is_served(layer: BinaryLayer) -> bool:
     return ours and kept and type(quantizer) is BiHalf and quantizer.estimator == "straight"
 
 
-def _negatives(layer: BinaryLayer) -> int:
+def _negative_count(layer: BinaryLayer) -> int:
     weight: Tensor = layer.weight
     connections, p_pos = weight[0].numel(), layer.weight_quantizer.p_pos
     assert p_pos is not None

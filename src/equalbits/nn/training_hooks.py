@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.parametrized import keep_computed_
+from equalbits.nn.parametrized import assign_latents_
 from equalbits.nn.quantizer import WeightQuantizer
 
 
-def acting_layers(model: nn.Module, moment: str) -> list[BinaryLayer]:
+def layers_with_hook(model: nn.Module, moment: str) -> list[BinaryLayer]:
     """The binary layers whose quantizer does something at this moment, named as the quantizer's method is."""
     idle = getattr(WeightQuantizer, moment)
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
@@ -23,7 +23,7 @@ def acting_layers(model: nn.Module, moment: str) -> list[BinaryLayer]:
 @torch.no_grad()
 def at_epoch_(model: nn.Module) -> None:
     """Let every quantizer do what it does before an epoch, as RBNN turns its rotations to the latents."""
-    for layer in acting_layers(model, "at_epoch_"):
+    for layer in layers_with_hook(model, "at_epoch_"):
         layer.weight_quantizer.at_epoch_(layer.latents())
 
 
@@ -38,15 +38,15 @@ def after_step_(model: nn.Module) -> None:
     >>> layer.weight.tolist()
     [[1.0, -0.5]]
     """
-    for layer in acting_layers(model, "after_step_"):
+    for layer in layers_with_hook(model, "after_step_"):
         weight = layer.weight.detach()
         filters = layer.to_filters(weight)
         layer.weight_quantizer.after_step_(filters)
         if filters is not weight:  # a layer that keeps its axes in another order may have given a copy
             weight.copy_(layer.from_filters(filters))
-        keep_computed_(layer, weight)
+        assign_latents_(layer, weight)
 
 
 def penalty(layers: list[BinaryLayer]) -> Tensor:
-    """What the quantizers of these layers add to the loss; ask :func:`acting_layers` for those that add anything."""
+    """What the quantizers of these layers add to the loss; ask :func:`layers_with_hook` for those that add anything."""
     return torch.stack([layer.weight_quantizer.penalty(layer.to_filters(layer.weight)) for layer in layers]).sum()

@@ -17,10 +17,10 @@ from torch import nn
 _HARMLESS = frozenset({"device", "dim", "dtype", "is_cuda", "ndim", "numel", "requires_grad", "shape", "size"})
 
 
-def layers_read_past(model: nn.Module) -> dict[nn.Module, str]:
+def directly_accessed_layers(model: nn.Module) -> dict[nn.Module, str]:
     """The layers whose weight is read by the ``forward`` of a module around them, with that module's class.
 
-    >>> list(layers_read_past(nn.MultiheadAttention(8, 2)).values())
+    >>> list(directly_accessed_layers(nn.MultiheadAttention(8, 2)).values())
     ['MultiheadAttention']
     """
     read = {kind: _parts_whose_weight_is_read(kind) for kind in {type(module) for module in model.modules()}}

@@ -1,6 +1,6 @@
 """Optimizers that hold bits, not latents."""
 
 from equalbits.optim.bop import BalancedBop, Bop
-from equalbits.optim.combined import Together
+from equalbits.optim.combined import CombinedOptimizer
 
-__all__ = ["BalancedBop", "Bop", "Together"]
+__all__ = ["BalancedBop", "Bop", "CombinedOptimizer"]

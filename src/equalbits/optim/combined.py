@@ -9,14 +9,14 @@ from torch.optim import Optimizer
 from equalbits.optim.bop import Bop
 
 
-class Together(Optimizer):
+class CombinedOptimizer(Optimizer):
     """Optimizers of different parameters that step, save and load as one.
 
     Groups and state are shared with the parts, so that what sets a learning rate or saves a state need not know them.
 
     >>> from equalbits.optim import Bop
     >>> bits, real = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.zeros(1))
-    >>> both = Together(Bop([bits], gamma=1.0, tau=0.0), torch.optim.SGD([real], lr=0.5))
+    >>> both = CombinedOptimizer(Bop([bits], gamma=1.0, tau=0.0), torch.optim.SGD([real], lr=0.5))
     >>> bits.grad, real.grad = torch.tensor([1.0, -1.0]), torch.ones(1)
     >>> both.step()
     >>> bits.tolist(), real.tolist()
@@ -46,8 +46,8 @@ class Together(Optimizer):
         """Refused, since nothing says which part is to train the group."""
         if self.parts:
             raise ValueError(
-                "Together cannot tell which part is to train a new group: "
-                "give it to one, as in both.parts[1].add_param_group(…), then make both = Together(*both.parts)"
+                "CombinedOptimizer cannot choose the optimizer of a new group: add it to one of them, as in "
+                "both.parts[1].add_param_group(…), then build both = CombinedOptimizer(*both.parts)"
             )
         super().add_param_group(param_group)
 

@@ -15,7 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equalbits.nn import Sieve, at_epoch_, end_ramps_, freeze_latents_, renew_global_masks_, set_progress, warn_of_empty
+from equalbits.nn import (
+    PruningMask,
+    at_epoch_,
+    end_ramps_,
+    freeze_latents_,
+    set_global_masks_,
+    set_progress,
+    warn_empty_layers,
+)
 from equalbits.training import distributed
 from equalbits.training.checkpoint import LAST
 from equalbits.training.config import TrainConfig
@@ -61,7 +69,7 @@ class Run:
         self.lr = math.nan
         self.captured: CapturedSteps | None = None
         self.told_empty: set[str] = set()
-        self.global_masks = any(isinstance(part, Sieve) and part.scope == "global" for part in model.modules())
+        self.global_masks = any(isinstance(part, PruningMask) and part.scope == "global" for part in model.modules())
 
     def make_step(self) -> None:
         """Make the step, once the model is what it starts from: sharing it out among processes copies it."""
@@ -157,9 +165,9 @@ class Run:
     def _renew_masks(self) -> None:
         if not self.global_masks:
             return
-        empty = {name for name, count in renew_global_masks_(self.model).items() if not count}
+        empty = {name for name, count in set_global_masks_(self.model, warn=False).items() if not count}
         if empty - self.told_empty:  # of each layer once
-            warn_of_empty(sorted(empty - self.told_empty))
+            warn_empty_layers(sorted(empty - self.told_empty))
             self.told_empty |= empty
 
     def _seed(self, position: Position) -> None:

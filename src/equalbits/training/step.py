@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from equalbits.nn import Bits, acting_layers, after_step_, bop_parameters, penalty, rank_ahead
-from equalbits.optim import BalancedBop, Bop, Together
+from equalbits.nn import Bits, after_step_, ahead_ranker, bop_parameters, layers_with_hook, penalty
+from equalbits.optim import BalancedBop, Bop, CombinedOptimizer
 from equalbits.training import distributed
 from equalbits.training.config import OptimizerConfig, TrainConfig
 from equalbits.training.distill import Loss
@@ -122,7 +122,7 @@ def _latent_free(model: nn.Module, config: OptimizerConfig, *, capture: bool) ->
     rate = _rate(bits[0]["params"][0], config, capture=capture)
     flipping = kind(bits, gamma=config.gamma, tau=config.tau, lr=rate)
     learning = [parameter for parameter in reals if parameter.requires_grad]
-    return Together(flipping, _torchs_own(learning, config, capture=capture)) if learning else flipping
+    return CombinedOptimizer(flipping, _torchs_own(learning, config, capture=capture)) if learning else flipping
 
 
 def _rate(parameter: nn.Parameter, config: OptimizerConfig, *, capture: bool) -> float | Tensor:
@@ -154,11 +154,11 @@ class Step:
         self.full_size = 0
         self.refused: Tensor | None = None
         self.under_way = False  # the net is then between two steps' states, and not fit to be saved
-        self.penalised, self.acts = acting_layers(model, "penalty"), bool(acting_layers(model, "after_step_"))
+        self.penalised, self.acts = layers_with_hook(model, "penalty"), bool(layers_with_hook(model, "after_step_"))
         if config.speed in ("compiled", "captured"):
             self.compiled = torch.compile(self.forward, dynamic=False)
         dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
-        self.ahead = rank_ahead(model, dtype) if config.in_graph else None
+        self.ahead = ahead_ranker(model, dtype) if config.in_graph else None
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss of some images, and what :func:`count_guesses` counts of them."""
