@@ -1,7 +1,8 @@
 # make demo   trains, compares and draws in about two minutes on two cores
 # make test   every check that must pass before a change lands
+# make test-gpu   the tests that need a CUDA device, with the python3 that is there: nothing is installed or built
 # make fuzz, make sanitize   hostile files, and the native engine under the sanitizers
-# Each sets up all it needs in .venv, and is quick the second time.
+# All but test-gpu set up what they need in .venv, and are quick the second time.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -11,13 +12,18 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test lint fuzz sanitize clean
+.PHONY: demo test test-gpu lint fuzz sanitize clean
 
 demo: $(READY)
 	$(BIN)/python -m equalbits demo --out $(OUT)
 
 test: $(READY) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu and not slow and not browser"
+
+# Collects only the files that hold such tests, since others may import packages that a GPU machine lacks.
+test-gpu:
+	@$(PYTHON) -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'no CUDA device here')"
+	PYTHONPATH=src $(PYTHON) -m pytest -v -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
 
 # Twenty thousand mutated files, read and run.
 fuzz: $(READY)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 Arrays = dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8]]]
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -69,6 +68,7 @@ def cifar10_numpy() -> Callable[[Path], Arrays]:
 @pytest.fixture
 def image_tree() -> Callable[..., Path]:
     """Write root/<split>/<class>/<n>.png, n-th image of a class filled with a shade that tells it apart."""
+    from PIL import Image
 
     def write(root: Path, *, held_out: str = "val", suffix: str = ".png", **options: Any) -> Path:
         for split, count in (("train", 4), (held_out, 2)):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from torch import Tensor
 
 from equalbits.data import DataError, Dataset, Decoding, FolderLoader, Loader, Squares, erase_squares, load_dataset
@@ -166,6 +165,8 @@ def test_rows_of_the_whole_epoch_rebuild_every_batch_by_one_traced_graph():
 
 @pytest.mark.parametrize("random", ["crop", "resized-crop"])
 def test_image_files_are_erased_the_same_way(tmp_path, image_tree, random):
+    from PIL import Image
+
     image_tree(tmp_path)
     noise = np.random.default_rng(0)
     for path in tmp_path.glob("train/*/*.png"):
