@@ -1,4 +1,4 @@
-"""The bits that flow into binary layers are counted per channel over all batches."""
+"""Inputs of binary layers are counted per channel over all batches."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ class Silent(ChannelsLast):
         return None
 
 
-def test_a_layer_of_ones_own_says_where_its_channels_are_or_has_them_second():
+def test_a_custom_layer_names_its_channel_axis_or_has_it_second():
     inputs = torch.tensor([[1.0, -1.0, -1.0], [1.0, 1.0, -1.0]])
     for layer in (ChannelsLast(), Silent()):
         assert activation_bits(nn.Sequential(layer), [inputs])["0"].share.tolist() == [1, 0.5, 0]
@@ -68,7 +68,7 @@ class Shifted(nn.Module):
         return torch.where(inputs >= 5, 1.0, -1.0)
 
 
-def test_the_sign_is_that_of_the_input_as_the_layer_sees_it():
+def test_inputs_are_counted_after_the_input_quantizer():
     model = nn.Sequential(BinaryLinear(2, 2, input_quantizer=Shifted()))
     assert activation_bits(model, [torch.tensor([[4.0, 6.0]])])["0"].positive.tolist() == [0, 1]
 
@@ -79,7 +79,7 @@ def test_a_layer_called_twice_counts_twice():
     assert found["0"].total == 6
 
 
-def test_the_model_is_left_as_found():
+def test_the_model_is_left_unchanged():
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), BinaryLinear(4, 2)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     activation_bits(model, [torch.randn(8, 4)])
@@ -88,7 +88,7 @@ def test_the_model_is_left_as_found():
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_nothing_to_count_is_refused():
+def test_no_batches_or_no_binary_layer_raises():
     with pytest.raises(ValueError, match="no input reached a binary layer"):
         activation_bits(nn.Sequential(BinaryLinear(4, 2)), [])
     with pytest.raises(ValueError, match="has no binary layer"):

@@ -1,4 +1,4 @@
-"""``summarize`` counts weights, bytes and multiply-accumulates as one would by hand, and leaves no trace."""
+"""``summarize`` counts weights, bytes and multiply-accumulates correctly, and leaves the model unchanged."""
 
 import json
 from functools import partial
@@ -25,7 +25,7 @@ def by_name(summary):
     return {layer.name: layer for layer in summary.layers}
 
 
-def test_every_count_is_the_one_made_by_hand():
+def test_counts_match_a_calculation_by_hand():
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),
         nn.BatchNorm2d(8),
@@ -71,7 +71,7 @@ def test_multiply_accumulates_are_per_example_and_add_up_over_calls():
         assert row.size.symbols == 36
 
 
-def test_positions_of_a_sequence_count():
+def test_every_position_of_a_sequence_is_counted():
     model = nn.Sequential(BinaryConv1d(4, 6, 3), nn.Flatten(1), nn.Unflatten(1, (6, 8)), nn.Linear(8, 2))
     rows = by_name(summarize(model, (3, 4, 10)))
     assert rows["0"].mixed_macs == 72 * 8
@@ -122,7 +122,7 @@ def test_every_scale_a_method_needs_is_counted(quantizer, scales):
     assert row.size.float32_bytes == 4 * 40
 
 
-def test_what_only_training_needs_takes_no_byte_and_shared_tensors_count_once():
+def test_training_state_takes_no_byte_and_shared_tensors_count_once():
     class Scored(BiHalf):
         def fit_(self, latents):
             self.scores = nn.Parameter(torch.zeros_like(latents))
@@ -154,7 +154,7 @@ def test_a_layer_that_is_never_called_says_so():
     assert "never called" in str(summary).splitlines()[2]
 
 
-def test_the_real_layer_that_a_binary_one_stands_for_is_no_call_of_it():
+def test_a_call_of_the_replaced_real_layer_is_not_counted():
     class Captures(nn.Sequential):
         def __init__(self):
             super().__init__(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
@@ -170,7 +170,7 @@ def test_the_real_layer_that_a_binary_one_stands_for_is_no_call_of_it():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_as_found(training):
+def test_the_model_is_left_unchanged(training):
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 8), nn.Linear(8, 2))
     binarize_(model, BiHalf())
     model.train(training)
@@ -186,7 +186,7 @@ def test_the_model_is_left_as_found(training):
     assert torch.equal(torch.get_rng_state(), random_state)
 
 
-def test_hooks_go_even_when_the_model_fails():
+def test_hooks_are_removed_even_when_the_model_fails():
     model = nn.Sequential(BinaryLinear(4, 8), nn.Linear(9, 2)).train()
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         summarize(model, (1, 4))
@@ -194,7 +194,7 @@ def test_hooks_go_even_when_the_model_fails():
     assert all(module.training for module in model.modules())
 
 
-def test_modules_that_give_several_outputs_and_hold_bare_parameters_are_rows_too():
+def test_modules_with_several_outputs_or_bare_parameters_are_listed():
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -210,7 +210,7 @@ def test_modules_that_give_several_outputs_and_hold_bare_parameters_are_rows_too
     assert rows[""].output == rows["memory"].output == (2, 5, 4)
 
 
-def test_the_table_reads_as_such_and_goes_to_json():
+def test_the_summary_prints_a_table_and_converts_to_json():
     model = nn.Sequential(nn.Linear(8, 16), BinaryLinear(16, 16, bias=False, input_quantizer=SignActivation()))
     summary = summarize(model, torch.randn(1, 8))
     assert str(summary) == (
@@ -221,7 +221,7 @@ def test_the_table_reads_as_such_and_goes_to_json():
         "packed 612 bytes, float32 1,600 bytes: 2.6 times smaller"
     )
     batch = summarize(model, torch.randn(8, 8))
-    assert str(batch).splitlines()[-1] == "outputs are of the batch of 8, MACs of one example"
+    assert str(batch).splitlines()[-1] == "output shapes are for the batch of 8, MACs are per example"
     assert batch.total["real_macs"] == 128
     read = json.loads(json.dumps(summary.as_dict(), allow_nan=False))
     assert read["total"]["symbols"] == 256
@@ -229,19 +229,19 @@ def test_the_table_reads_as_such_and_goes_to_json():
     assert read["layers"][1]["packed_bytes"] == 36
 
 
-def test_a_real_model_is_summed_up_as_well():
+def test_a_real_model_can_be_summarized():
     summary = summarize(nn.Sequential(nn.Linear(4, 2)), (1, 4))
     assert summary.compression == 1.0
     assert summary.total["real_macs"] == 8
 
 
-def test_a_model_in_another_precision_gets_an_example_of_its_own():
+def test_random_inputs_have_the_dtype_of_the_model():
     assert summarize(nn.Sequential(BinaryLinear(4, 2)).double(), (1, 4)).total["symbols"] == 8
 
 
 @pytest.mark.parametrize("example", ["photo.png", (), (3, 2.5), None, (0, 4), torch.tensor(1.0)])
-def test_an_example_that_is_none_is_refused(example):
-    with pytest.raises(ValueError, match=r"example (is|has)"):
+def test_an_invalid_example_raises(example):
+    with pytest.raises(ValueError, match=r"example(=| has)"):
         summarize(nn.Sequential(BinaryLinear(4, 2)), example)
 
 
@@ -260,6 +260,6 @@ def test_an_example_that_is_none_is_refused(example):
         (None, [0.1, 0.2, 0.1, 0.3], False),
     ],
 )
-def test_inputs_count_as_bits_where_one_bit_can_say_each(quantizer, given, binary):
+def test_inputs_count_as_binary_where_one_bit_represents_each(quantizer, given, binary):
     layer = summarize(BinaryLinear(4, 2, input_quantizer=quantizer), torch.tensor([given])).layers[0]
     assert (layer.binary_macs, layer.mixed_macs) == ((8, 0) if binary else (0, 8))

@@ -1,4 +1,4 @@
-"""Watchers count what happens to the symbols, in anyone's loop, and keep what they hold bounded."""
+"""Watchers count flips and entropy in any loop, with bounded memory."""
 
 import json
 from copy import deepcopy
@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from equalbits import functional as F
 from equalbits.analysis import EntropyWatcher, FlipWatcher, activation_bits, audit, summarize
-from equalbits.analysis.record import Record
+from equalbits.analysis.step_table import StepTable
 from equalbits.nn import (
     BiHalf,
     BinaryConnect,
@@ -69,7 +69,7 @@ def test_flips_are_those_between_one_step_and_the_next(quantizer):
     assert sum(watcher.layers["0"].to_positive) > 0
 
 
-def test_with_an_exact_share_as_many_flip_up_as_down_in_every_filter():
+def test_with_an_exact_share_flips_to_both_signs_are_equally_many():
     watcher = FlipWatcher(filters={"0": 1})
     train(small_net(BiHalf()), [watcher])
     for series in (*watcher.layers.values(), *watcher.filters.values()):
@@ -77,7 +77,7 @@ def test_with_an_exact_share_as_many_flip_up_as_down_in_every_filter():
         assert set(series.difference) == {0}
 
 
-def test_sums_so_far_and_their_difference():
+def test_cumulative_flips_and_their_difference():
     watcher = FlipWatcher()
     train(small_net(Sign()), [watcher])
     series = watcher.layers["0"]
@@ -95,7 +95,7 @@ def test_silent_weights_are_those_that_never_flipped():
         assert silent == int((~moved).sum())
 
 
-def test_looking_every_third_step_counts_between_the_looks():
+def test_every_3_counts_flips_between_every_third_step():
     watcher = FlipWatcher(every=3)
     seen = train(small_net(Sign()), [watcher])
     series = watcher.layers["0"]
@@ -104,7 +104,7 @@ def test_looking_every_third_step_counts_between_the_looks():
     assert series.to_positive == [int(flips.to_positive.sum()) for flips in expected]
 
 
-def test_a_short_record_joins_rows_and_loses_no_flip():
+def test_a_full_table_of_flips_sums_rows_and_loses_none():
     short, full = FlipWatcher(limit=4), FlipWatcher()
     train(small_net(Sign()), [short, full], steps=23)
     coarse, fine = short.layers["0"], full.layers["0"]
@@ -115,7 +115,7 @@ def test_a_short_record_joins_rows_and_loses_no_flip():
         assert (up, down) == (fine.cumulative[0][place], fine.cumulative[1][place])
 
 
-def test_pruned_connections_that_come_or_go_are_no_flips():
+def test_pruning_and_unpruning_are_not_counted_as_flips():
     class Given(Sign):
         def symbols(self, latents):
             return latents.detach().sign()
@@ -141,7 +141,7 @@ def test_entropy_is_the_mean_over_filters_of_each_layer_and_of_the_net(quantizer
         assert watcher.network[at] == pytest.approx(float(everything.mean()))
 
 
-def test_a_short_record_of_entropy_keeps_the_last_look_of_each_row():
+def test_a_full_table_of_entropies_keeps_the_last_step_of_each_row():
     short, full = EntropyWatcher(limit=4), EntropyWatcher()
     train(small_net(Sign()), [short, full], steps=20)
     assert len(short.steps) <= 5
@@ -161,7 +161,7 @@ def test_watching_changes_neither_training_nor_the_model(make, quantizer):
     json.dumps(watcher.as_dict(), allow_nan=False)
 
 
-def test_the_entropy_of_a_layer_with_nothing_left_goes_to_json_as_none():
+def test_the_entropy_of_a_fully_pruned_layer_is_none_in_json():
     model = nn.Sequential(*(BinaryLinear(8, 8, weight_quantizer=PrunedSign(0.5, scope="global")) for _ in "ab"))
     torch.nn.init.constant_(model[0].weight, 1e-6)
     with pytest.warns(UserWarning, match="leaves '0' no weight"):
@@ -176,39 +176,39 @@ def test_the_entropy_of_a_layer_with_nothing_left_goes_to_json_as_none():
 
 
 @pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
-def test_looks_within_inference_mode_and_outside_go_together(make):
+def test_calls_inside_and_outside_inference_mode_can_be_mixed(make):
     watcher, model = make(), small_net(BiHalf())
     for step, inference in enumerate((True, False, True, False)):
         with torch.inference_mode(inference):
             watcher(model, step)
-    assert len(watcher._record.steps) == (3 if make is FlipWatcher else 4)
+    assert len(watcher._table.steps) == (3 if make is FlipWatcher else 4)
 
 
 @pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
-def test_a_watcher_belongs_to_one_model(make):
+def test_a_watcher_called_with_another_model_raises(make):
     watcher = make()
     watcher(small_net(Sign()), 0)
-    with pytest.raises(ValueError, match="give each model its own watcher"):
+    with pytest.raises(ValueError, match="use a separate watcher for each model"):
         watcher(nn.Sequential(BinaryLinear(8, 5)), 1)
 
 
 @pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
-def test_wrong_settings_and_models_are_refused(make):
-    with pytest.raises(ValueError, match="every=0 is not a number of steps"):
+def test_invalid_arguments_and_models_raise(make):
+    with pytest.raises(ValueError, match="every=0 must be at least 1"):
         make(every=0)
-    with pytest.raises(ValueError, match="limit=1 leaves no room"):
+    with pytest.raises(ValueError, match="limit=1 is too small"):
         make(limit=1)
     with pytest.raises(ValueError, match="has no binary layer"):
         make()(nn.Sequential(nn.Linear(2, 2)), 0)
 
 
 @pytest.mark.parametrize("filters", [{"conv": 0}, {"0": 4}, {"0": -1}])
-def test_a_filter_that_is_not_there_is_refused(filters):
-    with pytest.raises(ValueError, match=r"is not there; layers and their filters: '0' \(4\), '3' \(5\)"):
+def test_a_missing_filter_raises(filters):
+    with pytest.raises(ValueError, match=r"no such filter; layers and filter counts: '0' \(4\), '3' \(5\)"):
         FlipWatcher(filters=filters)(small_net(Sign()), 0)
 
 
-def test_before_the_first_step_there_is_nothing_to_read():
+def test_results_are_empty_before_the_first_step():
     watcher = FlipWatcher(filters={"0": 1})
     assert watcher.as_dict() == {"layers": {}, "filters": {}, "silent": {}}
     watcher(small_net(Sign()), 0)
@@ -217,47 +217,47 @@ def test_before_the_first_step_there_is_nothing_to_read():
 
 
 @settings(max_examples=60, deadline=None)
-@given(looks=st.integers(0, 700), limit=st.integers(2, 40), reads=st.sets(st.integers(0, 700)))
-def test_a_record_never_grows_beyond_its_limit_and_adds_up(looks, limit, reads):
-    record = Record(limit=limit, adds=True)
-    for step in range(1, looks + 1):
-        record.add(step, torch.tensor([step, 1]))
+@given(count=st.integers(0, 700), limit=st.integers(2, 40), reads=st.sets(st.integers(0, 700)))
+def test_a_table_stays_within_its_limit_and_keeps_its_sums(count, limit, reads):
+    table = StepTable(limit=limit, adds=True)
+    for step in range(1, count + 1):
+        table.add(step, torch.tensor([step, 1]))
         if step in reads:
-            assert int(deepcopy(record).table()[:, 1].sum()) == step
-            assert record.table()[:, 1].sum() == step
-    table, steps = record.table(), record.steps
-    assert len(table) == len(steps) <= limit + 1
-    if looks:
-        assert steps[-1] == looks
-        assert table[:, 1].cumsum(0).tolist() == steps
-        assert table[:, 0].cumsum(0).tolist() == [step * (step + 1) // 2 for step in steps]
-        assert set(table[:-1, 1].tolist()) <= {record.looks_per_row}
+            assert int(deepcopy(table).rows()[:, 1].sum()) == step
+            assert table.rows()[:, 1].sum() == step
+    rows, steps = table.rows(), table.steps
+    assert len(rows) == len(steps) <= limit + 1
+    if count:
+        assert steps[-1] == count
+        assert rows[:, 1].cumsum(0).tolist() == steps
+        assert rows[:, 0].cumsum(0).tolist() == [step * (step + 1) // 2 for step in steps]
+        assert set(rows[:-1, 1].tolist()) <= {table.steps_per_row}
 
 
-def test_a_record_that_is_read_while_it_fills_goes_on_where_its_looks_are():
-    with FakeTensorMode():  # has the devices' rules without a device
-        record = Record(limit=4, adds=True)
+def test_a_table_read_while_it_fills_keeps_adding_on_the_device():
+    with FakeTensorMode():  # checks devices without a GPU
+        table = StepTable(limit=4, adds=True)
         for step in range(1, 9):
-            record.add(step, torch.empty(3, dtype=torch.int64, device="cuda"))
+            table.add(step, torch.empty(3, dtype=torch.int64, device="cuda"))
             if step == 5:
-                record.table()  # halves five rows: the odd one begins the next
-        assert record.table().shape == (4, 3) and record.table().device.type == "cpu"
+                table.rows()  # merges five rows: the odd one starts the next row
+        assert table.rows().shape == (4, 3) and table.rows().device.type == "cpu"
 
 
 @pytest.mark.parametrize("make", [FlipWatcher, EntropyWatcher])
-def test_a_model_may_move_to_another_device_between_looks(make):
+def test_a_model_may_move_to_another_device_between_steps(make):
     with FakeTensorMode():
         watcher, model = make(), nn.Sequential(BinaryLinear(8, 4), BinaryLinear(4, 4))
         for step, device in enumerate(("cpu", "cpu", "cuda", "cuda", "cpu")):
             model[0].weight = nn.Parameter(torch.empty(4, 8, device=device))
             watcher(model, step)
-        assert len(watcher._record.table()) == len(watcher._record.steps)
+        assert len(watcher._table.rows()) == len(watcher._table.steps)
         if make is FlipWatcher:
             assert {flipped.device.type for flipped in watcher._flipped.values()} == {"cpu"}
 
 
 @pytest.mark.parametrize("quantizer", [BiHalf(), BiHalf(1.0), BiHalf(0.0), PrunedSign(0.5)], ids=str)
-def test_models_are_looked_at_where_they_are_whatever_the_default_device(quantizer):
+def test_measurements_do_not_depend_on_the_default_device(quantizer):
     model, inputs = small_net(quantizer), torch.randn(2, 3, 6, 6)
     expected = [audit(model).as_dict(), summarize(model, (2, 3, 6, 6)).as_dict(), F.attainable_entropy(27)]
     with torch.device("meta"):
@@ -270,14 +270,14 @@ def test_models_are_looked_at_where_they_are_whatever_the_default_device(quantiz
 
 
 @pytest.mark.parametrize("name", [*list_quantizers(), "abc-net:bases=3"])
-def test_every_method_can_be_summed_up_in_half_precision(name):
+def test_every_method_can_be_summarized_in_half_precision(name):
     model = small_net(quantizer_by_name(name))
     precise = summarize(model, (2, 3, 6, 6)).total
     assert summarize(model.bfloat16(), (2, 3, 6, 6)).total["symbols"] == precise["symbols"]
 
 
 @pytest.mark.parametrize("name", list_quantizers())
-def test_every_method_can_be_watched_audited_and_summed_up(name):
+def test_every_method_can_be_watched_audited_and_summarized(name):
     model, watchers = small_net(quantizer_by_name(name)), [FlipWatcher(), EntropyWatcher()]
     train(model, watchers, steps=2)
     json.dumps([watcher.as_dict() for watcher in watchers], allow_nan=False)

@@ -77,7 +77,7 @@ def test_a_packed_file_that_does_not_fit_is_named_and_leaves_nothing(trained, tm
 
 def test_a_packed_file_is_inspected_without_torch(packed):
     printed = without_torch("inspect", packed)
-    assert "5 of 5 layers promise a share of +1; all " in printed and " filters hold it" in printed
+    assert "5 of 5 layers promise a share of +1; all " in printed and " filters are exact" in printed
     assert "images of 1×8×8, 4 classes" in printed
     facts = json.loads(without_torch("inspect", packed, "--json"))
     assert facts["bytes"] == packed.stat().st_size

@@ -26,7 +26,7 @@ def run(example: Path | str, folder: Path, *words: str) -> str:
 EXPECTED = {
     "own_model": (
         "4 layers made binary, 2 left real",
-        "4 of 4 layers promise a share of +1; all 192 filters hold it",
+        "4 of 4 layers promise a share of +1; all 192 filters are exact",
         "times smaller",
     ),
     "own_network": ("usage: equalbits",),

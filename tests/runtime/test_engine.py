@@ -123,7 +123,7 @@ def test_the_audit_counts_every_filter_from_the_file_alone(model: PackedModel) -
     plain = load_packed(GOLDEN / "plain.ebits").audit()
     assert plain.holds
     assert plain.layers[0].positive.tolist() == [5] * 4
-    assert "1 of 2 layers promise a share of +1; all 4 filters hold it" in str(plain)
+    assert "1 of 2 layers promise a share of +1; all 4 filters are exact" in str(plain)
 
 
 def test_the_audit_finds_one_bit_too_many() -> None:
@@ -134,7 +134,7 @@ def test_the_audit_finds_one_bit_too_many() -> None:
     audit = PackedModel(build.finish()).audit()
     assert not audit.holds
     assert audit.layers[0].wrong == 1
-    assert "no: 1" in str(audit) and "1 of 3 filters do not hold it" in str(audit)
+    assert "no: 1" in str(audit) and "1 of 3 filters are not exact" in str(audit)
 
 
 def test_the_audit_of_pruned_layers_counts_the_share_among_the_kept() -> None:

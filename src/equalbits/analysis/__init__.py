@@ -1,4 +1,4 @@
-"""Looking into binary nets: proofs of the ratio, sizes, flips and entropy, in anyone's loop."""
+"""Measurements of binary networks in any training loop: exact shares of +1, sizes, flips and entropy."""
 
 from equalbits.analysis.activations import ActivationBits, activation_bits
 from equalbits.analysis.audit import Audit, AuditError, LayerAudit, audit

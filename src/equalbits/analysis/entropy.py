@@ -1,4 +1,4 @@
-"""``EntropyWatcher``: the entropy of each layer's filters, step by step."""
+"""Mean entropy of each layer's filters during training."""
 
 import math
 from typing import Any
@@ -7,16 +7,16 @@ import torch
 from torch import nn
 
 from equalbits.analysis.observe import binary_layers
-from equalbits.analysis.record import Record
+from equalbits.analysis.step_table import StepTable
 from equalbits.functional import filter_entropy
 
 
 class EntropyWatcher:
-    """Records the mean entropy of filters, in bits; call it as ``watcher(model, step)`` in any loop.
+    """Record the mean entropy of filters, in bits; call it as ``watcher(model, step)`` in any loop.
 
-    The mean over filters is taken, since pooling a layer's weights would hide filters that lean in opposite
-    directions (Fig. 1 of the paper). With ``every`` only each so-manieth step is looked at. At most ``limit`` rows are
-    kept; when they are full every second one is let go.
+    Entropy is computed per filter and then averaged: pooling a layer's weights would hide filters that are biased in
+    opposite directions (Fig. 1 of the paper). ``every=n`` measures every n-th step. At most ``limit`` rows are kept;
+    when the table is full, every second row is dropped.
 
     >>> from equalbits.nn import BiHalf, BinaryLinear
     >>> watcher = EntropyWatcher()
@@ -27,49 +27,49 @@ class EntropyWatcher:
 
     def __init__(self, *, every: int = 1, limit: int = 50_000) -> None:
         if every < 1:
-            raise ValueError(f"every={every} is not a number of steps: 1 looks at each of them")
+            raise ValueError(f"every={every} must be at least 1, which measures every step")
         self.every = every
-        self._record = Record(limit=limit, adds=False)
+        self._table = StepTable(limit=limit, adds=False)
         self._names: list[str] = []
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, step: int) -> None:
-        """Look at the model as it is now."""
+        """Measure the model at this step."""
         if self._names and step % self.every:
             return
         filters = {name: filter_entropy(layer.symbols()) for name, layer in binary_layers(model).items()}
         if self._names and self._names != list(filters):
             raise ValueError(
-                "the model has other binary layers than at the first call: give each model its own watcher"
+                "the binary layers differ from those of the first call: use a separate watcher for each model"
             )
         self._names = list(filters)
         device = next(iter(filters.values())).device
-        everything = torch.cat([entropies.to(device) for entropies in filters.values()])
-        means = [entropies.nanmean().to(device) for entropies in (*filters.values(), everything)]
-        self._record.add(step, torch.stack(means))
+        all_filters = torch.cat([entropies.to(device) for entropies in filters.values()])
+        means = [entropies.nanmean().to(device) for entropies in (*filters.values(), all_filters)]
+        self._table.add(step, torch.stack(means))
 
     @property
     def steps(self) -> list[int]:
-        """The steps looked at."""
-        return self._record.steps
+        """Steps that were measured."""
+        return self._table.steps
 
     @property
     def layers(self) -> dict[str, list[float]]:
-        """Each layer's mean over its filters, one value for each of ``steps``."""
+        """Mean over the filters of each layer, one value per entry of ``steps``."""
         return dict(zip(self._names, self._columns(), strict=False))
 
     @property
     def network(self) -> list[float]:
-        """The mean over all filters of all layers."""
+        """Mean over all filters of all layers."""
         return self._columns()[-1] if self._names else []
 
     def as_dict(self) -> dict[str, Any]:
-        """All values, for JSON; None where no symbol is left."""
+        """Return all values, for JSON; None where every symbol is pruned."""
         layers = {name: _with_none(values) for name, values in self.layers.items()}
         return {"steps": self.steps, "layers": layers, "network": _with_none(self.network)}
 
     def _columns(self) -> list[list[float]]:
-        return [column.tolist() for column in self._record.table().T]
+        return [column.tolist() for column in self._table.rows().T]
 
 
 def _with_none(values: list[float]) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""Finding binary layers, and looking on while a model answers, without leaving a trace in it."""
+"""Find binary layers, and observe the calls of layers without changing the model."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from equalbits.nn import BinaryLayer
 
-#: What an onlooker is told of each call of a layer: its name, the layer, its input, its output.
-Onlooker = Callable[[str, nn.Module, Tensor | None, Any], None]
+#: Called for each call of a layer with its name, the layer, its first input tensor and its output.
+Observer = Callable[[str, nn.Module, Tensor | None, Any], None]
 
 
 def binary_layers(model: nn.Module) -> dict[str, BinaryLayer]:
-    """The binary layers of a model by name, in its own order; a model without any is refused."""
+    """Return the binary layers of a model by name, in module order; raise where there is none."""
     found = {name: module for name, module in model.named_modules() if isinstance(module, BinaryLayer)}
     if not found:
         raise ValueError(
@@ -24,16 +24,16 @@ def binary_layers(model: nn.Module) -> dict[str, BinaryLayer]:
 
 
 @contextmanager
-def observing(model: nn.Module, layers: Mapping[str, nn.Module], onlooker: Onlooker) -> Iterator[None]:
-    """Let ``onlooker`` see every call of ``layers`` inside the block, where ``model`` is in eval mode without gradient.
+def observe_calls(model: nn.Module, layers: Mapping[str, nn.Module], observer: Observer) -> Iterator[None]:
+    """Call ``observer`` for every call of ``layers`` inside the ``with``, in eval mode without gradients.
 
-    Afterwards the model is as it was: no hook, each module in its own mode, the random state untouched.
+    Afterwards the model is unchanged: hooks removed, each module in its previous mode, random state restored.
     """
 
-    def tell(name: str) -> Callable[..., None]:
+    def hook_for(name: str) -> Callable[..., None]:
         def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if layer is layers[name]:  # the real layer that a binary one stands for shares its hooks
-                onlooker(name, layer, _first_tensor([args, kwargs]), output)
+            if layer is layers[name]:  # a binary layer shares its hooks with the real layer that it replaced
+                observer(name, layer, _first_tensor([args, kwargs]), output)
 
         return hook
 
@@ -43,7 +43,7 @@ def observing(model: nn.Module, layers: Mapping[str, nn.Module], onlooker: Onloo
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=cuda):
             model.eval()
-            handles = [layer.register_forward_hook(tell(name), with_kwargs=True) for name, layer in layers.items()]
+            handles = [layer.register_forward_hook(hook_for(name), with_kwargs=True) for name, layer in layers.items()]
             yield
     finally:
         for handle in handles:
@@ -53,7 +53,7 @@ def observing(model: nn.Module, layers: Mapping[str, nn.Module], onlooker: Onloo
 
 
 def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Where a model's numbers live, and their type, for inputs made or moved for it."""
+    """Return the device and dtype that inputs of the model need."""
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.is_floating_point():
             return tensor.device, tensor.dtype
@@ -61,7 +61,7 @@ def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 
 def output_shape(output: Any) -> tuple[int, ...] | None:
-    """The shape of what a layer gave; of its first tensor where it gave several."""
+    """Return the shape of a layer's output, or of its first tensor where there are several."""
     tensor = _first_tensor(output)
     return None if tensor is None else tuple(tensor.shape)
 

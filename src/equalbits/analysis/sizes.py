@@ -1,26 +1,26 @@
-"""What each layer of a model holds: 1-bit symbols, real numbers, and the bytes of both in a packed file."""
+"""Size of each layer: 1-bit symbols, real numbers, and the bytes of both in a packed file."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equalbits.analysis.packed_inputs import packed_numbers
-from equalbits.functional import abcnet_bases, as_filters, filter_entropy
+from equalbits.functional import HALFWAVE_LEVELS, abcnet_bases, as_filters, filter_entropy
 from equalbits.functional.bit_planes import Plane, planes_of, planes_of_bases
-from equalbits.nn import ABCNet, BinaryLayer, RSign
+from equalbits.nn import HWGQ, ABCNet, AdaBinActivation, BinaryLayer, RSign
 
-#: What was counted, by its role and identity; held, since one that is computed when asked for is gone otherwise.
+#: Tensors already counted, by role and identity. Holding them keeps the ids of computed tensors from being reused.
 Seen = dict[tuple[str, int], Tensor]
 
 
 @dataclass(frozen=True)
-class Size:
-    """What one layer holds. ``bits`` and ``entropy`` (the mean over filters) are None where there are no symbols."""
+class LayerSize:
+    """Size of one layer. ``bits`` per weight and ``entropy`` (mean over filters) are None without binary weights."""
 
     symbols: int
     bits: int | None
@@ -31,60 +31,60 @@ class Size:
 
 
 def layers_with_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules that hold parameters or buffers themselves; what a binary layer is made of counts as that layer."""
+    """Yield the modules with parameters or buffers of their own; the parts of a binary layer belong to that layer."""
     inside = {part for layer in model.modules() if isinstance(layer, BinaryLayer) for part in layer.modules()}
     for name, module in model.named_modules():
-        if isinstance(module, BinaryLayer) or (module not in inside and any(True for _ in _held(module))):
+        if isinstance(module, BinaryLayer) or (module not in inside and any(True for _ in _saved_tensors(module))):
             yield name, module
 
 
 @torch.no_grad()
-def size_of(layer: nn.Module, seen: Seen) -> Size:
-    """What ``layer`` holds that is not in ``seen``, which is added to: a tensor that several layers share counts once.
+def layer_size(layer: nn.Module, seen: Seen) -> LayerSize:
+    """Return the size of ``layer`` without the tensors in ``seen``, and add its own: shared tensors count once.
 
-    A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter, twice that where some are 0 (a plane of signs
-    and a plane of what is kept) or where −1 and +1 weigh differently (a plane of ones for what lies between them), once
-    for each base of ABC-Net; and 4 for each real number: the scales of a plane (one, or one for each filter), bias, and
-    what quantizes the input (:func:`~equalbits.analysis.packed_inputs.packed_numbers`). A batch norm is packed as a
-    gain and a shift for each channel (see :func:`takes_in`). What only training needs (latents, scores, how far
-    training is) takes none.
+    A packed file takes ⌈D/8⌉ bytes for the ``D`` symbols of a filter. It takes twice that if some are 0 (sign bits and
+    mask bits) or if −1 and +1 differ in magnitude (two bit planes), and once for each base of ABC-Net. It takes 4 bytes
+    for each real number: the scales of a plane (one, or one per filter), the bias, and the numbers of the input
+    quantizer. A batch norm is packed as a gain and a shift per channel (see :func:`folds_batch_norm`). State that only
+    training needs (latents, scores, training progress) takes none.
     """
     if not isinstance(layer, BinaryLayer):
-        real = _count_new(_held(layer), seen)
+        real = _count_new(_saved_tensors(layer), seen)
         packed = min(real, 2 * layer.num_features) if isinstance(layer, _BatchNorm) else real
         packed = 2 * real if isinstance(layer, RSign) else packed
-        return Size(0, None, real, 4 * packed, 4 * real, None)
-    beside = [tensor for tensor in _held(layer) if tensor is not layer.weight and tensor is not layer.scale]
-    real, inputs, stored_inputs = _count_new(beside, seen), 0, 0
+        return LayerSize(0, None, real, 4 * packed, 4 * real, None)
+    others = [tensor for tensor in _saved_tensors(layer) if tensor is not layer.weight and tensor is not layer.scale]
+    real, inputs, packed_inputs = _count_new(others, seen), 0, 0
     if layer.input_quantizer is not None:
-        inputs = _count_new([tensor for part in layer.input_quantizer.modules() for tensor in _held(part)], seen)
-        stored_inputs = packed_numbers(layer.input_quantizer, layer, inputs)
+        parts = layer.input_quantizer.modules()
+        inputs = _count_new([tensor for part in parts for tensor in _saved_tensors(part)], seen)
+        packed_inputs = _packed_numbers(layer.input_quantizer, layer, inputs)
     symbols = as_filters(layer.symbols())
     planes = _planes(layer, symbols)
     scales = sum(plane.scale.size for plane in planes)
     bits = sum(1 + bool((plane.symbols == 0).any()) for plane in planes)
     new = _count_new([layer.weight], seen, "latent")
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
-    packed += 4 * (real + scales + stored_inputs)
-    # The same layer in float32 would have neither scales nor what quantizes its input.
-    entropy = float(filter_entropy(symbols).nanmean())
-    known = None if math.isnan(entropy) else entropy
-    return Size(new, bits, real + scales + inputs, packed, 4 * (new + real), known)
+    packed += 4 * (real + scales + packed_inputs)
+    mean = float(filter_entropy(symbols).nanmean())
+    entropy = None if math.isnan(mean) else mean
+    # The same layer in float32 would have neither scales nor an input quantizer.
+    return LayerSize(new, bits, real + scales + inputs, packed, 4 * (new + real), entropy)
 
 
-def takes_in(layer: nn.Module, norm: nn.Module) -> bool:
-    """Whether packing lets ``layer`` take in a batch norm that stands right behind it: its weights must be real."""
+def folds_batch_norm(layer: nn.Module, norm: nn.Module) -> bool:
+    """Return True if packing folds the batch norm ``norm`` into the layer before it, which must have real weights."""
     real = isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear) and not isinstance(layer, BinaryLayer)
     return real and isinstance(norm, _BatchNorm)
 
 
-def taken_in(norm: Size, layer: nn.Module) -> Size:
-    """The size of a batch norm that ``layer`` takes in: a bias for each channel, where there is none yet."""
+def folded_size(norm: LayerSize, layer: nn.Module) -> LayerSize:
+    """Return the size of a batch norm folded into ``layer``: a bias per channel, unless the layer has one already."""
     return replace(norm, packed_bytes=norm.packed_bytes // 2 if layer.bias is None else 0)
 
 
 def _planes(layer: BinaryLayer, symbols: Tensor) -> tuple[Plane, ...]:
-    """The planes that a packed file stores of a layer; weights that are no bits count as if −1 and +1 were two."""
+    """Return the bit planes that a packed file stores; weights that are not bits count as two planes."""
     planes = planes_of(layer.to_filters(layer.binary_weight()), symbols)
     if planes is not None:
         return planes
@@ -94,8 +94,8 @@ def _planes(layer: BinaryLayer, symbols: Tensor) -> tuple[Plane, ...]:
     return (Plane(np.where(signs == 0, np.int8(1), signs), np.zeros(len(signs), np.float32)),) * 2
 
 
-def _held(module: nn.Module) -> Iterator[Tensor]:
-    """The parameters of a module itself, and its floating buffers that are saved, but how far training is."""
+def _saved_tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the module's own parameters and saved floating-point buffers, without the training progress."""
     yield from (parameter for parameter in module._parameters.values() if parameter is not None)
     for name, buffer in module._buffers.items():
         if name == "progress" or name in module._non_persistent_buffers_set:
@@ -108,3 +108,43 @@ def _count_new(tensors: Iterator[Tensor] | list[Tensor], seen: Seen, role: str =
     new = {(role, id(tensor)): tensor for tensor in tensors if (role, id(tensor)) not in seen}
     seen.update(new)
     return sum(tensor.numel() for tensor in new.values())
+
+
+def _packed_numbers(quantizer: nn.Module, layer: BinaryLayer, held: int) -> int:
+    """Return how many numbers a packed file stores for an input quantizer that itself has ``held`` numbers.
+
+    A file expresses a quantizer by signs and by ``gain · x + shift`` with one gain and one shift per channel; equal
+    pairs of a layer are stored once. A plain sign takes no number. ReActNet's shift comes with a gain of 1. Quantizers
+    not named here are stored as they are.
+    """
+    if isinstance(quantizer, RSign):
+        return 2 * held
+    if isinstance(quantizer, AdaBinActivation):
+        return 2 * _channels(layer) * len(_adabin_affines(float(quantizer.distance), float(quantizer.centre)))
+    if isinstance(quantizer, HWGQ):
+        return 2 * _channels(layer) * len(_step_affines((0.0, *HALFWAVE_LEVELS[quantizer.bits])))
+    return held
+
+
+def _adabin_affines(distance: float, centre: float) -> set[tuple[np.float32, np.float32]]:
+    """Return the (gain, shift) pairs of ``a · sign((x − b)/a) + b``: ``x − b``, ``x / a``, ``a · s``, ``s + b``."""
+    return _distinct((1, -centre), (1 / np.float64(distance), 0), (distance, 0), (1, centre))
+
+
+def _step_affines(levels: tuple[float, ...]) -> set[tuple[np.float32, np.float32]]:
+    """Return the (gain, shift) pairs of a step function: one moves each threshold to 0, one sets each step's height."""
+    halves = [(above - below) / 2 for below, above in pairwise(levels)]
+    thresholds = [0.0, *((below + above) / 2 for below, above in pairwise(levels[1:]))]
+    offsets = [levels[0] + sum(halves), *[0.0] * (len(halves) - 1)]
+    heights = ((-half, offset) for half, offset in zip(halves, offsets, strict=True))
+    return _distinct(*((-1, threshold) for threshold in thresholds), *heights)
+
+
+def _distinct(*pairs: tuple[float, float]) -> set[tuple[np.float32, np.float32]]:
+    return {(np.float32(gain), np.float32(shift)) for gain, shift in pairs}
+
+
+def _channels(layer: BinaryLayer) -> int:
+    """Return the number of input channels, or features."""
+    found = getattr(layer, "in_channels", None)
+    return int(layer.in_features if found is None else found)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""``summarize``: what each layer of a model is, weighs and costs, binary and real side by side."""
+"""Table of a model's layers: kind, output shape, number of weights, packed bytes and multiply-accumulates."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._text import format_table
-from equalbits.analysis.observe import device_and_dtype, observing, output_shape
-from equalbits.analysis.sizes import Seen, Size, layers_with_weights, size_of, taken_in, takes_in
+from equalbits.analysis.observe import device_and_dtype, observe_calls, output_shape
+from equalbits.analysis.sizes import LayerSize, Seen, folded_size, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -17,11 +17,11 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 @dataclass
 class LayerSummary:
-    """One layer: what it holds, and what it did. MACs (multiply-accumulates) are for one example of the batch."""
+    """Size and cost of one layer. MACs (multiply-accumulates) are per example."""
 
     name: str
     kind: str
-    size: Size
+    size: LayerSize
     output: tuple[int, ...] | None = None
     calls: int = 0
     binary_macs: int = 0
@@ -29,31 +29,31 @@ class LayerSummary:
     real_macs: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it on one level, for JSON."""
+        """Return a flat dict, for JSON."""
         own = asdict(self)
         return {**own, **own.pop("size"), "output": None if self.output is None else list(self.output)}
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What :func:`summarize` found. ``print`` it for a table."""
+    """Result of :func:`summarize`; ``print`` it for a table."""
 
     layers: tuple[LayerSummary, ...]
     example: tuple[int, ...]
 
     @property
     def total(self) -> dict[str, int]:
-        """The sums over all layers."""
+        """Sum of each column over all layers."""
         rows = [layer.as_dict() for layer in self.layers]
         return {column: sum(row[column] for row in rows) for column in (*_COLUMNS, "float32_bytes")}
 
     @property
     def compression(self) -> float:
-        """How many times smaller the packed model is than the real one in float32."""
+        """Bytes in float32 divided by bytes packed."""
         return self.total["float32_bytes"] / max(1, self.total["packed_bytes"])
 
     def as_dict(self) -> dict[str, Any]:
-        """Every layer and the totals, for JSON."""
+        """Return every layer and the totals, for JSON."""
         layers = [layer.as_dict() for layer in self.layers]
         return {"example": list(self.example), "compression": self.compression, "total": self.total, "layers": layers}
 
@@ -63,7 +63,7 @@ class Summary:
         table = format_table(_HEADER, [*map(_row, self.layers), last], left=(0, 1, 2))
         packed, real = f"packed {total['packed_bytes']:,} bytes", f"float32 {total['float32_bytes']:,} bytes"
         batch = self.example[0] if self.example else 1
-        per = f"\noutputs are of the batch of {batch}, MACs of one example" if batch > 1 else ""
+        per = f"\noutput shapes are for the batch of {batch}, MACs are per example" if batch > 1 else ""
         return f"{table}\n{packed}, {real}: {self.compression:.1f} times smaller{per}"
 
 
@@ -75,25 +75,25 @@ _HEADER = (
 
 
 def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
-    """Run one example through ``model`` and say of each layer what it is, holds and costs.
+    """Run one example through ``model`` and return the size and the cost of each layer.
 
-    ``example`` is a batch of inputs, or its shape (then random numbers are drawn, without touching your random state);
-    the first axis is the batch. A row stands for every module with weights of its own:
+    ``example`` is a batch of inputs, or its shape; for a shape, random inputs are drawn without changing the global
+    random state. The first axis is the batch axis. There is a row for every module with weights of its own:
 
-    * symbols and real: how many 1-bit weights, and how many real numbers (parameters, saved floating buffers).
-    * bytes packed: ⌈D/8⌉ for the ``D`` symbols of a filter, twice that where some are 0 or −1 and +1 weigh differently,
-      once for each base of ABC-Net; 4 for each real number, the scales included; a gain and a shift for each channel
-      of a batch norm, or a bias alone where it stands right behind a real convolution or linear layer; gains and shifts
-      for what an input quantizer adds to its sign. A packed file holds exactly these numbers, behind a table that names
-      them: for every method and input quantizer here that packs, in layers that are called once and share no weights.
-      For modules of other kinds, they are what the modules hold.
-    * MACs 1×1: binary weights on inputs of two values; 1×32: binary weights on real inputs; 32×32: real weights. A
-      weight counts once, however many bits it takes. Convolutions and linear layers count, products between activations
-      (attention) do not.
-    * entropy: the mean over filters, in bits.
+    * symbols, real: number of 1-bit weights, and of real numbers (parameters and saved floating-point buffers).
+    * bytes packed: bytes in a packed file. ⌈D/8⌉ for the ``D`` symbols of a filter; twice that if some are 0 or if −1
+      and +1 differ in magnitude; once per base of ABC-Net. 4 for each real number, scales included. A batch norm takes
+      a gain and a shift per channel, or only a bias directly after a real convolution or linear layer. An input
+      quantizer takes gains and shifts beyond its sign. A packed file holds exactly these bytes and a table of names,
+      for every method and input quantizer of this package that packs, in layers called once that share no weights.
+      Modules of other kinds count as they are.
+    * MACs 1×1: binary weights and binary inputs; 1×32: binary weights and real inputs; 32×32: real weights. A weight
+      counts once, however many bits it takes. Convolutions and linear layers are counted; products of two activations
+      (attention) are not.
+    * entropy: mean over filters, in bits.
 
-    A layer that the example did not reach is marked "never called": its weights may be read by code that passes it by.
-    The model is left as found: mode, gradients, hooks.
+    A layer that the example does not reach is marked "never called": the model may access its ``.weight`` directly. The
+    model is left unchanged: mode, gradients, hooks.
 
     >>> from equalbits.nn import BiHalf, BinaryLinear, SignActivation
     >>> hidden = BinaryLinear(20, 6, weight_quantizer=BiHalf(), input_quantizer=SignActivation())
@@ -109,14 +109,14 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     seen: Seen = {}
     layers = dict(layers_with_weights(model))
     rows: dict[str, LayerSummary] = {}
-    last: tuple[str, Any] = "", None
-    behind: dict[str, str] = {}
+    previous: tuple[str, Any] = "", None  # name and output of the layer called before
+    folded_into: dict[str, str] = {}  # batch norm: the layer that it is folded into
 
-    def onlooker(name: str, layer: nn.Module, given: Tensor | None, output: Any) -> None:
-        nonlocal last
-        if given is not None and given is last[1] and takes_in(layers[last[0]], layer):
-            behind[name] = last[0]
-        last = name, output
+    def observer(name: str, layer: nn.Module, given: Tensor | None, output: Any) -> None:
+        nonlocal previous
+        if given is not None and given is previous[1] and folds_batch_norm(layers[previous[0]], layer):
+            folded_into[name] = previous[0]
+        previous = name, output
         row, macs = rows[name], _macs(layer, given, output) // len(inputs)
         row.output, row.calls = output_shape(output), row.calls + 1
         if not isinstance(layer, BinaryLayer):
@@ -126,13 +126,13 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
         else:
             row.mixed_macs += macs
 
-    with observing(model, layers, onlooker):
-        # Sizes as packed, which is in eval: in training some weights are drawn, and no bits of their own.
-        rows |= {n: LayerSummary(n, type(layer).__name__, size_of(layer, seen)) for n, layer in layers.items()}
+    with observe_calls(model, layers, observer):
+        # Measured in eval mode, as packing does: in training mode some methods draw their weights at random.
+        rows |= {n: LayerSummary(n, type(layer).__name__, layer_size(layer, seen)) for n, layer in layers.items()}
         model(inputs)
-    for name, before in behind.items():
+    for name, before in folded_into.items():
         if rows[name].calls == rows[before].calls == 1:
-            rows[name].size = taken_in(rows[name].size, layers[before])
+            rows[name].size = folded_size(rows[name].size, layers[before])
     return Summary(tuple(rows.values()), tuple(inputs.shape))
 
 
@@ -143,14 +143,14 @@ def _as_inputs(example: Tensor | tuple[int, ...], model: nn.Module) -> Tensor:
     elif isinstance(example, tuple | list) and example and all(isinstance(size, int) for size in example):
         inputs = torch.randn(example, generator=torch.Generator().manual_seed(0), device="cpu").to(device, dtype)
     else:
-        raise ValueError(f"example is {example!r}: give a batch of inputs, or its shape as in (1, 3, 32, 32)")
+        raise ValueError(f"example={example!r} must be a batch of inputs or its shape, such as (1, 3, 32, 32)")
     if inputs.dim() == 0 or len(inputs) == 0:
-        raise ValueError(f"example has shape {tuple(inputs.shape)}: the first axis is the batch, of one input at least")
+        raise ValueError(f"example has shape {tuple(inputs.shape)}: its batch axis must have at least one input")
     return inputs
 
 
 def _macs(layer: nn.Module, given: Tensor | None, output: Any) -> int:
-    """The multiply-accumulates of one call: each weight is used once at every position."""
+    """Return the multiply-accumulates of one call: each weight is used once at every position."""
     if isinstance(layer, nn.Linear) and given is not None:
         return given.numel() // layer.in_features * layer.weight.numel()
     if isinstance(layer, _TRANSPOSED) and given is not None:
@@ -161,9 +161,10 @@ def _macs(layer: nn.Module, given: Tensor | None, output: Any) -> int:
 
 
 def _is_one_bit(layer: BinaryLayer, given: Tensor) -> bool:
-    """Whether one bit can say each input, as behind a sign.
+    """Return True if one bit can represent each input, as after a sign.
 
-    Without a quantizer that says so each value must come twice: one real number among zeros is a dying layer's.
+    Without a quantizer that guarantees it, each of the two values must occur twice: a single nonzero activation among
+    zeros comes from a dying layer, not from a sign.
     """
     quantizer = layer.input_quantizer
     bits = None if quantizer is None or isinstance(quantizer, nn.Identity) else getattr(quantizer, "bits", 1)

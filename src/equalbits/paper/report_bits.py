@@ -58,7 +58,9 @@ def bits_of_run(run: Run) -> Html:
             layer.name or "(model)",
             f"{layer.filters:,}",
             f"{layer.connections:,}",
-            "nothing" if layer.asked is None else f"{format_range(layer.asked)} ({100 * (layer.p_pos or 0.0):g} %)",
+            "nothing"
+            if layer.expected is None
+            else f"{format_range(layer.expected)} ({100 * (layer.p_pos or 0.0):g} %)",
             f"{format_range(layer.positive)} ({_shares(layer)})",
             _exact(layer),
             f"{float(layer.entropy.nanmean()):.5f}",
@@ -102,15 +104,15 @@ def _row(found: Bits) -> list[str]:
 
 def _held(report: Audit) -> Html:
     """How many filters hold what was promised."""
-    promised = [layer for layer in report.layers if layer.asked is not None]
-    filters, off = sum(layer.filters for layer in promised), sum(len(layer.off) for layer in promised)
+    promised = [layer for layer in report.layers if layer.expected is not None]
+    filters, off = sum(layer.filters for layer in promised), sum(len(layer.inexact) for layer in promised)
     if not promised:
         return tag("span", "nothing asked")
     return tag("span", f"{filters - off:,} of {filters:,}", class_="no" if off else "yes")
 
 
 def _verdict(report: Audit) -> Html:
-    if all(layer.asked is None for layer in report.layers):
+    if all(layer.expected is None for layer in report.layers):
         return join(["The method promises no share of +1."])
     return join(["Filters with exactly the share of +1 that was asked: ", _held(report), "."])
 
@@ -124,7 +126,7 @@ def _size(summary: Summary) -> str:
 
 
 def _exact(layer: LayerAudit) -> Html:
-    words = {None: "–", True: "yes", False: f"no: {len(layer.off)}"}[layer.exact]
+    words = {None: "–", True: "yes", False: f"no: {len(layer.inexact)}"}[layer.exact]
     return tag("span", words, class_={None: None, True: "yes", False: "no"}[layer.exact])
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from equalbits.runtime.audit import Audit, LayerAudit, LayerSummary, Summary
 
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
-_AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "asked", "entropy", "exact")
+_AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
 
 
 def summary_table(summary: "Summary") -> str:
@@ -31,7 +31,7 @@ def audit_table(report: "Audit") -> str:
     """The symbols of each filter, and whether it holds the share of +1 that it promises."""
     promised = [layer for layer in report.layers if layer.p_pos is not None]
     filters, off = sum(len(layer.positive) for layer in promised), sum(layer.wrong for layer in promised)
-    verdict = f"all {filters:,} filters hold it" if not off else f"{off:,} of {filters:,} filters do not hold it"
+    verdict = f"{off:,} of {filters:,} filters are not exact" if off else f"all {filters:,} filters are exact"
     promise = f"{len(promised)} of {len(report.layers)} layers promise a share of +1"
     table = format_table(_AUDIT, map(_audit_row, report.layers), left=(0, 8))
     return f"{table}\n{promise}" + (f"; {verdict}" if promised else "") + _pruned(report)
@@ -43,7 +43,7 @@ def _pruned(report: "Audit") -> str:
     weights = sum(len(layer.positive) * layer.connections for layer in report.layers)
     empty = sum(int((layer.pruned == layer.connections).sum()) for layer in report.layers)
     filters = sum(len(layer.positive) for layer in report.layers)
-    left = f"; {empty:,} of {filters:,} filters have none left" if empty else ""
+    left = f"; {empty:,} of {filters:,} filters are all zeros" if empty else ""
     return f"\n{zeros:,} of {weights:,} weights are 0 ({zeros / weights:.2%}){left}" if zeros else ""
 
 

@@ -1,4 +1,4 @@
-"""Whoever looks at a model in training finds it, and leaves it, as it is."""
+"""Measuring a model during training leaves it unchanged."""
 
 import copy
 
@@ -10,7 +10,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from equalbits.analysis import EntropyWatcher, FlipWatcher, activation_bits, audit, summarize
 from equalbits.nn import BiHalf, BinaryConnect, BinaryConv2d, BinaryLinear, SignActivation, empty_filters
 
-LOOKS = {
+MEASUREMENTS = {
     "audit": audit,
     "summarize": lambda model: summarize(model, torch.ones(2, 3, 6, 6)),
     "flips": lambda model: FlipWatcher()(model, 0),
@@ -31,19 +31,19 @@ def made(quantizer) -> nn.Module:
     )
 
 
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+@pytest.mark.parametrize("measure", MEASUREMENTS.values(), ids=MEASUREMENTS)
 @pytest.mark.parametrize("quantizer", [BiHalf(), BinaryConnect(stochastic=True)], ids=["bihalf", "stochastic"])
-def test_a_look_changes_nothing_and_draws_nothing(quantizer, look):
+def test_a_measurement_changes_neither_model_nor_random_state(quantizer, measure):
     model = made(quantizer)
     before, drawn = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    look(model)
+    measure(model)
     assert all(module.training for module in model.modules())
     assert torch.equal(torch.get_rng_state(), drawn)
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
-def test_weights_that_are_drawn_in_training_are_summed_up_as_they_pack():
+def test_stochastic_weights_are_summarized_as_they_are_packed():
     model = nn.Sequential(BinaryLinear(64, 8, bias=False, weight_quantizer=BinaryConnect(stochastic=True)))
     assert summarize(model, (1, 64)).total == summarize(model.eval(), (1, 64)).total
     assert summarize(model.train(), (1, 64)).layers[0].size.packed_bytes == 8 * 8 + 4
