@@ -18,7 +18,7 @@ NOT_YET_REWRITTEN = {
 
 #: Class names that still have two meanings. Take a name out when it is done; none is added.
 NOT_YET_UNIQUE = {
-    "Audit", "Bits", "Images", "Kind", "LayerAudit", "LayerSummary", "Network", "Recipe", "Row", "Run", "Step",
+    "Audit", "Bits", "ImageSpec", "Kind", "LayerAudit", "LayerSummary", "Network", "Recipe", "Row", "Run", "Step",
     "Summary",
 }  # fmt: skip
 
