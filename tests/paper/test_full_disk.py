@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from equalbits.paper import compare_report, demo_report
 from equalbits.paper.demo_measure import Measured
-from equalbits.paper.drawing import save
+from equalbits._plotting import save
 from equalbits.recipes.experiments.compare import Compared, Comparison
 
 ROW = {

@@ -7,7 +7,7 @@ import pytest
 from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.parts import command, missing, split
-from equalbits.paper.report import report_page
+from equalbits.report.page import report_page
 from equalbits.paper.trained import cost, made_with
 from equalbits.recipes import parse_settings
 

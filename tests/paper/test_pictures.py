@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from equalbits.paper import compare_report, get_item
-from equalbits.paper.compare_report import attainable
-from equalbits.paper.drawing import heading, new_figure
+from equalbits.report.comparison import attainable
+from equalbits._plotting import heading, new_figure
 from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries
 from equalbits.recipes.experiments.compare import Comparison
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near, student
-from equalbits.paper.drawing import METHODS
+from equalbits._plotting import METHODS
 from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning
 from equalbits.paper.tables import tab3_imagenet
 

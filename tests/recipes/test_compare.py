@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from equalbits.cli import main
 from equalbits.nn import BinaryLayer
-from equalbits.paper.compare_report import _entropy, caution, draw, markdown, table, write_markdown
+from equalbits.report.comparison import _entropy, caution, draw, markdown, table, write_markdown
 from equalbits.recipes import get_recipe
 from equalbits.recipes.build import ImageSpec
 from equalbits.recipes.experiments.compare import Comparison, _row, compare

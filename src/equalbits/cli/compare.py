@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
-    from equalbits.paper.compare_report import caution, draw, table, write_markdown
+    from equalbits.report.comparison import caution, draw, table, write_markdown
     from equalbits.recipes import compare, find_recipe, parse_methods, parse_settings
     from equalbits.training import InterruptedTraining
 

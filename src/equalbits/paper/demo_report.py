@@ -10,7 +10,7 @@ from typing import Any
 from equalbits._files import write_atomically
 from equalbits.paper.claims import signed
 from equalbits.paper.demo_measure import FILTER, METHODS, Measured
-from equalbits.paper.drawing import save
+from equalbits._plotting import save
 
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"
 COLOURS = {"sign": "#8a8a8a", "irnet-stable": "#e08e2b", "bihalf": "#1f3b73"}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import score_of
-from equalbits.paper.compare_report import markdown
-from equalbits.paper.drawing import name_of
+from equalbits.report.comparison import markdown
+from equalbits._plotting import name_of
 from equalbits.paper.item import get_item, list_items
 from equalbits.paper.keep import renew, take
 from equalbits.paper.outcomes import falls_short, outcomes

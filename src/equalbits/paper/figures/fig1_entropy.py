@@ -13,7 +13,7 @@ from typing import Any
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, signed
-from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
+from equalbits._plotting import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import check_data, quick_recipe
 from equalbits.paper.watched import EachEpoch, is_measured, watched

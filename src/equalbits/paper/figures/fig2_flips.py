@@ -11,7 +11,7 @@ from typing import Any
 
 from equalbits.analysis import FlipWatcher
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import DOWN, GAP, METHODS, UP, heading, legend, new_figure, panel, save
+from equalbits._plotting import DOWN, GAP, METHODS, UP, heading, legend, new_figure, panel, save
 from equalbits.paper.figures.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe

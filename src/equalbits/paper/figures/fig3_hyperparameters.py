@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import GAP, UP, heading, legend, new_figure, panel, save, shades
+from equalbits._plotting import GAP, UP, heading, legend, new_figure, panel, save, shades
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import EachEpoch, watched

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import ONE_SEED, SOME_LOST, Claim, signed, squared_error, student
-from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
+from equalbits._plotting import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import get_recipe

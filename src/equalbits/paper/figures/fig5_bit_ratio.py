@@ -12,7 +12,7 @@ from typing import Any
 
 from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, accuracies, score_of
-from equalbits.paper.drawing import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
+from equalbits._plotting import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
 from equalbits.recipes import Recipe, get_recipe

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import GAP, UP, legend, new_figure, panel, save
+from equalbits._plotting import GAP, UP, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TOY, TOY_BOUNDARIES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import COLOURS, METHODS, heading, legend, new_figure, panel, save
+from equalbits._plotting import COLOURS, METHODS, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import COLOURS, METHODS, heading, mean_and_range, new_figure, panel, save
+from equalbits._plotting import COLOURS, METHODS, heading, mean_and_range, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
 from equalbits.recipes import Recipe, get_recipe

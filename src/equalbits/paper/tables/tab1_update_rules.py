@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import Claim
-from equalbits.paper.drawing import COLOURS, DOWN, METHODS, UP, heading, legend, new_figure, panel, save
+from equalbits._plotting import COLOURS, DOWN, METHODS, UP, heading, legend, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import watched

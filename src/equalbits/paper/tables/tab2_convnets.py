@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, above, accuracies, near
-from equalbits.paper.drawing import colour_of, heading, name_of, new_figure, panel, save
+from equalbits._plotting import colour_of, heading, name_of, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import quick_recipe, swept

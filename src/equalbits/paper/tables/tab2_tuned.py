@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import Claim, accuracies, beyond
-from equalbits.paper.drawing import name_of
+from equalbits._plotting import name_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import swept

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.claims import SOME_LOST, Claim, above, accuracies, as_score, lost, other_images
-from equalbits.paper.drawing import COLOURS, METHODS, heading, new_figure, panel, save
+from equalbits._plotting import COLOURS, METHODS, heading, new_figure, panel, save
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
 from equalbits.paper.runs import quick_recipe, swept

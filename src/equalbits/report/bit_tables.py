@@ -13,8 +13,8 @@ from torch import Tensor
 from equalbits._text import format_range
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
-from equalbits.paper.contents import Run
-from equalbits.paper.page import Html, join, table, tag
+from equalbits.report.scan import Run
+from equalbits.report.html import Html, join, table, tag
 from equalbits.recipes import ImageSpec, last_weights, load_run
 
 #: So much is read for one table, that a page of many large nets is still quick.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from equalbits.paper.contents import contents
-from equalbits.paper.report import report_page, write_report
+from equalbits.report.scan import contents
+from equalbits.report.page import report_page, write_report
 from equalbits.recipes import Recipe, recipe_from_dict
 from equalbits.recipes.experiments.compare import compare
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from equalbits.paper.claims import HEADER as CLAIM_HEADER
 from equalbits.paper.claims import Claim
-from equalbits.paper.compare_report import HEADER as COMPARE_HEADER
-from equalbits.paper.compare_report import caution, cells, ranked, remarks, usual_speed
-from equalbits.paper.contents import Found, Run
-from equalbits.paper.curves import Curve, chart
+from equalbits.report.comparison import HEADER as COMPARE_HEADER
+from equalbits.report.comparison import caution, cells, ranked, remarks, usual_speed
+from equalbits.report.scan import Found, Run
+from equalbits.report.charts import Curve, chart
 from equalbits.paper.item import get_item, setting_in_words
-from equalbits.paper.page import Html, details, join, table, tag
+from equalbits.report.html import Html, details, join, table, tag
 from equalbits.paper.parts import command
-from equalbits.paper.report_bits import bits_of_run, bits_of_runs
-from equalbits.paper.report_parts import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
+from equalbits.report.bit_tables import bits_of_run, bits_of_runs
+from equalbits.report.run_tables import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
 from equalbits.recipes import Comparison, own_settings
 
 Section = Callable[[Found], list[Html]]

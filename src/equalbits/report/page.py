@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from equalbits._files import write_atomically
-from equalbits.paper.contents import Found, contents
-from equalbits.paper.page import Html, table, tag, whole_page
-from equalbits.paper.report_parts import scores_of
-from equalbits.paper.report_sections import SECTIONS, title_of
+from equalbits.report.scan import Found, contents
+from equalbits.report.html import Html, table, tag, whole_page
+from equalbits.report.run_tables import scores_of
+from equalbits.report.sections import SECTIONS, title_of
 
 _TITLE = "equalbits report: "
 _WORDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "pictures": "set of runs", "run": "run"}

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from equalbits.paper.drawing import COLOURS
-from equalbits.paper.page import Html, join, tag
+from equalbits._plotting import COLOURS
+from equalbits.report.html import Html, join, tag
 
 #: Seen well on white and on near-black.
 PALETTE = ("#3b78e0", "#e07f1f", "#2a9d6f", "#d04a66", "#8d68d8", "#17a2b8", "#b58a00", "#808793")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.contents import Run
-from equalbits.paper.curves import Curve, chart
-from equalbits.paper.page import Html, details, facts, join, table, tag
+from equalbits.report.scan import Run
+from equalbits.report.charts import Curve, chart
+from equalbits.report.html import Html, details, facts, join, table, tag
 from equalbits.training import flat
 
 _KINDS = {".svg": "image/svg+xml", ".png": "image/png"}

@@ -9,8 +9,8 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import reproduce
-from equalbits.paper.contents import contents
-from equalbits.paper.report import _accuracy, report_page, write_report
+from equalbits.report.scan import contents
+from equalbits.report.page import _accuracy, report_page, write_report
 from equalbits.recipes import recipe_from_dict, run_recipe
 
 ROOT = Path(__file__).parents[2]

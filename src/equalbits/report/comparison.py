@@ -10,7 +10,7 @@ from equalbits._files import write_atomically
 from equalbits._text import format_table
 from equalbits.nn import list_quantizers, quantizer_settings
 from equalbits.paper.claims import student
-from equalbits.paper.drawing import save
+from equalbits._plotting import save
 from equalbits.recipes import HOW, Compared, Comparison, list_methods
 
 #: Navy and grey say whether a share of +1 is promised; flips have colours of their own.

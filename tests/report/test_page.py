@@ -13,10 +13,10 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper.claims import Claim
-from equalbits.paper.curves import inks_of
-from equalbits.paper.drawing import COLOURS
+from equalbits.report.charts import inks_of
+from equalbits._plotting import COLOURS
 from equalbits.paper.item import reproduce
-from equalbits.paper.report import report_page, write_report
+from equalbits.report.page import report_page, write_report
 from equalbits.recipes import get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.experiments.sweep import sweep
 

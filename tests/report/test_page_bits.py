@@ -10,7 +10,7 @@ import pytest
 from equalbits.analysis import audit, summarize
 from equalbits.functional import positive_count
 from equalbits.paper import report_bits
-from equalbits.paper.report import report_page
+from equalbits.report.page import report_page
 from equalbits.recipes import load_run, recipe_from_dict, run_recipe
 from equalbits.recipes.experiments.sweep import sweep
 
