@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from equalbits.paper import compare_report, demo_report
+from equalbits._plotting import save_figure
+from equalbits.paper import demo_report
 from equalbits.paper.demo_measure import Measured
-from equalbits._plotting import save
-from equalbits.recipes.experiments.compare import Compared, Comparison
+from equalbits.recipes import Compared, Comparison
+from equalbits.report import draw_comparison
 
 ROW = {
     "method": "sign", "p_pos": None, "seeds": [0], "failed": {}, "correct": [5], "total": 10, "entropy": [0.9],
@@ -21,8 +22,8 @@ COUNTS = {
     "seconds": 1.0,
 }  # fmt: skip
 DRAWN = {
-    "fig2": lambda out: save(Figure(), out, "fig2"),
-    "compare": lambda out: compare_report.draw(Comparison([Compared(**ROW)], {"recipe": "own", "n": 1}), out),
+    "fig2": lambda out: save_figure(Figure(), out, "fig2"),
+    "compare": lambda out: draw_comparison(Comparison([Compared(**ROW)], {"recipe": "own", "n": 1}), out),
     "demo": lambda out: demo_report.draw([Measured(method=name, **COUNTS) for name in demo_report.METHODS], out),
 }
 

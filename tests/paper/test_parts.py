@@ -7,9 +7,9 @@ import pytest
 from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.parts import command, missing, split
-from equalbits.report.page import report_page
 from equalbits.paper.trained import cost, made_with
 from equalbits.recipes import parse_settings
+from equalbits.report.page import report_page
 
 TAB2 = get_item("tab2").grid
 

@@ -1,7 +1,6 @@
 """What a picture shows can be read: no number on a line, no half epochs, no legend under what is drawn."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from equalbits.paper import compare_report, get_item
-from equalbits.report.comparison import attainable
-from equalbits._plotting import heading, new_figure
+from equalbits._plotting import new_figure
+from equalbits.paper import get_item
+from equalbits.paper.drawing import heading
 from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries
-from equalbits.recipes.experiments.compare import Comparison
 
 
 def drawn(figure: Figure) -> Any:
@@ -71,34 +69,3 @@ def test_runs_are_counted_in_whole_ones(monkeypatch: pytest.MonkeyPatch, tmp_pat
     fig4_repetitions.draw({"quick": True, "title": "", "seeds": [0], "methods": methods}, tmp_path)
     drawn(shown[0])
     assert all(tick == int(tick) for axes in shown[0].axes[:4] for tick in axes.get_yticks())
-
-
-def committed_comparison() -> Comparison:
-    return Comparison.from_dict(json.loads((Path(__file__).parents[2] / "results/fashion-compare.json").read_text()))
-
-
-def test_no_method_lies_beyond_the_entropy_that_is_drawn_as_attainable_to_it() -> None:
-    rows = [row for row in committed_comparison().rows if row.entropy]
-    assert all(max(row.entropy) <= most + 1e-6 for row in rows if (most := attainable(row)) is not None)
-    assert {row.method for row in rows if attainable(row) is None} == {"pruned-bihalf", "pruned-sign", "mpt"}
-
-
-def test_a_net_without_filters_has_a_dash_where_others_have_their_share() -> None:
-    rows = committed_comparison().rows
-    axes = Figure().add_subplot()
-    shares = [100 * row.exact_filters[0] / row.filters if row.filters else None for row in rows]
-    compare_report._bars(axes, shares, rows, "filters exactly half, %")
-    shown = dict(zip((row.method for row in rows), (text.get_text() for text in axes.texts), strict=True))
-    assert shown["real"] == "–" and shown["bihalf"] == "100"
-
-
-def test_every_seed_of_a_comparison_is_seen_beside_its_mean() -> None:
-    rows = committed_comparison().rows
-    figure = Figure(figsize=(4, 12))
-    axes = figure.add_subplot()
-    compare_report._accuracy(axes, rows)
-    drawn(figure)
-    means = [line for line in axes.get_lines() if line.get_marker() == "o" and len(line.get_xdata()) == 1]
-    rings = [line for line in axes.get_lines() if line.get_markerfacecolor() == "none"]
-    assert sum(len(line.get_xdata()) for line in rings) == sum(len(row.correct) for row in rows)
-    assert not {line.get_ydata()[0] for line in rings} & {line.get_ydata()[0] for line in means}

@@ -10,9 +10,8 @@ import pytest
 from equalbits.paper import get_item, list_items
 from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results_page import comparison_page, readme_table, results_page, with_table
+from equalbits.paper.results_page import readme_table, results_page, with_table
 from equalbits.recipes import get_recipe
-from equalbits.recipes.experiments.compare import Comparison
 from equalbits.recipes.experiments.ledger import collect
 from equalbits.recipes.experiments.sweep import sweep
 
@@ -42,13 +41,6 @@ def test_rows_that_older_rules_gave_are_drawn_anew_from_their_counts_and_others_
         renew(tmp_path / f"{name}.json")
     assert json.loads((tmp_path / "tab2.json").read_text()) == KEPT["tab2"]
     assert {row["within"] for row in json.loads((tmp_path / "tab1.json").read_text())["claims"]} == {"by feeling"}
-
-
-def test_the_committed_comparison_is_the_one_drawn_from_its_counts():
-    assert (ROOT / "docs" / "comparison.md").read_text() == comparison_page(ROOT / "results")
-    table = json.loads((ROOT / "results" / "fashion-compare.json").read_text())
-    assert Comparison.from_dict(table).as_dict() == table
-    assert table["n"] == 3 and len(table["methods"]) == 22
 
 
 def test_the_readme_shows_the_rows_of_the_ledgers():

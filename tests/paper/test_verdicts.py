@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near, student
-from equalbits._plotting import METHODS
+from equalbits._plotting import METHOD_NAMES
+from equalbits._statistics import student_t
+from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near
 from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning
 from equalbits.paper.tables import tab3_imagenet
 
@@ -115,8 +116,8 @@ def pruned(cases, **others):
 def test_figure_8_holds_both_rules_of_bihalf_against_every_baseline_but_no_untrained_net():
     names = [row.claim for row in pruned({0.0: case(80, 81), 0.5: case(82, 83)})]
     for words in ("bi-half", "bi-half on learned masks"):
-        assert f"Conv2, 0% pruned: {words} above {METHODS['pruned-sign']}, at the better of two rates" in names
-        assert f"Conv2, 50% pruned: {words} above {METHODS['mpt']}" in names
+        assert f"Conv2, 0% pruned: {words} above {METHOD_NAMES['pruned-sign']}, at the better of two rates" in names
+        assert f"Conv2, 50% pruned: {words} above {METHOD_NAMES['mpt']}" in names
         assert f"Conv2: best pruned {words} (50%) above the full binary net" in names
     assert len(names) == 2 * (2 + 1 + 1)
 
@@ -208,7 +209,7 @@ def area_of_t(freedom, edge, pieces=2000):
 @pytest.mark.parametrize("freedom", [*range(1, 13), 20, 198])
 @pytest.mark.parametrize("tail", [0.025, 0.0025])
 def test_students_t_is_exceeded_as_often_as_was_asked_for(freedom, tail):
-    edge = student(freedom, tail)
+    edge = student_t(freedom, tail)
     pieces = 2000 if edge < 20 else 40_000
     assert area_of_t(freedom, edge, pieces) == pytest.approx(1 - 2 * tail, abs=1e-7)
 

@@ -1,4 +1,4 @@
-"""A report is one page that needs nothing beside it, says what the files say, and runs nothing."""
+"""A report is one self-contained page that shows what the files hold and runs no script."""
 
 import json
 import re
@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from equalbits._plotting import METHOD_COLORS
 from equalbits.cli import main
-from equalbits.paper.claims import Claim
-from equalbits.report.charts import inks_of
-from equalbits._plotting import COLOURS
-from equalbits.paper.item import reproduce
-from equalbits.report.page import report_page, write_report
+from equalbits.paper import Claim, reproduce
 from equalbits.recipes import get_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.experiments.sweep import sweep
+from equalbits.report import report_page, write_report
+from equalbits.report.charts import line_styles
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
 NAME = HOSTILE.replace("/", "")  # a name, which folders have too, holds no slash
@@ -33,7 +32,7 @@ RECIPE = recipe_from_dict(
 
 
 class Page(HTMLParser):
-    """Reads a page strictly: every element is closed in its turn."""
+    """Strict parser: every element must be closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -81,7 +80,7 @@ def page(folder: Path) -> Page:
     return Page(report_page(folder))
 
 
-def test_it_is_whole_and_asks_nobody_for_anything(page: Page, folder: Path) -> None:
+def test_the_page_is_self_contained_and_loads_nothing(page: Page, folder: Path) -> None:
     text = report_page(folder)
     assert not re.search(r"https?://|//\w|url\(|@import", re.sub(r"base64,[\w+/=]+", "", text))
     assert page.named("script") == page.named("link") == page.named("iframe") == []
@@ -93,19 +92,27 @@ def test_it_is_whole_and_asks_nobody_for_anything(page: Page, folder: Path) -> N
     assert "Could not be read" not in text
 
 
-def test_it_can_be_read_by_ear(page: Page) -> None:
+def test_a_screen_reader_finds_headings_captions_and_alternative_texts(page: Page) -> None:
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
-    charts = [svg for svg in page.named("svg") if svg.get("class") == "chart"]
-    assert charts and all(svg["role"] == "img" and "ends at" in svg["aria-label"] for svg in charts)
+    charts = [image for image in page.named("img") if "ends at" in image["alt"]]
+    assert len(charts) == len([figure for figure in page.named("figure") if figure["class"] == "chart"]) > 3
     assert len(page.named("table")) == len(page.named("caption"))
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {link["href"][1:] for link in page.named("a")} <= set(ids)
 
 
-def test_a_runs_scores_and_what_made_it_are_those_of_its_files(folder: Path) -> None:
+def loss(score: dict) -> float:
+    return score["loss_sum"] / score["total"]
+
+
+def accuracy(score: dict) -> float:
+    return 100 * score["correct"] / score["total"]
+
+
+def test_a_run_shows_the_scores_and_the_origin_in_its_files(folder: Path) -> None:
     run, words = json.loads((folder / "one" / "run.json").read_text()), Page(report_page(folder / "one")).words()
     for which in ("last", "best"):
         test = run[which]["test"]
@@ -113,13 +120,14 @@ def test_a_runs_scores_and_what_made_it_are_those_of_its_files(folder: Path) -> 
         assert f"{test['loss_sum'] / test['total']:.4f}" in words
     for line in (folder / "one" / "history.jsonl").read_text().splitlines():
         record = json.loads(line)
-        assert f"test, epoch {record['epoch']}: {record['test']['loss_sum'] / record['test']['total']:.4f}" in words
+        train, test = (f"{loss(record[split]):.4f} {accuracy(record[split]):.2f}" for split in ("train", "test"))
+        assert f" {record['epoch']} {train} {test} {record['lr']:.3g} " in words
     assert run["versions"]["torch"] in words
     assert run["device"] in words
     assert 'name = "synthetic:1x8x8:4:24"' in words
 
 
-def test_the_contents_say_how_well_each_thing_did_and_by_which_method(page: Page, folder: Path) -> None:
+def test_the_contents_list_kind_method_accuracy_and_claims(page: Page, folder: Path) -> None:
     words = page.words()
     run = json.loads((folder / "one" / "run.json").read_text())["last"]["test"]
     assert f"own, bihalf, seed 0 one run 1 {100 * run['correct'] / run['total']:.2f} – " in words
@@ -129,24 +137,25 @@ def test_the_contents_say_how_well_each_thing_did_and_by_which_method(page: Page
     assert " all/fig6 item 0 – 6 agree, 1 not decided " in words
 
 
-def test_a_method_has_its_pictures_colour_in_the_charts_too(folder: Path) -> None:
+def test_charts_use_the_colors_of_the_methods(folder: Path) -> None:
     lines = [line for line in Page(report_page(folder / "compare")).named("line") if line.get("stroke-width")]
-    assert {line["stroke"] for line in lines} == {COLOURS["sign"], COLOURS["bihalf"]}
-    inks = inks_of(["sign", "own", "irnet", "irnet-stable", *map(str, range(9))])
-    assert len({(ink.colour, ink.dashes) for ink in inks.values()}) == 13
+    assert {line["stroke"] for line in lines} == {METHOD_COLORS["sign"], METHOD_COLORS["bihalf"]}
+    styles = line_styles(["sign", "own", "irnet", "irnet-stable", *map(str, range(9))])
+    assert len(set(styles.values())) == 13
 
 
-def test_a_sweeps_table_is_that_of_its_runs(folder: Path) -> None:
+def test_a_sweep_shows_mean_and_deviation_over_its_runs(folder: Path) -> None:
     words = Page(report_page(folder / "sweep")).words()
     for case in ("sign", "bihalf"):
-        tests = [json.loads(p.read_text())["last"]["test"] for p in (folder / "sweep" / case).glob("seed*/run.json")]
+        runs = sorted((folder / "sweep" / case).glob("seed*/run.json"))
+        tests = [json.loads(path.read_text())["last"]["test"] for path in runs]
         last = [100 * test["correct"] / test["total"] for test in tests]
         assert f"{case} {statistics.fmean(last):.2f} ± {statistics.stdev(last):.2f} 2 " in words
-        assert f"{case}/seed1, train, epoch 3: " in words
+        assert f"{case}/seed1 1 {last[1]:.2f} " in words
     assert "0, 1 (n = 2)" in words
 
 
-def test_an_items_rows_are_those_of_its_claims_and_a_comparisons_those_of_its_methods(folder: Path, page: Page) -> None:
+def test_an_item_shows_its_claims_and_a_comparison_its_methods(folder: Path, page: Page) -> None:
     words = page.words()
     for row in json.loads((folder / "all" / "fig6" / "claims.json").read_text()):
         assert " ".join(" ".join(Claim(**row).cells()).split()) in words
@@ -159,17 +168,18 @@ def test_an_items_rows_are_those_of_its_claims_and_a_comparisons_those_of_its_me
     assert "Holds 1 item, 1 comparison, 1 sweep and 1 run." in words
 
 
-def test_what_calls_itself_a_script_is_only_read(tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     settings = {"model.weight_quantizer": ["sign"], "about": [NAME]}
     sweep(RECIPE.with_settings({"name": NAME}), tmp_path / "<b>&", vary=settings, seeds=[0], device="cpu")
     run_recipe(RECIPE.with_settings({"name": NAME, "about": HOSTILE}), tmp_path / "run", device="cpu")
     for folder, shown in (("<b>&", NAME), ("run", HOSTILE)):
         page = Page(report_page(tmp_path / folder))
-        assert page.named("script") == page.named("img") == page.named("b") == []
+        assert page.named("script") == page.named("b") == []
+        assert all(image.keys() == {"alt", "src"} and image["src"].startswith("data:") for image in page.named("img"))
         assert shown in page.words()
 
 
-def test_what_is_cut_off_or_broken_is_named_and_the_rest_is_shown(folder: Path, tmp_path: Path) -> None:
+def test_unfinished_and_damaged_runs_are_named_and_the_rest_is_shown(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "sweep", tmp_path / "sweep")
     shutil.copytree(folder / "one", tmp_path / "one")
     shutil.copytree(folder / "one", tmp_path / "two")
@@ -187,7 +197,7 @@ def test_what_is_cut_off_or_broken_is_named_and_the_rest_is_shown(folder: Path, 
     assert "bihalf/seed1" in words
 
 
-def test_a_run_is_called_by_what_it_has_other_than_its_recipe(folder: Path, tmp_path: Path) -> None:
+def test_a_run_is_titled_by_the_settings_that_differ_from_its_recipe(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "one", tmp_path / "one")
     facts = json.loads((tmp_path / "one" / "run.json").read_text())
     changed = {"model.weight_quantizer": "sign", "epochs": 5, "model.options.width": 0.5, "seed": 3}
@@ -201,7 +211,7 @@ def test_a_run_is_called_by_what_it_has_other_than_its_recipe(folder: Path, tmp_
     assert "Not finished: 1 epoch is done." in Page(report_page(tmp_path)).words()
 
 
-def test_a_picture_that_is_gone_does_not_take_the_page_down(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_picture_is_reported_on_the_page(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "all")
     drawn = [path for path in (tmp_path / "all").rglob("*") if path.suffix in (".png", ".svg")]
     assert drawn
@@ -211,8 +221,10 @@ def test_a_picture_that_is_gone_does_not_take_the_page_down(folder: Path, tmp_pa
     assert "Could not be read: " in Page(report_page(tmp_path)).words()
 
 
-@pytest.mark.parametrize(("inside", "line"), [(None, "is not there"), ("file", "is a file"), ("dir", "holds nothing")])
-def test_a_folder_of_nothing_is_refused_in_one_line(inside: str | None, line: str, tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("inside", "line"), [(None, "does not exist"), ("file", "is a file"), ("dir", "holds nothing")]
+)
+def test_a_folder_without_runs_is_refused_in_one_line(inside: str | None, line: str, tmp_path: Path, capsys) -> None:
     path = tmp_path / "a"
     if inside == "file":
         path.write_text("x")
@@ -223,35 +235,35 @@ def test_a_folder_of_nothing_is_refused_in_one_line(inside: str | None, line: st
     assert said.startswith(f"equalbits report: {path} {line}")
 
 
-def test_the_page_goes_where_it_is_told(folder: Path, tmp_path: Path, capsys) -> None:
+def test_the_page_is_written_to_the_given_path(folder: Path, tmp_path: Path, capsys) -> None:
     words = ["report", str(folder / "one"), "--out", str(tmp_path / "new" / "page.html")]
     assert main(words) == 1
     assert capsys.readouterr().err.endswith(
-        f"the folder {tmp_path / 'new'} is not there: make it first, or name another\n"
+        f"the folder {tmp_path / 'new'} does not exist: create it first, or give another\n"
     )
     (tmp_path / "new").mkdir()
     assert main(words) == 0
     assert capsys.readouterr().out == f"page: {tmp_path / 'new' / 'page.html'}\n"
     assert (tmp_path / "new" / "page.html").read_text() == report_page(folder / "one")
-    with pytest.raises(ValueError, match="is a folder: name a file for the page"):
+    with pytest.raises(ValueError, match="is a folder: give a file name"):
         write_report(folder / "one", tmp_path)
     assert write_report(folder / "one") == folder / "one" / "report.html"
     assert report_page(folder / "one") == (folder / "one" / "report.html").read_text()
 
 
-def test_a_page_of_something_else_is_kept_unless_it_is_named(folder: Path, tmp_path: Path, capsys) -> None:
+def test_a_page_of_another_command_is_replaced_only_if_named(folder: Path, tmp_path: Path, capsys) -> None:
     shutil.copytree(folder / "one", tmp_path / "one")
     page = tmp_path / "one" / "report.html"
     page.write_text("<title>equalbits demo</title>")
     assert main(["report", str(tmp_path / "one")]) == 1
-    assert f"{page} is a page that report did not write: name another with --out" in capsys.readouterr().err
+    assert f"{page} was not written by report: give another file with --out" in capsys.readouterr().err
     assert page.read_text() == "<title>equalbits demo</title>"
     assert main(["report", str(tmp_path / "one"), "--out", str(page)]) == 0
     assert main(["report", str(tmp_path / "one")]) == 0  # its own it may replace
     assert capsys.readouterr().err == ""
 
 
-def test_how_much_could_not_be_read_is_said(folder: Path, tmp_path: Path, capsys) -> None:
+def test_the_number_of_unreadable_things_is_logged(folder: Path, tmp_path: Path, capsys) -> None:
     shutil.copytree(folder / "sweep", tmp_path / "sweep")
     shutil.copytree(folder / "one", tmp_path / "one")
     (tmp_path / "one" / "run.json").write_text("{")
@@ -263,7 +275,7 @@ def test_how_much_could_not_be_read_is_said(folder: Path, tmp_path: Path, capsys
 
 
 @pytest.mark.browser
-def test_a_browser_shows_it_light_and_dark_and_runs_none_of_it(tmp_path: Path) -> None:
+def test_a_browser_shows_it_light_and_dark_and_runs_no_script(tmp_path: Path) -> None:
     from PIL import Image
 
     browser = shutil.which("chromium") or shutil.which("google-chrome")

@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     # Imported here, so that --help need not wait for torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
-    from equalbits.report.comparison import caution, draw, table, write_markdown
     from equalbits.recipes import compare, find_recipe, parse_methods, parse_settings
+    from equalbits.report import describe_precision, draw_comparison, text_table, write_markdown
     from equalbits.training import InterruptedTraining
 
     require_matplotlib()
@@ -78,12 +78,12 @@ def run(options: argparse.Namespace) -> int:
         print(f"equalbits compare: {interrupted}\nthe same command goes on from there", file=sys.stderr)
         return 128 + interrupted.signal_number
     write_markdown(comparison, out)
-    draw(comparison, out)
+    draw_comparison(comparison, out)
     if options.json:
         print(json.dumps(comparison.as_dict()))
     else:
-        print(table(comparison))
-        print(caution(comparison))
+        print(text_table(comparison))
+        print(describe_precision(comparison))
         print(f"picture: {out / 'compare.png'}    table: {out / 'compare.md'}    numbers: {out / 'compare.json'}")
     return 0
 

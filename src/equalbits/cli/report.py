@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the page, and say where it lies."""
-    from equalbits.report.page import write_report  # here, so that --help need not wait for torch
+    from equalbits.report import write_report  # here, so that --help need not wait for torch
 
     path = write_report(
         Path(options.folder),

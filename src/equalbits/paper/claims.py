@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
+from equalbits._statistics import TAIL, student_t
 from equalbits.paper.published import TEST_IMAGES
 from equalbits.paper.trained import cost, made_with
 
@@ -16,8 +17,6 @@ _WORDS = {True: "yes", False: "no", None: "not decided"}
 ONE_SEED = "one seed each decides nothing"
 SOME_LOST = "runs that are left over decide nothing"
 
-#: How probable it is that chance alone exceeds what is allowed for, in one direction: 95 % in both.
-_TAIL = 0.025
 #: Points between two means of five seeds that chance explains: two standard errors where each has a ± of 0.25.
 NEAR = 0.3
 
@@ -175,39 +174,12 @@ def chance(one: Mapping[str, Any], other: Mapping[str, Any], *, candidates: int 
     test set large. Where one of the two is the best of several ``candidates``, each of those has its share of the 5 %.
     """
     first, second = accuracies(one), accuracies(other)
-    freedom, tail = len(first) + len(second) - 2, _TAIL / candidates
+    freedom, tail = len(first) + len(second) - 2, TAIL / candidates
     seeds = math.sqrt(squared_error(first) + squared_error(second))
     images: int = min(run["last"]["test"]["total"] for case in (one, other) for run in case["runs"] if run["last"])
     gap = abs(statistics.fmean(first) - statistics.fmean(second)) / 100
     fallen = 100 * statistics.NormalDist().inv_cdf(1 - tail) * math.sqrt(gap * (1 - gap) / images)
-    return max(student(freedom, tail) * seeds, fallen)
-
-
-def student(freedom: int, tail: float = _TAIL) -> float:
-    """Student's t that is exceeded with this probability, by its distribution for whole degrees of freedom.
-
-    Without any degree nothing is known of the scatter, and 0 is given back: one seed decides nothing anyway.
-
-    >>> round(student(2), 2), round(student(20), 2), round(student(4, 0.0025), 2)
-    (4.3, 2.09, 5.6)
-    """
-    if freedom < 1:
-        return 0.0
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):  # halves until no digit changes
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < 1 - 2 * tail else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def _within(angle: float, freedom: int) -> float:
-    """How probable it is that t lies within ± √freedom · tan(angle): a finite sum (Abramowitz and Stegun, 26.7.3–4)."""
-    odd = freedom % 2
-    term, total = (math.cos(angle), 0.0) if odd else (1.0, 0.0)
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
-    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+    return max(student_t(freedom, tail) * seeds, fallen)
 
 
 def squared_error(values: Sequence[float]) -> float:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
+from equalbits._plotting import save_figure
 from equalbits.paper.claims import signed
 from equalbits.paper.demo_measure import FILTER, METHODS, Measured
-from equalbits._plotting import save
 
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"
 COLOURS = {"sign": "#8a8a8a", "irnet-stable": "#e08e2b", "bihalf": "#1f3b73"}
@@ -91,7 +91,7 @@ def draw(measured: list[Measured], out: Path) -> None:
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="center right")
     figure.suptitle("Bits flip evenly and entropy stays at its maximum only where the share of +1 is exact")
-    save(figure, out, "demo")
+    save_figure(figure, out, "demo")
 
 
 def _signed(number: int) -> str:

@@ -8,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import method_name
 from equalbits.paper.claims import score_of
-from equalbits.report.comparison import markdown
-from equalbits._plotting import name_of
 from equalbits.paper.item import get_item, list_items
 from equalbits.paper.keep import renew, take
 from equalbits.paper.outcomes import falls_short, outcomes
-from equalbits.paper.parts import seeds_option
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.tables.tab2_convnets import COMPARED, by_method
 from equalbits.paper.trained import cost
-from equalbits.recipes import Comparison, clear_up
+from equalbits.recipes import clear_up
 
 _MARKER = "<!-- drawn by python -m equalbits.paper.results_page -->"
 _END = "<!-- drawn to here -->"
@@ -29,8 +27,6 @@ Drawn from the ledgers in `results/` by `python -m equalbits.paper.results_page`
 A score is the share of all test images that the model of the **last** epoch gets right, mean ± sample standard
 deviation over seeds.
 """
-
-_ALT = "accuracy, entropy, flips, exact filters, seconds and packed size of every method"
 
 _MEMORY = """
 ## Memory while training
@@ -87,15 +83,6 @@ def results_page(folder: Path) -> str:
     return _HEAD + outcomes(folder) + _speed(folder) + _memory(folder)
 
 
-def comparison_page(folder: Path) -> str:
-    """docs/comparison.md: every method side by side on the embedded data."""
-    table = json.loads((folder / "fashion-compare.json").read_text())
-    comparison = Comparison.from_dict(table)
-    title, _, rest = markdown(comparison).partition("\n")
-    made = f"`equalbits compare {table['recipe']} --seeds {seeds_option(table['seeds'])}` with these methods"
-    return f"{title}\n\nMade by {made}; drawn from `results/fashion-compare.json`.\n{rest}\n![{_ALT}](comparison.png)\n"
-
-
 def readme_table(folder: Path) -> str:
     """What the README shows: a row for each net, once more with tuned settings where that was measured, and the cost.
 
@@ -126,7 +113,7 @@ def _beside_the_papers(nets: Mapping[str, Any]) -> list[str]:
     """Two columns for each method that was trained: the paper's score and ours."""
     found = {net: by_method(cases) for net, cases in nets.items()}
     trained = [method for method in COMPARED if any(method in methods for methods in found.values())]
-    head = [f"{name_of(method)}, paper | equalbits" for method in trained]
+    head = [f"{method_name(method)}, paper | equalbits" for method in trained]
     lines = [f"| | {' | '.join(head)} |", f"|---|{'---|' * 2 * len(trained)}"]
     for net, methods in found.items():
         scores = {method: score_of(case).replace(" %", "") for method, case in methods.items()}
@@ -285,7 +272,6 @@ def main(words: Sequence[str] | None = None) -> int:
         if path.exists():
             renew(path)
     (docs / "results.md").write_text(results_page(results))
-    (docs / "comparison.md").write_text(comparison_page(results))
     readme.write_text(with_table(readme.read_text(), readme_table(results)))
     return int(failed)
 

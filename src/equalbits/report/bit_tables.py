@@ -1,36 +1,44 @@
-"""The bits of trained nets, counted anew from their weights: shares of +1, exactness, entropy, packed size.
+"""Bits of trained nets, counted from their stored weights: share of +1, exactness, entropy, packed size.
 
-Weights are safetensors: reading them runs nothing. Where a run keeps none, as when many are trained side by side,
-nothing is said.
+Runs without stored weights, such as those of a stack, are left out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
 from equalbits._text import format_range
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
-from equalbits.report.scan import Run
-from equalbits.report.html import Html, join, table, tag
 from equalbits.recipes import ImageSpec, last_weights, load_run
+from equalbits.report.scan import RunFiles
+from equalbits.report.tables import Table, verdict
 
-#: So much is read for one table, that a page of many large nets is still quick.
-MOST_BYTES = 256 * 2**20
+#: Bytes of weights read for one table, so that the report of many large nets stays fast.
+MAX_BYTES = 256 * 2**20
 
 
-@dataclass(frozen=True)
-class Bits:
-    """What was counted of a run's last epoch."""
+class BitCounts(NamedTuple):
+    """Audit and size of a run's last weights."""
 
     audit: Audit
     summary: Summary
 
 
-def bits_of(folder: Path) -> Bits | None:
-    """The bits of a run's last weights; None where it has none. What cannot be read is a ValueError."""
+@dataclass(frozen=True)
+class BitSection:
+    """Table of bits, a line below it, and the errors of weights that could not be read."""
+
+    table: Table | None = None
+    note: str = ""
+    errors: Sequence[str] = field(default_factory=list)
+
+
+def count_bits(folder: Path) -> BitCounts | None:
+    """Count the bits of a run's last weights; None where it has none. Unreadable weights raise a ValueError."""
     if not all(path.is_file() for path in (last_weights(folder), folder / "model.json", folder / "recipe.toml")):
         return None
     try:
@@ -38,100 +46,93 @@ def bits_of(folder: Path) -> Bits | None:
         if not any(isinstance(layer, BinaryLayer) for layer in model.modules()):
             return None
         images = ImageSpec.read(folder / "model.json")
-        return Bits(audit(model, strict=False), summarize(model, (1, images.channels, images.size, images.size)))
-    except (TypeError, RuntimeError, MemoryError, OSError) as error:  # weights that do not fit take no page down
+        return BitCounts(audit(model, strict=False), summarize(model, (1, images.channels, images.size, images.size)))
+    except (TypeError, RuntimeError, MemoryError, OSError) as error:  # as weights of another shape raise
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def bits_of_run(run: Run) -> Html:
-    """A row for each binary layer of one run, and the size of the file it packs into."""
+def layer_bits(run: RunFiles) -> BitSection:
+    """A row per binary layer of one run, and the size of the packed file."""
     try:
-        found = bits_of(run.path)
+        found = count_bits(run.path)
     except ValueError as error:
-        return _unread([str(error)])
+        return BitSection(errors=[_one_line(error)])
     if found is None:
-        return Html("")
+        return BitSection()
     packed = {layer.name: layer.size.packed_bytes for layer in found.summary.layers}
-    header = ("layer", "filters", "weights each", "of +1, asked", "of +1, found", "exact", "entropy, bits", "bytes")
-    rows = [
-        [
-            layer.name or "(model)",
-            f"{layer.filters:,}",
-            f"{layer.connections:,}",
-            "nothing"
-            if layer.expected is None
-            else f"{format_range(layer.expected)} ({100 * (layer.p_pos or 0.0):g} %)",
-            f"{format_range(layer.positive)} ({_shares(layer)})",
-            _exact(layer),
-            f"{float(layer.entropy.nanmean()):.5f}",
-            f"{packed[layer.name]:,}",
-        ]
-        for layer in found.audit.layers
-    ]
-    listed = table(header, rows, caption="Bits of the last epoch; a range where filters differ")
-    return join([listed, tag("p", _verdict(found.audit), _size(found.summary))])
+    header = ("layer", "filters", "weights per filter", "+1 requested", "+1 found", "exact", "entropy, bits", "bytes")
+    rows = [[*_layer_cells(layer), f"{packed[layer.name]:,}"] for layer in found.audit.layers]
+    table = Table("Bits of the last epoch; a range where filters differ", header, rows)
+    return BitSection(table, f"{_exact_filters_line(found.audit)} {_size_line(found.summary)}")
 
 
-def bits_of_runs(runs: Sequence[Run], within: Path) -> Html:
-    """A row for each run that has weights; large ones beyond :data:`MOST_BYTES` are left out, and counted."""
-    rows, left, taken, trouble = [], 0, 0, []
+def run_bits(runs: Sequence[RunFiles], within: Path) -> BitSection:
+    """A row per run with stored weights; runs beyond :data:`MAX_BYTES` are counted but not read."""
+    rows, errors, skipped, read = [], [], 0, 0
     for run in runs:
         path = last_weights(run.path)
-        taken += path.stat().st_size if path.is_file() else 0
-        if taken > MOST_BYTES:
-            left += path.is_file()
+        read += path.stat().st_size if path.is_file() else 0
+        if read > MAX_BYTES:
+            skipped += path.is_file()
             continue
         name = run.path.relative_to(within).as_posix()
         try:
-            if (found := bits_of(run.path)) is not None:
-                rows.append([name, *_row(found)])
+            if (found := count_bits(run.path)) is not None:
+                rows.append([name, *_run_cells(found)])
         except ValueError as error:
-            trouble.append(f"{name}: {error}")
-    header = ("run", "filters as asked", "entropy, bits", "packed bytes", "times smaller")
-    parts = [table(header, rows, caption="Bits of the last epoch")] if rows else []
-    parts += [_unread(trouble)] if trouble else []
-    parts += [tag("p", f"Not counted here, for their size: {left} more. equalbits inspect counts one.")] if left else []
-    return join(parts)
+            errors.append(f"{name}: {_one_line(error)}")
+    header = ("run", "filters as requested", "entropy, bits", "packed bytes", "times smaller")
+    table = Table("Bits of the last epoch", header, rows) if rows else None
+    note = f"Not counted because of their size: {skipped} more. equalbits inspect counts one." if skipped else ""
+    return BitSection(table, note, errors)
 
 
-def _row(found: Bits) -> list[str]:
+def _layer_cells(layer: LayerAudit) -> list[str]:
+    exact = {None: "–", True: "yes", False: f"no: {len(layer.inexact)}"}[layer.exact]
+    return [
+        layer.name or "(model)",
+        f"{layer.filters:,}",
+        f"{layer.connections:,}",
+        "none" if layer.expected is None else f"{format_range(layer.expected)} ({100 * (layer.p_pos or 0.0):g} %)",
+        f"{format_range(layer.positive)} ({_shares(layer)})",
+        verdict(exact, layer.exact),
+        f"{float(layer.entropy.nanmean()):.5f}",
+    ]
+
+
+def _run_cells(found: BitCounts) -> list[str]:
     layers = found.audit.layers
-    filters = sum(layer.filters for layer in layers)
-    entropy = sum(float(layer.entropy.nansum()) for layer in layers) / max(1, filters)
-    smaller = f"{found.summary.compression:.1f}"
-    return [_held(found.audit), f"{entropy:.5f}", f"{found.summary.total['packed_bytes']:,}", smaller]
+    exact, filters = _exact_filters(found.audit)
+    entropy = sum(float(layer.entropy.nansum()) for layer in layers) / max(1, sum(layer.filters for layer in layers))
+    size = f"{found.summary.total['packed_bytes']:,}"
+    held = verdict(f"{exact:,} of {filters:,}", exact == filters) if filters else "none requested"
+    return [held, f"{entropy:.5f}", size, f"{found.summary.compression:.1f}"]
 
 
-def _held(report: Audit) -> Html:
-    """How many filters hold what was promised."""
-    promised = [layer for layer in report.layers if layer.expected is not None]
-    filters, off = sum(layer.filters for layer in promised), sum(len(layer.inexact) for layer in promised)
-    if not promised:
-        return tag("span", "nothing asked")
-    return tag("span", f"{filters - off:,} of {filters:,}", class_="no" if off else "yes")
+def _exact_filters(report: Audit) -> tuple[int, int]:
+    """Return how many filters have exactly the requested share, and how many were requested one."""
+    requested = [layer for layer in report.layers if layer.expected is not None]
+    filters = sum(layer.filters for layer in requested)
+    return filters - sum(len(layer.inexact) for layer in requested), filters
 
 
-def _verdict(report: Audit) -> Html:
-    if all(layer.expected is None for layer in report.layers):
-        return join(["The method promises no share of +1."])
-    return join(["Filters with exactly the share of +1 that was asked: ", _held(report), "."])
+def _exact_filters_line(report: Audit) -> str:
+    exact, filters = _exact_filters(report)
+    if not filters:
+        return "The method guarantees no share of +1."
+    return f"Filters with exactly the requested share of +1: {exact:,} of {filters:,}."
 
 
-def _size(summary: Summary) -> str:
+def _size_line(summary: Summary) -> str:
     total = summary.total
     return (
-        f" Packed, its numbers will take {total['packed_bytes']:,} bytes, beside the file's table of names: "
-        f"{summary.compression:.1f} times less than the {total['float32_bytes']:,} in float32."
+        f"Packed size: {total['packed_bytes']:,} bytes without the file's header, "
+        f"{summary.compression:.1f} times less than {total['float32_bytes']:,} in float32."
     )
 
 
-def _exact(layer: LayerAudit) -> Html:
-    words = {None: "–", True: "yes", False: f"no: {len(layer.inexact)}"}[layer.exact]
-    return tag("span", words, class_={None: None, True: "yes", False: "no"}[layer.exact])
-
-
 def _shares(layer: LayerAudit) -> str:
-    """The shares of +1 among what is not cut, in per cent."""
+    """Range of the share of +1 among weights that are not pruned, in per cent."""
     shares: Tensor = 100 * layer.positive / (layer.negative + layer.positive)
     known = shares[~shares.isnan()]
     if not len(known):
@@ -140,6 +141,5 @@ def _shares(layer: LayerAudit) -> str:
     return f"{low} %" if low == high else f"{low}…{high} %"
 
 
-def _unread(lines: Sequence[str]) -> Html:
-    words = "; ".join(" ".join(line.split()) for line in lines)
-    return tag("p", tag("strong", "Weights that could not be read: "), words, class_="no")
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,94 +1,139 @@
-"""``equalbits report``: one page of whatever a folder holds, that needs nothing beside it."""
+"""``equalbits report``: one self-contained HTML page of an output folder."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from equalbits._extras import install_hint
 from equalbits._files import write_atomically
-from equalbits.report.scan import Found, contents
-from equalbits.report.html import Html, table, tag, whole_page
-from equalbits.report.run_tables import scores_of
+from equalbits.report.scan import Entry, scan
 from equalbits.report.sections import SECTIONS, title_of
+from equalbits.report.tables import Table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _TITLE = "equalbits report: "
-_WORDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "pictures": "set of runs", "run": "run"}
+_KINDS = {"item": "item", "compare": "comparison", "sweep": "sweep", "run_set": "set of runs", "run": "run"}
+_PLURALS = {"run_set": "sets of runs"}
+
+
+@dataclass(frozen=True)
+class _Section:
+    """Rendered section of an entry; ``error`` in its place where the entry could not be read."""
+
+    entry: Entry
+    title: str
+    where: str
+    body: str = ""
+    error: str = ""
+
+    @property
+    def errors(self) -> int:
+        """Number of runs that could not be read, or 1 where the whole section could not."""
+        return sum(bool(run.error) for run in self.entry.runs) or bool(self.error)
 
 
 def write_report(folder: Path, out: Path | None = None, *, log: Callable[[str], None] = lambda line: None) -> Path:
-    """Write the page of ``folder``, as report.html in it unless ``out`` says otherwise; give back where it lies.
+    """Write the report of ``folder`` to ``out`` (default: report.html in it) and return its path.
 
-    A report.html that something else wrote, as the demo does, is kept unless ``out`` names it. ``tell`` hears of what
-    could not be read.
+    A report.html that another command wrote, such as the demo's, is replaced only if ``out`` names it. ``log`` receives
+    a line where something could not be read.
     """
     folder = Path(folder)
     path = Path(out) if out else folder / "report.html"
-    page, unread = _page(folder)
+    page, errors = _render(folder)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file for the page, as in --out page.html")
+        raise ValueError(f"{path} is a folder: give a file name, as in --out page.html")
     if not path.parent.is_dir():
-        raise ValueError(f"the folder {path.parent} is not there: make it first, or name another")
+        raise ValueError(f"the folder {path.parent} does not exist: create it first, or give another")
     if out is None and path.exists() and f"<title>{_TITLE}" not in path.read_text(errors="replace"):
-        raise ValueError(f"{path} is a page that report did not write: name another with --out, or this to replace it")
-    write_atomically(path, page.encode(errors="replace"))  # a folder's name may be no text
-    if unread:
-        log(f"{unread} thing{'s' if unread > 1 else ''} could not be read: see the page")
+        raise ValueError(f"{path} was not written by report: give another file with --out, or this one to replace it")
+    write_atomically(path, page.encode(errors="replace"))  # a folder's name may hold bytes that are no text
+    if errors:
+        log(f"{errors} thing{'s' if errors > 1 else ''} could not be read: see the page")
     return path
 
 
 def report_page(folder: Path) -> str:
-    """The page as text; the same folder gives the same page."""
-    return _page(folder)[0]
+    """Return the report of a folder as HTML; the same folder gives the same page."""
+    return _render(Path(folder))[0]
 
 
-def _page(folder: Path) -> tuple[str, int]:
-    """The page, and how many things could not be read."""
-    found = contents(folder)
+def _render(folder: Path) -> tuple[str, int]:
+    """Return the page, and how many things could not be read."""
+    entries, templates = scan(folder), _templates()
+    sections = [_section(entry, folder, templates) for entry in entries]
     name = folder.resolve().name
-    sections = [_section(each, folder, number) for number, each in enumerate(found)]
-    unread = sum(
-        sum(bool(run.trouble) for run in each.runs) or broken
-        for each, (_, _, broken) in zip(found, sections, strict=True)
+    page = templates.get_template("page.html").render(
+        title=f"{_TITLE}{name}",
+        name=name,
+        sections=sections,
+        contents=_contents(sections) if len(sections) > 1 else None,
+        counts=_count_kinds(entries),
     )
-    body = [tag("h1", name)]
-    if len(found) > 1:
-        titles = [title for title, _, _ in sections]
-        body += [tag("p", f"Holds {_counted(found)}.", class_="note"), _overview(found, titles, folder)]
-    return whole_page(f"{_TITLE}{name}", *body, *(section for _, section, _ in sections)), unread
+    return page, sum(section.errors for section in sections)
 
 
-def _counted(found: Sequence[Found]) -> str:
-    """What there is, in words."""
-    kinds = [each.kind for each in found]
-    words = [
-        f"{kinds.count(kind)} {_WORDS[kind] if kinds.count(kind) == 1 else _WORDS[kind].replace('set', 'sets', 1)}"
-        + ("s" if kinds.count(kind) > 1 and kind != "pictures" else "")
-        for kind in _WORDS
-        if kind in kinds
+def _templates() -> "Environment":
+    for package in ("jinja2", "matplotlib"):
+        if find_spec(package) is None:
+            raise ValueError(f"report needs {package}: {install_hint('plot')}")
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("equalbits.report")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def _section(entry: Entry, folder: Path, templates: "Environment") -> _Section:
+    """Render an entry; a damaged one becomes one line, and the others are shown."""
+    where = entry.path.relative_to(folder).as_posix()
+    kind = "sweep" if entry.kind == "compare" and not entry.facts else entry.kind  # no table yet: show the runs
+    try:
+        title = title_of(entry, folder)
+        if entry.error:
+            return _Section(entry, title, where, error=entry.error)
+        body = templates.get_template(f"{kind}.html").render(SECTIONS[kind](entry))
+        return _Section(entry, title, where, body)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError, OSError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        line = f"{entry.path} is not a valid {_KINDS[entry.kind]} ({reason})"
+        return _Section(entry, entry.path.name, where, error=line)
+
+
+def _contents(sections: Sequence[_Section]) -> Table:
+    """A row per section; the template links the first column."""
+    header = ("what", "where", "kind", "runs", "accuracy, %", "claims")
+    rows = [
+        [
+            section.title,
+            section.where,
+            _KINDS[section.entry.kind],
+            str(len(section.entry.runs)),
+            _accuracy_range(section.entry),
+            _count_claims(section.entry),
+        ]
+        for section in sections
     ]
+    return Table("Contents", header, rows, ("where", "kind", "claims"), cards=True)
+
+
+def _count_kinds(entries: Sequence[Entry]) -> str:
+    """Return how many entries of each kind there are, as in ``1 item, 2 sweeps and 1 run``."""
+    kinds = [entry.kind for entry in entries]
+    counts = {kind: kinds.count(kind) for kind in _KINDS if kind in kinds}
+    words = [f"{n} {_KINDS[kind] if n == 1 else _PLURALS.get(kind, f'{_KINDS[kind]}s')}" for kind, n in counts.items()]
     return " and ".join(", ".join(words).rsplit(", ", 1))
 
 
-def _overview(found: Sequence[Found], titles: Sequence[str], folder: Path) -> Html:
-    """A row for each thing, leading to its section."""
-    rows = []
-    for number, (each, title) in enumerate(zip(found, titles, strict=True)):
-        link = tag("a", title, href=f"#s{number}")
-        where = each.path.relative_to(folder).as_posix()
-        row = [link, tag("code", where), _WORDS[each.kind], str(len(each.runs)), _accuracy(each), _claims(each)]
-        rows.append(row)
-    header = ("what", "where", "kind", "runs", "accuracy, %", "claims")
-    return tag(
-        "nav",
-        table(header, rows, caption="Contents", words=("where", "kind", "claims"), cards=True),
-        aria_label="Contents",
-    )
-
-
-def _accuracy(found: Found) -> str:
-    """Test images right after the last epoch, from the least run to the most; an item has claims instead."""
-    ended = [run for run in found.judged if run.facts and not run.trouble and run.facts.get("last")]
+def _accuracy_range(entry: Entry) -> str:
+    """Return the lowest and highest test accuracy after the last epoch; a dash for an item, which has claims."""
+    runs = [run for run in entry.scored_runs if run.facts and not run.error and run.facts.get("last")]
     try:
-        scores = sorted(scores_of(run, "last") for run in ended if found.kind != "item")
-    except (KeyError, TypeError, ArithmeticError):  # its section says what is wrong
+        scores = sorted(run.test_accuracy("last") for run in runs if entry.kind != "item")
+    except (KeyError, TypeError, ArithmeticError):  # the entry's section names the error
         scores = []
     if not scores:
         return "–"
@@ -96,31 +141,12 @@ def _accuracy(found: Found) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _claims(found: Found) -> str:
-    """How many claims agree, do not, and are not decided.
+def _count_claims(entry: Entry) -> str:
+    """Return how many claims agree, do not, and are undecided.
 
-    >>> _claims(Found("item", Path(), {}, claims=({"agrees": True}, {"agrees": True}, {"agrees": None})))
+    >>> _count_claims(Entry("item", Path(), {}, claims=({"agrees": True}, {"agrees": True}, {"agrees": None})))
     '2 agree, 1 not decided'
     """
-    verdicts = [claim.get("agrees") for claim in found.claims]
+    verdicts = [claim.get("agrees") for claim in entry.claims]
     counts = {"agree": verdicts.count(True), "do not": verdicts.count(False), "not decided": verdicts.count(None)}
     return ", ".join(f"{count} {words}" for words, count in counts.items() if count) or "–"
-
-
-def _section(found: Found, folder: Path, number: int) -> tuple[str, Html, bool]:
-    """A thing's title, its section, and whether it is broken; such a one does not take the others down."""
-    broken = bool(found.trouble)
-    try:
-        heading = title_of(found, folder)
-        inside = tag("div", *SECTIONS[found.kind](found)) if not found.trouble else _trouble(found.trouble)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError, OSError) as error:
-        heading, why, broken = found.path.name, " ".join(str(error).split()), True
-        inside = _trouble(f"{found.path} is no proper {_WORDS[found.kind]} ({type(error).__name__}: {why})")
-    where = found.path.relative_to(folder).as_posix()
-    place = tag("p", "in ", tag("code", where), class_="note") if where not in (".", heading) else ""
-    name = f"s{number}"
-    return heading, tag("section", tag("h2", heading, id=name), place, inside, aria_labelledby=name), broken
-
-
-def _trouble(line: str) -> Html:
-    return tag("p", tag("strong", "Could not be read: "), line, class_="no")

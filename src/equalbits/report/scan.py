@@ -1,4 +1,4 @@
-"""What a folder holds: runs, sweeps, comparisons and items of the paper, found by the files that each leaves."""
+"""Find the runs, sweeps, comparisons and paper items in a folder by the files that each command writes."""
 
 import json
 import os
@@ -9,179 +9,188 @@ from typing import Any
 
 from equalbits.training import EpochRecord
 
-_SKIPPED = {"tensorboard"}
-_MARKS = {"item": "result.json", "compare": "compare.json", "sweep": "sweep.json"}  # kind: the file it leaves
+#: A JSON object as read from disk; it may come from another version or be damaged.
+Facts = dict[str, Any]
+
+_SKIPPED_FOLDERS = {"tensorboard"}
+_MAIN_FILES = {"item": "result.json", "compare": "compare.json", "sweep": "sweep.json"}
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run: its facts (empty where it has not ended), its epochs, its recipe as it lies there.
+class RunFiles:
+    """Contents of one run folder.
 
-    ``diverged`` says why it never will end, ``trouble`` in one line what could not be read.
+    ``facts`` is run.json, empty until the run has finished. ``diverged`` is the reason why a run never finishes.
+    ``error`` says in one line what could not be read.
     """
 
     path: Path
-    facts: dict[str, Any]
+    facts: Facts
     epochs: tuple[EpochRecord, ...] = ()
     recipe: str = ""
     diverged: str = ""
-    trouble: str = ""
+    error: str = ""
+
+    def test_accuracy(self, which: str) -> float:
+        """Return the test accuracy of the ``last`` or the ``best`` epoch in per cent."""
+        test = self.facts[which]["test"]
+        return float(100 * test["correct"] / test["total"])
 
 
 @dataclass(frozen=True)
-class Found:
-    """One thing: its ``kind`` (run, sweep, compare, item, pictures), what its main file says, its runs and pictures.
+class Entry:
+    """One thing to report: a run, a sweep, a compare, an item, or a run_set, which is runs with a common picture.
 
-    ``trouble`` says in one line what could not be read.
+    ``facts`` is its main file, empty while it is unfinished. ``error`` says in one line what could not be read.
     """
 
     kind: str
     path: Path
-    facts: dict[str, Any]
-    runs: tuple[Run, ...] = ()
+    facts: Facts
+    runs: tuple[RunFiles, ...] = ()
     pictures: tuple[Path, ...] = ()
-    claims: tuple[dict[str, Any], ...] = ()
-    trouble: str = ""
+    claims: tuple[Facts, ...] = ()
+    error: str = ""
 
     @property
-    def judged(self) -> list[Run]:
-        """The runs without those that only chose a setting: they were scored on training images held out."""
+    def scored_runs(self) -> list[RunFiles]:
+        """All runs but those that tuned a setting: their scores are of held-out training images."""
         return [run for run in self.runs if "tuning" not in run.path.relative_to(self.path).parts]
 
 
-def contents(folder: Path) -> list[Found]:
-    """Everything in a folder, in the order of its names; what belongs to a thing is not counted again."""
+def scan(folder: Path) -> list[Entry]:
+    """Return all entries of a folder in the order of their names; the runs of an entry are no entries of their own."""
     if not folder.exists():
-        raise ValueError(f"{folder} is not there: name a folder that train, sweep, compare or reproduce made")
+        raise ValueError(f"{folder} does not exist: give a folder written by train, sweep, compare or reproduce")
     if not folder.is_dir():
-        raise ValueError(f"{folder} is a file: name the folder of a run, a sweep, a comparison or an item")
+        raise ValueError(f"{folder} is a file: give the folder of a run, a sweep, a comparison or an item")
     found = list(_walk(folder))
     if not found:
-        raise ValueError(f"{folder} holds nothing to report on: no run, sweep, comparison or item lies in it")
+        raise ValueError(f"{folder} holds nothing to report: no run, sweep, comparison or item was found in it")
     return found
 
 
-def _walk(folder: Path) -> Iterator[Found]:
-    """What a folder holds itself, then what lies in it beside that."""
-    if not _may_be_read(folder):
-        yield Found("run", folder, {}, trouble=f"{folder} may not be read by you: change its rights")
+def _walk(folder: Path) -> Iterator[Entry]:
+    """Yield the entry of the folder itself, then those of its subfolders that do not belong to it."""
+    if not _is_readable(folder):
+        yield Entry("run", folder, {}, error=f"no permission to read {folder}: change its access rights")
         return
-    inner, mine = _folders(folder), list[Path]()
-    kind, name = next(((kind, name) for kind, name in _MARKS.items() if (folder / name).is_file()), ("", ""))
+    inner, own = _subfolders(folder), list[Path]()
+    kind = next((kind for kind, name in _MAIN_FILES.items() if (folder / name).is_file()), "")
     if kind:
-        mine = [each for each in inner if _belongs(each, kind)]
-        yield _thing(kind, folder, name, mine)
+        own = [each for each in inner if _belongs(each, kind)]
+        yield _read_entry(kind, folder, own)
     elif _is_run(folder):
-        run = _run(folder)
-        yield Found("run", folder, run.facts, (run,), _pictures(folder), trouble=run.trouble)
-    elif kind := _unfinished(folder):
-        mine = [each for each in inner if _belongs(each, kind)]
-        yield Found(kind, folder, {}, _runs(mine), _pictures(folder))
-    elif (pictures := _pictures(folder)) and any(_is_run(each) for each in inner):  # runs of one picture, as the demo's
-        mine = [each for each in inner if _is_run(each)]
-        yield Found("pictures", folder, {}, _runs(mine), pictures)
+        run = _read_run(folder)
+        yield Entry("run", folder, run.facts, (run,), _pictures(folder), error=run.error)
+    elif kind := _unfinished_kind(folder):
+        own = [each for each in inner if _belongs(each, kind)]
+        yield Entry(kind, folder, {}, _read_runs(own), _pictures(folder))
+    elif (pictures := _pictures(folder)) and any(_is_run(each) for each in inner):  # as the demo writes
+        own = [each for each in inner if _is_run(each)]
+        yield Entry("run_set", folder, {}, _read_runs(own), pictures)
     for each in inner:
-        if each not in mine:
+        if each not in own:
             yield from _walk(each)
 
 
-def _unfinished(folder: Path) -> str:
-    """The kind of what has not ended, though runs of it have: a sweep, or a comparison, whose runs name a method.
+def _unfinished_kind(folder: Path) -> str:
+    """Return sweep or compare where finished runs lie in the folder without its main file; else "".
 
-    A comparison may have tuned only, so far.
+    Runs of a comparison name their method. It may have finished nothing but tuning runs.
     """
-    ended = [path for path in folder.glob("*/seed*/run.json") if _has_seeds(path.parents[1])]
-    compared = (_run(path.parent) for path in (*ended, *folder.glob("tuning/*/*/seed*/run.json")))
-    return "compare" if any("method" in run.facts for run in compared) else "sweep" if ended else ""
+    finished = [path for path in folder.glob("*/seed*/run.json") if _has_seeds(path.parents[1])]
+    runs = (_read_run(path.parent) for path in (*finished, *folder.glob("tuning/*/*/seed*/run.json")))
+    return "compare" if any("method" in run.facts for run in runs) else "sweep" if finished else ""
 
 
 def _belongs(folder: Path, kind: str) -> bool:
-    """Whether a folder in a thing's holds runs of that thing, not others that were put there."""
+    """Return whether a subfolder holds runs of the entry, not something else that was put there."""
     if kind == "item":
         return folder.name in ("runs", "tuning", "weights", "activations")
     return _has_seeds(folder) or (kind == "compare" and folder.name == "tuning")
 
 
 def _has_seeds(folder: Path) -> bool:
-    """Whether it holds the seeds of a case or a method, and is no run itself."""
+    """Return whether a folder holds the seeds of a case or a method, and is no run itself."""
     return not _is_run(folder) and any(_is_run(each) for each in folder.glob("seed*"))
 
 
-def _folders(folder: Path) -> list[Path]:
+def _subfolders(folder: Path) -> list[Path]:
     return sorted(
         each
         for each in folder.iterdir()
-        if each.is_dir() and not each.is_symlink() and each.name not in _SKIPPED and not each.name.startswith(".")
+        if each.is_dir() and not each.is_symlink() and each.name not in _SKIPPED_FOLDERS and each.name[0] != "."
     )
 
 
-def _may_be_read(folder: Path) -> bool:
+def _is_readable(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _is_run(folder: Path) -> bool:
-    return _may_be_read(folder) and any(
-        (folder / name).is_file() for name in ("run.json", "recipe.toml", "diverged.json")
-    )
+    names = ("run.json", "recipe.toml", "diverged.json")
+    return _is_readable(folder) and any((folder / name).is_file() for name in names)
 
 
-def _thing(kind: str, folder: Path, name: str, mine: Sequence[Path]) -> Found:
+def _read_entry(kind: str, folder: Path, own: Sequence[Path]) -> Entry:
     try:
-        facts = _object(folder / name)
-        claims = _claims(folder / "claims.json") if kind == "item" else []
-        return Found(kind, folder, facts, _runs(mine), _pictures(folder), tuple(claims))
+        facts = _read_object(folder / _MAIN_FILES[kind])
+        claims = _read_claims(folder / "claims.json") if kind == "item" else []
+        return Entry(kind, folder, facts, _read_runs(own), _pictures(folder), tuple(claims))
     except (OSError, ValueError) as error:
-        return Found(kind, folder, {}, trouble=_one_line(error))
+        return Entry(kind, folder, {}, error=_one_line(error))
 
 
-def _claims(path: Path) -> list[dict[str, Any]]:
+def _read_claims(path: Path) -> list[Facts]:
     found = json.loads(path.read_text()) if path.is_file() else []
     if not isinstance(found, list) or not all(isinstance(claim, dict) for claim in found):
-        raise ValueError(f"{path} holds no list of claims")
+        raise ValueError(f"{path} is not a list of claims")
     return found
 
 
-def _runs(folders: Sequence[Path]) -> tuple[Run, ...]:
-    """The runs in these folders, or somewhere below."""
-    found: list[Run] = []
+def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
+    """Read the runs in these folders or anywhere below them."""
+    found: list[RunFiles] = []
     for each in folders:
-        found += [_run(each)] if _is_run(each) else _runs(_folders(each))
+        found += [_read_run(each)] if _is_run(each) else _read_runs(_subfolders(each))
     return tuple(found)
 
 
-def _run(folder: Path) -> Run:
+def _read_run(folder: Path) -> RunFiles:
     try:
-        facts, gone = (
-            _object(folder / name) if (folder / name).is_file() else {} for name in ("run.json", "diverged.json")
+        facts, diverged = (
+            _read_object(folder / name) if (folder / name).is_file() else {} for name in ("run.json", "diverged.json")
         )
         recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
-        return Run(folder, facts, tuple(_epochs(folder / "history.jsonl")), recipe, str(gone.get("diverged", "")))
+        epochs = tuple(_read_epochs(folder / "history.jsonl"))
+        return RunFiles(folder, facts, epochs, recipe, str(diverged.get("diverged", "")))
     except (OSError, ValueError) as error:
-        return Run(folder, {}, trouble=_one_line(error))
+        return RunFiles(folder, {}, error=_one_line(error))
 
 
-def _epochs(path: Path) -> Iterator[EpochRecord]:
+def _read_epochs(path: Path) -> Iterator[EpochRecord]:
     lines = path.read_text().splitlines() if path.is_file() else []
     for number, line in enumerate(lines, start=1):
         try:
             yield EpochRecord.from_dict(json.loads(line))
         except (ValueError, TypeError, KeyError, RecursionError):
-            if number < len(lines):  # the last may be cut off by a kill; others may not
-                raise ValueError(f"{path}, line {number} is not an epoch's record") from None
+            if number < len(lines):  # a killed run may leave the last line incomplete, no other
+                raise ValueError(f"{path}, line {number} is not the record of an epoch") from None
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> Facts:
     try:
         found = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error})") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} holds no JSON object")
+        raise ValueError(f"{path} is not a JSON object")
     return found
 
 
 def _pictures(folder: Path) -> tuple[Path, ...]:
-    """A folder's pictures, SVG where it is not far larger than the PNG of the same name."""
+    """Return a folder's pictures: the SVG, or the PNG of the same name where it is less than a quarter of the size."""
     found = []
     for stem in sorted({path.stem for path in folder.iterdir() if path.suffix in (".svg", ".png")}):
         svg, png = folder / f"{stem}.svg", folder / f"{stem}.png"

@@ -1,218 +1,256 @@
-"""A section of the report for each kind of thing: pictures, tables, curves, and what made them."""
+"""Values of the templates: a function per kind of entry returns what its template shows."""
 
-import statistics
+import json
+import shlex
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from equalbits.paper.claims import HEADER as CLAIM_HEADER
-from equalbits.paper.claims import Claim
-from equalbits.report.comparison import HEADER as COMPARE_HEADER
-from equalbits.report.comparison import caution, cells, ranked, remarks, usual_speed
-from equalbits.report.scan import Found, Run
-from equalbits.report.charts import Curve, chart
-from equalbits.paper.item import get_item, setting_in_words
-from equalbits.report.html import Html, details, join, table, tag
-from equalbits.paper.parts import command
-from equalbits.report.bit_tables import bits_of_run, bits_of_runs
-from equalbits.report.run_tables import curves_of, group_of, made_by, picture, runs_table, scores_of, setting_words
-from equalbits.recipes import Comparison, own_settings
+from equalbits.recipes import FREE, Comparison, own_settings
+from equalbits.report.bit_tables import layer_bits, run_bits
+from equalbits.report.charts import Chart, Curve, line_chart
+from equalbits.report.comparison import ALT_TEXT, HEADER, cells, describe_precision, ranked, remarks, usual_speed
+from equalbits.report.scan import Entry, Facts, RunFiles
+from equalbits.report.tables import Table, case_name, case_table, epoch_table, run_table, score_table, verdict
+from equalbits.training import Score, flat
 
-Section = Callable[[Found], list[Html]]
-_NAMED = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "pictures": "Runs of"}
+_MIME_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+_TITLES = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "run_set": "Runs of"}
+#: Group of a curve, and the scores of its epochs.
+_Scores = tuple[str, list[tuple[int, Score]]]
 
 
-def title_of(found: Found, folder: Path) -> str:
-    """What a section is called."""
-    if found.kind == "item" and found.facts:
-        return f"{found.facts['item']}: {found.facts['title']}"
-    if found.kind == "compare" and found.facts:
-        return f"Methods on {found.facts['recipe']}"
-    if found.kind == "sweep" and found.facts:
-        return f"Sweep of {found.facts['recipe']}{_methods(found.runs)}"
-    if found.kind == "run" and found.facts:
-        recipe = found.facts["recipe"]
-        changed = [
-            f"{name.split('.')[-1]}={setting_words(value)}"
-            for name, value in own_settings(recipe).items()
-            if name != "model.weight_quantizer"
-        ]
-        words = [recipe["name"], method_of(recipe), *changed[:4], *(["…"] if changed[4:] else [])]
-        return ", ".join([*words, f"seed {found.facts['seed']}"])
-    where = found.path.relative_to(folder).as_posix()
-    name = found.path.resolve().name if where == "." else where
-    return f"{_NAMED[found.kind]} {name}"
+class Picture(NamedTuple):
+    """An image file as data URI. As an image, an SVG can neither run scripts nor load anything."""
+
+    uri: str
+    alt: str
 
 
-def method_of(recipe: Mapping[str, Any]) -> str:
-    """A run's weight quantizer, by which it is told from others."""
-    return recipe["model"]["weight_quantizer"] or "real weights"
+@dataclass(frozen=True)
+class Origin:
+    """Recipe, seeds, device and versions behind the numbers, the commands that made them, and all settings."""
+
+    facts: Mapping[str, str]
+    command: str
+    settings: Table | None
 
 
-def _methods(runs: Sequence[Run]) -> str:
-    """The methods that runs train, each once."""
-    found = list(dict.fromkeys(method_of(run.facts["recipe"]) for run in runs if run.facts.get("recipe")))
+def title_of(entry: Entry, folder: Path) -> str:
+    """Return the heading of an entry's section."""
+    facts = entry.facts
+    if entry.kind == "item" and facts:
+        return f"{facts['item']}: {facts['title']}"
+    if entry.kind == "compare" and facts:
+        return f"Methods on {facts['recipe']}"
+    if entry.kind == "sweep" and facts:
+        return f"Sweep of {facts['recipe']}{_methods(entry.runs)}"
+    if entry.kind == "run" and facts:
+        recipe = facts["recipe"]
+        settings = {name: value for name, value in own_settings(recipe).items() if name != "model.weight_quantizer"}
+        changed = [f"{name.split('.')[-1]}={_setting(value)}" for name, value in settings.items()]
+        words = [recipe["name"], _method(recipe), *changed[:4], *(["…"] if changed[4:] else [])]
+        return ", ".join([*words, f"seed {facts['seed']}"])
+    where = entry.path.relative_to(folder).as_posix()
+    return f"{_TITLES[entry.kind]} {entry.path.resolve().name if where == '.' else where}"
+
+
+def _method(recipe: Facts) -> str:
+    return str(recipe["model"]["weight_quantizer"] or "real weights")
+
+
+def _methods(runs: Sequence[RunFiles]) -> str:
+    found = list(dict.fromkeys(_method(run.facts["recipe"]) for run in runs if run.facts.get("recipe")))
     return f" by {', '.join(found[:4])}{', …' if found[4:] else ''}" if found else ""
 
 
-def item(found: Found) -> list[Html]:
-    """A figure or table of the paper beside ours."""
-    facts, parts = found.facts, []
-    if setting := setting_in_words(get_item(facts["item"]), facts):
-        parts.append(tag("p", setting))
-    parts += [
-        picture(path, f"{facts['item']}: {facts['title']}; the table says what it shows") for path in found.pictures
-    ]
-    claims = [Claim(**claim) for claim in found.claims]
-    rows = [[_verdict(cell, claim) if at == 4 else cell for at, cell in enumerate(claim.cells())] for claim in claims]
-    words = ("paper", "ours", "agrees", "within")
-    parts.append(table(CLAIM_HEADER, rows, caption="The paper's claims and ours", words=words, cards=True))
-    if facts.get("notes"):
-        parts.append(tag("ul", *(tag("li", note) for note in facts["notes"])))
-    seeds = facts.get("seeds") or facts["asked"]["seeds"]
-    seconds = max(facts["seconds"], facts.get("trained", {}).get("seconds", 0.0))  # earlier calls trained, too
-    known = {**facts, "seeds": seeds, "seconds": seconds, "command": _command_of_item(facts, found.path)}
-    parts.append(made_by(known, settings=facts["asked"]["settings"]))
-    return parts + _of_runs(found.runs, found.path, folded=True)
+def _run(entry: Entry) -> dict[str, object]:
+    (run,) = entry.runs
+    reason = run.diverged or run.facts.get("failed", "")
+    count, scores = len(run.epochs), [_scores(split, run, split) for split in ("train", "test")]
+    state = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
+    return {
+        "scores": score_table(run) if run.facts and "failed" not in run.facts else None,
+        "diverged": reason,
+        "state": state,
+        "bits": layer_bits(run),
+        "charts": _charts(loss=("Loss", scores), accuracy=("Accuracy, %", scores)),
+        "epochs": epoch_table(run) if run.epochs else None,
+        "pictures": [_picture(path, path.stem) for path in entry.pictures],
+        "origin": _origin({**run.facts, "seeds": None}, run.facts.get("recipe", {})),
+        "recipe": run.recipe,
+    }
 
 
-def _verdict(cell: str, claim: Claim) -> Html:
-    kind = {True: "yes", False: "no", None: None}[claim.agrees]
-    return tag("span", cell, class_=kind)
+def _sweep(entry: Entry) -> dict[str, object]:
+    runs = entry.scored_runs
+    finished = [run for run in runs if run.facts and not run.error and "failed" not in run.facts]
+    first: Facts = finished[0].facts if finished else {}
+    seeds = sorted({run.facts["seed"] for run in finished})
+    facts = {**first, **entry.facts, "seeds": seeds, "command": _commands(finished), "seconds": None}
+    facts["device"] = entry.facts.get("devices", first.get("device"))
+    state = "the runs that ended are shown." if runs else "its learning rates are being tuned."
+    return {
+        "state": "" if entry.facts else state,
+        "cases": case_table(finished, entry.path),
+        "pictures": [_picture(path, path.stem) for path in entry.pictures],
+        **_of_runs(runs, entry.path),
+        "origin": _origin(facts, entry.facts.get("settings", {})),
+    }
 
 
-def _command_of_item(facts: Mapping[str, Any], path: Path) -> str:
-    """The command that measures an item again, into the folder as it was named."""
-    return command(facts["item"], facts["asked"], out=path.as_posix())
+def _compare(entry: Entry) -> dict[str, object]:
+    comparison, runs = Comparison.from_dict(entry.facts), entry.scored_runs
+    speed = usual_speed(comparison)
+    rows = [cells(row, usual=speed) for row in ranked(comparison)]
+    curves = [Curve(run.facts["method"], list(enumerate(_entropies(run)))) for run in runs if _entropies(run)]
+    chart = line_chart("Entropy of the weights, bits", curves, unit=" bits", digits=5)
+    commit = next((run.facts.get("commit") for run in runs if run.facts), None)
+    return {
+        "pictures": [_picture(path, ALT_TEXT) for path in entry.pictures],
+        "precision": describe_precision(comparison),
+        "methods": Table("Methods, best first", HEADER, rows),
+        "remarks": remarks(comparison),
+        "failed": [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()],
+        "charts": [chart] if chart else [],
+        "origin": _origin({**entry.facts, "command": _commands(runs), "commit": commit}, entry.facts["settings"]),
+        "definitions": {name.replace("_", " "): words for name, words in entry.facts["how"].items()},
+    }
 
 
-def compare(found: Found) -> list[Html]:
-    """Methods side by side; one that has not ended has no table yet, and shows its runs as a sweep does."""
-    if not found.facts:
-        return sweep(found)
-    comparison = Comparison.from_dict(found.facts)
-    parts = [
-        picture(path, "accuracy, entropy, flips, exact filters, seconds and packed size of every method")
-        for path in found.pictures
-    ]
-    parts.append(tag("p", "The same net, data, start and batches for every method. ", caution(comparison)))
-    usual = usual_speed(comparison)
-    rows = [cells(row, usual=usual) for row in ranked(comparison)]
-    parts.append(table(COMPARE_HEADER, rows, caption="Methods, best first"))
-    parts += [tag("p", line) for line in remarks(comparison)]
-    lost = [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()]
-    parts.append(tag("ul", *(tag("li", line) for line in lost)) if lost else Html(""))
-    runs = found.judged
-    entropy = [
-        Curve(run.facts["method"], f"{run.facts['method']}, seed {run.facts['seed']}", list(enumerate(values)))
-        for run in runs
-        if (values := run.facts.get("measured", {}).get("entropy"))
-    ]
-    parts.append(tag("div", chart("Entropy of the weights, bits", entropy, unit=" bits", digits=5), class_="charts"))
-    first: dict[str, Any] = next((run.facts for run in runs if run.facts), {})
-    known = {**found.facts, "command": _commands(run.facts for run in runs), "commit": first.get("commit")}
-    how = tag("ul", *(tag("li", f"{name.replace('_', ' ')}: {words}.") for name, words in found.facts["how"].items()))
-    return [*parts, made_by(known, settings=found.facts["settings"]), details("How each number was taken", how)]
+def _entropies(run: RunFiles) -> list[float]:
+    found: list[float] = run.facts.get("measured", {}).get("entropy", [])
+    return found
 
 
-def sweep(found: Found) -> list[Html]:
-    """Combinations of settings, each with several seeds."""
-    runs = found.judged
-    so_far = "the runs that ended are shown." if runs else "its learning rates are being tuned."
-    parts = [] if found.facts else [tag("p", tag("strong", "Not finished: "), so_far)]
-    cases: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.facts and not run.trouble and "failed" not in run.facts:
-            cases.setdefault(group_of(run, found.path), []).append(run)
-    rows = [_case_row(name, some) for name, some in cases.items()]
-    header = ("case", "last epoch, %", "n", "best epoch, %", "seconds a run")
-    caption = "Test accuracy: mean ± sample standard deviation over seeds"
-    parts += [table(header, rows, caption=caption)] if rows else []
-    parts += [picture(path, path.stem) for path in found.pictures]
-    of_runs = [run.facts for some in cases.values() for run in some]
-    first: dict[str, Any] = next(iter(of_runs), {})
-    seeds = sorted({facts["seed"] for facts in of_runs})
-    known = {**first, **found.facts, "seeds": seeds, "command": _commands(of_runs), "seconds": None}
-    known["device"] = found.facts.get("devices", first.get("device"))
-    parts += _of_runs(runs, found.path, folded=False)
-    return [*parts, made_by(known, settings=found.facts.get("settings", {}))]
+def _item(entry: Entry) -> dict[str, object]:
+    facts, asked = entry.facts, entry.facts["asked"]
+    settings = [f"{name}={_setting(value)}" for name, value in asked["settings"].items() if name not in FREE]
+    setting = f"Not the paper's setting: it ran with {', '.join(settings)}." if settings else ""
+    if facts["quick"]:
+        setting = "A quick measurement, not the paper's setting."
+    alt = f"{facts['item']}: {facts['title']}; the table says what it shows"
+    origin = {
+        **facts,
+        "seeds": facts.get("seeds") or asked["seeds"],
+        "seconds": max(facts["seconds"], facts.get("trained", {}).get("seconds", 0.0)),  # earlier calls trained, too
+        "command": _reproduce_command(facts, entry.path),
+    }
+    return {
+        "setting": setting,
+        "pictures": [_picture(path, alt) for path in entry.pictures],
+        "claims": _claim_table(entry.claims),
+        "notes": facts.get("notes", []),
+        "origin": _origin(origin, asked["settings"]),
+        **_of_runs(entry.runs, entry.path),
+    }
 
 
-def _commands(of_runs: Iterable[Mapping[str, Any]]) -> str:
-    """The commands that made the runs of a folder, a line each: one may have gone on with what another began."""
-    return "\n".join(dict.fromkeys(filter(None, (facts.get("command") for facts in of_runs))))
-
-
-def _case_row(name: str, runs: Sequence[Run]) -> list[str]:
-    last, best = ([scores_of(run, which) for run in runs] for which in ("last", "best"))
-    spread = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
-    seconds = statistics.fmean(run.facts["seconds"] for run in runs)
-    return [
-        name,
-        f"{statistics.fmean(last):.2f}{spread}",
-        str(len(runs)),
-        f"{statistics.fmean(best):.2f}",
-        f"{seconds:.1f}",
-    ]
-
-
-def run(found: Found) -> list[Html]:
-    """One run: scores, curves, and its recipe."""
-    (one,) = found.runs
-    parts = [_scores(one)] if one.facts and "failed" not in one.facts else [_unfinished(one)]
-    parts.append(bits_of_run(one))
-    parts.append(tag("div", *curves_of([one], found.path, split=True), class_="charts"))
-    parts += [picture(path, path.stem) for path in found.pictures]
-    parts.append(made_by(one.facts | {"seeds": None}, settings=one.facts.get("recipe", {})))
-    return [*parts, details("The recipe", tag("pre", one.recipe))] if one.recipe else parts
-
-
-def _unfinished(one: Run) -> Html:
-    if why := one.diverged or one.facts.get("failed"):
-        return tag("p", tag("strong", "Diverged: "), why)
-    count = len(one.epochs)
-    done = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
-    return tag("p", tag("strong", "Not finished: "), done)
-
-
-def _scores(one: Run) -> Html:
+def _claim_table(claims: Sequence[Facts]) -> Table:
+    header = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
+    words = {True: "yes", False: "no", None: "not decided"}
     rows = []
-    for which in ("last", "best"):
-        record = one.facts[which]
-        if record is None:
-            continue
-        test, train = record["test"], record["train"]
-        rows.append(
-            [
-                which,
-                str(record["epoch"]),
-                f"{100 * test['correct'] / test['total']:.2f} %",
-                f"{test['correct']:,} of {test['total']:,}",
-                f"{test['loss_sum'] / test['total']:.4f}",
-                f"{100 * train['correct'] / train['total']:.2f} %",
-                f"{train['loss_sum'] / train['total']:.4f}",
-            ]
-        )
-    header = ("which", "epoch", "test accuracy", "right", "test loss", "train accuracy", "train loss")
-    return table(header, rows, caption="The last epoch, and the best by the test images themselves")
+    for claim in claims:
+        gap, agrees = claim["difference"], claim["agrees"]
+        shown = "–" if gap is None else f"{round(gap, 2) + 0.0:+.2f}".replace("-", "−")
+        row = [claim["claim"], claim["paper"], claim["ours"], shown, verdict(words[agrees], agrees), claim["within"]]
+        rows.append([*row, str(claim["n"])])
+    return Table("The paper's claims and ours", header, rows, ("paper", "ours", "agrees", "within"), cards=True)
 
 
-def pictures(found: Found) -> list[Html]:
-    """Runs that one picture is drawn from."""
-    shown = [picture(path, f"{path.stem}, drawn from the runs below") for path in found.pictures]
-    first: dict[str, Any] = next((run.facts for run in found.runs if run.facts), {})
-    known = {**first, "seconds": sum(run.facts.get("seconds", 0.0) for run in found.runs)}
-    return [*shown, *_of_runs(found.runs, found.path, folded=False), made_by(known, settings={})]
+def _reproduce_command(facts: Facts, out: Path) -> str:
+    asked = facts["asked"]
+    words = ["equalbits", "reproduce", facts["item"], *(["--quick"] if facts["quick"] else [])]
+    words += ["--seeds", ",".join(map(str, asked["seeds"]))] if asked["seeds"] else []
+    for name, value in {**asked["settings"], **asked["grid"]}.items():
+        words += ["--set", f"{name}={_setting(value)}"]
+    return shlex.join([*words, "--out", out.as_posix()])
 
 
-def _of_runs(runs: Sequence[Run], within: Path, *, folded: bool) -> list[Html]:
-    """The curves and the scores of several runs."""
+def _run_set(entry: Entry) -> dict[str, object]:
+    first: Facts = next((run.facts for run in entry.runs if run.facts), {})
+    seconds = sum(run.facts.get("seconds", 0.0) for run in entry.runs)
+    return {
+        "pictures": [_picture(path, f"{path.stem}, drawn from the runs below") for path in entry.pictures],
+        **_of_runs(entry.runs, entry.path),
+        "origin": _origin({**first, "seconds": seconds}, {}),
+    }
+
+
+def _of_runs(runs: Sequence[RunFiles], within: Path) -> dict[str, object]:
+    """Return curves, bits and scores of several runs."""
     if not runs:
-        return []
-    drawn = tag("div", *curves_of(runs, within, split=False), class_="charts")
-    bits, listed = bits_of_runs(runs, within), runs_table(runs, within)
-    words = f"All {len(runs)} runs" if len(runs) > 1 else "Its run"
-    return [details(words, join([drawn, bits, listed]))] if folded else [bits, drawn, details(words, listed)]
+        return {"charts": [], "bits": None, "runs": None}
+    train, test = ([_scores(case_name(run, within), run, split) for run in runs] for split in ("train", "test"))
+    charts = _charts(loss=("Training loss", train), accuracy=("Test accuracy, %", test))
+    return {"charts": charts, "bits": run_bits(runs, within), "runs": run_table(runs, within)}
 
 
-SECTIONS: Mapping[str, Section] = {"item": item, "compare": compare, "sweep": sweep, "run": run, "pictures": pictures}
+def _charts(*, loss: tuple[str, Sequence[_Scores]], accuracy: tuple[str, Sequence[_Scores]]) -> list[Chart]:
+    """Draw a chart of losses and one of accuracies, each from a title and the scores of its curves."""
+    losses = [Curve(group, [(epoch, score.loss) for epoch, score in scores]) for group, scores in loss[1]]
+    shares = [Curve(group, [(epoch, score.accuracy) for epoch, score in scores]) for group, scores in accuracy[1]]
+    charts = line_chart(loss[0], losses, digits=4), line_chart(accuracy[0], shares, unit=" %")
+    return [chart for chart in charts if chart]
+
+
+def _scores(group: str, run: RunFiles, split: str) -> _Scores:
+    """Return the train or test scores of a run's epochs."""
+    scores = [(record.epoch, getattr(record, split)) for record in run.epochs]
+    return group, [(epoch, score) for epoch, score in scores if score is not None]
+
+
+def _picture(path: Path, alt: str) -> Picture:
+    return Picture(f"data:{_MIME_TYPES[path.suffix]};base64,{b64encode(path.read_bytes()).decode()}", alt)
+
+
+def _commands(runs: Iterable[RunFiles]) -> str:
+    """Return the commands that made the runs, a line each: one may have resumed what another began."""
+    return "\n".join(dict.fromkeys(filter(None, (run.facts.get("command") for run in runs))))
+
+
+def _origin(facts: Facts, settings: Facts) -> Origin | None:
+    """Return what is recorded about the making of the numbers; None where nothing is."""
+    seeds, recipe, seconds = facts.get("seeds"), facts.get("recipe"), facts.get("seconds")
+    shown = {
+        "recipe": recipe.get("name") if isinstance(recipe, Mapping) else recipe,
+        "seeds" if seeds else "seed": f"{_text(seeds)} (n = {len(seeds)})" if seeds else _text(facts.get("seed")),
+        "device": _text(facts.get("device")),
+        "processes": _text(facts.get("processes")),
+        "time": f"{seconds:,.1f} s" if seconds else "",
+        "versions": _versions(facts.get("versions")),
+        "commit": _text(facts.get("commit")),
+    }
+    rows = [[name, _setting(value)] for name, value in flat(dict(settings)).items() if value not in (None, "")]
+    table = Table("As recorded", ("setting", "value"), rows, ("value",)) if rows else None
+    known = {name: value for name, value in shown.items() if value}
+    command = facts.get("command") or ""
+    return Origin(known, command, table) if known or command or table else None
+
+
+def _setting(value: object) -> str:
+    """Return a setting's value as ``--set`` parses it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _versions(found: object) -> str:
+    if isinstance(found, Mapping):
+        return " · ".join(f"{name} {version}" for name, version in found.items())
+    return "; ".join(map(_versions, found)) if isinstance(found, list) else _text(found)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+SECTIONS: Mapping[str, Callable[[Entry], dict[str, object]]] = {
+    "item": _item,
+    "compare": _compare,
+    "sweep": _sweep,
+    "run": _run,
+    "run_set": _run_set,
+}

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, signed
-from equalbits._plotting import COLOURS, METHODS, heading, legend, new_figure, panel, save
+from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import check_data, quick_recipe
 from equalbits.paper.watched import EachEpoch, is_measured, watched
@@ -95,7 +96,7 @@ def claims(result: Result) -> list[Claim]:
         short = max(most - value for value in found["network"])
         exact = method == "bihalf"
         rows.append(
-            Claim(claim=f"{METHODS[method]}: weight entropy, furthest below the maximum at any epoch",
+            Claim(claim=f"{method_name(method)}: weight entropy, furthest below the maximum at any epoch",
                   paper="0" if exact else "above 0", ours=f"{short:.2e} bits below {most:.6f}",
                   agrees=(abs(short) < ROUNDING) == exact, within=f"{ROUNDING:g} bits", n=1)
         )  # fmt: skip
@@ -103,7 +104,7 @@ def claims(result: Result) -> list[Claim]:
     for method in ACTIVATIONS[:-1] if means else ():
         gap = means["bihalf"] - means[method]
         rows.append(
-            Claim(claim=f"activation entropy of bi-half above that of {METHODS[method]}", paper="yes",
+            Claim(claim=f"activation entropy of bi-half above that of {method_name(method)}", paper="yes",
                   ours=f"{signed(gap, 4)} bits ({means['bihalf']:.4f} against {means[method]:.4f})",
                   agrees=None if abs(gap) < 0.005 else gap > 0, within="0.005 bits; one seed each", n=1)
         )  # fmt: skip
@@ -123,13 +124,13 @@ def draw(result: Result, out: Path) -> None:
         _draw_weights(figure, grid[0], result)
     if result["activations"]:
         _draw_activations(figure, grid[-1], result)
-    save(figure, out, "fig1")
+    save_figure(figure, out, "fig1")
 
 
 def _draw_weights(figure: Any, place: Any, result: Result) -> None:
     axes = panel(figure, place, x="epoch", y="entropy of the weights, bits", title="(a) mean over all filters")
     for method, found in result["weights"].items():
-        axes.plot(found["steps"], found["network"], color=COLOURS[method], label=METHODS[method], marker=".")
+        axes.plot(found["steps"], found["network"], color=method_color(method), label=method_name(method), marker=".")
     axes.axhline(attainable(found["shapes"]), color="black", linestyle=":", linewidth=1, label="attainable")
     axes.locator_params(axis="x", integer=True)  # there is no half an epoch
     legend(axes, **_BELOW, ncols=2)
@@ -146,8 +147,10 @@ def _draw_activations(figure: Any, place_of: Any, result: Result) -> None:
         boxes = axes.boxplot(layers, positions=at, widths=0.8 * width, patch_artist=True, showfliers=False)
         for part in ("boxes", "medians", "whiskers", "caps"):
             for line in boxes[part]:
-                line.set(color="white" if part == "medians" else COLOURS[method], linewidth=1)
-        axes.plot([], [], color=COLOURS[method], linewidth=5, label=f"{METHODS[method]}, mean {_mean(found):.3f}")
+                line.set(color="white" if part == "medians" else method_color(method), linewidth=1)
+        axes.plot(
+            [], [], color=method_color(method), linewidth=5, label=f"{method_name(method)}, mean {_mean(found):.3f}"
+        )
     axes.set_xticks(range(1, len(layers) + 1), map(str, range(1, len(layers) + 1)))
     legend(axes, **_BELOW, ncols=3)
 

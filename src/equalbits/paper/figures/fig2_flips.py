@@ -9,9 +9,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import DOWN, GAP, UP, method_name, new_figure, save_figure
 from equalbits.analysis import FlipWatcher
 from equalbits.paper.claims import Claim
-from equalbits._plotting import DOWN, GAP, METHODS, UP, heading, legend, new_figure, panel, save
+from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.figures.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
@@ -65,17 +66,17 @@ def claims(result: Result) -> list[Claim]:
     for method, found in result["methods"].items():
         off, steps = found["filters_off_half_at_start"], len(found["filter"]["steps"])
         rows.append(
-            Claim(claim=f"{METHODS[method]}: filters that start off half", paper="0", difference=float(off),
+            Claim(claim=f"{method_name(method)}: filters that start off half", paper="0", difference=float(off),
                   ours=f"{off} of {found['filters']}", agrees=off == 0, within="nothing: to the bit", n=1)
         )  # fmt: skip
         most = max(map(abs, difference(found["filter"])), default=0)
         uneven, exact = sum(found["uneven_steps"].values()), method == "bihalf"
         looks = steps * len(found["uneven_steps"])
         rows += [
-            Claim(claim=f"{METHODS[method]}: greatest difference of flips so far, one filter",
+            Claim(claim=f"{method_name(method)}: greatest difference of flips so far, one filter",
                   paper="0 throughout" if exact else "not 0", ours=f"{most} over {steps:,} steps",
                   agrees=(most == 0) == exact, within="nothing: to the flip", n=1),
-            Claim(claim=f"{METHODS[method]}: steps at which a layer flips unevenly",
+            Claim(claim=f"{method_name(method)}: steps at which a layer flips unevenly",
                   paper="0" if exact else "some", ours=f"{uneven:,} of {looks:,}",
                   agrees=(uneven == 0) == exact, within="nothing: to the flip", n=1),
         ]  # fmt: skip
@@ -90,7 +91,11 @@ def draw(result: Result, out: Path) -> None:
     for row, (method, found) in enumerate(result["methods"].items()):
         series = found["filter"]
         steps, up, down, gap = series["steps"], series["to_positive"], series["to_negative"], difference(series)
-        named = (("flips a step", METHODS[method]), ("flips so far", METHODS[method]), ("to +1 less to −1", _ends(gap)))
+        named = (
+            ("flips a step", method_name(method)),
+            ("flips so far", method_name(method)),
+            ("to +1 less to −1", _ends(gap)),
+        )
         axes = [
             panel(figure, grid[row, at], x="step", y=y, title=title, sharey=first[at])
             for at, (y, title) in enumerate(named)
@@ -106,7 +111,7 @@ def draw(result: Result, out: Path) -> None:
         if row == 0:
             legend(axes[1], loc="upper left")
         first = [old or new for old, new in zip(first, axes, strict=True)]
-    save(figure, out, "fig2")
+    save_figure(figure, out, "fig2")
 
 
 def _ends(gap: list[int]) -> str:

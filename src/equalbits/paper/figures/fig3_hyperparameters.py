@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim
-from equalbits._plotting import GAP, UP, heading, legend, new_figure, panel, save, shades
+from equalbits.paper.drawing import heading, legend, panel, shades
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import EachEpoch, watched
@@ -250,7 +251,7 @@ def draw(result: Result, out: Path) -> None:
     beside = figure.add_subplot(2, 3, 6)
     beside.set_axis_off()
     beside.legend(*axes["d"].get_legend_handles_labels(), frameon=False, loc="center", ncols=-(-len(decays) // 8))
-    save(figure, out, "fig3")
+    save_figure(figure, out, "fig3")
 
 
 ITEM = Item(

@@ -4,8 +4,10 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from equalbits.paper.claims import ONE_SEED, SOME_LOST, Claim, signed, squared_error, student
-from equalbits._plotting import COLOURS, METHODS, heading, legend, new_figure, panel, save
+from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
+from equalbits._statistics import student_t
+from equalbits.paper.claims import ONE_SEED, SOME_LOST, Claim, signed, squared_error
+from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import get_recipe
@@ -71,7 +73,7 @@ def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
     if not n:
         return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=SOME_LOST, n=0)
     gap = statistics.fmean(half) - statistics.fmean(sign)
-    margin = student(len(sign) + len(half) - 2) * (squared_error(sign) + squared_error(half)) ** 0.5
+    margin = student_t(len(sign) + len(half) - 2) * (squared_error(sign) + squared_error(half)) ** 0.5
     return Claim(
         claim=claim,
         paper="yes, on average",
@@ -90,7 +92,9 @@ def _lost(result: Result) -> str:
     """What diverged, in words; empty where nothing did."""
     runs = {method: result["methods"][method]["runs"] for method in COMPARED}
     gone = {method: sum(run["last"] is None for run in some) for method, some in runs.items()}
-    words = [f"{count} of {len(runs[method])} by {METHODS[method]} diverged" for method, count in gone.items() if count]
+    words = [
+        f"{count} of {len(runs[method])} by {method_name(method)} diverged" for method, count in gone.items() if count
+    ]
     return f"; {', '.join(words)}" if words else ""
 
 
@@ -104,16 +108,16 @@ def draw(result: Result, out: Path) -> None:
         every = [value for some in found.values() for value in some]
         edges = _edges(min(every, default=0.0), max(every, default=1.0), len(result["seeds"]))
         for method, some in found.items():
-            axes.hist(some, bins=edges, color=COLOURS[method], alpha=0.65, label=METHODS[method])
+            axes.hist(some, bins=edges, color=method_color(method), alpha=0.65, label=method_name(method))
         axes.locator_params(axis="y", integer=True)  # there is no half a run
         if place == 1:
             legend(axes)
     axes = panel(figure, (1, 5, 5), x="runs in order", y="train loss")
     for method, case in result["methods"].items():
         losses = sorted(values(case, "train", "loss"))
-        axes.plot(range(1, len(losses) + 1), losses, color=COLOURS[method], marker=".", label=METHODS[method])
+        axes.plot(range(1, len(losses) + 1), losses, color=method_color(method), marker=".", label=METHOD_NAMES[method])
     legend(axes)
-    save(figure, out, "fig4")
+    save_figure(figure, out, "fig4")
 
 
 def _edges(low: float, high: float, runs: int) -> list[float]:

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, accuracies, score_of
-from equalbits._plotting import GAP, UP, heading, legend, mean_and_range, new_figure, panel, save
+from equalbits.paper.drawing import heading, legend, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
 from equalbits.recipes import Recipe, get_recipe
@@ -93,7 +94,7 @@ def draw(result: Result, out: Path) -> None:
                     axes.annotate("×", (share, 0.02), xycoords=("data", "axes fraction"), color=colour, ha="center")
         axes.axvline(0.5, color="black", linestyle=":", linewidth=1)
         legend(axes)
-    save(figure, out, "fig5")
+    save_figure(figure, out, "fig5")
 
 
 ITEM = Item(

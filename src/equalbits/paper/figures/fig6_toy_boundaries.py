@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.paper.claims import Claim
-from equalbits._plotting import GAP, UP, legend, new_figure, panel, save
+from equalbits.paper.drawing import legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TOY, TOY_BOUNDARIES
 
@@ -178,7 +179,7 @@ def draw(result: Result, out: Path) -> None:
     _contours(axes, kept, GAP, 0.5)
     _contours(axes, lost, "black", 0.9)
     _counts(figure, result)
-    save(figure, out, "fig6")
+    save_figure(figure, out, "fig6")
 
 
 def _counts(figure: Any, result: Result) -> None:

@@ -6,8 +6,9 @@ The paper prints no numbers for it. The authors' nets with binary activations ar
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits._plotting import COLOURS, METHODS, heading, legend, new_figure, panel, save
+from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
 from equalbits.recipes import Recipe, get_recipe
@@ -50,7 +51,7 @@ def measure(out: Path, options: Options) -> Result:
 def claims(result: Result) -> list[Claim]:
     """Bi-half never performs worse."""
     return [
-        above(f"{net}: bi-half not below {METHODS[other]}", methods["bihalf"], methods[other], paper="never worse")
+        above(f"{net}: bi-half not below {method_name(other)}", methods["bihalf"], methods[other], paper="never worse")
         for net, methods in result["nets"].items()
         for other in methods
         if other != "bihalf"
@@ -67,14 +68,14 @@ def draw(result: Result, out: Path) -> None:
         scores = [accuracies(methods[method]) if method in methods else [] for methods in nets.values()]
         means = [sum(some) / len(some) if some else 0.0 for some in scores]
         at = [number + (place - 1) * width for number in range(len(nets))]
-        bars = axes.bar(at, means, width=0.92 * width, color=COLOURS[method], label=METHODS[method])
+        bars = axes.bar(at, means, width=0.92 * width, color=method_color(method), label=method_name(method))
         axes.bar_label(
             bars, [f"{mean:.1f}" if some else "–" for mean, some in zip(means, scores, strict=True)], fontsize=8
         )
     axes.margins(y=0.2)
     axes.set_xticks(range(len(nets)), list(nets))
     legend(axes, ncols=3, loc="upper left")
-    save(figure, out, "fig7")
+    save_figure(figure, out, "fig7")
 
 
 ITEM = Item(

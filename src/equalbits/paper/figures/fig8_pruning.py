@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.chosen import above_chosen, best
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits._plotting import COLOURS, METHODS, heading, mean_and_range, new_figure, panel, save
+from equalbits.paper.drawing import heading, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
 from equalbits.recipes import Recipe, get_recipe
@@ -122,7 +123,7 @@ def claims(result: Result) -> list[Claim]:
                 known = [rules[name] for name in readings if name in rules]
                 for sparsity, *theirs in zip(result["sparsities"], *known, strict=True) if known else ():
                     if sparsity or readings != ("mpt",):
-                        claim = f"{net}, {sparsity:.0%} pruned: {words} above {METHODS[readings[0]]}"
+                        claim = f"{net}, {sparsity:.0%} pruned: {words} above {method_name(readings[0])}"
                         rows.append(_above(claim, ours[sparsity], theirs, classes=_CLASSES.get(net, 10)))
             rows += _better_than_full(f"{net}: best pruned {words}", ours)
     return rows
@@ -169,7 +170,7 @@ def draw(result: Result, out: Path) -> None:
         for name, cases in rules.items():
             x = [100 * sparsity for sparsity in result["sparsities"]]
             scores = [accuracies(case) for case in cases]
-            mean_and_range(axes, x, scores, color=COLOURS[name], label=METHODS[name])
+            mean_and_range(axes, x, scores, color=method_color(name), label=method_name(name))
     handles = {
         label: handle for each in figure.axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)
     }
@@ -177,7 +178,7 @@ def draw(result: Result, out: Path) -> None:
     figure.legend(
         list(handles.values()), list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
-    save(figure, out, "fig8")
+    save_figure(figure, out, "fig8")
 
 
 ITEM = Item(

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equalbits._plotting import DOWN, UP, method_color, method_name, new_figure, save_figure
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import Claim
-from equalbits._plotting import COLOURS, DOWN, METHODS, UP, heading, legend, new_figure, panel, save
+from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe
 from equalbits.paper.watched import watched
@@ -123,11 +124,11 @@ def claims(result: Result) -> list[Claim]:
     ]
     for method, found in result["rules"].items():
         exact, filters, even = found["filters_exactly_half"], found["filters"], method == "bihalf"
-        up, down = sum(found["to_positive"]), sum(found["to_negative"])
+        up, down, name = sum(found["to_positive"]), sum(found["to_negative"]), method_name(method)
         rows += [
-            Claim(claim=f"{METHODS[method]}: filters at exactly half in the end", paper="all" if even else "not all",
+            Claim(claim=f"{name}: filters at exactly half in the end", paper="all" if even else "not all",
                   ours=f"{exact} of {filters}", agrees=(exact == filters) == even, within="nothing: to the bit", n=1),
-            Claim(claim=f"{METHODS[method]}: flips to +1 and to −1", paper="equal" if even else "not equal",
+            Claim(claim=f"{name}: flips to +1 and to −1", paper="equal" if even else "not equal",
                   ours=f"{up:,} and {down:,}", agrees=(up == down) == even, within="nothing: to the flip", n=1),
         ]  # fmt: skip
     return rows
@@ -141,8 +142,8 @@ def _accuracy(found: dict[str, Any]) -> float:
 def draw(result: Result, out: Path) -> None:
     """Flips by direction, filters at half, flips over the steps, and test accuracy."""
     rules = result["rules"]
-    names, places = [METHODS[method].replace(" (", "\n(") for method in rules], range(len(rules))
-    colours = [COLOURS[method] for method in rules]
+    names, places = [method_name(method).replace(" (", "\n(") for method in rules], range(len(rules))
+    colours = [method_color(method) for method in rules]
     figure = new_figure(15, 3.9, title=heading(result))
     axes = panel(figure, (1, 4, 1), x="", y="flips in all")
     for shift, name, colour in ((-0.2, "to_positive", UP), (0.2, "to_negative", DOWN)):
@@ -156,14 +157,14 @@ def draw(result: Result, out: Path) -> None:
     for method, found in rules.items():
         both = zip(found["to_positive"], found["to_negative"], strict=True)
         rates = [(up + down) / found["weights"] for up, down in both]
-        third.plot(range(1, len(rates) + 1), rates, color=COLOURS[method], label=METHODS[method], linewidth=1)
+        third.plot(range(1, len(rates) + 1), rates, color=method_color(method), label=method_name(method), linewidth=1)
     legend(third, fontsize=8)
     last = panel(figure, (1, 4, 4), x="", y="test accuracy, %")
     last.bar_label(last.bar(places, [_accuracy(found) for found in rules.values()], color=colours), fmt="%.1f")
     for each in (axes, second, last):
         each.set_xticks(places, names)
         each.margins(y=0.2)
-    save(figure, out, "tab1")
+    save_figure(figure, out, "tab1")
 
 
 ITEM = Item(

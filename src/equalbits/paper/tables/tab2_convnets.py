@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import Claim, above, accuracies, near
-from equalbits._plotting import colour_of, heading, name_of, new_figure, panel, save
+from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import quick_recipe, swept
@@ -60,7 +61,7 @@ def claims(result: Result) -> list[Claim]:
         methods = by_method(cases)
         for method, case in methods.items():
             if (net, method) in TABLE_2 and not result["quick"]:
-                rows.append(near(f"{net.capitalize()}, {name_of(method)}", case, *TABLE_2[net, method]))
+                rows.append(near(f"{net.capitalize()}, {method_name(method)}", case, *TABLE_2[net, method]))
         rows += ahead(net, methods, quick=result["quick"])
     return rows
 
@@ -73,7 +74,7 @@ def ahead(net: str, methods: Mapping[str, Any], *, quick: bool) -> list[Claim]:
             known = (net, other) in TABLE_2 and not quick
             gap = TABLE_2[net, "bihalf"].mean - TABLE_2[net, other].mean if known else None
             paper = "yes" if gap is None else f"{gap:+.2f} points"
-            claim = f"{net.capitalize()}: bi-half above {name_of(other)}"
+            claim = f"{net.capitalize()}: bi-half above {method_name(other)}"
             rows.append(above(claim, methods["bihalf"], methods[other], paper=paper))
     return rows
 
@@ -86,16 +87,16 @@ def draw(result: Result, out: Path) -> None:
         axes = panel(figure, (1, len(result["nets"]), place), x="", y="test accuracy, %", title=net.capitalize())
         shown = by_method(cases)
         for at, (method, case) in enumerate(shown.items()):
-            draw_scores(axes, at, accuracies(case), colour_of(method))
+            draw_scores(axes, at, accuracies(case), method_color(method))
             published = TABLE_2.get((net, method))
             if published is not None and not result["quick"]:
                 low, high = published.mean - published.spread, published.mean + published.spread
                 box = axes.fill_between([at - 0.4, at + 0.4], low, high, color="black", alpha=0.12, linewidth=0)
-        axes.set_xticks(range(len(shown)), [name_of(method).replace(" (", "\n(") for method in shown])
+        axes.set_xticks(range(len(shown)), [method_name(method).replace(" (", "\n(") for method in shown])
         axes.set_xlim(-0.6, len(shown) - 0.1)
     if box is not None:
         figure.legend([box], ["paper ±"], loc="outside lower right", frameon=False)
-    save(figure, out, result["item"])
+    save_figure(figure, out, result["item"])
 
 
 def draw_scores(axes: Any, at: float, scores: list[float], colour: str) -> None:

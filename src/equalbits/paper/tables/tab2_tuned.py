@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import method_name
 from equalbits.paper.claims import Claim, accuracies, beyond
-from equalbits._plotting import name_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import swept
@@ -73,7 +73,9 @@ def _in_words(net: str, method: str, tuning: Mapping[str, Any], hold_out: int) -
     settings = ", ".join(f"{name.rpartition('.')[2].replace('_', ' ')} {value:g}" for name, value in picked.items())
     of = f"the best of {len(tried)} settings" if len(tried) > 1 else "the one setting tried"
     seeds = f"{n} seeds each" if (n := len(tried[0]["runs"])) > 1 else "one seed each"
-    return f"{net.capitalize()}, {name_of(method)}: {settings}; {of} on {hold_out} training images held out, {seeds}."
+    return (
+        f"{net.capitalize()}, {method_name(method)}: {settings}; {of} on {hold_out} training images held out, {seeds}."
+    )
 
 
 def pick(tried: list[dict[str, Any]]) -> dict[str, float]:
@@ -92,7 +94,7 @@ def claims(result: Result) -> list[Claim]:
         methods = by_method(cases)
         for method, case in methods.items():
             if (net, method) in TABLE_2 and not result["quick"]:
-                claim = f"{net.capitalize()}, {name_of(method)}, tuned: a point above the paper's"
+                claim = f"{net.capitalize()}, {method_name(method)}, tuned: a point above the paper's"
                 rows.append(beyond(claim, case, *TABLE_2[net, method], by=1.0))
         rows += ahead(net, methods, quick=True)  # the paper's gaps are those of one shared recipe
     return rows

@@ -7,8 +7,9 @@ stand beside ours as they were printed. Quick: the small-image ResNet-18 on the 
 from pathlib import Path
 from typing import Any
 
+from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import SOME_LOST, Claim, above, accuracies, as_score, lost, other_images
-from equalbits._plotting import COLOURS, METHODS, heading, new_figure, panel, save
+from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
 from equalbits.paper.runs import quick_recipe, swept
@@ -61,14 +62,14 @@ def claims(result: Result) -> list[Claim]:
 
 
 def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
-    printed = {(row.net, row.method): (row.top1, row.top5) for row in TABLE_3}.get((net, METHODS[method]))
+    printed = {(row.net, row.method): (row.top1, row.top5) for row in TABLE_3}.get((net, method_name(method)))
     ours, gone = top(case, count), lost(case)
     paper = None if printed is None else printed[0 if count == 1 else 1]
     gap = sum(ours) / len(ours) - paper if ours and paper is not None else None
     others = other_images(case, "tab3")
     undecided = paper is None or bool(ours and gone) or bool(others)
     return Claim(
-        claim=f"{net}, {METHODS[method]}, top-{count}",
+        claim=f"{net}, {method_name(method)}, top-{count}",
         paper="not reported" if paper is None else f"{paper:.2f} %",
         ours=as_score(ours, lost=gone),
         difference=gap,
@@ -89,7 +90,7 @@ def draw(result: Result, out: Path) -> None:
         for method, case in methods.items():
             if accuracies(case):
                 one, five = (sum(top(case, count)) / len(top(case, count)) for count in (1, 5))
-                rows.append((f"{METHODS[method]}, ours", one, five, COLOURS[method]))
+                rows.append((f"{method_name(method)}, ours", one, five, method_color(method)))
         bars = axes.barh(range(len(rows)), [row[1] for row in rows], color=[row[3] for row in rows])
         axes.bar_label(bars, [f"{row[1]:.2f}" for row in rows], padding=3, fontsize=8)
         axes.plot([row[2] for row in rows], range(len(rows)), "|", color="black", markersize=9)
@@ -97,7 +98,7 @@ def draw(result: Result, out: Path) -> None:
         axes.set_xlim(0, 100)
         axes.invert_yaxis()
     figure.supxlabel("bars: top-1; marks: top-5", fontsize=9)
-    save(figure, out, "tab3")
+    save_figure(figure, out, "tab3")
 
 
 ITEM = Item(

@@ -1,14 +1,14 @@
-"""A report of a comparison that was stopped: what ended is shown, as what it is."""
+"""Reports of an interrupted comparison show the finished runs."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
-from equalbits.report.scan import contents
-from equalbits.report.page import report_page, write_report
 from equalbits.recipes import Recipe, recipe_from_dict
 from equalbits.recipes.experiments.compare import compare
+from equalbits.report import report_page, write_report
+from equalbits.report.scan import scan
 
 RECIPE = recipe_from_dict(
     {
@@ -32,34 +32,34 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stopped(tmp_path_factory.mktemp("stopped") / "held")
 
 
-def test_a_comparison_that_was_stopped_is_called_one_and_shown_without_the_runs_that_tuned_it(tuned: Path) -> None:
-    (found,) = contents(tuned)
+def test_an_interrupted_comparison_is_shown_without_its_tuning_runs(tuned: Path) -> None:
+    (found,) = scan(tuned)
     assert found.kind == "compare"
     page = report_page(tuned)
     assert ">Comparison held</h2>" in page and "<strong>Not finished: </strong>the runs that ended are shown." in page
     assert (
-        ">All 2 runs</summary>" in page and "sign/seed0" in page and "tuning" not in page.partition("What made it")[0]
+        ">All 2 runs</summary>" in page
+        and "sign/seed0" in page
+        and "tuning" not in page.partition("How it was made")[0]
     )
 
 
-def test_one_that_has_only_tuned_shows_no_score_of_held_out_images_as_one_of_test_images(
-    tuned: Path, tmp_path: Path
-) -> None:
+def test_held_out_scores_of_tuning_runs_are_not_shown_as_test_scores(tuned: Path, tmp_path: Path) -> None:
     shutil.copytree(tuned / "tuning", tmp_path / "held" / "tuning")
-    (found,) = contents(tmp_path / "held")
-    assert (found.kind, len(found.runs), found.judged) == ("compare", 4, [])
+    (found,) = scan(tmp_path / "held")
+    assert (found.kind, len(found.runs), found.scored_runs) == ("compare", 4, [])
     page = report_page(tmp_path / "held")
     assert "its learning rates are being tuned." in page and "Test accuracy" not in page
 
 
-def test_a_seed_that_diverged_is_told_of_and_takes_no_page_down(tuned: Path, tmp_path: Path) -> None:
+def test_a_diverged_seed_is_shown_with_its_reason(tuned: Path, tmp_path: Path) -> None:
     shutil.copytree(tuned, tmp_path / "held")
     failed = tmp_path / "held" / "tuning" / "lr1e+30" / "sign"  # which no net outlives
     shutil.rmtree(tmp_path / "held" / "sign")
     shutil.copytree(failed, tmp_path / "held" / "sign")
-    told: list[str] = []
-    page = write_report(tmp_path / "held", log=told.append).read_text()
-    assert not told and "Could not be read" not in page
+    lines: list[str] = []
+    page = write_report(tmp_path / "held", log=lines.append).read_text()
+    assert not lines and "Could not be read" not in page
     assert "All 2 runs" in page and page.count("lower optimizer.lr or set clip_norm=1</td>") == 1
     (seed,) = (tmp_path / "held" / "sign").iterdir()
     assert "<strong>Diverged: </strong>" in report_page(seed)

@@ -1,4 +1,4 @@
-"""A report counts the bits of trained nets anew, from their weights, and says nothing where there are none."""
+"""The tables of bits are counted from the stored weights; runs without weights are left out."""
 
 import html
 import re
@@ -9,10 +9,9 @@ import pytest
 
 from equalbits.analysis import audit, summarize
 from equalbits.functional import positive_count
-from equalbits.paper import report_bits
-from equalbits.report.page import report_page
 from equalbits.recipes import load_run, recipe_from_dict, run_recipe
 from equalbits.recipes.experiments.sweep import sweep
+from equalbits.report import bit_tables, report_page
 
 RECIPE = recipe_from_dict(
     {
@@ -37,7 +36,7 @@ def folder(tmp_path_factory) -> Path:
     return out
 
 
-def test_the_bits_of_a_run_are_those_that_its_weights_hold(folder: Path) -> None:
+def test_the_bits_of_a_run_are_counted_from_its_weights(folder: Path) -> None:
     _, model = load_run(folder / "one")
     text = report_page(folder / "one")
     words = words_of(text)
@@ -48,34 +47,32 @@ def test_the_bits_of_a_run_are_those_that_its_weights_hold(folder: Path) -> None
         assert f"{layer.name} {sizes} yes {entropy:.5f} " in words
     total = summarize(model, (1, 1, 8, 8)).total
     filters = sum(layer.filters for layer in audit(model).layers)
-    assert f"exactly the share of +1 that was asked: {filters} of {filters} ." in words
-    assert f"Packed, its numbers will take {total['packed_bytes']:,} bytes" in words
+    assert f"exactly the requested share of +1: {filters} of {filters}." in words
+    assert f"Packed size: {total['packed_bytes']:,} bytes" in words
     assert "&lt;" not in text
 
 
-def test_a_sweep_says_which_runs_hold_what_was_asked_and_weights_that_are_gone_or_broken_stop_nothing(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_lists_exact_filters_and_tolerates_missing_or_damaged_weights(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "sweep", tmp_path / "sweep")
     words = words_of(report_page(tmp_path / "sweep"))
-    assert re.search(r"bihalf/seed0 (\d+) of \1 0\.9", words) and "sign/seed1 nothing asked 0." in words
+    assert re.search(r"bihalf/seed0 (\d+) of \1 0\.9", words) and "sign/seed1 none requested 0." in words
     (tmp_path / "sweep" / "bihalf" / "seed0" / "last.safetensors").write_bytes(b"no weights")
     words = words_of(report_page(tmp_path / "sweep"))
-    assert "Weights that could not be read: bihalf/seed0: " in words and "sign/seed1 nothing asked 0." in words
+    assert "Weights that could not be read: bihalf/seed0: " in words and "sign/seed1 none requested 0." in words
     for weights in tmp_path.rglob("last.safetensors"):
         weights.unlink()
     words = words_of(report_page(tmp_path / "sweep"))
     assert "Bits of the last epoch" not in words and "could not be read" not in words
 
 
-def test_large_weights_are_left_out_and_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_beyond_the_size_limit_are_counted_but_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = (folder / "sweep" / "sign" / "seed0" / "last.safetensors").stat().st_size
-    monkeypatch.setattr(report_bits, "MOST_BYTES", int(2.5 * size))
+    monkeypatch.setattr(bit_tables, "MAX_BYTES", int(2.5 * size))
     words = words_of(report_page(folder / "sweep"))
-    assert "Not counted here, for their size: 2 more." in words and "bihalf/seed1" in words
+    assert "Not counted because of their size: 2 more." in words and "bihalf/seed1" in words
 
 
-def test_a_net_without_bits_has_no_table_of_them(tmp_path: Path) -> None:
+def test_a_net_without_binary_layers_has_no_table_of_bits(tmp_path: Path) -> None:
     run_recipe(RECIPE.with_settings({"model.weight_quantizer": ""}), tmp_path / "real", device="cpu")
     words = words_of(report_page(tmp_path / "real"))
-    assert "Bits of the last epoch" not in words and "The last epoch, and the best" in words
+    assert "Bits of the last epoch" not in words and "Last epoch, and best epoch" in words

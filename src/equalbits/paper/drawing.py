@@ -1,0 +1,60 @@
+"""Parts of the paper's plots: panels, legends, bands and titles."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotSpec
+
+_SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
+
+
+def heading(result: Mapping[str, object], title: str = "") -> str:
+    """Return a plot's title, marked where the measurement is a quick one and not the paper's setting."""
+    return f"{title or result['title']}{' (quick: small nets, Fashion-MNIST)' if result['quick'] else ''}"
+
+
+def panel(
+    figure: "Figure",
+    place: "tuple[int, int, int] | SubplotSpec",
+    *,
+    x: str,
+    y: str,
+    title: str = "",
+    **settings: object,
+) -> "Axes":
+    """Add axes with labels and a faint grid at ``(rows, columns, number)`` or at a cell of a grid."""
+    axes = figure.add_subplot(*(place if isinstance(place, tuple) else (place,)), **settings)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    axes.grid(alpha=0.25)
+    return axes
+
+
+def legend(axes: "Axes", **settings: object) -> None:
+    """Add a legend without a frame, if anything in the axes has a label."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(frameon=False, **settings)
+
+
+def mean_and_range(axes: "Axes", x: Sequence[float], values: Sequence[Sequence[float]], **settings: object) -> None:
+    """Plot means as a line, minimum to maximum as a band; places without values are left out."""
+    kept = [(at, some) for at, some in zip(x, values, strict=True) if some]
+    if not kept:
+        return
+    places = [at for at, _ in kept]
+    (line,) = axes.plot(places, [sum(some) / len(some) for _, some in kept], marker="o", markersize=3.5, **settings)
+    lows, highs = [min(some) for _, some in kept], [max(some) for _, some in kept]
+    axes.fill_between(places, lows, highs, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def shades(count: int) -> "list[str | tuple[float, ...]]":
+    """Return ``count`` blues from light to dark."""
+    if count <= len(_SHADES):
+        return [_SHADES[-1 - number * (len(_SHADES) - 1) // max(count - 1, 1)] for number in reversed(range(count))]
+    from matplotlib import colormaps
+
+    return [colormaps["Blues"](0.35 + 0.65 * number / (count - 1)) for number in range(count)]
