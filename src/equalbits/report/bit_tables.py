@@ -15,7 +15,7 @@ from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import ImageSpec, last_weights, load_run
 from equalbits.report.scan import RunFiles
-from equalbits.report.tables import Table, verdict
+from equalbits.report.tables import ReportTable, verdict
 
 #: Bytes of weights read for one table, so that the report of many large nets stays fast.
 MAX_BYTES = 256 * 2**20
@@ -32,7 +32,7 @@ class BitCounts(NamedTuple):
 class BitSection:
     """Table of bits, a line below it, and the errors of weights that could not be read."""
 
-    table: Table | None = None
+    table: ReportTable | None = None
     note: str = ""
     errors: Sequence[str] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ def layer_bits(run: RunFiles) -> BitSection:
     packed = {layer.name: layer.size.packed_bytes for layer in found.summary.layers}
     header = ("layer", "filters", "weights per filter", "+1 requested", "+1 found", "exact", "entropy, bits", "bytes")
     rows = [[*_layer_cells(layer), f"{packed[layer.name]:,}"] for layer in found.audit.layers]
-    table = Table("Bits of the last epoch; a range where filters differ", header, rows)
+    table = ReportTable("Bits of the last epoch; a range where filters differ", header, rows)
     return BitSection(table, f"{_exact_filters_line(found.audit)} {_size_line(found.summary)}")
 
 
@@ -82,7 +82,7 @@ def run_bits(runs: Sequence[RunFiles], within: Path) -> BitSection:
         except ValueError as error:
             errors.append(f"{name}: {_one_line(error)}")
     header = ("run", "filters as requested", "entropy, bits", "packed bytes", "times smaller")
-    table = Table("Bits of the last epoch", header, rows) if rows else None
+    table = ReportTable("Bits of the last epoch", header, rows) if rows else None
     note = f"Not counted because of their size: {skipped} more. equalbits inspect counts one." if skipped else ""
     return BitSection(table, note, errors)
 

@@ -10,7 +10,7 @@ from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 from equalbits.report.scan import Entry, scan
 from equalbits.report.sections import SECTIONS, title_of
-from equalbits.report.tables import Table
+from equalbits.report.tables import ReportTable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -103,7 +103,7 @@ def _section(entry: Entry, folder: Path, templates: "Environment") -> _Section:
         return _Section(entry, entry.path.name, where, error=line)
 
 
-def _contents(sections: Sequence[_Section]) -> Table:
+def _contents(sections: Sequence[_Section]) -> ReportTable:
     """A row per section; the template links the first column."""
     header = ("what", "where", "kind", "runs", "accuracy, %", "claims")
     rows = [
@@ -117,7 +117,7 @@ def _contents(sections: Sequence[_Section]) -> Table:
         ]
         for section in sections
     ]
-    return Table("Contents", header, rows, ("where", "kind", "claims"), cards=True)
+    return ReportTable("Contents", header, rows, ("where", "kind", "claims"), cards=True)
 
 
 def _count_kinds(entries: Sequence[Entry]) -> str:

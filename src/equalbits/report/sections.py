@@ -13,7 +13,7 @@ from equalbits.report.bit_tables import layer_bits, run_bits
 from equalbits.report.charts import Chart, Curve, line_chart
 from equalbits.report.comparison import ALT_TEXT, HEADER, cells, describe_precision, ranked, remarks, usual_speed
 from equalbits.report.scan import Entry, Facts, RunFiles
-from equalbits.report.tables import Table, case_name, case_table, epoch_table, run_table, score_table, verdict
+from equalbits.report.tables import ReportTable, case_name, case_table, epoch_table, run_table, score_table, verdict
 from equalbits.training import Score, flat
 
 _MIME_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
@@ -35,7 +35,7 @@ class Origin:
 
     facts: Mapping[str, str]
     command: str
-    settings: Table | None
+    settings: ReportTable | None
 
 
 def title_of(entry: Entry, folder: Path) -> str:
@@ -111,7 +111,7 @@ def _compare(entry: Entry) -> dict[str, object]:
     return {
         "pictures": [_picture(path, ALT_TEXT) for path in entry.pictures],
         "precision": describe_precision(comparison),
-        "methods": Table("Methods, best first", HEADER, rows),
+        "methods": ReportTable("Methods, best first", HEADER, rows),
         "remarks": remarks(comparison),
         "failed": [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()],
         "charts": [chart] if chart else [],
@@ -148,7 +148,7 @@ def _item(entry: Entry) -> dict[str, object]:
     }
 
 
-def _claim_table(claims: Sequence[Facts]) -> Table:
+def _claim_table(claims: Sequence[Facts]) -> ReportTable:
     header = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
     words = {True: "yes", False: "no", None: "not decided"}
     rows = []
@@ -157,7 +157,7 @@ def _claim_table(claims: Sequence[Facts]) -> Table:
         shown = "–" if gap is None else f"{round(gap, 2) + 0.0:+.2f}".replace("-", "−")
         row = [claim["claim"], claim["paper"], claim["ours"], shown, verdict(words[agrees], agrees), claim["within"]]
         rows.append([*row, str(claim["n"])])
-    return Table("The paper's claims and ours", header, rows, ("paper", "ours", "agrees", "within"), cards=True)
+    return ReportTable("The paper's claims and ours", header, rows, ("paper", "ours", "agrees", "within"), cards=True)
 
 
 def _reproduce_command(facts: Facts, out: Path) -> str:
@@ -224,7 +224,7 @@ def _origin(facts: Facts, settings: Facts) -> Origin | None:
         "commit": _text(facts.get("commit")),
     }
     rows = [[name, _setting(value)] for name, value in flat(dict(settings)).items() if value not in (None, "")]
-    table = Table("As recorded", ("setting", "value"), rows, ("value",)) if rows else None
+    table = ReportTable("As recorded", ("setting", "value"), rows, ("value",)) if rows else None
     known = {name: value for name, value in shown.items() if value}
     command = facts.get("command") or ""
     return Origin(known, command, table) if known or command or table else None

@@ -12,7 +12,7 @@ from equalbits.training import EpochRecord
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Caption, header and rows. The first column and ``text_columns`` are aligned to the left.
 
     With ``cards`` a narrow screen shows each row as a card instead of a table that scrolls sideways.
@@ -37,7 +37,7 @@ def case_name(run: RunFiles, within: Path) -> str:
     return "/".join(kept) or run.path.name
 
 
-def score_table(run: RunFiles) -> Table:
+def score_table(run: RunFiles) -> ReportTable:
     """Scores of the last and of the best epoch of one run."""
     records = {which: EpochRecord.from_dict(run.facts[which]) for which in ("last", "best") if run.facts[which]}
     header = ("which", "epoch", "test accuracy", "correct", "test loss", "train accuracy", "train loss")
@@ -54,10 +54,10 @@ def score_table(run: RunFiles) -> Table:
         for which, record in records.items()
         if record.test is not None
     ]
-    return Table("Last epoch, and best epoch (selected on the test images)", header, rows)
+    return ReportTable("Last epoch, and best epoch (selected on the test images)", header, rows)
 
 
-def epoch_table(run: RunFiles) -> Table:
+def epoch_table(run: RunFiles) -> ReportTable:
     """Loss and accuracy of every epoch of one run."""
     header = ("epoch", "train loss", "train accuracy, %", "test loss", "test accuracy, %", "learning rate")
     rows = []
@@ -65,17 +65,17 @@ def epoch_table(run: RunFiles) -> Table:
         test = ["–", "–"] if record.test is None else [f"{record.test.loss:.4f}", f"{record.test.accuracy:.2f}"]
         train = [f"{record.train.loss:.4f}", f"{record.train.accuracy:.2f}"]
         rows.append([str(record.epoch), *train, *test, f"{record.lr:.3g}"])
-    return Table("Loss and accuracy of every epoch", header, rows)
+    return ReportTable("Loss and accuracy of every epoch", header, rows)
 
 
-def case_table(runs: Iterable[RunFiles], within: Path) -> Table | None:
+def case_table(runs: Iterable[RunFiles], within: Path) -> ReportTable | None:
     """Mean and deviation over the seeds of each case; None where no run has finished."""
     cases: dict[str, list[RunFiles]] = {}
     for run in runs:
         cases.setdefault(case_name(run, within), []).append(run)
     header = ("case", "last epoch, %", "n", "best epoch, %", "seconds per run")
     rows = [[name, *_case_cells(some)] for name, some in cases.items()]
-    return Table("Test accuracy: mean ± sample standard deviation over seeds", header, rows) if rows else None
+    return ReportTable("Test accuracy: mean ± sample standard deviation over seeds", header, rows) if rows else None
 
 
 def _case_cells(runs: Sequence[RunFiles]) -> list[str]:
@@ -90,11 +90,11 @@ def _case_cells(runs: Sequence[RunFiles]) -> list[str]:
     ]
 
 
-def run_table(runs: Sequence[RunFiles], within: Path) -> Table:
+def run_table(runs: Sequence[RunFiles], within: Path) -> ReportTable:
     """Test accuracy of each run, or its state where it has none."""
     header = ("run", "seed", "last epoch, %", "correct", "best epoch, %", "seconds")
     rows = [[run.path.relative_to(within).as_posix(), *_run_cells(run)] for run in runs]
-    return Table("Test accuracy of every run", header, rows)
+    return ReportTable("Test accuracy of every run", header, rows)
 
 
 def _run_cells(run: RunFiles) -> list[str]:
