@@ -1,12 +1,10 @@
 """Items decide nothing by the runs that happened to live, nor by a best that chance alone picks."""
 
-import math
 import random
 
 import pytest
 
 from equalbits._plotting import METHOD_NAMES
-from equalbits._statistics import student_t
 from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near
 from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning
 from equalbits.paper.tables import tab3_imagenet
@@ -196,22 +194,6 @@ def test_table_3_takes_one_run_as_the_paper_does_but_no_leftovers():
     some = imagenet(61.0, None)
     assert (some.agrees, some.ours, some.n) == (None, "61.00 % (1 of 2 diverged)", 1)
     assert (imagenet(None).agrees, imagenet(None).ours) == (False, "diverged")
-
-
-def area_of_t(freedom, edge, pieces=2000):
-    """How probable Student's t lies within ± edge, by Simpson's rule on its density."""
-    norm = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
-    heights = [(1 + (edge * at / pieces) ** 2 / freedom) ** (-(freedom + 1) / 2) for at in range(pieces + 1)]
-    weighted = heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1]
-    return 2 * norm * weighted * edge / pieces / 3
-
-
-@pytest.mark.parametrize("freedom", [*range(1, 13), 20, 198])
-@pytest.mark.parametrize("tail", [0.025, 0.0025])
-def test_students_t_is_exceeded_as_often_as_was_asked_for(freedom, tail):
-    edge = student_t(freedom, tail)
-    pieces = 2000 if edge < 20 else 40_000
-    assert area_of_t(freedom, edge, pieces) == pytest.approx(1 - 2 * tail, abs=1e-7)
 
 
 @pytest.mark.parametrize(("score", "agrees"), [(79.95, True), (79.96, False), (79.35, True), (79.34, False)])
