@@ -104,7 +104,7 @@ def test_a_damaged_picture_is_answered_or_refused_in_one_line(kind, tmp_path, ca
 def test_a_picture_of_floats_is_refused_in_place_of_taken_for_black(tmp_path, call):
     Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "x.tif")
     code, printed, errors = call("run", PACKED, tmp_path / "x.tif")
-    rule = "its pixels are floats, which do not say what is white: save it with 8 or 16 bits"
+    rule = "its pixels are floats, whose white level is not defined: save it with 8 or 16 bits"
     assert (code, printed, errors) == (1, "", f"equalbits run: {tmp_path / 'x.tif'}: {rule}\n")
 
 

@@ -96,8 +96,8 @@ def test_a_folder_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["run", "{}/no.ebits", "a.png"], "{}/no.ebits is not there"),
-        (["run", "{}", "a.png"], "{} is a folder: name a file"),
+        (["run", "{}/no.ebits", "a.png"], "{}/no.ebits does not exist"),
+        (["run", "{}", "a.png"], "{} is a directory: give a file"),
         (["list", "--show", "{}/no/such.toml"], "the folder {}/no is not there: make it first, or name another"),
         (["list", "--show", "{}/file/such.toml"], "{}/file/such.toml lies below a file: name a folder"),
         (["sweep", "fashion-conv2", "--out", "{}/file"], "{}/file is a file: name a folder"),

@@ -162,7 +162,7 @@ def test_names_in_a_file_cannot_break_the_lines_they_are_shown_in(tmp_path, call
 
 def test_a_run_that_is_not_packed_yet_says_how_to_pack_it(trained, call):
     code, _, errors = call("run", trained, "a.png")
-    line = f"equalbits run: {trained} is a folder: pack it first: equalbits pack {trained} net.ebits\n"
+    line = f"equalbits run: {trained} is a directory: pack it first: equalbits pack {trained} net.ebits\n"
     assert (code, errors) == (1, line)
 
 

@@ -248,10 +248,12 @@ def test_a_picture_of_16_bits_keeps_its_greys(kind, tmp_path):
     assert (found.numpy() == greys).all()
 
 
-@pytest.mark.parametrize(("numbers", "kind"), [(np.float32, "floats"), (np.int32, "whole numbers of 32 bits")])
+@pytest.mark.parametrize(("numbers", "kind"), [(np.float32, "floats"), (np.int32, "32-bit integers")])
 def test_a_picture_whose_numbers_do_not_say_what_is_white_is_refused(numbers, kind, tmp_path):
     Image.fromarray(np.ones((16, 16), numbers)).save(tmp_path / "x.tif")
-    with pytest.raises(DataError, match=rf"x.tif: not a readable image \(its pixels are {kind}, which do not say"):
+    with pytest.raises(
+        DataError, match=rf"x.tif: not a readable image \(its pixels are {kind}, whose white level is not defined"
+    ):
         decode_image(str(tmp_path / "x.tif"), SMALL)
 
 

@@ -60,20 +60,21 @@ def test_the_readme_counts_the_claims_of_table_2_as_its_ledger_does():
 
 
 def test_the_page_on_the_format_knows_every_limit_of_its_reader():
-    from equalbits.runtime import container, network, op_settings, op_specs
+    from equalbits.runtime import container, network, op_specs
+    from equalbits.runtime.ops import OPS, conv_linear, pool
 
     page = (ROOT / "docs" / "format.md").read_text()
     said = re.findall(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", page.partition("## What a reader refuses")[2])
     limits = (
         *(container.MAX_TABLE_BYTES, network.MAX_OPERATIONS, network.MAX_WORK, op_specs.MAX_ELEMENTS),
-        *(op_specs.MAX_CONNECTIONS, op_settings.LIMIT, network.MAX_SIDE),
+        *(conv_linear.MAX_CONNECTIONS, op_specs.MAX_INT, network.MAX_SIDE),
     )
     assert [1 << int(unicodedata.normalize("NFKC", digits)) for digits in said] == list(limits)
-    assert op_specs.MAX_WINDOW == op_settings.LIMIT  # the page names them together
+    assert pool.MAX_WINDOW == op_specs.MAX_INT  # the page names them together
     operations_said = re.findall(
         r"^\| `(\w+)` \| (?:a|u|f|two)", page.partition("## Operations")[2], flags=re.MULTILINE
     )
-    assert operations_said == list(op_specs.KINDS)
+    assert operations_said == list(OPS)
 
 
 def test_make_targets_named_in_the_readme_exist():

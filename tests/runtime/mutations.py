@@ -15,7 +15,7 @@ import numpy as np
 
 from equalbits.runtime.container import DTYPES, decode, encode
 from equalbits.runtime.format import _digest
-from equalbits.runtime.op_specs import KINDS
+from equalbits.runtime.ops import OPS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WHOLE = [path.read_bytes() for path in sorted(GOLDEN.glob("*.ebits"))]
@@ -23,7 +23,7 @@ WHOLE = [path.read_bytes() for path in sorted(GOLDEN.glob("*.ebits"))]
 NUMBERS = ["0", "-1", "1", "2", "3", "5", "7", "8", "15", "16", "31", "32", "33", "64", "100", "255", "256", "1000"]
 SILLY = ["4096", "65536", "1048576", "1048577", "2147483648", "4294967296", "9223372036854775807", "1e3", "1e308"]
 SILLY += ["1e400", "0.5", "-0.0", "nan", "true", "null", "", "1,1", "2,3", "1,2,3,4", "0,0,0,0", "9,9,9,9", "4h", "8h"]
-SETTINGS = sorted({name for kind in KINDS.values() for name in kind.settings} | {"in"})
+SETTINGS = sorted({name for kind in OPS.values() for name in kind.settings} | {"in"})
 
 Parts = tuple[dict[str, Any], list[str], dict[str, np.ndarray]]
 
@@ -112,7 +112,7 @@ def _word(r: random.Random, parts: Parts) -> None:
     elif way == 3:
         words[r.randrange(len(words))] = r.choice(r.choice(lines).split(" "))
     else:
-        words[0] = r.choice(list(KINDS))
+        words[0] = r.choice(list(OPS))
     lines[place] = " ".join(words)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from equalbits.runtime import Network, NetworkBuilder, native
 from equalbits.runtime.engine import NativeEngine, run_numpy
 from equalbits.runtime.format import from_bytes, to_chunks
-from equalbits.runtime.numpy_ops import round_to_bytes
+from equalbits.runtime.ops.conv_linear import round_to_bytes
 
 SETS = [] if native.BUILT is None else native.BUILT.instruction_sets()
 

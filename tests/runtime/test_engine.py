@@ -69,7 +69,7 @@ def test_an_image_that_is_not_finite_is_refused_and_not_answered_by_its_signs(
     with np.errstate(over="ignore"):
         images[1, 2, 3, 4] = number
     for engine in (model, PackedModel(model.network, engine="numpy")):
-        with pytest.raises(ValueError, match=r"^image 1 holds numbers that are not finite as float32"):
+        with pytest.raises(ValueError, match=r"^image 1 holds numbers that are not finite in float32"):
             engine(images)
         with pytest.raises(ValueError, match=r"^image 0 holds"):
             engine(images[1])
@@ -163,17 +163,17 @@ def test_a_model_saved_again_is_the_same_file(model: PackedModel, tmp_path: Path
 
 @pytest.mark.parametrize("threads", [0, -1, 1025, 1.0, True])
 def test_threads_that_cannot_be_are_refused(threads: int) -> None:
-    with pytest.raises(ValueError, match=f"threads={threads} must be a whole number, 1 to 1024"):
+    with pytest.raises(ValueError, match=f"threads={threads} must be an integer from 1 to 1024"):
         load_packed(GOLDEN / "residual.ebits", threads=threads)
 
 
 def test_what_is_no_packed_file_is_refused_in_plain_words(model: PackedModel, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no\.ebits is not there: name a packed file"):
+    with pytest.raises(FileNotFoundError, match=r"no\.ebits does not exist: give a packed file"):
         load_packed(tmp_path / "no.ebits")
-    with pytest.raises(ValueError, match=f"^{tmp_path} is a folder: name a file$"):
+    with pytest.raises(ValueError, match=f"^{tmp_path} is a directory: give a file$"):
         load_packed(tmp_path)
     (tmp_path / "recipe.toml").touch()
-    with pytest.raises(ValueError, match=f"is a folder: pack it first: equalbits pack {tmp_path} net.ebits"):
+    with pytest.raises(ValueError, match=f"is a directory: pack it first: equalbits pack {tmp_path} net.ebits"):
         load_packed(str(tmp_path))
     for keep in (5, 100, -1):
         (tmp_path / "cut.ebits").write_bytes((GOLDEN / "residual.ebits").read_bytes()[:keep])
@@ -194,5 +194,5 @@ def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(model: Packe
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
 def test_a_folder_in_which_no_file_can_be_made_is_named(model: PackedModel) -> None:
-    with pytest.raises(OSError, match=r"^/proc/x\.ebits cannot be written: no file can be made in /proc$"):
+    with pytest.raises(OSError, match=r"^/proc/x\.ebits cannot be written: no file can be created in /proc$"):
         model.save("/proc/x.ebits")

@@ -140,10 +140,10 @@ def test_a_device_is_written_to_and_not_replaced(model: PackedModel, tmp_path: P
 @pytest.mark.parametrize(
     ("facts", "rule"),
     [
-        ({"classes": (0, 1, 2, 3)}, "a class is called 0: names are texts"),
-        ({"classes": ("a", "b", "c", "\udcff")}, r"a class is called '\\udcff': no file can hold that text"),
-        ({"notes": {"made": 2026}}, "a note is called 2026: names are texts"),
-        ({"notes": {1: "a"}}, "a note is called 1: names are texts"),
+        ({"classes": (0, 1, 2, 3)}, "a class is called 0: names must be str"),
+        ({"classes": ("a", "b", "c", "\udcff")}, r"a class is called '\\udcff', which is not valid Unicode"),
+        ({"notes": {"made": 2026}}, "a note is called 2026: names must be str"),
+        ({"notes": {1: "a"}}, "a note is called 1: names must be str"),
         ({"mean": [1e10], "std": [1]}, "mean"),
         ({"mean": [0.5], "std": [1e-50]}, "each must be above 0"),
         ({"mean": [1e8], "std": [1e-38]}, "beyond float32"),

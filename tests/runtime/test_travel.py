@@ -27,7 +27,7 @@ def images_for(model: PackedModel) -> np.ndarray:
 
 def assert_same(ours: PackedModel, other: PackedModel) -> None:
     assert b"".join(to_chunks(ours.network)) == b"".join(to_chunks(other.network))
-    assert (ours.threads, ours.engine, ours._asked) == (other.threads, other.engine, other._asked)
+    assert (ours.threads, ours.engine, ours._requested) == (other.threads, other.engine, other._requested)
     images = images_for(ours)
     np.testing.assert_array_equal(ours(images), other(images))
     pixels = np.arange(images[0].size, dtype=np.uint8).reshape(images[0].shape)

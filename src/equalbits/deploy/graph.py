@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from equalbits.runtime import Network, Operation
-from equalbits.runtime.op_specs import KINDS, Shape
+from equalbits.runtime.op_specs import Shape
+from equalbits.runtime.ops import OPS
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -73,7 +74,7 @@ class Steps:
         try:
             numbers = tuple(value.number for value in inputs)
             operation = Operation.of(kind, numbers, dict.fromkeys(held, ""), settings)
-            shape = KINDS[kind].shape(tuple(value.shape for value in inputs), operation.settings, held)
+            shape = OPS[kind].shape(tuple(value.shape for value in inputs), operation.settings, held)
         except ValueError as error:
             raise PackError(f"layer {layer!r} cannot be packed: its {kind} {error}") from None
         self.rows.append(Step(kind, numbers, held, operation.settings, layer, shape))

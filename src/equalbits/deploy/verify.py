@@ -20,7 +20,7 @@ from equalbits.deploy.verify_native import (
     differing,
     near,
 )
-from equalbits.runtime import Network, numpy_ops, run_numpy
+from equalbits.runtime import Network, run_numpy
 
 Reals = NDArray[np.float32]
 
@@ -123,8 +123,7 @@ def _check_steps(network: Network, steps: Steps, images: Reals, traced: Mapping[
     """Run each operation on the model's own numbers, and refuse the first that gives others than the model."""
     values = {0: images}
     for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
-        inputs = (values[number] for number in operation.inputs)
-        found = numpy_ops.RUN[operation.kind](*inputs, tensors=network.arrays(operation), settings=operation.settings)
+        found = network.run_operation(operation, values)
         expected = found if step.node is None else as_array(traced[step.node]).reshape(found.shape)
         if not near(found, expected):
             largest = float(np.abs(found - expected).max())
@@ -146,10 +145,8 @@ def _check_ties(
     open_ = otherwise.copy()
     ours, theirs = {0: images}, {0: images}
     for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
-        tensors, runs = network.arrays(operation), numpy_ops.RUN[operation.kind]
         for values in (ours, theirs):
-            inputs = (values[number] for number in operation.inputs)
-            values[place + 1] = runs(*inputs, tensors=tensors, settings=operation.settings)
+            values[place + 1] = network.run_operation(operation, values)
         if step.node is not None:
             theirs[place + 1] = as_array(traced[step.node]).reshape(ours[place + 1].shape)
         if operation.kind != "sign":

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits.deploy.graph import PackError, Steps
-from equalbits.runtime import Network, PackedModel, native, numpy_ops
+from equalbits.runtime import Network, PackedModel, native
 
 Reals = NDArray[np.float32]
 
@@ -40,8 +40,7 @@ def _find(network: Network, steps: Steps, image: Reals) -> None:
     values = {0: image}
     for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
         inputs = [values[number] for number in operation.inputs]
-        run = numpy_ops.RUN[operation.kind]
-        truth = values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
+        truth = values[place + 1] = network.run_operation(operation, values)
         found = PackedModel(_up_to(network, place), engine="native")(image)
         if operation.kind == "sign":
             moved = np.abs(inputs[0][found != truth])

@@ -1,13 +1,13 @@
-"""What a bit means: the one place that says it.
+"""Meaning of a bit in packed weights, and conversion between symbols and planes of bits.
 
 * A bit 1 is the symbol +1, a bit 0 is −1.
-* A *plane* holds one bit per connection of each filter, as bytes of shape (filter, ⌈D/8⌉). The connections stand in
+* A *plane* holds one bit per connection of each filter, as bytes of shape (filter, ⌈D/8⌉). The connections are in
   torch's order: ``weight.reshape(filters, -1)``. Connection ``i`` is bit ``i % 8`` (0 the lowest) of byte ``i // 8``.
-* The bits behind connection ``D − 1`` in a row's last byte are 0.
-* A layer whose weights are partly pruned has two planes: *sign*, and *kept* with 1 where the connection remains. The
-  sign bit of a pruned connection is 0, so equal symbols always give equal bytes.
-* Zero padding is zero: a binary layer's input is ±1 inside the image and 0 outside, as in training. A bit cannot say
-  0, so whoever multiplies bits must leave the outside out, or take its share off again; the answer is the same.
+* The bits behind connection ``D − 1`` in the last byte of a row are 0.
+* A pruned layer has two planes: *sign*, and *kept* with 1 where the connection remains. The sign bit of a pruned
+  connection is 0, so equal symbols always give equal bytes.
+* Padding is 0, as in training, while the input inside the image is ±1. A bit cannot be 0, so an engine that multiplies
+  bits must skip the padding or subtract its contribution.
 """
 
 import math
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 Plane = NDArray[np.uint8]
 Symbols = NDArray[np.int8]
 
-#: The order of bits in a byte, in numpy's word for it.
+#: Order of bits in a byte, as numpy names it.
 BIT_ORDER = "little"
 
 
 def plane_width(connections: int) -> int:
-    """How many bytes one filter's bits take.
+    """Return the number of bytes of one filter.
 
     >>> plane_width(27)
     4
@@ -32,7 +32,7 @@ def plane_width(connections: int) -> int:
 
 
 def pack_bits(ones: NDArray[np.bool_]) -> Plane:
-    """Pack truth values of shape (filter, connection) into a plane.
+    """Pack bools of shape (filter, connection) into a plane.
 
     >>> pack_bits(np.array([[True, False, True]]))
     array([[5]], dtype=uint8)
@@ -41,12 +41,12 @@ def pack_bits(ones: NDArray[np.bool_]) -> Plane:
 
 
 def unpack_bits(plane: Plane, connections: int) -> NDArray[np.bool_]:
-    """The truth values of a plane, shape (filter, connection): the inverse of :func:`pack_bits`."""
+    """Return the bools of a plane, shape (filter, connection): the inverse of :func:`pack_bits`."""
     return np.unpackbits(plane, axis=1, count=connections, bitorder="little").view(np.bool_)
 
 
 def pack_symbols(symbols: NDArray[np.generic]) -> tuple[Plane, Plane | None]:
-    """The sign plane of symbols −1, 0 and +1, filter first; and the kept plane, None where no symbol is 0.
+    """Return the sign plane of symbols −1, 0 and +1, filter first, and the kept plane, None where no symbol is 0.
 
     >>> pack_symbols(np.array([[1, -1, 1, 0]]))
     (array([[5]], dtype=uint8), array([[7]], dtype=uint8))
@@ -55,12 +55,12 @@ def pack_symbols(symbols: NDArray[np.generic]) -> tuple[Plane, Plane | None]:
     positive, kept = rows == 1, rows != 0
     if not (positive | (rows == -1) | ~kept).all():
         value = rows[kept & ~positive & (rows != -1)][0]
-        raise ValueError(f"a symbol is {value}: it must be -1, +1, or 0 for a pruned connection; keep the scale apart")
+        raise ValueError(f"a symbol is {value}: it must be -1, +1, or 0 for a pruned connection; leave out the scale")
     return pack_bits(positive), None if kept.all() else pack_bits(kept)
 
 
 def unpack_symbols(sign: Plane, kept: Plane | None, connections: int) -> Symbols:
-    """The symbols of a plane or two, shape (filter, connection): the inverse of :func:`pack_symbols`.
+    """Return the symbols of one or two planes, shape (filter, connection): the inverse of :func:`pack_symbols`.
 
     >>> unpack_symbols(np.array([[5]], np.uint8), np.array([[7]], np.uint8), 4)
     array([[ 1, -1,  1,  0]], dtype=int8)
@@ -70,7 +70,7 @@ def unpack_symbols(sign: Plane, kept: Plane | None, connections: int) -> Symbols
 
 
 def plane_fault(sign: Plane, kept: Plane | None, connections: int) -> str | None:
-    """What breaks the rules above in a layer's planes, in a few words; None when nothing does."""
+    """Describe how the planes of a layer break the rules above; None where they do not."""
     spare = 8 * plane_width(connections) - connections
     unused = np.uint8(256 - (256 >> spare))  # the highest `spare` bits
     for plane in (sign,) if kept is None else (sign, kept):
@@ -82,7 +82,7 @@ def plane_fault(sign: Plane, kept: Plane | None, connections: int) -> str | None
 
 
 def positive_count(connections: int, p_pos: float) -> int:
-    """How many of ``connections`` weights are +1 when the share ``p_pos`` is exact: ``floor(p_pos · D + ½)``.
+    """Return the exact number of +1 among ``connections`` weights for the share ``p_pos``: ``floor(p_pos · D + ½)``.
 
     >>> positive_count(27, 0.5), positive_count(10, 0.25)
     (14, 3)

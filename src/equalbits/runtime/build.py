@@ -1,18 +1,17 @@
-"""Put a network together, an operation at a time: for whoever packs a model, and for tests."""
+"""Build a network by hand, one operation at a time."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equalbits.runtime import bits
 from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.op_specs import KINDS
+from equalbits.runtime.op_specs import Array
+from equalbits.runtime.ops import OPS
 
 
 class NetworkBuilder:
-    """Collects operations; each call of :meth:`add` gives the value it made, to be read by the next.
+    """Collects operations; :meth:`add` returns the value an operation makes, for the next one to read.
 
     >>> build = NetworkBuilder((1, 2, 2))
     >>> x = build.add("flatten", build.image)
@@ -27,24 +26,23 @@ class NetworkBuilder:
     def __init__(self, input_shape: Iterable[int]) -> None:
         self.input_shape = tuple(input_shape)
         self._operations: list[Operation] = []
-        self._tensors: dict[str, NDArray[Any]] = {}
+        self._tensors: dict[str, Array] = {}
 
-    def add(self, kind: str, *inputs: int, name: str = "", **parts: Any) -> int:
+    def add(self, kind: str, *inputs: int, name: str = "", **parts: object) -> int:
         """Add an operation. Arrays among ``parts`` are its tensors, stored as ``name.part``; the rest its settings.
 
-        Store an array once and use it twice by giving the same ``name`` and the same array again.
+        To share a tensor between operations, give both the same ``name`` and the same array.
         """
-        known = KINDS[kind].tensors + KINDS[kind].optional if kind in KINDS else ()
-        arrays = {part: value for part, value in parts.items() if part in known and value is not None}
+        known = OPS[kind].tensor_names if kind in OPS else ()
+        arrays = {part: np.asarray(value) for part, value in parts.items() if part in known and value is not None}
         settings = {part: value for part, value in parts.items() if part not in known}
         layer = name or f"{kind}{len(self._operations)}"
         names = {part: self._store(f"{layer}.{part}", array) for part, array in arrays.items()}
-        operation = Operation.of(kind, inputs, names, settings)
-        self._operations.append(operation)
+        self._operations.append(Operation.of(kind, inputs, names, settings))
         return len(self._operations)
 
-    def add_binary(self, kind: str, value: int, symbols: NDArray[Any], *, name: str = "", **parts: Any) -> int:
-        """Add a ``conv`` or ``linear`` whose weights are symbols −1, +1 and 0, filter first."""
+    def add_binary(self, kind: str, value: int, symbols: Array, *, name: str = "", **parts: object) -> int:
+        """Add a ``conv`` or ``linear`` whose weights are the symbols −1, +1 and 0, filter first."""
         sign, kept = bits.pack_symbols(symbols)
         if symbols.ndim == 4:
             parts.setdefault("kernel", symbols.shape[2:])
@@ -58,7 +56,7 @@ class NetworkBuilder:
         classes: Iterable[str] = (),
         notes: Mapping[str, str] | None = None,
     ) -> Network:
-        """The network so far, checked whole."""
+        """Return the network so far, validated."""
         return Network(
             self.input_shape,
             tuple(self._operations),
@@ -69,11 +67,11 @@ class NetworkBuilder:
             notes=dict(notes or {}),
         )
 
-    def _store(self, name: str, array: NDArray[Any]) -> str:
+    def _store(self, name: str, array: Array) -> str:
         if array.dtype in (np.float64, np.int64):
             array = array.astype(np.float32)
         known = self._tensors.get(name)
         if known is not None and not (known.dtype == array.dtype and np.array_equal(known, array)):
-            raise ValueError(f"tensor {name!r} is there already, with other numbers: give the operation another name")
+            raise ValueError(f"tensor {name!r} exists with other numbers: give the operation another name")
         self._tensors[name] = array
         return name

@@ -1,7 +1,7 @@
-"""The safetensors container, read and written without its library: a table of tensors, then their bytes.
+"""Read and write the safetensors container without its library: a table of tensors, then their bytes.
 
-Eight bytes say how long the table is (little-endian), then comes the table as JSON, then the tensors, end to end. The
-reader hands out views of the bytes; it trusts nothing and refuses with one line, :class:`FormatError`.
+The file starts with the length of the table (8 bytes, little-endian); the table as JSON and the tensors follow without
+gaps. The reader returns views of the bytes. It validates everything and raises a one-line :class:`FormatError`.
 """
 
 import json
@@ -10,14 +10,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from equalbits.runtime.op_specs import Array
 
-#: The stored types, by safetensors' name. All are little-endian in the file.
+#: Stored dtypes by safetensors' names. All are little-endian in the file.
 DTYPES: dict[str, np.dtype[Any]] = {
     "U8": np.dtype("u1"),
     "I8": np.dtype("i1"),
@@ -26,7 +25,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-#: The texts every packed model has.
+#: Names of the metadata texts of every packed model.
 TEXTS = ("equalbits", "operations", "sha256")
 
 MAX_TABLE_BYTES = 1 << 24
@@ -34,23 +33,23 @@ _METADATA = "__metadata__"
 
 
 class FormatError(ValueError):
-    """A file that is not what it says it is. The message names the part, the rule it breaks and the way out."""
+    """A file that is not a valid packed model. The message names the part, the rule it breaks and the way out."""
 
 
-#: A row of the table: type, shape, first byte, end and name.
+#: A row of the table: dtype, shape, first byte, end and name.
 _Entry = tuple[np.dtype[Any], tuple[int, ...], int, int, str]
 
 
 class Container:
-    """A file's tensors by name, its texts, and the bytes behind the table."""
+    """Tensors of a file by name, its metadata texts, and the bytes behind the table."""
 
     def __init__(self, tensors: dict[str, Array], texts: dict[str, str], data: memoryview) -> None:
         self.tensors, self.texts, self.data = tensors, texts, data
 
 
 def encode(tensors: Mapping[str, Array], texts: Mapping[str, str]) -> tuple[bytes, list[bytes]]:
-    """A container's head, and the bytes of its tensors in the order they follow: widest type first, then by name."""
-    table: dict[str, Any] = {_METADATA: dict(texts)}
+    """Return the head of a container, and the bytes of its tensors in file order."""
+    table: dict[str, object] = {_METADATA: dict(texts)}
     start, chunks = 0, []
     for name in in_file_order(tensors):
         tensor = tensors[name]
@@ -59,7 +58,7 @@ def encode(tensors: Mapping[str, Array], texts: Mapping[str, str]) -> tuple[byte
         table[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # so that the tensors start on a multiple of eight
+    text += b" " * (-len(text) % 8)  # align the tensors to eight bytes
     if len(text) > MAX_TABLE_BYTES:
         raise ValueError(
             f"the table of tensors takes {len(text)} bytes, over {MAX_TABLE_BYTES}: shorten names and notes"
@@ -68,18 +67,18 @@ def encode(tensors: Mapping[str, Array], texts: Mapping[str, str]) -> tuple[byte
 
 
 def in_file_order(tensors: Mapping[str, Array]) -> list[str]:
-    """The order of tensors in a file: every one lies on a multiple of its own width."""
+    """Return tensor names in file order, widest dtype first, then by name: each tensor is aligned to its width."""
     for name, tensor in tensors.items():
         if tensor.dtype not in NAMES:
-            raise ValueError(f"tensor {name!r} is {tensor.dtype}: a file holds uint8, int8, float16 and float32 alone")
+            raise ValueError(f"tensor {name!r} is {tensor.dtype}: a file holds only uint8, int8, float16 and float32")
     return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
 
 
 def read(path: str | os.PathLike[str]) -> Container:
-    """Read a file and check it whole: every byte belongs to exactly one tensor, and none lies outside.
+    """Read a file and validate it: every byte belongs to exactly one tensor.
 
-    The bytes are read, not mapped: whoever writes over the file while its model is in use changes nothing of it. Before
-    that the table must be a packed model's, so a large file of another kind is refused at once.
+    The bytes are read, not memory-mapped, so overwriting the file does not change a loaded model. The table is
+    validated before the tensors are read, so a large file of another kind is refused at once.
 
     >>> read(os.devnull)
     Traceback (most recent call last):
@@ -91,7 +90,7 @@ def read(path: str | os.PathLike[str]) -> Container:
             raise FormatError(f"{size} bytes are too few for a packed model")
         table = file.read(_table_length(file.read(8), size))
         entries, texts = _table(table, size - 8 - len(table))
-        buffer = bytearray(size - 8 - len(table))  # read() would hold all of it twice for a while
+        buffer = bytearray(size - 8 - len(table))  # read() would hold two copies for a moment
         if file.readinto(buffer) != len(buffer) or file.read(1):
             raise FormatError("the file was changed while it was read: read it again once it is written")
     data = memoryview(buffer).toreadonly()
@@ -99,7 +98,7 @@ def read(path: str | os.PathLike[str]) -> Container:
 
 
 def decode(whole: memoryview) -> Container:
-    """The container in these bytes; tensors are views of them, not copies."""
+    """Parse a container from bytes; tensors are views of them."""
     start = 8 + _table_length(whole[:8], len(whole))
     entries, texts = _table(bytes(whole[8:start]), len(whole) - start)
     return Container(_views(entries, whole[start:]), texts, whole[start:])
@@ -118,22 +117,22 @@ def _table_length(first: bytes | memoryview, size: int) -> int:
 
 
 def _table(text: bytes, available: int) -> tuple[list[_Entry], dict[str, str]]:
-    """The rows of the table in the order of their bytes, and the texts."""
+    """Return the rows of the table in the order of their bytes, and the metadata texts."""
     table = parse_json(text, "the table")
     texts = table.pop(_METADATA, {})
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise FormatError(f"{_METADATA} of the table must map names to texts: the file is damaged")
+        raise FormatError(f"{_METADATA} of the table must map names to strings: the file is damaged")
     for name in TEXTS:
         if name not in texts:
             raise FormatError(f"the metadata has no {name!r}: these are tensors, but not a packed model")
     if len(texts) > len(TEXTS):
         more = sorted(name[:80] for name in texts if name not in TEXTS)
-        raise FormatError(f"the metadata holds {more[:3]}, more than a packed model says")
+        raise FormatError(f"the metadata holds {more[:3]}, which a packed model does not have")
     return sorted((_entry(name, entry, available) for name, entry in table.items()), key=lambda e: e[2:4]), texts
 
 
 def parse_json(text: bytes, where: str) -> dict[str, Any]:
-    """A JSON object, with no name twice and no number that JSON does not know."""
+    """Parse a JSON object; refuse duplicate names, and NaN and infinity."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         names = dict(items)
@@ -143,7 +142,7 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
         return names
 
     def constant(name: str) -> None:
-        raise FormatError(f"{where} holds {name}, which is no JSON number: the file is damaged")
+        raise FormatError(f"{where} holds {name}, which is not valid JSON: the file is damaged")
 
     try:
         found = json.loads(text.decode("utf-8"), object_pairs_hook=pairs, parse_constant=constant)
@@ -157,11 +156,11 @@ def parse_json(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _views(entries: list[_Entry], data: memoryview) -> dict[str, Array]:
-    """Each tensor as a view; refuses bytes that two tensors claim, that none claims, and that are not there."""
+    """Return each tensor as a view; refuse overlaps, gaps and bytes beyond the end."""
     at, tensors = 0, {}
     for dtype, shape, start, end, name in entries:
         if start != at:
-            word = "overlaps the tensor before it" if start < at else "leaves a hole before it"
+            word = "overlaps the tensor before it" if start < at else "leaves a gap before it"
             raise FormatError(f"tensor {name[:80]!r} starts at byte {start} and {word} (at {at}): the file is damaged")
         tensors[name] = np.frombuffer(data[start:end], dtype).reshape(shape)
         at = end
@@ -170,16 +169,16 @@ def _views(entries: list[_Entry], data: memoryview) -> dict[str, Array]:
     return tensors
 
 
-def _entry(name: str, entry: Any, available: int) -> _Entry:
-    """One row of the table, checked against the bytes there are before anything of that size is made."""
+def _entry(name: str, entry: object, available: int) -> _Entry:
+    """Validate one row of the table against the available bytes before allocating anything of that size."""
     tensor = f"tensor {name[:80]!r}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise FormatError(f"{tensor} must say dtype, shape and data_offsets, no more: the file is damaged")
+        raise FormatError(f"{tensor} must have exactly dtype, shape and data_offsets: the file is damaged")
     if entry["dtype"] not in list(DTYPES):
         raise FormatError(f"{tensor} has dtype {str(entry['dtype'])[:80]!r}: a packed model holds {', '.join(DTYPES)}")
     dtype, shape, offsets = DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
-    if not is_counts(shape) or len(shape) > 8 or 0 in shape:  # beside a 0, a size could be beyond all bytes
-        raise FormatError(f"{tensor} has shape {str(shape)[:80]}: up to eight whole numbers from 1 are allowed")
+    if not is_counts(shape) or len(shape) > 8 or 0 in shape:  # with a 0, another size could exceed any file
+        raise FormatError(f"{tensor} has shape {str(shape)[:80]}: up to eight integers from 1 are allowed")
     if not is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
         raise FormatError(f"{tensor} claims bytes {str(offsets)[:80]} of {available}: the file is cut or damaged")
     if math.prod(shape) * dtype.itemsize != offsets[1] - offsets[0]:
@@ -188,6 +187,6 @@ def _entry(name: str, entry: Any, available: int) -> _Entry:
     return dtype, tuple(shape), offsets[0], offsets[1], name
 
 
-def is_counts(value: Any) -> bool:
-    """Whether a JSON value is a list of whole numbers from 0."""
+def is_counts(value: object) -> TypeGuard[list[int]]:
+    """Return whether a JSON value is a list of integers from 0."""
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)

@@ -2,39 +2,38 @@
 
 import logging
 import os
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from equalbits.runtime import native, numpy_ops
+from equalbits.runtime import native
 from equalbits.runtime.audit import Audit, Summary, audit, summarize
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
+from equalbits.runtime.op_specs import Array, Floats
 
-Images = NDArray[Any]
-
+#: Array per call of numpy.
 _CHUNK = 16
-#: The most threads a model may run on.
+#: Maximum number of threads of a model.
 MAX_THREADS = 1024
 
 
 def load_packed(path: str | os.PathLike[str], *, threads: int = 1, engine: str = "auto") -> "PackedModel":
-    """The model in a packed file, checked whole and ready to run.
+    """Load a packed file, validated and ready to run.
 
-    ``threads`` is how many the native engine may use; ``engine`` is ``"auto"`` (native where it is built and
-    can run the file, else numpy), ``"native"`` or ``"numpy"``.
+    ``threads`` is for the native engine. ``engine`` is ``"auto"`` (native where it is built and can run the file, else
+    numpy), ``"native"`` or ``"numpy"``.
     """
     return PackedModel(read_network(path), threads=threads, engine=engine)
 
 
 class PackedModel:
-    """A packed network that can be called on images.
+    """A packed network, callable on images.
 
-    Images are float32 of shape (batch, channel, row, column), as the trained model takes them; or uint8, which the
-    file's mean and std turn into that. One image may come without the batch axis, and its answer then does too. Numbers
-    that are not finite are refused.
+    Images are float32 of shape (batch, channel, row, column), normalized as in training, or uint8, normalized by the
+    file's mean and std. A single image may have no batch axis; its logits then have none either. Numbers that are not
+    finite are refused.
 
     >>> from equalbits.runtime.build import NetworkBuilder
     >>> build = NetworkBuilder((1, 2, 2))
@@ -49,62 +48,61 @@ class PackedModel:
 
     def __init__(self, network: Network, *, threads: int = 1, engine: str = "auto") -> None:
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
-            raise ValueError(f"threads={threads!r} must be a whole number, 1 to {MAX_THREADS}")
+            raise ValueError(f"threads={threads!r} must be an integer from 1 to {MAX_THREADS}")
         if engine not in ("auto", "native", "numpy"):
             raise ValueError(f"engine={engine!r} is not known: choose 'auto', 'native' or 'numpy'")
-        self.network, self.threads, self._asked = network, threads, engine
+        self.network, self.threads, self._requested = network, threads, engine
         self._native: NativeEngine | None = None
         if engine != "numpy":
             try:
                 self._native = NativeEngine(network)
             except ValueError as error:
                 if engine == "native":
-                    raise ValueError(f"engine='native' cannot be had: {error}") from None
+                    raise ValueError(f"engine='native' is not available: {error}") from None
                 logging.getLogger("equalbits").debug("%s", error)
 
     @property
     def engine(self) -> str:
-        """What runs: ``"numpy"``, or ``"native"`` and its instruction set."""
+        """Name of the engine in use: ``"numpy"``, or ``"native"`` and its instruction set."""
         return "numpy" if self._native is None else f"native ({self._native.instruction_set})"
 
-    def __call__(self, images: Images) -> NDArray[np.float32]:
-        """The logits of each image.
+    def __call__(self, images: Array) -> Floats:
+        """Return the logits of each image.
 
-        Bytes (uint8) are normalised first, ``(byte / 255 − mean) / std`` by the file's mean and std. Floats are taken
-        as they are: give them already normalised, as the model was trained on them.
+        Bytes (uint8) are normalized first, ``(byte / 255 − mean) / std``. Floats must be normalized already.
         """
         batch = self._as_batch(images)
         logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
 
     def audit(self) -> Audit:
-        """The count of +1 and −1 in every filter against the share promised, from the packed bits alone."""
+        """Count +1 and −1 in every filter from the packed bits, and compare them with the promised share."""
         return audit(self.network)
 
     def summary(self) -> Summary:
-        """Weights, bytes and products of every operation."""
+        """Summarize weights, bytes and products of every operation."""
         return summarize(self.network)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the packed file."""
         write_network(self.network, path)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle as a file's bytes: whoever gets them checks them whole, and plans for its own machine."""
-        return _from_packed, (b"".join(to_chunks(self.network)), self.threads, self._asked)
+    def __reduce__(self) -> tuple[Callable[[bytes, int, str], "PackedModel"], tuple[bytes, int, str]]:
+        """Copy and pickle as the bytes of a file, which are validated and planned again on loading."""
+        return _from_packed, (b"".join(to_chunks(self.network)), self.threads, self._requested)
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.network.input_shape))
         return f"PackedModel({len(self.network.operations)} operations on {shape} images, {self.engine} engine)"
 
-    def _run_numpy(self, batch: Images) -> NDArray[np.float32]:
+    def _run_numpy(self, batch: Array) -> Floats:
         parts = [run_numpy(self.network, self._as_reals(batch[i : i + _CHUNK])) for i in range(0, len(batch), _CHUNK)]
         return np.concatenate(parts) if parts else np.empty((0, *self.network.shapes[-1]), np.float32)
 
-    def _as_batch(self, images: Images) -> Images:
-        """The images with a batch axis, as bytes or float32; refuses another shape or type, and what is not finite.
+    def _as_batch(self, images: Array) -> Array:
+        """Return the images with a batch axis, as uint8 or float32.
 
-        Signs would turn a nan into an answer like any other.
+        Other shapes and dtypes are refused, and so are numbers that are not finite: a sign would hide a NaN.
         """
         images = np.asarray(images)
         batch = images[None] if images.ndim == 3 else images
@@ -112,11 +110,11 @@ class PackedModel:
             shape = ", ".join(map(str, self.network.input_shape))
             raise ValueError(f"images have shape {images.shape}: the model takes (batch, {shape})")
         if batch.dtype != np.uint8 and batch.dtype.kind != "f":
-            raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as read from a picture")
+            raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as decoded from a picture")
         if batch.dtype == np.uint8 and self.network.mean is None:
             raise ValueError(
                 "images are uint8, and the file holds no mean and std: pack again with mean= and std=, "
-                "or give float32 as the model took them"
+                "or give normalized float32"
             )
         if batch.dtype == np.uint8:
             return batch
@@ -126,22 +124,22 @@ class PackedModel:
         reals = np.ascontiguousarray(batch)
         if not np.isfinite(reals).all():
             which = int(np.isfinite(reals).all(axis=(1, 2, 3)).argmin())
-            raise ValueError(f"image {which} holds numbers that are not finite as float32: nan or infinity is no image")
+            raise ValueError(f"image {which} holds numbers that are not finite in float32 (NaN or infinity)")
         return reals
 
-    def _as_reals(self, batch: Images) -> NDArray[np.float32]:
+    def _as_reals(self, batch: Array) -> Floats:
         if batch.dtype != np.uint8:
             return batch
         return byte_table(self.network)[np.arange(self.network.input_shape[0])[:, None, None], batch]
 
 
 def _from_packed(packed: bytes, threads: int, engine: str) -> PackedModel:
-    """The model in a packed file's bytes, for ``pickle`` and ``copy``."""
+    """Load a model from the bytes of a packed file, for ``pickle`` and ``copy``."""
     return PackedModel(from_bytes(packed), threads=threads, engine=engine)
 
 
 class NativeEngine:
-    """The native plan of a network; ``instruction_set`` says which kernels it runs, by default the machine's best."""
+    """The native plan of a network; ``instruction_set`` selects its kernels, by default the best of the machine."""
 
     def __init__(self, network: Network, instruction_set: str = "") -> None:
         if native.BUILT is None:
@@ -152,33 +150,31 @@ class NativeEngine:
         self._shape = network.shapes[-1]
         self._table = None if network.mean is None else byte_table(network).reshape(-1)
 
-    def __call__(self, batch: Images, threads: int = 1) -> NDArray[np.float32]:
-        """The logits of a batch of float32 or uint8 images."""
-        answers = np.empty((len(batch), *self._shape), np.float32)
-        flat = answers.reshape(-1)
+    def __call__(self, batch: Array, threads: int = 1) -> Floats:
+        """Return the logits of a batch of float32 or uint8 images."""
+        logits = np.empty((len(batch), *self._shape), np.float32)
+        flat = logits.reshape(-1)
         if batch.dtype == np.uint8:
             self._plan.run_bytes(np.ascontiguousarray(batch).reshape(-1), self._table, flat, threads)
         else:
             self._plan.run(np.ascontiguousarray(batch, np.float32).reshape(-1), flat, threads)
-        return answers
+        return logits
 
 
-def byte_table(network: Network) -> NDArray[np.float32]:
-    """What each byte of each channel becomes, shape (channel, 256): ``(byte / 255 − mean) / std`` in float32."""
+def byte_table(network: Network) -> Floats:
+    """Return the normalized value of every byte per channel, ``(byte / 255 − mean) / std``, shape (channel, 256)."""
     mean, std = (np.asarray(numbers, np.float32)[:, None] for numbers in (network.mean, network.std))
-    table: NDArray[np.float32] = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / std
+    table: Floats = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / std
     return table
 
 
-def run_numpy(network: Network, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Run a network operation by operation in numpy; values are let go once nothing reads them any more."""
-    values: dict[int, NDArray[np.float32]] = {0: images}
+def run_numpy(network: Network, images: Floats) -> Floats:
+    """Run a network operation by operation in numpy; values are freed after their last use."""
+    values: dict[int, Floats] = {0: images}
     last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
     for place, operation in enumerate(network.operations):
-        inputs = (values[value] for value in operation.inputs)
-        run = numpy_ops.RUN[operation.kind]
-        with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 lie infinity and NaN, as in torch: no news
-            values[place + 1] = run(*inputs, tensors=network.arrays(operation), settings=operation.settings)
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow gives infinity and NaN, as in torch
+            values[place + 1] = network.run_operation(operation, values)
         for value in set(operation.inputs):
             if last_read[value] == place:
                 del values[value]

@@ -1,8 +1,8 @@
-"""The ``.ebits`` file: a network in a safetensors container, readable by anything that reads safetensors.
+"""Read and write the ``.ebits`` file: a network in a safetensors container.
 
-``docs/format.md`` describes it byte by byte. Three texts stand in the container's metadata: ``equalbits``, JSON that
-says how bits are kept and what the network expects; ``operations``, a line for each; and ``sha256``, which covers both,
-every tensor's name, type and shape, and their bytes.
+``docs/format.md`` specifies it byte by byte. The metadata holds three texts: ``equalbits``, a JSON header with the bit
+order and the expected input; ``operations``, one line each; and ``sha256``, a checksum of both texts and of the name,
+dtype, shape and bytes of every tensor.
 """
 
 import hashlib
@@ -17,10 +17,11 @@ from typing import Any
 
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
-from equalbits.runtime.network import LARGEST_MEAN, MAX_OPERATIONS, Network, Operation
+from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network, Operation
+from equalbits.runtime.op_specs import Array
 from equalbits.runtime.op_text import Reader, Writer
 
-#: The version written, and the only one read.
+#: Format version written, and the only one read.
 VERSION = 1
 
 _HEADER = {
@@ -32,81 +33,79 @@ _HEADER = {
 
 
 def write_network(network: Network, path: str | os.PathLike[str]) -> None:
-    """Write a network to a file; the same network always gives the same bytes, and a reader never sees half of them."""
+    """Write a network to a file atomically; equal networks give equal bytes."""
     chunks = to_chunks(network)
-    path, target = Path(path), Path(os.path.realpath(path))  # a link stays one
+    path, target = Path(path), Path(os.path.realpath(path))  # write through a symbolic link
     try:
-        if target.exists() and not target.is_file() and not target.is_dir():  # a device or a pipe is never replaced
+        if target.exists() and not target.is_file() and not target.is_dir():  # a device or a pipe
             with path.open("wb") as file:
                 file.writelines(chunks)
         else:
             _replace(target, chunks)
-    except OSError as error:  # in the caller's words: nobody asked for a file called `unfinished`
-        if isinstance(error, FileNotFoundError) and path.parent.is_dir():  # a folder in which none can be made
-            raise OSError(f"{path} cannot be written: no file can be made in {path.parent}") from None
+    except OSError as error:  # name the path the caller gave, not the partial file
+        if isinstance(error, FileNotFoundError) and path.parent.is_dir():  # such as /proc
+            raise OSError(f"{path} cannot be written: no file can be created in {path.parent}") from None
         raise type(error)(error.errno, error.strerror, str(path)) from None
 
 
 def _replace(path: Path, chunks: list[bytes]) -> None:
-    """Write beside the file, under a name that no other thread has, then put it in its place."""
-    unfinished = path.with_name(f".{secrets.token_hex(8)}.unfinished")
+    """Write a partial file under a random name, then move it into place: threads may write one path at once."""
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        with unfinished.open("xb") as file:
+        with partial.open("xb") as file:
             file.writelines(chunks)
-        unfinished.replace(path)
+        partial.replace(path)
     except BaseException:
         with suppress(OSError):
-            unfinished.unlink()
+            partial.unlink()
         raise
 
 
 def to_chunks(network: Network) -> list[bytes]:
-    """A file's bytes, in pieces."""
+    """Return the bytes of a file in chunks."""
     writer = Writer(network.operations, network.tensors)
     lines = "\n".join(writer.line(place, operation) for place, operation in enumerate(network.operations))
     tensors = writer.tensors
-    texts = {"equalbits": to_json(_describe(network)), "operations": lines}
+    texts = {"equalbits": to_json(_header(network)), "operations": lines}
     _, data = container.encode(tensors, {})
     head, data = container.encode(tensors, {**texts, "sha256": _digest(texts, tensors, data)})
     return [head, *data]
 
 
-def to_json(header: Mapping[str, Any]) -> str:
-    """The header's text."""
+def to_json(header: Mapping[str, object]) -> str:
+    """Return the text of a header."""
     return json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def read_network(path: str | os.PathLike[str]) -> Network:
-    """The network in a file, everything checked.
-
-    :class:`FormatError` names the file and says what is wrong with it.
+    """Read and validate the network of a file; :class:`FormatError` names the file and the fault.
 
     >>> read_network("nope.ebits")
     Traceback (most recent call last):
-    FileNotFoundError: nope.ebits is not there: name a packed file, made by equalbits pack
+    FileNotFoundError: nope.ebits does not exist: give a packed file, made by equalbits pack
     """
     name = os.fspath(path)
     try:
         return _interpret(container.read(path))
     except FileNotFoundError:
-        raise FileNotFoundError(f"{name} is not there: name a packed file, made by equalbits pack") from None
+        raise FileNotFoundError(f"{name} does not exist: give a packed file, made by equalbits pack") from None
     except IsADirectoryError:
         is_run = Path(path, "recipe.toml").exists()
-        way_out = f"pack it first: equalbits pack {shlex.quote(name)} net.ebits" if is_run else "name a file"
-        raise FormatError(f"{name} is a folder: {way_out}") from None
+        way_out = f"pack it first: equalbits pack {shlex.quote(name)} net.ebits" if is_run else "give a file"
+        raise FormatError(f"{name} is a directory: {way_out}") from None
     except FormatError as error:
         raise FormatError(f"{name}: {error}") from None
 
 
 def from_bytes(whole: bytes) -> Network:
-    """The network in these bytes, checked as :func:`read_network` does."""
+    """Parse a network from bytes, validated as by :func:`read_network`."""
     return _interpret(container.decode(memoryview(whole)))
 
 
 def _interpret(found: container.Container) -> Network:
     texts = {name: text for name, text in found.texts.items() if name != "sha256"}
     if found.texts["sha256"] != _digest(texts, found.tensors, [found.data]):
-        raise FormatError("the sha256 does not match what the file holds: it was damaged or changed; fetch it again")
+        raise FormatError("the sha256 does not match the content: the file was damaged or changed; fetch it again")
     header = parse_json(texts["equalbits"].encode(errors="replace"), "the header")
     version = header.get("version")
     if type(version) is not int or version != VERSION:
@@ -114,13 +113,11 @@ def _interpret(found: container.Container) -> Network:
     allowed = {*_HEADER, "input", "resize", "mean", "std", "classes", "notes"}
     for name in header:
         if name not in allowed:
-            raise FormatError(
-                f"the header says {name[:80]!r}, which this version of equalbits does not know: update it"
-            )
+            raise FormatError(f"the header says {name[:80]!r}, which this version does not know: update equalbits")
     for name, expected in _HEADER.items():
-        said = header.get(name)
-        if type(said) is not type(expected) or said != expected:
-            raise FormatError(f"the header says {name}={repr(said)[:80]}: version {VERSION} has {expected!r}")
+        found_value = header.get(name)
+        if type(found_value) is not type(expected) or found_value != expected:
+            raise FormatError(f"the header says {name}={repr(found_value)[:80]}: version {VERSION} has {expected!r}")
     try:
         return _network(header, found)
     except FormatError:
@@ -158,8 +155,8 @@ def _operation(reader: Reader, place: int, line: str) -> Operation:
         raise FormatError(f"operation {place} {error}") from None
 
 
-def _describe(network: Network) -> dict[str, Any]:
-    header: dict[str, Any] = {**_HEADER, "input": list(network.input_shape)}
+def _header(network: Network) -> dict[str, object]:
+    header: dict[str, object] = {**_HEADER, "input": list(network.input_shape)}
     if network.resize is not None:
         header["resize"] = network.resize
     if network.mean is not None and network.std is not None:
@@ -175,27 +172,23 @@ def _numbers(header: Mapping[str, Any], name: str) -> tuple[float, ...] | None:
     found = header.get(name)
     if found is None:
         return None
-    if not isinstance(found, list) or not all(
-        type(item) in (int, float) and abs(item) < LARGEST_MEAN for item in found
-    ):
+    if not isinstance(found, list) or not all(type(item) in (int, float) and abs(item) < MAX_MEAN for item in found):
         raise FormatError(f"the header says {name}={str(found)[:80]}: it must be a list of numbers")
     return tuple(map(float, found))
 
 
-def _values(notes: Any) -> Any:
+def _values(notes: object) -> object:
     return list(notes.values()) if isinstance(notes, dict) else None
 
 
-def _texts(found: Any, name: str) -> Iterable[str]:
+def _texts(found: object, name: str) -> Iterable[str]:
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise FormatError(f"{name} of the header must hold texts: the file is damaged")
+        raise FormatError(f"{name} of the header must hold strings: the file is damaged")
     return found
 
 
-def _digest(
-    texts: Mapping[str, str], tensors: Mapping[str, container.Array], data: Iterable[bytes | memoryview]
-) -> str:
-    """What the file's ``sha256`` must be: of both texts, a line for each tensor, and the tensors' bytes."""
+def _digest(texts: Mapping[str, str], tensors: Mapping[str, Array], data: Iterable[bytes | memoryview]) -> str:
+    """Return the ``sha256`` of both texts, one line per tensor, and the bytes of the tensors."""
     named = ((name, tensors[name]) for name in container.in_file_order(tensors))
     rows = (f"{name} {container.NAMES[tensor.dtype]} {list(tensor.shape)}" for name, tensor in named)
     lines = "\n".join([texts["equalbits"], texts["operations"], *rows])

@@ -1,13 +1,13 @@
-"""Operations as lines of text, the form they have in a file: ``conv stem kernel=3 padding=1 bias=64``.
+"""Operations as lines of text, their form in a file: ``conv stem kernel=3 padding=1 bias=64``.
 
-A line is words between single spaces. The first is the kind. A word without ``=`` is the layer, which names what the
-operation uses. Every other word is ``name=value``: ``in`` for the values it reads (the one made just before when it is
-left out), a setting, or a tensor. Numbers are as in JSON, lists have commas between them.
+A line is words between single spaces. The first is the kind. A word without ``=`` is the layer, which names the tensors
+of the operation. Every other word is ``name=value``: ``in`` for the values it reads (by default the previous one), a
+setting, or a tensor. Numbers are as in JSON; lists are comma-separated.
 
 A matrix of weights is a tensor of its own in the file: ``weight`` of layer ``stem`` is called ``stem.weight``. All
-shorter tensors, the *vectors*, stand in a row in one tensor, or in two: float32 and float16. ``bias=64`` takes the next
-64 numbers of the first and calls them ``stem.bias``; ``bias=64h`` takes them of the second. What has its name already
-is used again without a word.
+shorter tensors, the *vectors*, are concatenated into one float32 and one float16 tensor. ``bias=64`` takes the next 64
+numbers of the first and calls them ``stem.bias``; ``bias=64h`` takes them of the second. A tensor whose name exists
+already is shared and not listed.
 """
 
 import json
@@ -16,43 +16,41 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equalbits.runtime.network import Operation
-from equalbits.runtime.op_specs import KINDS, VECTORS
+from equalbits.runtime.op_specs import VECTORS, Array
+from equalbits.runtime.ops import OPS
 
-Array = NDArray[Any]
-
-#: The tensors that hold the vectors, by their type.
+#: Names of the tensors that hold the vectors, by dtype.
 ROWS: dict[np.dtype[Any], str] = {np.dtype("<f4"): "vectors", np.dtype("<f2"): "halves"}
 
 _NAME = re.compile(r"[^\s=:]+")
 _COUNT = re.compile(r"([1-9][0-9]{0,8})(h?)(:.+)?")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False}
-#: A list is shorter than this: 64 values to join, of five digits each.
-_LONGEST = 64 * 6
+#: Maximum length of a list: 64 values to concatenate, of five digits each.
+_MAX_LIST = 64 * 6
 
 
 class Writer:
-    """Writes lines; what stands in :attr:`tensors` afterwards belongs beside them in the file."""
+    """Writes operations as lines; :attr:`tensors` then holds the tensors of the file."""
 
     def __init__(self, operations: Iterable[Operation], tensors: Mapping[str, Array]) -> None:
         parts = {(part, name) for operation in operations for part, name in operation.tensors.items()}
         self._given = tensors
         self._matrices = {name: tensors[name] for part, name in sorted(parts) if part not in VECTORS}
-        self._named = dict(self._matrices)  # what a line can use by its name so far
+        self._named = dict(self._matrices)  # tensors that a line can refer to by name so far
         self._vectors: dict[str, list[Array]] = {name: [] for name in ROWS.values()}
         if clash := sorted(self._matrices.keys() & set(ROWS.values())):
-            raise ValueError(f"a tensor is called {clash[0]!r}, as the file's own: call it otherwise")
+            raise ValueError(f"a tensor is called {clash[0]!r}, a reserved name: rename it")
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """The tensors of the file: matrices by their name, and the vectors in a row."""
+        """Tensors of the file: matrices by name, and the concatenated vectors."""
         return self._matrices | {name: np.concatenate(parts) for name, parts in self._vectors.items() if parts}
 
     def line(self, place: int, operation: Operation) -> str:
-        """An operation's line; what goes without saying is left out.
+        """Return the line of an operation; defaults are left out.
 
         >>> Writer((), {}).line(4, Operation.of("max_pool", (4,), {}, {"kernel": 2, "stride": 2}))
         'max_pool kernel=2 stride=2'
@@ -67,7 +65,7 @@ class Writer:
                 words.append(f"{part}={self._tensor(part, used[part], layer)}")
         if operation.inputs != (place,):
             words.append(f"in={','.join(map(str, operation.inputs))}")
-        for name, setting in KINDS[operation.kind].settings.items():
+        for name, setting in OPS[operation.kind].settings.items():
             value = operation.settings[name]
             if setting.required or value != setting.default:
                 short = setting.shorten(value)
@@ -75,10 +73,10 @@ class Writer:
         return " ".join(words)
 
     def _tensor(self, part: str, name: str, layer: str) -> str:
-        """The word for a tensor that the layer alone does not name: a vector's length, or a name in full."""
+        """Return the word for a tensor that the layer does not imply: the length of a vector, or a full name."""
         if name in self._named:
             if _COUNT.fullmatch(name):
-                raise ValueError(f"a tensor is called {name!r}, as a length would be: call it otherwise")
+                raise ValueError(f"a tensor is called {name!r}, which reads as a length: rename it")
             return _checked(name)
         tensor = self._named[name] = self._given[name]
         row = ROWS[tensor.dtype.newbyteorder("<")]
@@ -88,7 +86,7 @@ class Writer:
 
 
 class Reader:
-    """Reads lines; :attr:`tensors` then holds every tensor by its name."""
+    """Parses lines into operations; :attr:`tensors` then holds every tensor by name."""
 
     def __init__(self, tensors: Mapping[str, Array]) -> None:
         self.tensors = {name: tensor for name, tensor in tensors.items() if name not in ROWS.values()}
@@ -96,10 +94,10 @@ class Reader:
         for dtype, name in ROWS.items():
             row = self._vectors[name] = tensors.get(name, np.empty(0, dtype))
             if row.dtype != dtype or row.ndim != 1:
-                raise ValueError(f"tensor {name!r} is {row.dtype} of shape {row.shape}: it must be one row of {dtype}")
+                raise ValueError(f"tensor {name!r} is {row.dtype} of shape {row.shape}: it must be a row of {dtype}")
 
     def operation(self, place: int, line: str) -> Operation:
-        """The operation of a line; refuses, in one line, what its kind does not know.
+        """Parse one line; raise ValueError for anything its kind does not know.
 
         >>> Reader({}).operation(4, "max_pool kernel=2 stride=2").inputs
         (4,)
@@ -110,7 +108,7 @@ class Reader:
             name, equals, value = word.partition("=")
             name, value = (name, value) if equals else ("", name)
             if name in named:
-                raise ValueError(f"({kind[:40]}) says {name[:80]!r} twice")
+                raise ValueError(f"({kind[:40]}) has {name[:80]!r} twice")
             named[name] = value
         layer = named.pop("", "")
         names = _implied(kind, layer, self.tensors)
@@ -118,17 +116,17 @@ class Reader:
         for part, name in names.items():
             if not _NAME.fullmatch(name) or (part not in VECTORS and _COUNT.fullmatch(name)):
                 raise ValueError(
-                    f"({kind[:40]}) calls its {part} {name[:80]!r}: a name has no space, = or :, and is no length"
+                    f"({kind[:40]}) calls its {part} {name[:80]!r}: a name has no space, = or :, and is not a length"
                 )
         inputs = _value(named.pop("in")) if "in" in named else [place]
         inputs = inputs if isinstance(inputs, list) else [inputs]
         if not all(type(value) is int and value >= 0 for value in inputs):
-            raise ValueError(f"({kind[:40]}) reads {str(inputs)[:80]}: it must list values, from 0")
+            raise ValueError(f"({kind[:40]}) reads {str(inputs)[:80]}: it must list values from 0")
         settings = {name: _value(value) for name, value in named.items()}
         return Operation.of(kind, tuple(inputs), names, settings)
 
     def finish(self) -> None:
-        """Refuse vectors that no line took."""
+        """Raise for vectors that no line took."""
         for name, row in self._vectors.items():
             if row.size:
                 raise ValueError(f"{row.size} numbers of {name!r} belong to no operation: the file is damaged")
@@ -140,11 +138,11 @@ class Reader:
         count, row = int(found[1]), "halves" if found[2] else "vectors"
         name = found[3][1:] if found[3] else f"{layer}.{part}" if layer else ""
         if not name:
-            raise ValueError(f"takes {count} numbers as its {part}, and no layer names them")
+            raise ValueError(f"takes {count} numbers as its {part}, but has no layer to name them by")
         if count > self._vectors[row].size:
-            raise ValueError(f"takes {count} numbers as its {part}: {self._vectors[row].size} of {row!r} are left")
+            raise ValueError(f"takes {count} numbers as its {part}: {row!r} has {self._vectors[row].size} left")
         if name in self.tensors:
-            raise ValueError(f"takes numbers as {name[:80]!r}, which is there already")
+            raise ValueError(f"takes numbers as {name[:80]!r}, which exists already")
         taken, self._vectors[row] = self._vectors[row][:count], self._vectors[row][count:]
         if part == "gain_shift":
             if count % 2:
@@ -155,25 +153,25 @@ class Reader:
 
 
 def _layer(operation: Operation) -> str:
-    """The layer all of an operation's tensors are called by; "" where there is none."""
+    """Return the layer that prefixes all tensors of an operation; "" where there is none."""
     layers = {name.removesuffix(f".{part}") for part, name in operation.tensors.items()}
     whole = all(name.endswith(f".{part}") for part, name in operation.tensors.items())
     return layers.pop() if whole and len(layers) == 1 else ""
 
 
 def _parts(kind: str) -> tuple[str, ...]:
-    return (*KINDS[kind].tensors, *KINDS[kind].optional) if kind in KINDS else ()
+    return OPS[kind].tensor_names if kind in OPS else ()
 
 
 def _implied(kind: str, layer: str, tensors: Mapping[str, Array]) -> dict[str, str]:
-    """The tensors that a layer's name brings by itself."""
+    """Return the tensors that the name of a layer implies."""
     return {part: f"{layer}.{part}" for part in _parts(kind) if layer and f"{layer}.{part}" in tensors}
 
 
 def _value(text: str) -> Any:
-    """A number, a truth value or a list of numbers; any other text is given back, for the setting to refuse."""
+    """Parse a number, a bool or a list of numbers; return other text as it is, for the setting to refuse."""
     if "," in text:
-        return [_value(item) for item in text.split(",")] if len(text) < _LONGEST else text
+        return [_value(item) for item in text.split(",")] if len(text) < _MAX_LIST else text
     if text in _WORDS:
         return _WORDS[text]
     return json.loads(text) if len(text) < 40 and _NUMBER.fullmatch(text) else text
@@ -181,5 +179,5 @@ def _value(text: str) -> Any:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} has a space, a colon or an equals sign, or is no name: call the layer otherwise")
+        raise ValueError(f"{name!r} is empty or has a space, a colon or an equals sign: rename the layer")
     return name

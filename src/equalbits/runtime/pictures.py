@@ -1,6 +1,6 @@
-"""Pictures as bytes, by Pillow: what training on image files and ``equalbits run`` must do alike, pixel for pixel."""
+"""Scale and crop pictures with Pillow, pixel for pixel the same in training and in ``equalbits run``."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,48 +9,48 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Pixels = NDArray[np.uint8]
-#: What a file may hold, whatever its name says. Pillow knows more, and hands PostScript to a program that runs it.
+#: Image formats that are opened, whatever the file is called. Pillow passes PostScript to an interpreter.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 class NoRangeError(ValueError):
-    """A picture whose numbers do not say which of them is white."""
+    """A picture whose dtype does not define which value is white."""
 
 
 def scaled_square(
     image: "Image.Image", side: int, *, mode: str = "RGB", draft: bool = True, middle: bool = False
 ) -> Pixels:
-    """An opened picture as uint8 (side, side, channel): stretched, or with ``middle`` the middle square of it scaled.
+    """Scale a picture to uint8 (side, side, channel), stretched, or with ``middle`` cropped to its centre square first.
 
     ``draft`` lets the JPEG decoder skip detail that the scaling would lose anyway.
     """
-    from PIL.Image import Resampling  # heavy, and only pictures need it
+    from PIL.Image import Resampling  # slow to import, and only pictures need it
 
     if draft:
-        image.draft("RGB", (side, side))  # never below the asked size; does nothing but for JPEG
+        image.draft("RGB", (side, side))  # never below the requested size; affects only JPEG
     picture = in_bytes(image, mode)
     box = _middle_square(picture.width, picture.height, side) if middle else None
-    pixels: NDArray[Any] = np.array(picture.resize((side, side), Resampling.BILINEAR, box=box))
+    pixels: Pixels = np.array(picture.resize((side, side), Resampling.BILINEAR, box=box))
     return pixels.reshape(side, side, -1)
 
 
 def in_bytes(image: "Image.Image", mode: str) -> "Image.Image":
-    """The picture as ``RGB`` or ``L``, of a byte a channel; refused where its numbers have no known range."""
+    """Convert a picture to ``RGB`` or ``L`` with one byte per channel; refuse dtypes without a defined range."""
     if image.mode == "P":
-        image = image.convert("RGBA")  # a palette with transparency is not turned into RGB in one step
-    held_in_32 = image.mode == "I" and image.format in ("PNG", "PPM")  # older Pillows' 16 bits, and all of PPM's
+        image = image.convert("RGBA")  # a palette with transparency cannot become RGB in one step
+    held_in_32 = image.mode == "I" and image.format in ("PNG", "PPM")  # 16 bits in older Pillows, and always in PPM
     if image.mode.startswith("I;16") or held_in_32:
         from PIL import Image
 
         image = Image.fromarray((np.asarray(image).astype(np.uint32) // 256).astype(np.uint8))  # convert would clip
     if image.mode in ("I", "F"):
-        kind = "floats" if image.mode == "F" else "whole numbers of 32 bits"
-        raise NoRangeError(f"its pixels are {kind}, which do not say what is white: save it with 8 or 16 bits")
+        kind = "floats" if image.mode == "F" else "32-bit integers"
+        raise NoRangeError(f"its pixels are {kind}, whose white level is not defined: save it with 8 or 16 bits")
     return image.convert(mode)
 
 
 def centre(pixels: Pixels, *, height: int, width: int) -> Pixels:
-    """The middle of a picture (row, column, channel). Half a pixel is rounded to the even one, as torchvision does.
+    """Crop the centre of a picture (row, column, channel). Half a pixel rounds to even, as in torchvision.
 
     >>> centre(np.arange(9, dtype=np.uint8).reshape(3, 3, 1), height=1, width=1).item()
     4
@@ -60,9 +60,9 @@ def centre(pixels: Pixels, *, height: int, width: int) -> Pixels:
 
 
 def _middle_square(width: int, height: int, side: int) -> tuple[float, float, float, float]:
-    """The part of an image that is its middle square once the shorter side is ``side``, rounded as torchvision does.
+    """Return the box that becomes the centre square once the shorter side is ``side``, rounded as in torchvision.
 
-    Scaling that part alone gives the pixels that scaling the whole and then cutting would give.
+    Scaling that box gives the same pixels as scaling the whole picture and cropping.
     """
     scaled = [side * length // min(width, height) for length in (width, height)]
     starts = [round((length - side) / 2) for length in scaled]

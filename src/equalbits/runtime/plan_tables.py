@@ -1,22 +1,22 @@
-"""The tables a native plan is made from: values, steps and tensors, as ``native/equalbits.h`` names them."""
+"""Tables that a native plan is made from: values, steps and tensors, named as in ``native/equalbits.h``."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Shape = tuple[int, ...]
+from equalbits.runtime.op_specs import Array, Shape
 
+#: Kinds of values: the image as given, floats, bits.
 IMAGE, REAL, BITS = 0, 1, 2
 
-_WINDOW = ("KERNEL_H", "KERNEL_W", "STRIDE_H", "STRIDE_W", "DILATION_H", "DILATION_W", "GROUPS")
-_NONE_IS_ZERO = ("COUNT_PADDING", "SIGN_REAL", "RELU1", "RELU2", "FROM_OFFSET", "TO_OFFSET")
+_DEFAULT_ONE = ("KERNEL_H", "KERNEL_W", "STRIDE_H", "STRIDE_W", "DILATION_H", "DILATION_W", "GROUPS")
+_DEFAULT_ZERO = ("COUNT_PADDING", "SIGN_REAL", "RELU1", "RELU2", "FROM_OFFSET", "TO_OFFSET")
 
 
 class PlanTables:
-    """Collects values, steps and tensors under numbers; :meth:`tables` gives the arrays."""
+    """Collects values, steps and tensors by number; :meth:`tables` returns the arrays."""
 
     def __init__(self, fields: Mapping[str, int], kinds: Mapping[str, int]) -> None:
         self._fields, self._kinds = fields, kinds
@@ -25,21 +25,21 @@ class PlanTables:
         self._tensors: list[NDArray[np.uint8]] = []
 
     def value(self, kind: int, shape: Shape) -> int:
-        """A new value. One that is no image and no list of features is kept flat, in the order of its axes."""
+        """Add a value; return its number. Anything but an image or a feature list is kept flat, in torch's order."""
         self._values.append((kind, *as_image(shape)))
         return len(self._values) - 1
 
-    def step(self, kind: str, **numbers: int) -> None:
-        """A new step; what is not said is "none"."""
-        self._steps.append({"KIND": self._kinds[kind], **numbers})
+    def step(self, kind: str, **fields: int) -> None:
+        """Add a step; fields that are not given take their default."""
+        self._steps.append({"KIND": self._kinds[kind], **fields})
 
-    def tensor(self, array: NDArray[Any]) -> int:
-        """A tensor's number; its bytes are taken as they are."""
+    def tensor(self, array: Array) -> int:
+        """Add a tensor by its bytes; return its number."""
         self._tensors.append(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
         return len(self._tensors) - 1
 
-    def vector(self, array: NDArray[Any], shape: Shape) -> int:
-        """A number per channel of a value of this shape, as float32: one is repeated for all."""
+    def vector(self, array: Array, shape: Shape) -> int:
+        """Add float32 numbers per channel of a value of this shape; one number is repeated for all channels."""
         channels, *rest = shape
         vector = np.broadcast_to(array.astype(np.float32), (channels,))
         repeats = math.prod(rest) if len(shape) not in (1, 3) else 1
@@ -48,46 +48,46 @@ class PlanTables:
     def copy(
         self, source: int, target: int, sizes: Shape, strides: tuple[Shape, Shape], offsets: Shape = (0, 0)
     ) -> None:
-        """A step that moves numbers: along each axis, how many, and how far apart they stand in source and target."""
+        """Add a step that copies ``sizes`` numbers, with strides and offsets in the source and in the target."""
         axes = sorted(range(len(sizes)), key=lambda axis: (-strides[0][axis], -strides[1][axis]))
         if len(axes) > 6:
-            raise ValueError(f"a value of shape {sizes} has more axes than the native engine moves")
-        numbers = {"IN": source, "OUT": target, "FROM_OFFSET": offsets[0], "TO_OFFSET": offsets[1]}
+            raise ValueError(f"a value of shape {sizes} has more axes than the native engine can copy")
+        fields = {"IN": source, "OUT": target, "FROM_OFFSET": offsets[0], "TO_OFFSET": offsets[1]}
         for place, axis in enumerate([-1] * (6 - len(axes)) + axes):
             parts = (1, 0, 0) if axis < 0 else (sizes[axis], strides[0][axis], strides[1][axis])
-            numbers |= {f"{name}{place}": number for name, number in zip(("SIZE", "FROM", "TO"), parts, strict=True)}
-        self.step("COPY", **numbers)
+            fields |= {f"{name}{place}": number for name, number in zip(("SIZE", "FROM", "TO"), parts, strict=True)}
+        self.step("COPY", **fields)
 
     def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sequence[NDArray[np.uint8]]]:
-        """Values, steps and tensors as the native plan takes them."""
+        """Return values, steps and tensors as the native plan takes them."""
         steps = np.full((len(self._steps), len(self._fields)), -1, np.int64)
-        for name, default in [(name, 1) for name in _WINDOW] + [(name, 0) for name in _NONE_IS_ZERO]:
+        for name, default in [(name, 1) for name in _DEFAULT_ONE] + [(name, 0) for name in _DEFAULT_ZERO]:
             steps[:, self._fields[name]] = default
         for name, column in self._fields.items():
             if name.startswith(("PAD_", "POOL_")):
                 steps[:, column] = 0
-        for row, numbers in zip(steps, self._steps, strict=True):
-            for name, number in numbers.items():
+        for row, fields in zip(steps, self._steps, strict=True):
+            for name, number in fields.items():
                 row[self._fields[name]] = number
         return np.array(self._values, np.int64), steps, self._tensors
 
 
 def as_image(shape: Shape) -> Shape:
-    """A value's shape as channels, rows and columns."""
+    """Return a shape as channels, rows and columns."""
     return shape if len(shape) == 3 else (math.prod(shape), 1, 1)
 
 
 def strides(shape: Shape) -> Shape:
-    """How far apart the entries along each axis stand: images have their channels last, all else is in order.
+    """Return the strides of a native value: images are channels-last, everything else is contiguous.
 
     >>> strides((3, 4, 5)), strides((2, 3, 4, 5))
     ((1, 15, 3), (60, 20, 5, 1))
     """
     if len(shape) == 3:
         return 1, shape[2] * shape[0], shape[0]
-    return in_order(shape)
+    return contiguous_strides(shape)
 
 
-def in_order(shape: Shape) -> Shape:
-    """How far apart the entries along each axis stand when the last axis is the quickest."""
+def contiguous_strides(shape: Shape) -> Shape:
+    """Return the strides of a contiguous array."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -12,7 +12,7 @@ from equalbits.deploy.ops.gather import pad, take
 from equalbits.deploy.ops.shape import transpose
 from equalbits.deploy.tracer import Places, Rule, Walk
 from equalbits.deploy.weights import plane_arrays
-from equalbits.runtime.numpy_ops import grid
+from equalbits.runtime.ops.pool import adaptive_windows
 
 
 def weighted(walk: Walk, kind: str, value: Value, weight: Any, bias: Any, **settings: Any) -> Value:
@@ -158,7 +158,7 @@ def adaptive_max_pool2d(walk: Walk, value: Any, size: Any) -> tuple[Value, Place
     """The largest over a grid of windows, each filled up by its last entry to the longest; and no places of them."""
     made, kernel = walk.value(value), []
     for axis, parts in enumerate(_pair(size), start=2):
-        windows = grid(made.shape[axis - 1], parts)
+        windows = adaptive_windows(made.shape[axis - 1], parts)
         longest = max(stop - start for start, stop in windows)
         places = [min(start + place, stop - 1) for start, stop in windows for place in range(longest)]
         made = take(walk, made, axis, places)

@@ -9,9 +9,9 @@ from torch import Tensor
 from equalbits.deploy import simplify
 from equalbits.deploy.graph import Value
 from equalbits.deploy.tracer import Rule, Stacked, Walk
-from equalbits.runtime.op_specs import KINDS
+from equalbits.runtime.ops import OPS
 
-_MOST_JOINED = KINDS["concat"].inputs[1]
+_MOST_JOINED = OPS["concat"].inputs[1]
 
 
 def reshape(walk: Walk, value: Any, *_: Any, **__: Any) -> Value:

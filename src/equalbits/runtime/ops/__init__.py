@@ -1,0 +1,9 @@
+"""The operations of a packed file by name. To add one, write its :class:`OpSpec` in the module of its family."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from equalbits.runtime.op_specs import OpSpec
+from equalbits.runtime.ops import conv_linear, elementwise, pool, shape
+
+OPS: Mapping[str, OpSpec] = MappingProxyType({**conv_linear.OPS, **elementwise.OPS, **pool.OPS, **shape.OPS})
