@@ -1,6 +1,7 @@
 # make demo   trains, compares and draws in about two minutes on two cores
 # make test   every check that must pass before a change lands
 # make test-gpu   the tests that need a CUDA device, with the python3 that is there: nothing is installed or built
+# make pages   docs/results.md, docs/comparison.md and the README's table, generated from results/
 # make fuzz, make sanitize   hostile files, and the native engine under the sanitizers
 # All but test-gpu set up what they need in .venv, and are quick the second time.
 
@@ -12,7 +13,7 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test test-gpu lint fuzz sanitize clean
+.PHONY: demo test test-gpu lint fuzz sanitize clean pages
 
 demo: $(READY)
 	$(BIN)/python -m equalbits demo --out $(OUT)
@@ -24,6 +25,11 @@ test: $(READY) lint
 test-gpu:
 	@$(PYTHON) -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'no CUDA device here')"
 	PYTHONPATH=src $(PYTHON) -m pytest -v -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
+
+pages: $(READY)
+	$(BIN)/python -m equalbits.paper.results
+	$(BIN)/python -c "import equalbits.report, pathlib; pathlib.Path('docs/comparison.md').write_text( \
+		equalbits.report.comparison_page(pathlib.Path('results/fashion-compare.json')))"
 
 # Twenty thousand mutated files, read and run.
 fuzz: $(READY)

@@ -52,6 +52,19 @@ def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: 
     )
 
 
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a ``|`` inside a cell is replaced by a similar character.
+
+    >>> print(markdown_table(("layer", "weights"), [("conv1", "27")]))
+    | layer | weights |
+    |---|---|
+    | conv1 | 27 |
+    """
+    lines = [" | ".join(cell.replace("|", "∣") for cell in row) for row in (header, *rows)]
+    head, *body = (f"| {line} |" for line in lines)
+    return "\n".join([head, "|---" * len(header) + "|", *body])
+
+
 class _Counts(Protocol):
     """One-dimensional array or tensor of whole numbers."""
 

@@ -12,7 +12,7 @@ from equalbits.paper import Options, get_item, reproduce
 from equalbits.paper.blocks import all_asked
 from equalbits.paper.join import check_same_settings, covers, joined
 from equalbits.paper.keep import take
-from equalbits.paper.outcomes import lacks, made
+from equalbits.paper.results.items import missing_parts, origin
 
 RESULTS = Path(__file__).parents[2] / "results"
 WHOLE: dict[str, Any] = json.loads((RESULTS / "tab2.json").read_text())
@@ -145,10 +145,10 @@ def test_one_more_rule_of_figure_8_is_taken_in_net_by_net_and_what_it_lacks_is_s
         part = figure_8([net], RULES[2:])
         both = joined(item, both, part)
         there, rest = sorted(order[:at]), sorted(order[at:])
-        gaps = [words for words in lacks(item, both) if words.startswith("pruned-sign-slow for")]
+        gaps = [words for words in missing_parts(item, both) if words.startswith("pruned-sign-slow for")]
         assert gaps == ([f"pruned-sign-slow for {', '.join(rest)}"] if rest else [])
-        assert ("asked_beside" in both) == bool(rest) == made(both).endswith(" --out runs/fig8-2`.")
-        assert f"--set nets={','.join(there)} --set sparsity=" in made(both)
+        assert ("asked_beside" in both) == bool(rest) == origin(both).endswith(" --out runs/fig8-2`.")
+        assert f"--set nets={','.join(there)} --set sparsity=" in origin(both)
         assert item.claims(both["measured"])  # drawn from what is there
         with pytest.raises(ValueError, match=r"cannot be joined that (both hold|differ in)"):
             joined(item, both, part)
@@ -164,7 +164,9 @@ def test_uneven_parts_may_not_differ_in_seeds_or_share_some_and_what_holds_all_b
     other = figure_8(["Conv4", "Conv6"], ["pruned-sign"])
     both = joined(item, one, other)
     assert [each["grid"]["nets"] for each in all_asked(both)] == [["Conv2", "Conv4"], ["Conv4", "Conv6"]]
-    assert "pruned-sign for Conv2" in lacks(item, both) and "pruned-bihalf for Conv6" in lacks(item, both)
+    assert "pruned-sign for Conv2" in missing_parts(item, both) and "pruned-bihalf for Conv6" in missing_parts(
+        item, both
+    )
     seeds = {**other, "asked": {**other["asked"], "seeds": [1]}}
     overlap = figure_8(["Conv2", "Conv6"], ["pruned-bihalf", "pruned-sign"])
     for wrong, words in ((seeds, "differ in nets and rules and seeds"), (overlap, "differ in nets and rules, not")):

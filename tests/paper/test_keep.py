@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from equalbits.paper import Options, get_item, keep, list_items, reproduce
 from equalbits.paper.keep import readable, take
-from equalbits.paper.outcomes import lacks, made, outcomes
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results_page import main, results_page
+from equalbits.paper.results.__main__ import main
+from equalbits.paper.results.items import item_sections, missing_parts, origin
+from equalbits.paper.results.page import results_page
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"epochs": 2, "data.batch_size": 10, "speed": "plain", "model.options.width": 0.05}
@@ -90,9 +91,7 @@ def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, house):
 def test_what_lacks_is_said_in_the_section_and_in_the_list(part, house):
     assert main(["--take", str(part)]) == 0
     page = (house / "docs" / "results.md").read_text()
-    assert (
-        "**Not the whole of it.** It lacks nets conv4, conv6, conv8; the paper's setting: it ran with epochs=2" in page
-    )
+    assert "**Incomplete.** Missing: nets conv4, conv6, conv8; the paper's setting: it ran with epochs=2" in page
     row = row_of(page, "tab2")
     assert "nets conv4, conv6, conv8" in row and "`equalbits reproduce tab2 --data DIR --out runs/tab2`" in row
     assert "quantizer" not in row  # one reading of IR-Net is enough
@@ -109,20 +108,22 @@ def test_the_readme_shows_table_2_and_the_rest_stays_as_it_was(part, house):
     readme = (house / "README.md").read_text()
     (row,) = (line for line in readme.splitlines() if line.startswith("| Conv2 |"))
     cells = row.split(" | ")
-    assert "IR-Net" not in readme.partition("drawn by")[2].partition("drawn to")[0]  # this reading is not the one shown
+    assert (
+        "IR-Net" not in readme.partition("table: begin")[2].partition("table: end")[0]
+    )  # this reading is not the one shown
     assert cells[3] == "79.25 ± 0.28" and cells[4].count(" ± ") == 1
 
 
 def test_every_item_is_shown_or_listed_with_its_data(part, house):
-    page = outcomes(house / "results")
+    page = item_sections(house / "results")
     assert all(row_of(page, name) for name in list_items())
-    assert "| ImageNet; waits for ImageNet, which no run has had yet |" in row_of(page, "tab3")
-    assert "; waits for CIFAR-10 and CIFAR-100, which no run has had yet |" in row_of(page, "fig5")
+    assert "| ImageNet; ImageNet not available to any run so far |" in row_of(page, "tab3")
+    assert "; CIFAR-10 and CIFAR-100 not available to any run so far |" in row_of(page, "fig5")
     assert "| none | `equalbits reproduce fig6 --out runs/fig6` |" in row_of(page, "fig6")
     assert main(["--take", str(part)]) == 0
-    page = outcomes(house / "results")
+    page = item_sections(house / "results")
     assert "| CIFAR-10 |" in row_of(page, "fig3")
-    assert "| CIFAR-10 and CIFAR-100; waits for CIFAR-100, which no run has had yet |" in row_of(page, "fig5")
+    assert "| CIFAR-10 and CIFAR-100; CIFAR-100 not available to any run so far |" in row_of(page, "fig5")
 
 
 def test_a_whole_item_is_not_listed_as_lacking(house):
@@ -132,14 +133,14 @@ def test_a_whole_item_is_not_listed_as_lacking(house):
     assert row_of(page, "fig6") is None
     section = page.partition("### Figure 6: ")[2].partition("\n##")[0]
     assert "| full net: unique boundaries | 76 | 76 | +0.00 | yes |" in section
-    assert "nets in" not in section and "Not the whole" not in section
+    assert "nets in" not in section and "Incomplete" not in section
 
 
 def test_nets_that_earlier_calls_trained_are_counted_with_their_time(part, tmp_path):
     kept = json.loads(take(part, tmp_path, tmp_path).read_text())
     gone_on = {**kept, "seconds": 1.0, "trained": {**kept["trained"], "seconds": 1023.2, "side_by_side": 5}}
     line = f"15 nets in 17 m 03 s of training on one {kept['device']}, up to 5 side by side; "
-    assert made(gone_on).startswith(line)
+    assert origin(gone_on).startswith(line)
 
 
 def test_fewer_seeds_are_said():
@@ -147,8 +148,8 @@ def test_fewer_seeds_are_said():
         get_item("tab2"),
         {"asked": {"grid": {}, "seeds": [], "settings": {"data.workers": 2}}, "seeds": [0, 1, 2]},
     )
-    assert lacks(item, kept) == ["2 of 5 seeds"]  # and a setting that changes no result is none of its lacks
-    assert lacks(item, {**kept, "seeds": [0, 1, 2, 3, 4]}) == []
+    assert missing_parts(item, kept) == ["2 of 5 seeds"]  # and a setting that changes no result is none of its lacks
+    assert missing_parts(item, {**kept, "seeds": [0, 1, 2, 3, 4]}) == []
 
 
 def test_a_quick_measurement_is_refused(house, tiny, capsys):
@@ -201,7 +202,7 @@ def test_a_kept_file_that_was_damaged_is_blamed_and_not_the_folder_that_is_taken
 def test_the_pages_are_drawn_only_where_they_lie(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 1
-    assert capsys.readouterr().err == "results_page: no results/ and docs/ here: go to the folder of README.md first\n"
+    assert capsys.readouterr().err == "results: there is no results/ and docs/ here: run it beside README.md\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -249,7 +250,9 @@ def test_the_command_that_the_page_prints_goes_on_with_what_lacks(tmp_path, cifa
     assert gone_on(tmp_path, cifar10, grid=one, seeds=[0]) == 1
     assert gone_on(tmp_path, cifar10, grid=one) == 16
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["seeds"] == [0, 1, 2, 3, 4] and lacks(get_item("tab2"), result)[0].startswith("weight quantizer sign")
+    assert result["seeds"] == [0, 1, 2, 3, 4] and missing_parts(get_item("tab2"), result)[0].startswith(
+        "weight quantizer sign"
+    )
 
 
 def test_the_same_in_other_words_is_the_same(part, tmp_path, cifar10):

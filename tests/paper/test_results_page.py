@@ -10,7 +10,7 @@ import pytest
 from equalbits.paper import get_item, list_items
 from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results_page import readme_table, results_page, with_table
+from equalbits.paper.results.page import readme_table, replace_table, results_page
 from equalbits.recipes import get_recipe
 from equalbits.recipes.experiments.ledger import collect
 from equalbits.recipes.experiments.sweep import sweep
@@ -46,7 +46,7 @@ def test_rows_that_older_rules_gave_are_drawn_anew_from_their_counts_and_others_
 def test_the_readme_shows_the_rows_of_the_ledgers():
     readme = (ROOT / "README.md").read_text()
     assert readme_table(ROOT / "results") in readme
-    assert with_table(readme, readme_table(ROOT / "results")) == readme
+    assert replace_table(readme, readme_table(ROOT / "results")) == readme
 
 
 def test_the_readme_says_what_its_table_cost():
@@ -71,7 +71,7 @@ def test_only_the_papers_setting_with_all_seeds_stands_beside_the_paper(tmp_path
         (tmp_path / f"{name}.json").write_text(json.dumps({**kept, **change}))
     table = readme_table(tmp_path)
     assert table.count("| Conv2 |") == table.count("\n60 nets in ") == (2 if shown else 0)
-    assert ("With settings that were tuned" in table) == shown
+    assert ("With settings tuned" in table) == shown
 
 
 def test_the_readme_says_how_many_runs_of_a_score_diverged(tmp_path):
@@ -90,17 +90,17 @@ def test_the_readme_says_which_tuned_nets_took_other_epochs_than_the_papers(tmp_
     for net, epochs in (("conv2", 100), ("conv4", 100), ("conv6", 60), ("conv8", 200)):
         tuning[net]["bihalf"]["picked"]["epochs"] = epochs
     (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
-    assert "Epochs: Conv6 60, Conv8 200; else 100, as the paper's." in readme_table(tmp_path)
+    assert "Epochs: Conv6 60, Conv8 200; else 100 as in the paper." in readme_table(tmp_path)
     for methods in tuning.values():
         methods["bihalf"]["picked"]["epochs"] = 100
     (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
     assert "Epochs" not in readme_table(tmp_path)
 
 
-@pytest.mark.parametrize("readme", ["", "<!-- drawn by python -m equalbits.paper.results_page -->\nall the rest"])
+@pytest.mark.parametrize("readme", ["", "<!-- results table: begin -->\nall the rest"])
 def test_a_readme_without_its_marks_is_left_as_it_is(readme):
-    with pytest.raises(ValueError, match="write both where it belongs"):
-        with_table(readme, "| a |")
+    with pytest.raises(ValueError, match="put both around the place of the table"):
+        replace_table(readme, "| a |")
 
 
 @pytest.mark.parametrize("net", ["conv2", "conv4", "conv6", "conv8"])

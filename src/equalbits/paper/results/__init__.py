@@ -1,0 +1,5 @@
+"""Kept measurements and the pages generated from them: docs/results.md and the README's table."""
+
+from equalbits.paper.results.page import write_results_page
+
+__all__ = ["write_results_page"]

@@ -1,0 +1,91 @@
+"""docs/results.md and the README's table, generated from results/: no number in them is typed by hand."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from equalbits._files import write_all_atomically
+from equalbits._plotting import method_name
+from equalbits._text import markdown_table
+from equalbits.paper.claims import score_of
+from equalbits.paper.item import get_item, list_items
+from equalbits.paper.keep import renew
+from equalbits.paper.published import TABLE_2
+from equalbits.paper.results.benchmarks import benchmark_sections
+from equalbits.paper.results.items import item_sections, setting_differences
+from equalbits.paper.tables.tab2_convnets import COMPARED, by_method
+from equalbits.paper.trained import cost
+
+_BEGIN, _END = "<!-- results table: begin -->", "<!-- results table: end -->"
+
+_HEAD = """# Results
+
+Generated from `results/` by `equalbits reproduce ITEM --keep`; every number was measured.
+Accuracy is the share of all test images that the model of the **last** epoch classifies correctly, mean ± sample
+standard deviation over seeds.
+"""
+
+
+def write_results_page(results: Path, docs: Path) -> None:
+    """Update the claims of all kept items, then write docs/results.md and the table in the README beside docs/."""
+    for path in [results / f"{name}.json" for name in list_items()]:
+        if path.exists():
+            renew(path)
+    readme = docs.resolve().parent / "README.md"
+    table = replace_table(readme.read_text(), readme_table(results))
+    write_all_atomically({docs / "results.md": results_page(results).encode(), readme: table.encode()})
+
+
+def results_page(folder: Path) -> str:
+    """Return docs/results.md."""
+    return _HEAD + item_sections(folder) + benchmark_sections(folder)
+
+
+def readme_table(folder: Path) -> str:
+    """Return table 2 beside the paper's, the same with tuned settings, and what each took to measure.
+
+    Only measurements in the paper's setting with all seeds are shown. Nets and methods may be missing.
+    """
+    tuned = "With settings tuned on held-out training images:\n\n"
+    parts = []
+    for name, intro in (("tab2", ""), ("tab2-tuned", tuned)):
+        path = folder / f"{name}.json"
+        kept = json.loads(path.read_text()) if path.exists() else None
+        if kept is not None and not setting_differences(get_item(name), kept):
+            measured = kept["measured"]
+            parts.append(f"{intro}{_beside_the_paper(measured['nets'])}\n\n{cost(kept)}.{_other_epochs(measured)}")
+    return "\n\n".join(parts)
+
+
+def _other_epochs(measured: Mapping[str, Any]) -> str:
+    """Name the tuned nets that were not trained for the paper's number of epochs."""
+    tuned = measured.get("tuning", {})
+    epochs = {net: {case["picked"].get("epochs", 100) for case in methods.values()} for net, methods in tuned.items()}
+    others = [f"{net.capitalize()} {' or '.join(map(str, sorted(n)))}" for net, n in epochs.items() if n != {100}]
+    return f" Epochs: {', '.join(others)}; else 100 as in the paper." if others else ""
+
+
+def _beside_the_paper(nets: Mapping[str, Any]) -> str:
+    """Return a table with two columns per trained method: the paper's accuracy and ours."""
+    cases = {net: by_method(some) for net, some in nets.items()}
+    trained = [method for method in COMPARED if any(method in methods for methods in cases.values())]
+    rows = []
+    for net, methods in cases.items():
+        row = [net.capitalize()]
+        for method in trained:
+            published = TABLE_2[net, method]
+            ours = score_of(methods[method]).replace(" %", "") if method in methods else "–"
+            row += [f"{published.mean:.2f} ± {published.spread:.2f}", ours]
+        rows.append(row)
+    return markdown_table(
+        ["", *(cell for name in trained for cell in (f"{method_name(name)}, paper", "equalbits"))], rows
+    )
+
+
+def replace_table(readme: str, table: str) -> str:
+    """Return the README with the text between its two markers replaced."""
+    before, begin, rest = readme.partition(_BEGIN)
+    if not begin or _END not in rest:
+        raise ValueError(f"README.md has no {_BEGIN} and {_END}: put both around the place of the table")
+    return f"{before}{_BEGIN}\n{table}\n\n{_END}{rest.partition(_END)[2]}"
