@@ -23,6 +23,7 @@ from equalbits.nn import (
     IRNet,
     PrunedSign,
     Sign,
+    WeightQuantizer,
 )
 
 
@@ -30,6 +31,7 @@ class Broken(BiHalf):
     """Promises a share and breaks it in the filters named."""
 
     broken: tuple[int, ...] = ()
+    forward = WeightQuantizer.forward
 
     def symbols(self, latents):
         symbols = super().symbols(latents)
@@ -41,12 +43,14 @@ class Broken(BiHalf):
 class WrongSigns(BiHalf):
     """Finds the right symbols and multiplies with others."""
 
-    def estimate(self, latents, symbols):
-        return -super().estimate(latents, symbols)
+    def forward(self, latents):
+        return -super().forward(latents)
 
 
 class Ternary(BiHalf):
     """Zeroes each filter's first weights, one more in each filter, and balances the rest."""
+
+    forward = WeightQuantizer.forward
 
     def symbols(self, latents):
         from equalbits.functional import transport_symbols

@@ -17,6 +17,7 @@ from equalbits.nn import (
     BinaryConvTranspose2d,
     BinaryLinear,
     SignActivation,
+    WeightQuantizer,
     binarize_,
 )
 
@@ -94,6 +95,8 @@ def test_inputs_are_binary_when_they_take_two_values(inputs, expected):
 
 
 class Pruned(BiHalf):
+    forward = WeightQuantizer.forward
+
     def symbols(self, latents):
         return super().symbols(latents) * (torch.arange(latents.shape[1]) > 0)
 
@@ -105,13 +108,13 @@ def test_a_pruned_layer_takes_two_planes():
 
 
 class PerFilter(BiHalf):
-    def estimate(self, latents, symbols):
-        return super().estimate(latents, symbols) * torch.arange(1.0, 1 + len(latents))[:, None]
+    def forward(self, latents):
+        return super().forward(latents) * torch.arange(1.0, 1 + len(latents))[:, None]
 
 
 class Lopsided(BiHalf):
-    def estimate(self, latents, symbols):
-        return super().estimate(latents, symbols) + 0.5
+    def forward(self, latents):
+        return super().forward(latents) + 0.5
 
 
 @pytest.mark.parametrize(("quantizer", "scales"), [(BiHalf(), 1), (PerFilter(), 5), (Lopsided(), 10), (Pruned(), 1)])

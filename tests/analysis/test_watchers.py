@@ -21,6 +21,7 @@ from equalbits.nn import (
     BinaryLinear,
     PrunedSign,
     Sign,
+    WeightQuantizer,
     list_quantizers,
     quantizer_by_name,
     set_global_masks_,
@@ -116,7 +117,7 @@ def test_a_full_table_of_flips_sums_rows_and_loses_none():
 
 
 def test_pruning_and_unpruning_are_not_counted_as_flips():
-    class Given(Sign):
+    class Given(WeightQuantizer):
         def symbols(self, latents):
             return latents.detach().sign()
 

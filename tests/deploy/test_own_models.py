@@ -278,7 +278,7 @@ def test_a_layer_that_the_answer_does_not_hang_on_is_left_out():
 
 
 class Odd(BiHalf):
-    def estimate(self, latents, symbols):
+    def forward(self, latents):
         return latents
 
 

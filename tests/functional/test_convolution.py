@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as nnf
 
-from equalbits.functional.convolution import by_patches, by_pixels, convolve
+from equalbits.functional.convolution import conv1x1_as_matmul, conv_as_matmul, convolve
 
 SIZES = st.integers(1, 6)
 
@@ -26,7 +26,7 @@ def test_patches_times_filters_is_the_convolution(batch, channels, filters, kern
     inputs = torch.randn(batch, channels, 9, 8, dtype=torch.float64)
     weight = torch.randn(filters, channels, *kernel, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(filters, dtype=torch.float64) if biased else None
-    ours = by_patches(inputs, weight, bias, stride=stride, padding=padding)
+    ours = conv_as_matmul(inputs, weight, bias, stride=stride, padding=padding)
     assert_same(ours, nnf.conv2d(inputs, weight, bias, stride, padding), weight)
     assert ours.is_contiguous(memory_format=torch.channels_last)
 
@@ -37,7 +37,7 @@ def test_pixels_times_filters_is_the_convolution_of_one_pixel(batch, channels, f
     inputs = torch.randn(batch, channels, 7, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(filters, channels, 1, 1, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(filters, dtype=torch.float64) if biased else None
-    ours = by_pixels(inputs, weight, bias, stride=stride)
+    ours = conv1x1_as_matmul(inputs, weight, bias, stride=stride)
     assert_same(ours, nnf.conv2d(inputs, weight, bias, stride), weight, inputs)
 
 
@@ -54,6 +54,6 @@ def test_on_a_gpu_each_way_gives_the_convolution(channels: int, kernel: int, str
 def test_what_flows_back_through_pixels_lies_as_they_do() -> None:
     """Else whoever reads it must first turn it round, which takes longer than the product itself."""
     inputs = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last).requires_grad_()
-    product = by_pixels(inputs, torch.randn(4, 8, 1, 1), None, stride=(2, 2))
+    product = conv1x1_as_matmul(inputs, torch.randn(4, 8, 1, 1), None, stride=(2, 2))
     (gradient,) = torch.autograd.grad(product.sum(), inputs)
     assert gradient.is_contiguous(memory_format=torch.channels_last)

@@ -19,7 +19,7 @@ from equalbits.functional import (
     sign,
     sign_symbols,
     straight_through,
-    weighted,
+    surrogate,
 )
 
 Estimator = Callable[[Tensor, Tensor], Tensor]
@@ -93,7 +93,7 @@ def test_a_masked_latent_still_gets_its_gradient() -> None:
 
 def test_no_gradient_reaches_the_symbols_or_the_slope() -> None:
     parts = [torch.randn(4, requires_grad=True) for _ in range(3)]
-    weighted(*parts).sum().backward()
+    surrogate(*parts).sum().backward()
     assert parts[0].grad is not None and parts[1].grad is None and parts[2].grad is None
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import equalbits
-from equalbits.functional import clipped, normed_sum, sign_symbols
-from equalbits.functional.fused_norm import _backward_op, _forward_op, move_statistics, plain_forward
+from equalbits.functional import clipped, prelu_norm_add_sign, sign_symbols
+from equalbits.functional.fused_norm import _backward_op, _forward_op, reference_forward, update_running_stats
 
 SHAPES = ((7, 3), (4, 10, 3, 2), (3, 16, 2, 2))
 
@@ -56,7 +56,7 @@ def test_values_and_gradients_are_those_of_torchs_own_parts(shape: tuple[int, ..
     for slopes, residual in product((None, 1, shape[1]), (False, True)):
         inputs = draw(shape, slopes, residual)
         expected = by_torch(*inputs, eps=1e-3)
-        y, s, _, _ = normed_sum(*inputs, eps=1e-3, signs=uses[1])
+        y, s, _, _ = prelu_norm_add_sign(*inputs, eps=1e-3, signs=uses[1])
         torch.testing.assert_close(y, expected[0])
         assert (s is None) if not uses[1] else torch.equal(s, expected[1])
         for mine, theirs in zip(gradients((y, s), uses, inputs), gradients(expected, uses, inputs), strict=True):
@@ -66,14 +66,14 @@ def test_values_and_gradients_are_those_of_torchs_own_parts(shape: tuple[int, ..
 def test_the_gradients_are_those_of_finite_differences() -> None:
     c, *others = draw((5, 3, 2, 1), 3, True)
     away = c.detach().add(0.1).requires_grad_()  # the PReLU has a corner at 0
-    assert torch.autograd.gradcheck(lambda *inputs: normed_sum(*inputs, signs=False)[0], (away, *others))
+    assert torch.autograd.gradcheck(lambda *inputs: prelu_norm_add_sign(*inputs, signs=False)[0], (away, *others))
 
 
 def test_a_module_can_keep_its_running_statistics() -> None:
     c = draw((4, 10, 3, 2), None, False, torch.float32)[0].detach()
     norm = nn.BatchNorm2d(10)
     expected = norm(c)
-    y, _, mean, variance = normed_sum(c, None, norm.weight, norm.bias, eps=norm.eps)
+    y, _, mean, variance = prelu_norm_add_sign(c, None, norm.weight, norm.bias, eps=norm.eps)
     torch.testing.assert_close(y, expected)
     count = c.numel() / 10
     torch.testing.assert_close(torch.zeros(10).lerp(mean, 0.1), norm.running_mean)
@@ -86,12 +86,12 @@ def test_results_have_the_inputs_dtype_and_lie_channels_last(dtype: torch.dtype)
     inputs = draw((4, 10, 3, 2), 10, True, dtype)
     for layout in (torch.contiguous_format, torch.channels_last):
         c = inputs[0].detach().contiguous(memory_format=layout).requires_grad_()
-        y, s, mean, _ = normed_sum(c, *inputs[1:], signs=True)
+        y, s, mean, _ = prelu_norm_add_sign(c, *inputs[1:], signs=True)
         gradient = torch.autograd.grad(y.sum() + s.sum(), c)[0]
         for result in (y, s, gradient):
             assert result.dtype == dtype and result.is_contiguous(memory_format=torch.channels_last)
         assert mean.dtype == torch.float32
-    wide = normed_sum(*[None if x is None else x.double() for x in inputs], signs=True)[0]
+    wide = prelu_norm_add_sign(*[None if x is None else x.double() for x in inputs], signs=True)[0]
     torch.testing.assert_close(y.double(), wide, rtol=torch.finfo(dtype).eps, atol=1e-6)
     assert torch.equal(s, sign_symbols(y))
 
@@ -99,7 +99,7 @@ def test_results_have_the_inputs_dtype_and_lie_channels_last(dtype: torch.dtype)
 def test_signs_and_what_passes_are_those_of_the_rounded_output() -> None:
     c = torch.tensor([[-1.0], [1.0]], dtype=torch.bfloat16).repeat(8, 1).requires_grad_()
     bias = torch.tensor([-0.001])  # y would be 0.999, which bfloat16 rounds to 1
-    y, s, _, _ = normed_sum(c, None, torch.ones(1), bias, eps=0.0, signs=True)
+    y, s, _, _ = prelu_norm_add_sign(c, None, torch.ones(1), bias, eps=0.0, signs=True)
     assert y.abs().min() == 1
     assert torch.autograd.grad(s, c, torch.ones_like(s))[0].count_nonzero() == 0
 
@@ -108,14 +108,14 @@ def test_backward_keeps_the_input_and_a_bit_for_each_output() -> None:
     kept: list[Tensor] = []
     inputs = draw((4, 10, 3, 2), 10, True)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-        normed_sum(*inputs, signs=True)
+        prelu_norm_add_sign(*inputs, signs=True)
     large = [(x.dtype, tuple(x.shape)) for x in kept if 0 not in x.shape and x.shape[-1] != 10]  # not by channel
     assert large == [(torch.float64, (4, 10, 3, 2)), (torch.uint8, (24, 2))]
 
 
 def test_without_signs_the_shortcut_is_handed_the_gradient_itself() -> None:
     inputs = draw((4, 10, 3, 2), 10, True)
-    y = normed_sum(*inputs, signs=False)[0]
+    y = prelu_norm_add_sign(*inputs, signs=False)[0]
     gradient = torch.randn(y.shape, dtype=y.dtype)
     assert torch.autograd.grad(y, inputs[4], gradient)[0].data_ptr() == gradient.data_ptr()
 
@@ -123,8 +123,10 @@ def test_without_signs_the_shortcut_is_handed_the_gradient_itself() -> None:
 @pytest.mark.parametrize("signs", [False, True])
 def test_compiled_whole_the_gradients_stay_the_same(signs: bool) -> None:
     def step(*inputs: Tensor) -> Tensor:
-        y, s, mean, _ = normed_sum(*inputs, signs=signs)
-        again, bits, _, _ = normed_sum(y * 2 if s is None else s, inputs[1], inputs[2], inputs[3], y, signs=signs)
+        y, s, mean, _ = prelu_norm_add_sign(*inputs, signs=signs)
+        again, bits, _, _ = prelu_norm_add_sign(
+            y * 2 if s is None else s, inputs[1], inputs[2], inputs[3], y, signs=signs
+        )
         return (again.sin() if bits is None else bits * y + again).sum() + mean.sum()
 
     inputs = draw((4, 10, 3, 2), 10, True)
@@ -141,7 +143,7 @@ def test_the_operators_keep_torchs_rules_for_operators(slopes: int | None, signs
     inputs = draw((4, 10, 3, 2), slopes, signs)
     torch.library.opcheck(_forward_op, (*inputs, 1e-5, signs))
     c, slope, weight, bias, residual = (None if x is None else x.detach() for x in inputs)
-    y, s, near, stats = plain_forward(c, slope, weight, bias, residual, 1e-5, signs)
+    y, s, near, stats = reference_forward(c, slope, weight, bias, residual, 1e-5, signs)
     torch.library.opcheck(_backward_op, (y, s if signs else None, c, slope, weight, near, stats))
     if signs:
         torch.library.opcheck(_backward_op, (None, s, c, slope, weight, near, stats))
@@ -160,7 +162,7 @@ def test_the_operators_keep_torchs_rules_for_operators(slopes: int | None, signs
 def test_what_does_not_fit_is_named(broken: dict[str, Tensor], words: str) -> None:
     fitting = {"c": torch.ones(4, 3), "slope": torch.ones(3), "weight": torch.ones(3), "bias": torch.ones(3)}
     with pytest.raises(ValueError, match=words):
-        normed_sum(**(fitting | broken))
+        prelu_norm_add_sign(**(fitting | broken))
 
 
 def test_the_maths_load_without_triton_and_a_gpu_without_triton_takes_the_plain_way() -> None:
@@ -182,7 +184,7 @@ def test_running_statistics_move_as_those_of_torchs_batch_norm() -> None:
     norm, c = nn.BatchNorm2d(3, momentum=0.3), torch.randn(4, 3, 5, 5)
     mean, variance = norm.running_mean.clone(), norm.running_var.clone()
     norm(c)
-    _, _, batch_mean, batch_variance = normed_sum(c, None, norm.weight, norm.bias)
+    _, _, batch_mean, batch_variance = prelu_norm_add_sign(c, None, norm.weight, norm.bias)
     count = torch.tensor(0)
-    move_statistics([mean, variance], [count], [batch_mean, batch_variance], [1.0, 100 / 99], 0.3)
+    update_running_stats([mean, variance], [count], [batch_mean, batch_variance], [1.0, 100 / 99], 0.3)
     torch.testing.assert_close((mean, variance, count), (norm.running_mean, norm.running_var, norm.num_batches_tracked))

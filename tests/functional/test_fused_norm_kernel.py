@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional import normed_sum, sign_symbols, weighted
-from equalbits.functional.fused_norm import _gpu_for, _pack, as_rows, plain_backward, plain_forward
+from equalbits.functional import prelu_norm_add_sign, sign_symbols, surrogate
+from equalbits.functional.fused_norm import _gpu_for, _pack, as_rows, reference_backward, reference_forward
 
 #: A binary ResNet-18's at batch 128, as (batch, channel, height, width), and odd ones that fill no tile.
 REAL_SHAPES = ((128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4), (3, 70, 5, 7), (77, 10))
@@ -40,7 +40,7 @@ def same(
     close = {"rtol": 3 * torch.finfo(dtype).eps, "atol": 3 * torch.finfo(dtype).eps}
     if dtype == torch.float32:
         close = {"rtol": 1e-4, "atol": 2e-5}
-    plain = plain_forward(c, slope, weight, bias, added, 1e-5, use_s)
+    plain = reference_forward(c, slope, weight, bias, added, 1e-5, use_s)
     answer = gpu.forward(c, slope, weight, bias, added, 1e-5, use_s)
     same_form(answer, plain)
     y, s, near, stats = answer
@@ -50,7 +50,7 @@ def same(
     if use_s:  # exactly those of the y beside them
         assert torch.equal(s, sign_symbols(y)) and torch.equal(near, _pack(as_rows(y).abs() < 1))
     given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[3])
-    plain, answer = plain_backward(*given), gpu.backward(*given)
+    plain, answer = reference_backward(*given), gpu.backward(*given)
     same_form(answer, plain)
     torch.testing.assert_close(answer[0], plain[0], **close)
     torch.testing.assert_close(answer[1], plain[1], **close)
@@ -133,11 +133,11 @@ def errors(shape: tuple[int, ...], dtype: torch.dtype, device: str, uses: tuple[
     """Of y and of every gradient, against the same in float64, relative to its norm."""
     *inputs, g_y, g_s = draw(shape, shape[1], True, dtype, device)
     inputs = [x.detach().requires_grad_() for x in inputs]
-    y, s, _, _ = normed_sum(*inputs, signs=uses[1])
+    y, s, _, _ = prelu_norm_add_sign(*inputs, signs=uses[1])
     wide = [x.detach().double().requires_grad_() for x in inputs]
     normed = nnf.batch_norm(nnf.prelu(wide[0], wide[1]), None, None, wide[2], wide[3], training=True, eps=1e-5)
     expected = normed + wide[4]
-    passed = weighted(expected, sign_symbols(y).double(), y.detach().abs() < 1)
+    passed = surrogate(expected, sign_symbols(y).double(), y.detach().abs() < 1)
     mine = [y if i == 0 else s for i in range(2) if uses[i]]
     theirs = [(expected, passed)[i] for i in range(2) if uses[i]]
     seeds = [(g_y, g_s)[i] for i in range(2) if uses[i]]
@@ -161,15 +161,19 @@ def test_a_real_layers_gradients_are_right_to_the_rounding(shape: tuple[int, ...
 @pytest.mark.gpu
 def test_two_runs_agree_to_the_bit() -> None:
     c, slope, weight, bias, added, g_y, g_s = draw((128, 64, 32, 32), 64, True, torch.bfloat16, "cuda")
-    first, second = (torch.ops.equalbits.normed_sum(c, slope, weight, bias, added, 1e-5, True) for _ in range(2))
+    first, second = (
+        torch.ops.equalbits.prelu_norm_add_sign(c, slope, weight, bias, added, 1e-5, True) for _ in range(2)
+    )
     assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
-    first, second = (torch.ops.equalbits.normed_sum_backward(g_y, g_s, c, slope, weight, *first[2:]) for _ in range(2))
+    first, second = (
+        torch.ops.equalbits.prelu_norm_add_sign_backward(g_y, g_s, c, slope, weight, *first[2:]) for _ in range(2)
+    )
     assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
 
 
 def two_layers(*inputs: Tensor) -> Tensor:
-    y, s, _, _ = normed_sum(*inputs, signs=True)
-    again, bits, _, _ = normed_sum(s * 0.5 + y, *inputs[1:4], y, signs=True)
+    y, s, _, _ = prelu_norm_add_sign(*inputs, signs=True)
+    again, bits, _, _ = prelu_norm_add_sign(s * 0.5 + y, *inputs[1:4], y, signs=True)
     return (again.float() * 0.1 + bits.float() * y.float()).sum()
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from equalbits.functional import (
-    halfmask_symbols,
     positive_count,
+    prune_middle_ranks,
     stable_ranks,
     transport_by_sorting,
     transport_cost,
@@ -129,8 +129,8 @@ def test_a_share_that_is_numpys_or_a_fraction_counts_as_the_number_it_is(kind) -
             assert positive_count(connections, p_pos) == int((expected > 0).sum())
             assert torch.equal(transport_symbols(rows, p_pos), expected)
             assert torch.equal(transport_symbols(rows, p_pos, mask=everything), expected)
-            assert torch.equal(halfmask_symbols(rows, kind(0.0), p_pos), expected)
-            assert torch.equal(halfmask_symbols(rows, kind(0.5), p_pos), halfmask_symbols(rows, 0.5, float(p_pos)))
+            assert torch.equal(prune_middle_ranks(rows, kind(0.0), p_pos), expected)
+            assert torch.equal(prune_middle_ranks(rows, kind(0.5), p_pos), prune_middle_ranks(rows, 0.5, float(p_pos)))
 
 
 @settings(deadline=None, max_examples=50)

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from equalbits.functional import rotation as turn
-from equalbits.functional.bit_planes import planes_of
-from equalbits.functional.precision import outside_autocast
+from equalbits.functional import to_bit_planes
+from equalbits.functional.precision import autocast_disabled
 from equalbits.nn import BinaryConv2d, list_quantizers, quantizer_by_name
+from equalbits.nn.methods.rbnn import Rotation, rotate
 
 _MORE = ("abc-net:bases=2", "abc-net:bases=5", "pruned-bihalf:by=score", "pruned-bihalf:by=magnitude")
 each_method = pytest.mark.parametrize("name", [*list_quantizers(), *_MORE])
@@ -68,9 +68,9 @@ def test_compiled_in_one_graph_under_autocast_it_is_the_same(name):
 def test_a_rotation_fitted_under_autocast_is_the_one_outside():
     layer = layer_of("rbnn")
     other = copy.deepcopy(layer)
-    other.weight_quantizer.refit_(other.weight.detach())
+    other.weight_quantizer.at_epoch_(other.weight.detach())
     with torch.autocast("cpu", torch.bfloat16):
-        layer.weight_quantizer.refit_(layer.weight.detach())
+        layer.weight_quantizer.at_epoch_(layer.weight.detach())
     assert torch.equal(layer.weight_quantizer.left, other.weight_quantizer.left)
     assert torch.equal(layer.weight_quantizer.right, other.weight_quantizer.right)
 
@@ -79,9 +79,9 @@ def test_a_rotation_fitted_under_autocast_is_the_one_outside():
 def test_products_of_halves_are_those_of_float32_rounded_once(half):
     torch.manual_seed(0)
     rows = torch.randn(8, 64).to(half)
-    rotation = turn.Rotation(*(torch.linalg.qr(torch.randn(8, 8)).Q.to(half) for _ in range(2)))
-    precise = turn.rotate(rows.float(), turn.Rotation(*(matrix.float() for matrix in rotation)))
-    assert torch.equal(turn.rotate(rows, rotation), precise.to(half))
+    rotation = Rotation(*(torch.linalg.qr(torch.randn(8, 8)).Q.to(half) for _ in range(2)))
+    precise = rotate(rows.float(), Rotation(*(matrix.float() for matrix in rotation)))
+    assert torch.equal(rotate(rows, rotation), precise.to(half))
 
 
 @each_half
@@ -112,11 +112,11 @@ def test_a_layer_multiplies_with_its_symbols_whatever_its_precision(name, dtype)
         values, symbols = layer.binary_weight().detach(), layer.symbols()
         assert symbols.dtype == dtype
         if name == "adabin":
-            assert planes_of(values, symbols) is not None
+            assert to_bit_planes(values, symbols) is not None
         else:
             assert torch.equal(values.sign(), symbols)
 
 
 def test_devices_that_autocast_does_not_know_are_left_alone():
-    with torch.autocast("cpu", torch.bfloat16), outside_autocast(torch.device("meta")):
+    with torch.autocast("cpu", torch.bfloat16), autocast_disabled(torch.device("meta")):
         assert torch.is_autocast_enabled("cpu")

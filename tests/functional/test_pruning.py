@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from equalbits import functional as F
 from equalbits.functional.pruning import (
-    halfmask_symbols,
+    edge_popup,
     keep_largest,
-    keep_largest_of_all,
-    mpt_values,
-    outer_symbols,
+    keep_largest_globally,
+    keep_outer_ranks,
+    prune_middle_ranks,
     pruned_count,
     ramped_sparsity,
     released_counts,
-    scored,
 )
+from equalbits.nn.methods.mpt import mpt_values
 
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 40))
 rates = st.one_of(st.floats(0, 0.999), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95]))
@@ -45,7 +45,7 @@ def slow_keep(importance: np.ndarray, pruned: int) -> np.ndarray:
 @given(shape=shapes, sparsity=rates, p_pos=shares, seed=st.integers(0, 999))
 def test_a_filter_pruned_by_rank_holds_exact_counts(shape, sparsity, p_pos, seed):
     latents = tied(shape, seed)
-    symbols = halfmask_symbols(latents, sparsity, p_pos)
+    symbols = prune_middle_ranks(latents, sparsity, p_pos)
     kept = shape[1] - math.floor(sparsity * shape[1] + 0.5 + 1e-9)
     positives = math.floor(p_pos * kept + 0.5 + 1e-9)
     assert set(symbols.unique().tolist()) <= {-1.0, 0.0, 1.0}
@@ -57,7 +57,7 @@ def test_a_filter_pruned_by_rank_holds_exact_counts(shape, sparsity, p_pos, seed
 @given(shape=shapes, sparsity=rates, seed=st.integers(0, 999))
 def test_pruning_by_rank_is_equation_4_on_the_weights_it_keeps(shape, sparsity, seed):
     latents = tied(shape, seed)
-    symbols = halfmask_symbols(latents, sparsity)
+    symbols = prune_middle_ranks(latents, sparsity)
     assert torch.equal(symbols, F.transport_symbols(latents, mask=symbols != 0))
 
 
@@ -79,7 +79,7 @@ def test_a_mask_drops_the_least_important_and_the_first_of_equal_ones(shape, spa
 def test_a_sparsity_given_as_a_tensor_answers_as_the_number_does(shape, sparsity, p_pos, seed):
     latents = tied(shape, seed)
     dynamic = torch.tensor(sparsity, dtype=torch.float64)
-    assert torch.equal(halfmask_symbols(latents, dynamic, p_pos), halfmask_symbols(latents, sparsity, p_pos))
+    assert torch.equal(prune_middle_ranks(latents, dynamic, p_pos), prune_middle_ranks(latents, sparsity, p_pos))
     for scope in ("filter", "layer"):
         assert torch.equal(
             keep_largest(latents.abs(), dynamic, scope=scope), keep_largest(latents.abs(), sparsity, scope=scope)
@@ -90,7 +90,7 @@ def test_a_sparsity_given_as_a_tensor_answers_as_the_number_does(shape, sparsity
 @given(sizes=st.lists(shapes, min_size=1, max_size=4), sparsity=rates, p_pos=shares, seed=st.integers(0, 999))
 def test_one_ranking_over_layers_keeps_an_exact_count_and_an_exact_share_in_every_filter(sizes, sparsity, p_pos, seed):
     layers = [tied(shape, seed + i) for i, shape in enumerate(sizes)]
-    masks = keep_largest_of_all([latents.abs() for latents in layers], sparsity)
+    masks = keep_largest_globally([latents.abs() for latents in layers], sparsity)
     everything = torch.cat([latents.abs().flatten() for latents in layers]).numpy()
     expected = slow_keep(everything, math.floor(sparsity * everything.size + 1e-9))
     assert np.array_equal(torch.cat([mask.flatten() for mask in masks]).numpy(), expected)
@@ -102,7 +102,7 @@ def test_one_ranking_over_layers_keeps_an_exact_count_and_an_exact_share_in_ever
 
 
 def test_ties_across_layers_go_to_the_later_layer():
-    first, second = keep_largest_of_all([torch.ones(1, 3), torch.ones(1, 3)], 0.5)
+    first, second = keep_largest_globally([torch.ones(1, 3), torch.ones(1, 3)], 0.5)
     assert first.tolist() == [[False] * 3]
     assert second.tolist() == [[True] * 3]
 
@@ -114,7 +114,7 @@ def test_ties_across_layers_go_to_the_later_layer():
 )  # fmt: skip
 def test_the_released_counts_are_those_measured_on_the_released_code(sparsity, negatives, zeros, positives):
     assert released_counts(576, sparsity) == (negatives, positives)
-    symbols = outer_symbols(torch.randn(2, 576), negatives, positives)
+    symbols = keep_outer_ranks(torch.randn(2, 576), negatives, positives)
     assert (symbols == 0).sum(dim=1).tolist() == [zeros, zeros]
 
 
@@ -138,7 +138,7 @@ def test_scores_get_the_gradient_times_the_weight_times_the_sign_of_the_score():
     latents, scores = (torch.randn(3, 7, dtype=torch.float64, requires_grad=True) for _ in "ab")
     gradient = torch.randn(3, 7, dtype=torch.float64)
     values = mpt_values(latents, keep_largest(scores.abs(), 0.5))
-    scored(latents, scores, values, latents.detach() * scores.detach().sign()).backward(gradient)
+    edge_popup(latents, scores, values, latents.detach() * scores.detach().sign()).backward(gradient)
     weights, s = latents.detach().numpy(), scores.detach().numpy()
     assert np.array_equal(scores.grad.numpy(), gradient.numpy() * (weights * np.sign(s)))
     assert torch.equal(latents.grad, gradient)
@@ -157,7 +157,7 @@ def test_mpt_values_are_the_signs_times_the_mean_magnitude_of_the_kept_weights()
 @pytest.mark.parametrize("sparsity", [-0.1, 1.0, 1.5])
 def test_a_sparsity_that_is_no_share_is_refused(sparsity):
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
-        halfmask_symbols(torch.randn(2, 4), sparsity)
+        prune_middle_ranks(torch.randn(2, 4), sparsity)
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
         released_counts(4, sparsity)
 
@@ -166,7 +166,7 @@ def test_a_sparsity_that_is_no_share_is_refused(sparsity):
 def test_a_layer_without_filters_has_nothing_to_prune(sparsity):
     for scope in ("layer", "filter", "global"):
         assert keep_largest(torch.empty(0, 3, 2), sparsity, scope=scope).shape == (0, 3, 2)
-    empty, full = keep_largest_of_all([torch.empty(0, 4), torch.randn(2, 4)], sparsity)
+    empty, full = keep_largest_globally([torch.empty(0, 4), torch.randn(2, 4)], sparsity)
     assert (empty.shape, int(full.sum())) == ((0, 4), 4)
 
 
@@ -174,6 +174,6 @@ def test_an_unknown_scope_too_many_symbols_and_no_layers_are_refused():
     with pytest.raises(ValueError, match="choose one of 'filter'"):
         keep_largest(torch.randn(2, 4), 0.5, scope="channel")
     with pytest.raises(ValueError, match="do not fit into 4"):
-        outer_symbols(torch.randn(2, 4), 3, 2)
+        keep_outer_ranks(torch.randn(2, 4), 3, 2)
     with pytest.raises(ValueError, match="at least one"):
-        keep_largest_of_all([], 0.5)
+        keep_largest_globally([], 0.5)

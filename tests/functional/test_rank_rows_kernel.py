@@ -34,12 +34,12 @@ def draw_mask(shape: tuple[int, int]) -> Tensor:
 
 
 def same(rows: Tensor, negatives: Tensor | int, mask: Tensor | None, device: str) -> None:
-    from equalbits.functional.kernels.rank_rows import transport_rows
-    from equalbits.functional.ranking import by_sorting
+    from equalbits.functional.kernels.rank_rows import rank
+    from equalbits.functional.ranking import rank_by_sorting
 
-    expected = by_sorting(rows, negatives, mask)
+    expected = rank_by_sorting(rows, negatives, mask)
     there = [x.to(device) if isinstance(x, Tensor) else x for x in (rows, negatives, mask)]
-    answer = transport_rows(*there)
+    answer = rank(*there)
     assert answer.dtype == rows.dtype and answer.is_contiguous()
     torch.testing.assert_close(answer.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=f"{rows.shape} {negatives}")
 
@@ -206,7 +206,7 @@ from equalbits.functional import ranking
 assert "triton" not in sys.modules
 sys.modules["triton"] = None
 rows = torch.randn(4, 9)
-assert torch.equal(ranking._cuda_rows(rows, 4, None), ranking.by_sorting(rows, 4))
+assert torch.equal(ranking._rank_on_cuda(rows, 4, None), ranking.rank_by_sorting(rows, 4))
 """
     settings = os.environ | {"PYTHONPATH": str(Path(equalbits.__file__).parent.parent)}
     run = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from equalbits.functional import bihalf, irnet, sign, transport_by_sorting, transport_symbols
-from equalbits.functional.ranking import by_sorting, transport, transport_masked
+from equalbits.functional import bihalf, sign, transport_by_sorting, transport_symbols
+from equalbits.functional.ranking import rank_by_sorting, rank_masked_rows, rank_rows
+from equalbits.nn.methods.irnet import irnet
 
 NETS = torch.randn(3, 5, 28, generator=torch.Generator().manual_seed(0)).mul(4).round()  # (net, filter, connection)
 MASKS = torch.rand(3, 5, 28, generator=torch.Generator().manual_seed(1)) < 0.6
@@ -16,8 +17,8 @@ MASKS = torch.rand(3, 5, 28, generator=torch.Generator().manual_seed(1)) < 0.6
 @pytest.mark.parametrize("rows", [NETS[0], NETS[0].T, NETS[0, :, ::2], NETS[0].bfloat16()])
 def test_the_operators_keep_their_promises_to_torch(rows: Tensor) -> None:
     mask = rows > -3
-    torch.library.opcheck(transport, (rows, rows.shape[1] // 2))
-    torch.library.opcheck(transport_masked, (rows, mask, mask.sum(dim=1) // 2))
+    torch.library.opcheck(rank_rows, (rows, rows.shape[1] // 2))
+    torch.library.opcheck(rank_masked_rows, (rows, mask, mask.sum(dim=1) // 2))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -77,5 +78,5 @@ def test_a_ranking_leaves_the_latents_memory_free_to_be_let_go_of_as_sharding_do
 
 def test_where_nothing_can_be_refused_a_row_without_ranks_comes_back_as_nan() -> None:
     rows = torch.tensor([[0.1, math.nan, 0.3], [math.inf, 0.2, 0.1], [0.3, 0.2, 0.1]])
-    assert by_sorting(rows, 1)[:2].isnan().all()
-    assert by_sorting(rows, 1)[2].tolist() == [1, 1, -1]
+    assert rank_by_sorting(rows, 1)[:2].isnan().all()
+    assert rank_by_sorting(rows, 1)[2].tolist() == [1, 1, -1]

@@ -77,7 +77,7 @@ def test_a_compiled_derivative_along_a_direction_is_one_graph():
 def test_symbols_that_hold_a_scale_keep_their_precision_when_tangents_go_along():
     latents, direction = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
     symbols, slope = F.sign_symbols(latents).bfloat16() * 0.3, torch.tensor(0.3)
-    found, tangent = jvp(lambda w: F.weighted(w, symbols, slope), (latents,), (direction,))
+    found, tangent = jvp(lambda w: F.surrogate(w, symbols, slope), (latents,), (direction,))
     assert torch.equal(found, symbols) and tangent.dtype == torch.bfloat16
     assert torch.equal(tangent, (direction * slope).bfloat16())
 

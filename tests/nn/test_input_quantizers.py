@@ -58,7 +58,7 @@ def test_an_rsign_without_channels_takes_them_from_its_first_input_or_its_checkp
     fresh.load_state_dict(net.state_dict())
     torch.testing.assert_close(fresh(inputs), outputs)
     assert repr(RSign()) == "RSign()"
-    assert repr(fresh[1].input_quantizer) == "RSign(3)"
+    assert repr(fresh[1].input_quantizer) == "RSign(channels=3)"
 
 
 def test_an_rsign_that_met_its_first_input_in_inference_mode_learns_all_the_same():
@@ -92,7 +92,7 @@ def test_bihalf_inputs_are_balanced_in_training_and_take_their_sign_in_eval():
     module, inputs = BiHalfActivation(0.25), torch.randn(8, 3, 4, 4) + 2
     assert (module(inputs) == 1).sum(dim=(0, 2, 3)).tolist() == [32] * 3
     assert torch.equal(module.eval()(inputs - 2), torch.where(inputs >= 2, 1.0, -1.0))
-    assert repr(module) == "BiHalfActivation(0.25, pull=6.0)"
+    assert repr(module) == "BiHalfActivation(p_pos=0.25)"
 
 
 @pytest.mark.parametrize("name", list_input_quantizers())
@@ -132,7 +132,7 @@ def test_rbnn_inputs_in_half_precision_take_the_signs_of_the_precise_mean():
     assert torch.equal(outputs.double(), torch.where(exact >= exact.mean(dim=(1, 2, 3), keepdim=True), 1.0, -1.0))
     outputs.sum().backward()
     assert (outputs.dtype, inputs.grad.dtype) == (torch.bfloat16, torch.bfloat16)
-    assert repr(RBNNActivation()) == "RBNNActivation(t_min=0.01, t_max=10.0)"
+    assert repr(RBNNActivation(t_max=5.0)) == "RBNNActivation(t_max=5.0)"
 
 
 def test_the_swish_sign_and_the_half_wave_pass_their_settings_on():
@@ -140,7 +140,7 @@ def test_the_swish_sign_and_the_half_wave_pass_their_settings_on():
     SwishSignActivation(3.0)(inputs).sum().backward()
     assert float(inputs.grad[0]) == pytest.approx(3.0)
     assert HWGQ(2)(torch.tensor([-1.0, 5.0])).tolist() == [0.0, pytest.approx(1.614)]
-    assert [repr(SwishSignActivation(3.0)), repr(HWGQ(2))] == ["SwishSignActivation(3.0)", "HWGQ(2)"]
+    assert [repr(SwishSignActivation(3.0)), repr(HWGQ(2))] == ["SwishSignActivation(beta=3.0)", "HWGQ(bits=2)"]
     with pytest.raises(ValueError, match="above 0"):
         SwishSignActivation(-1.0)
     with pytest.raises(ValueError, match="has 1 or 2"):

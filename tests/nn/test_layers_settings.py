@@ -38,7 +38,7 @@ def test_print_shows_the_quantizers():
     assert "BinaryConv2d" in text
     assert "3, 4, kernel_size=(3, 3)" in text
     assert "(weight_quantizer): BiHalf(p_pos=0.3)" in text
-    assert "(input_quantizer): SignActivation('clipped')" in text
+    assert "(input_quantizer): SignActivation(estimator='clipped')" in text
 
 
 @pytest.mark.parametrize(

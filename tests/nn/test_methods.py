@@ -8,8 +8,6 @@ import torch
 from torch import nn
 
 from equalbits import functional as F
-from equalbits.functional import rotation as turn
-from equalbits.functional import scaled, standardised
 from equalbits.nn import (
     RBNN,
     XNOR,
@@ -25,14 +23,22 @@ from equalbits.nn import (
     LeastSquares,
     ReCU,
     XNORPlusPlus,
+    at_epoch_,
     binarize_,
     bnn_plus_penalty,
     clip_latents_,
     list_quantizers,
     quantizer_by_name,
-    refit_rotations_,
     set_progress,
 )
+from equalbits.nn.methods.abcnet import abcnet, abcnet_bases
+from equalbits.nn.methods.adabin import adabin
+from equalbits.nn.methods.bireal import bireal
+from equalbits.nn.methods.dorefa import dorefa
+from equalbits.nn.methods.least_squares import least_squares
+from equalbits.nn.methods.rbnn import rotate
+from equalbits.nn.methods.recu import recu
+from equalbits.nn.methods.xnor import xnor
 
 
 def conv(quantizer, **kwargs):
@@ -43,14 +49,14 @@ def conv(quantizer, **kwargs):
 @pytest.mark.parametrize(
     ("quantizer", "function"),
     [
-        (XNOR(), scaled.xnor),
-        (XNOR(centre=True), lambda w: scaled.xnor(w, centre=True)),
-        (DoReFa(), scaled.dorefa),
-        (BiReal(), scaled.bireal),
-        (LeastSquares(), scaled.least_squares),
-        (ABCNet(), scaled.abcnet),
-        (ABCNet(3), lambda w: scaled.abcnet(w, 3)),
-        (AdaBin(), lambda w: standardised.adabin(w, torch.tensor(1e-3).double())),
+        (XNOR(), xnor),
+        (XNOR(centre=True), lambda w: xnor(w, centre=True)),
+        (DoReFa(), dorefa),
+        (BiReal(), bireal),
+        (LeastSquares(), least_squares),
+        (ABCNet(), abcnet),
+        (ABCNet(3), lambda w: abcnet(w, 3)),
+        (AdaBin(), lambda w: adabin(w, torch.tensor(1e-3).double())),
     ],
 )
 def test_a_layer_multiplies_with_the_methods_values_alone(quantizer, function):
@@ -132,7 +138,7 @@ def test_recu_follows_the_training_and_learns_its_gains():
         layer.binary_weight().sum().backward()
         grads.append(layer.weight.grad.clone())
         tau = 0.85 if progress == 0 else 0.99
-        values = standardised.recu(layer.weight.detach(), torch.tensor(tau).double())
+        values = recu(layer.weight.detach(), torch.tensor(tau).double())
         gains = layer.weight_quantizer.gains.view(-1, 1, 1, 1)
         torch.testing.assert_close(layer.binary_weight(), values * gains)
     assert not torch.allclose(*grads)
@@ -151,14 +157,14 @@ def test_the_estimators_slope_sharpens_with_the_training(quantizer):
 
 def test_abc_nets_symbols_are_the_base_that_weighs_most():
     layer = conv(ABCNet(3))
-    found = scaled.abcnet_bases(layer.weight.detach(), 3)
+    found = abcnet_bases(layer.weight.detach(), 3)
     for number, (bases, weights) in enumerate(zip(found.symbols, found.weights, strict=True)):
         assert torch.equal(layer.symbols()[number].flatten(), bases[:, weights.abs().argmax()])
     single = conv(ABCNet())
-    assert torch.equal(single.symbols(), standardised.centred_symbols(single.weight))
+    assert torch.equal(single.symbols(), F.centred_symbols(single.weight))
 
 
-def test_rbnn_turns_filters_learns_angles_and_refits_once_asked():
+def test_rbnn_rotates_filters_learns_angles_and_fits_its_rotation_at_an_epoch():
     layer = conv(RBNN())
     quantizer = layer.weight_quantizer
     assert quantizer.beta.unique().numel() == 6
@@ -170,25 +176,23 @@ def test_rbnn_turns_filters_learns_angles_and_refits_once_asked():
         assert parameter.grad.abs().sum() > 0
 
     def distance():
-        turned = turn.rotate(turn.standardised(layer.weight.detach()), quantizer.rotation())
-        return float((turned - turned.sign()).square().sum())
+        rotated = rotate(F.standardize(layer.weight.detach()), quantizer.rotation())
+        return float((rotated - rotated.sign()).square().sum())
 
     with torch.no_grad():
         layer.weight.copy_(torch.randn_like(layer.weight))
     before = distance()
-    assert refit_rotations_(nn.Sequential(layer)) == ["0"]
+    at_epoch_(nn.Sequential(layer))
     assert distance() < before
     identity = torch.eye(6, dtype=torch.float64)
     torch.testing.assert_close(quantizer.left @ quantizer.left.T, identity, atol=1e-10, rtol=0)
-    with pytest.raises(ValueError, match="no rotation to refit"):
-        refit_rotations_(nn.Linear(2, 2))
 
 
-def test_an_rbnn_without_any_turn_is_the_centred_sign():
+def test_rbnn_without_rotation_is_the_centred_sign():
     layer = conv(RBNN())
     with torch.no_grad():
         layer.weight_quantizer.beta.zero_()
-    assert torch.equal(layer.symbols(), standardised.centred_symbols(layer.weight))
+    assert torch.equal(layer.symbols(), F.centred_symbols(layer.weight))
 
 
 @pytest.mark.parametrize("name", list_quantizers())
@@ -254,7 +258,7 @@ def test_what_a_layer_multiplies_with_has_the_sign_of_its_symbols(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ABCNet(0), "at least one"),
+        (lambda: ABCNet(0), "at least 1"),
         (lambda: BNNPlus(0.0), "above 0"),
         (lambda: AdaBin(t_min=2.0, t_max=1.0), "must grow"),
         (lambda: RBNN(t_min=0.0), "must grow"),
@@ -279,11 +283,11 @@ def test_what_grows_with_training_may_stay_where_it_starts_and_reach_its_end():
     [
         (BinaryConnect(stochastic=True), "BinaryConnect(stochastic=True)"),
         (XNOR(centre=True), "XNOR(centre=True)"),
-        (ABCNet(3), "ABCNet(3)"),
-        (BNNPlus(), "BNNPlus(5.0)"),
-        (AdaBin(), "AdaBin(t_min=0.001, t_max=10.0)"),
-        (ReCU(), "ReCU(tau_min=0.85, tau_max=0.99)"),
-        (RBNN(), "RBNN(t_min=0.01, t_max=10.0)"),
+        (ABCNet(3), "ABCNet(bases=3)"),
+        (BNNPlus(), "BNNPlus(beta=5.0)"),
+        (AdaBin(), "AdaBin()"),
+        (ReCU(tau_max=1.0), "ReCU(tau_max=1.0)"),
+        (RBNN(t_min=0.5), "RBNN(t_min=0.5)"),
     ],
 )
 def test_settings_show(quantizer, text):

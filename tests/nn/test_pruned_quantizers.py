@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits import functional as F
-from equalbits.functional.pruning import halfmask_symbols, keep_largest, ramped_sparsity
+from equalbits.functional.pruning import keep_largest, prune_middle_ranks, ramped_sparsity
 from equalbits.nn import (
     MPT,
     BinaryConv2d,
@@ -263,9 +263,9 @@ def test_pruned_layers_keep_their_symbols_in_eval_and_see_changes(by):
 
 def test_settings_show_and_names_make_them():
     text = repr(quantizer_by_name("pruned-bihalf:sparsity=0.9,by=score,p_pos=0.25,train_latent=False"))
-    assert "p_pos=0.25, by='score', scale_fan=True, train_latent=False, released_counts=False" in text
+    assert "p_pos=0.25, by='score', train_latent=False" in text
     assert "PruningMask(0.9, 'layer', ramp=0.0)" in text
-    assert torch.equal(PrunedBiHalf(0.5).symbols(torch.eye(4)), halfmask_symbols(torch.eye(4), 0.5))
+    assert torch.equal(PrunedBiHalf(0.5).symbols(torch.eye(4)), prune_middle_ranks(torch.eye(4), 0.5))
 
 
 @pytest.mark.parametrize(

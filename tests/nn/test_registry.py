@@ -40,7 +40,7 @@ def tables_restored() -> Iterator[None]:
         ("bihalf", BiHalf()),
         ("bihalf:p_pos=0.25", BiHalf(0.25)),
         ("bihalf:p_pos=0.25,estimator=clipped", BiHalf(0.25, estimator="clipped")),
-        ("sign:estimator=clipped", Sign("clipped")),
+        ("sign:estimator=clipped", Sign(estimator="clipped")),
         ("irnet", IRNet("learned")),
         ("irnet-stable", IRNet("fixed")),
         ("irnet-through", IRNet("through")),

@@ -26,8 +26,8 @@ from equalbits.nn import (
         (lambda: RBNNActivation(t_min=math.nan), "t_min=nan"),
         (lambda: BNNPlus(beta=math.inf), "beta=inf gives no slope"),
         (lambda: SwishSignActivation(0), "beta=0 gives no slope"),
-        (lambda: BiHalfActivation(pull=math.nan), "pull=nan is no strength"),
-        (lambda: BiHalfActivation(pull="strong"), "pull='strong' is no strength"),
+        (lambda: BiHalfActivation(pull=math.nan), "pull=nan is not a strength"),
+        (lambda: BiHalfActivation(pull="strong"), "pull='strong' is not a strength"),
         (lambda: GatedScale(16, 16, reduction=0), "reduction=0: it divides the channels"),
     ],
 )
@@ -40,6 +40,6 @@ def test_a_setting_without_a_meaning_is_refused(make, message) -> None:
 def test_a_bound_that_leaves_no_latent_is_refused_and_changes_none(bound) -> None:
     net = nn.Sequential(BinaryLinear(6, 4))
     before = net[0].weight.detach().clone()
-    with pytest.raises(ValueError, match="leaves latents no room"):
+    with pytest.raises(ValueError, match="clips every latent to 0"):
         clip_latents_(net, bound=bound)
     assert net[0].weight.equal(before)

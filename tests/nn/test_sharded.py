@@ -15,7 +15,6 @@ from equalbits.nn import (
     PrunedSign,
     at_epoch_,
     bop_parameters,
-    refit_rotations_,
     set_global_masks_,
 )
 
@@ -39,7 +38,6 @@ def shared_out():
     ("quantizer", "look"),
     [
         (RBNN(), at_epoch_),
-        (RBNN(), refit_rotations_),
         (MPT(scope="global"), set_global_masks_),
         (PrunedSign(scope="global"), set_global_masks_),
     ],
@@ -53,5 +51,5 @@ def test_what_looks_at_all_latents_says_how_to_gather_them(shared_out, quantizer
 
 
 def test_bits_that_are_shared_out_are_refused_with_the_way_out(shared_out):
-    with pytest.raises(ValueError, match=r"bits that are shared out .* DistributedDataParallel"):
+    with pytest.raises(ValueError, match=r"sharded bits .* DistributedDataParallel"):
         bop_parameters(shared_out(Bits(0.5)))

@@ -132,7 +132,7 @@ def test_an_rsign_knows_its_layers_channels_before_the_first_batch():
     assert net.state_dict()["1.input_quantizer.shift"].shape == (5,)
     net.load_state_dict(weights)
     assert any(net[1].input_quantizer.shift is parameter for parameter in net.parameters())
-    with pytest.raises(ValueError, match=r"RSign\(channels=3\) stands before a layer of 5 input channels: leave"):
+    with pytest.raises(ValueError, match=r"RSign\(channels=3\) does not fit a layer of 5 input channels: omit"):
         BinaryConv2d(5, 8, 3, input_quantizer=RSign(3))
 
 

@@ -20,7 +20,6 @@ from equalbits.nn import (
     bnn_plus_penalty,
     clip_latents_,
     layers_with_hook,
-    refit_rotations_,
 )
 from equalbits.nn.training_hooks import penalty
 
@@ -49,7 +48,7 @@ def test_rotations_are_refitted_at_an_epoch() -> None:
     model[0].weight.data.normal_()
     twin = copy.deepcopy(model)
     at_epoch_(model)
-    refit_rotations_(twin)
+    twin[0].weight_quantizer.at_epoch_(twin[0].latents())
     assert torch.equal(model[0].weight_quantizer.left, twin[0].weight_quantizer.left)
 
 

@@ -12,20 +12,21 @@ INPUTS = torch.linspace(-1, 1, 24).reshape(3, 8)
 
 
 class Counting(BiHalf):
-    """Bi-half that counts how often its symbols are found. The list is shared by copies of the quantizer."""
+    """Bi-half that counts how often it quantizes. The list is shared by copies of the quantizer."""
 
     calls: list[int] = []  # noqa: RUF012
 
-    def symbols(self, latents: Tensor) -> Tensor:
+    def forward(self, latents: Tensor) -> Tensor:
         self.calls.append(1)
-        return super().symbols(latents)
+        return super().forward(latents)
 
 
 @pytest.fixture
 def layer() -> BinaryLinear:
     torch.manual_seed(0)
     made = BinaryLinear(8, 4, weight_quantizer=Counting(0.5)).eval()
-    made(INPUTS)
+    with torch.no_grad():
+        made(INPUTS)
     Counting.calls.clear()
     return made
 
@@ -33,7 +34,8 @@ def layer() -> BinaryLinear:
 def searches(layer: BinaryLinear) -> int:
     """How often the next pass looks for symbols; its answer must be what a layer without memory gives."""
     Counting.calls.clear()
-    answer = layer(INPUTS)
+    with torch.no_grad():
+        answer = layer(INPUTS)
     found = len(Counting.calls)
     assert torch.equal(answer, copy.deepcopy(layer).train()(INPUTS))
     return found
@@ -92,8 +94,8 @@ def another_p_pos(layer: BinaryLinear) -> None:
 
 def another_quantizer(layer: BinaryLinear) -> None:
     class Opposite(Counting):
-        def symbols(self, latents: Tensor) -> Tensor:
-            return -super().symbols(latents)
+        def forward(self, latents: Tensor) -> Tensor:
+            return -super().forward(latents)
 
     layer.weight_quantizer = Opposite(0.5)
 
@@ -191,7 +193,8 @@ def test_a_transposed_layer_keeps_its_symbols_too():
     layer = BinaryConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=Counting()).eval()
     Counting.calls.clear()
     inputs = torch.randn(1, 4, 3, 3)
-    first, second = layer(inputs), layer(inputs)
+    with torch.no_grad():
+        first, second = layer(inputs), layer(inputs)
     assert len(Counting.calls) == 1
     assert torch.equal(first, second)
     layer.weight.data.neg_()
@@ -250,9 +253,9 @@ def test_without_gradients_no_method_estimates_twice():
     class Estimating(Sign):
         calls: list[int] = []  # noqa: RUF012
 
-        def estimate(self, latents: Tensor, symbols: Tensor) -> Tensor:
+        def forward(self, latents: Tensor) -> Tensor:
             self.calls.append(1)
-            return super().estimate(latents, symbols)
+            return super().forward(latents)
 
     layer = BinaryLinear(8, 4, weight_quantizer=Estimating()).eval()
     with torch.no_grad():

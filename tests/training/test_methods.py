@@ -19,7 +19,7 @@ from equalbits.nn import (
     PrunedBiHalf,
     PrunedSign,
     WeightQuantizer,
-    refit_rotations_,
+    at_epoch_,
 )
 from equalbits.training import InterruptedTraining, OptimizerConfig, train
 from equalbits.training.config import TrainConfig
@@ -138,7 +138,7 @@ def test_rotations_are_refitted_before_the_first_step_of_an_epoch(make_loader, m
     model = net(RBNN())
     expected = copy.deepcopy(model)
     first(expected).weight.data.copy_(first(model).weight.data.normal_())
-    refit_rotations_(expected)
+    at_epoch_(expected)
     train(model, make_loader(), make_config(epochs=1))
     assert torch.equal(first(model).weight_quantizer.left, first(expected).weight_quantizer.left)
 

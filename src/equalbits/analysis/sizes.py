@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from equalbits.functional import HALFWAVE_LEVELS, abcnet_bases, as_filters, filter_entropy
-from equalbits.functional.bit_planes import Plane, planes_of, planes_of_bases
-from equalbits.nn import HWGQ, ABCNet, AdaBinActivation, BinaryLayer, RSign
+from equalbits.functional import Plane, as_filters, bases_to_bit_planes, filter_entropy, to_bit_planes
+from equalbits.nn import HWGQ, HWGQ_LEVELS, ABCNet, AdaBinActivation, BinaryLayer, RSign, abcnet_bases
 
 #: Tensors already counted, by role and identity. Holding them keeps the ids of computed tensors from being reused.
 Seen = dict[tuple[str, int], Tensor]
@@ -85,11 +84,13 @@ def folded_size(norm: LayerSize, layer: nn.Module) -> LayerSize:
 
 def _planes(layer: BinaryLayer, symbols: Tensor) -> tuple[Plane, ...]:
     """Return the bit planes that a packed file stores; weights that are not bits count as two planes."""
-    planes = planes_of(layer.to_filters(layer.binary_weight()), symbols)
+    planes = to_bit_planes(layer.to_filters(layer.binary_weight()), symbols)
     if planes is not None:
         return planes
     if isinstance(layer.weight_quantizer, ABCNet):
-        return planes_of_bases(abcnet_bases(layer.to_filters(layer.weight), layer.weight_quantizer.bases), layer.scale)
+        return bases_to_bit_planes(
+            *abcnet_bases(layer.to_filters(layer.weight), layer.weight_quantizer.bases), layer.scale
+        )
     signs = symbols.sign().cpu().numpy().astype(np.int8)
     return (Plane(np.where(signs == 0, np.int8(1), signs), np.zeros(len(signs), np.float32)),) * 2
 
@@ -122,7 +123,7 @@ def _packed_numbers(quantizer: nn.Module, layer: BinaryLayer, held: int) -> int:
     if isinstance(quantizer, AdaBinActivation):
         return 2 * _channels(layer) * len(_adabin_affines(float(quantizer.distance), float(quantizer.centre)))
     if isinstance(quantizer, HWGQ):
-        return 2 * _channels(layer) * len(_step_affines((0.0, *HALFWAVE_LEVELS[quantizer.bits])))
+        return 2 * _channels(layer) * len(_step_affines((0.0, *HWGQ_LEVELS[quantizer.bits])))
     return held
 
 

@@ -9,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from equalbits.deploy.graph import Arrays, PackError, Step, Steps
-from equalbits.functional import abcnet_bases
-from equalbits.functional.bit_planes import Plane, planes_of, planes_of_bases
-from equalbits.nn import ABCNet, BinaryLayer
+from equalbits.functional import Plane, bases_to_bit_planes, to_bit_planes
+from equalbits.nn import ABCNet, BinaryLayer, abcnet_bases
 from equalbits.runtime import bits
 
 #: How the numbers that are no bits may be stored.
@@ -47,18 +46,18 @@ def plane_arrays(plane: Plane) -> Arrays:
 def binary_weights(layer: BinaryLayer, name: str) -> BinaryWeights:
     """What ``layer`` multiplies with, as planes: found by holding its weights against its symbols.
 
-    ABC-Net's bases are a plane each, the others as :func:`~equalbits.functional.bit_planes.planes_of` finds them.
+    ABC-Net's bases are a plane each, the others as :func:`~equalbits.functional.to_bit_planes` finds them.
     Anything else is refused.
     """
     values = layer.to_filters(layer.binary_weight())
     if not bool(values.isfinite().all()):
         raise PackError(f"layer {name!r} has weights that are not finite: it was trained to nothing; train it again")
-    planes = planes_of(values, layer.symbols())
+    planes = to_bit_planes(values, layer.symbols())
     if planes is not None:
         return BinaryWeights(name, planes, getattr(layer.weight_quantizer, "p_pos", None))
     if isinstance(layer.weight_quantizer, ABCNet):
         bases = abcnet_bases(layer.to_filters(layer.weight), layer.weight_quantizer.bases)
-        return BinaryWeights(name, planes_of_bases(bases, layer.scale), None)
+        return BinaryWeights(name, bases_to_bit_planes(*bases, layer.scale), None)
     method = type(layer.weight_quantizer).__name__
     raise PackError(
         f"layer {name!r} ({method}) multiplies by numbers that are not a scale times its symbols: such weights are not "

@@ -1,7 +1,7 @@
-"""The mathematics: tensors in, tensors out, no state."""
+"""Pure functions on tensors: binarization, optimal transport, estimators, entropy, pruning. No state."""
 
-from equalbits.functional.activations import HALFWAVE_LEVELS, batch_symbols, bihalf_inputs, halfwave
-from equalbits.functional.binarize import bihalf, irnet, irnet_stable, sign, sign_symbols
+from equalbits.functional.binarize import bihalf, centred_symbols, sign, sign_symbols, standardize
+from equalbits.functional.bit_planes import Plane, bases_to_bit_planes, to_bit_planes
 from equalbits.functional.convolution import convolve
 from equalbits.functional.entropy import (
     Flips,
@@ -12,16 +12,20 @@ from equalbits.functional.entropy import (
     positive_share,
 )
 from equalbits.functional.estimators import (
-    carries_tangents,
+    check_beta,
+    check_sharpness,
     clipped,
     decaying,
     ede_sharpness,
     ede_slope,
+    in_forward_mode,
     polynomial,
     straight_through,
-    weighted,
+    surrogate,
+    swish_sign,
+    triangle_slope,
 )
-from equalbits.functional.fused_norm import move_statistics, normed_sum
+from equalbits.functional.fused_norm import prelu_norm_add_sign, update_running_stats
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_p_pos,
@@ -33,103 +37,70 @@ from equalbits.functional.optimal_transport import (
     transport_plan,
     transport_symbols,
 )
-from equalbits.functional.precision import at_least_float32
+from equalbits.functional.precision import at_least_float32, autocast_disabled
 from equalbits.functional.pruning import (
     check_scope,
     check_sparsity,
-    halfmask_symbols,
+    edge_popup,
     keep_largest,
-    keep_largest_of_all,
-    mpt_values,
-    outer_symbols,
+    keep_largest_globally,
+    keep_outer_ranks,
+    prune_middle_ranks,
     ramped_sparsity,
     released_counts,
-    scored,
 )
 from equalbits.functional.ranking import check_finite, stable_ranks
-from equalbits.functional.rotation import fit_rotation, rbnn
-from equalbits.functional.scaled import (
-    abcnet,
-    abcnet_bases,
-    binaryconnect,
-    bireal,
-    bounded,
-    dorefa,
-    least_squares,
-    xnor,
-)
-from equalbits.functional.standardised import (
-    adabin,
-    centred_symbols,
-    check_steepness,
-    distance_to_scale,
-    recu,
-    swish_sign,
-)
 
 __all__ = [
-    "HALFWAVE_LEVELS",
     "Flips",
-    "abcnet",
-    "abcnet_bases",
-    "adabin",
+    "Plane",
     "as_filters",
     "at_least_float32",
     "attainable_entropy",
-    "batch_symbols",
+    "autocast_disabled",
+    "bases_to_bit_planes",
     "bihalf",
-    "bihalf_inputs",
     "binary_entropy",
-    "binaryconnect",
-    "bireal",
-    "bounded",
-    "carries_tangents",
     "centred_symbols",
+    "check_beta",
     "check_finite",
     "check_p_pos",
     "check_scope",
+    "check_sharpness",
     "check_sparsity",
-    "check_steepness",
     "clipped",
     "convolve",
     "count_flips",
     "decaying",
-    "distance_to_scale",
-    "dorefa",
     "ede_sharpness",
     "ede_slope",
+    "edge_popup",
     "filter_entropy",
-    "fit_rotation",
     "flip_by_rank",
-    "halfmask_symbols",
-    "halfwave",
-    "irnet",
-    "irnet_stable",
+    "in_forward_mode",
     "is_number",
     "keep_largest",
-    "keep_largest_of_all",
-    "least_squares",
-    "move_statistics",
-    "mpt_values",
-    "normed_sum",
-    "outer_symbols",
+    "keep_largest_globally",
+    "keep_outer_ranks",
     "polynomial",
     "positive_count",
     "positive_share",
+    "prelu_norm_add_sign",
+    "prune_middle_ranks",
     "ramped_sparsity",
-    "rbnn",
-    "recu",
     "released_counts",
-    "scored",
     "sign",
     "sign_symbols",
     "stable_ranks",
+    "standardize",
     "straight_through",
+    "surrogate",
     "swish_sign",
+    "to_bit_planes",
     "transport_by_sorting",
     "transport_cost",
     "transport_plan",
     "transport_symbols",
-    "weighted",
-    "xnor",
+    "triangle_slope",
+    "update_running_stats",
 ]

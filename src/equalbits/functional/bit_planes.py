@@ -1,6 +1,6 @@
-"""Binary weights as planes: symbols times scales, which add up to what a layer multiplies with.
+"""Binary weights as bit planes: symbols times scales, whose sum is the weight that a layer multiplies with.
 
-What a packed file stores of a layer, and what a summary foretells of it, are both these planes.
+A packed file stores the planes of a layer, and a summary predicts its size from them.
 """
 
 from dataclasses import dataclass
@@ -12,45 +12,44 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equalbits.functional.optimal_transport import as_filters
-from equalbits.functional.scaled import Bases
 
 Rows = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Symbols −1, 0 and +1 of shape (filter, connection), and what they are multiplied by: one number, or one each."""
+    """Symbols −1, 0 and +1 of shape (filter, connection), and their scale: one number, or one per filter."""
 
     symbols: NDArray[np.int8]
     scale: NDArray[np.float32]
 
 
-def planes_of(values: Tensor, symbols: Tensor) -> tuple[Plane, ...] | None:
-    """The planes of what a layer multiplies with, filter first, held against its symbols; None where it is no bits.
+def to_bit_planes(weight: Tensor, symbols: Tensor) -> tuple[Plane, ...] | None:
+    """Decompose a weight, filter first, into planes of its symbols; None if it is not binary.
 
-    Most methods scale each filter's symbols by one number, which is exact. AdaBin's ``a · symbol + b`` is two planes,
-    the second all +1.
+    Most methods scale the symbols of a filter by one number: one plane, exactly. AdaBin's ``a · symbol + b`` takes two
+    planes, the second all +1.
 
     >>> import torch
     >>> symbols = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
-    >>> [plane.scale.tolist() for plane in planes_of(0.5 * symbols, symbols)]
+    >>> [plane.scale.tolist() for plane in to_bit_planes(0.5 * symbols, symbols)]
     [[0.5]]
-    >>> [plane.scale.tolist() for plane in planes_of(0.5 * symbols + 1, symbols)]
+    >>> [plane.scale.tolist() for plane in to_bit_planes(0.5 * symbols + 1, symbols)]
     [[0.5, 1.5], [1.0, 0.0]]
     """
-    rows, signs = _rows(values), _rows(symbols)
-    return _one_scale(rows, signs) or _two_values(rows, signs)
+    values, signs = _to_rows(weight), _to_rows(symbols)
+    return _one_plane(values, signs) or _two_planes(values, signs)
 
 
-def planes_of_bases(bases: Bases, scale: Tensor) -> tuple[Plane, ...]:
-    """A plane for each of ABC-Net's bases, with a number for each filter."""
-    scales = (bases.weights * scale).detach().double().cpu().numpy()
-    symbols = bases.symbols.to(torch.int8).cpu().numpy()
-    return tuple(Plane(symbols[:, :, i], scales[:, i].astype(np.float32)) for i in range(symbols.shape[2]))
+def bases_to_bit_planes(symbols: Tensor, weights: Tensor, scale: Tensor) -> tuple[Plane, ...]:
+    """Return one plane per base, for bases (filter, connection, base) with weights (filter, base)."""
+    scales = (weights * scale).detach().double().cpu().numpy()
+    signs = symbols.to(torch.int8).cpu().numpy()
+    return tuple(Plane(signs[:, :, i], scales[:, i].astype(np.float32)) for i in range(signs.shape[2]))
 
 
-def _one_scale(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
-    """``values = scale · symbols``, filter by filter, to the last bit."""
+def _one_plane(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
+    """Solve ``values = scale · symbols`` per filter, exactly; None if there is no solution."""
     kept = symbols != 0
     if values[~kept].any():
         return None
@@ -58,25 +57,25 @@ def _one_scale(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
     largest, smallest = (
         reduce(np.where(kept, signed, fill), axis=1) for reduce, fill in ((np.max, -np.inf), (np.min, np.inf))
     )
-    filled = kept.any(axis=1)
-    if (largest != smallest)[filled].any():
+    nonempty = kept.any(axis=1)
+    if (largest != smallest)[nonempty].any():
         return None
-    return (Plane(symbols.astype(np.int8), _shortest(largest, filled)),)
+    return (Plane(symbols.astype(np.int8), _merge_equal(largest, nonempty)),)
 
 
-def _shortest(scale: Rows, filled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """One number where all filters that have a connection agree, else one for each; a filter without any has 0."""
-    found = np.unique(scale[filled])
+def _merge_equal(scale: Rows, nonempty: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Return one number if all nonempty filters have the same scale, else one per filter, 0 for empty ones."""
+    found = np.unique(scale[nonempty])
     if len(found) <= 1:
         return (found if len(found) else np.zeros(1)).astype(np.float32)
-    return np.where(filled, scale, 0).astype(np.float32)
+    return np.where(nonempty, scale, 0).astype(np.float32)
 
 
-def _two_values(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
-    """``values = a · symbols + b``, filter by filter: a second plane of +1 carries ``b``."""
+def _two_planes(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
+    """Solve ``values = a · symbols + b`` per filter: the second plane is all +1 with scale ``b``."""
     if not symbols.all():
         return None
-    above, below = (_constant(values, symbols == symbol) for symbol in (1, -1))
+    above, below = (_constant_value(values, symbols == symbol) for symbol in (1, -1))
     if above is None or below is None:
         return None
     above, below = above.astype(np.float64), below.astype(np.float64)
@@ -86,15 +85,15 @@ def _two_values(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
     return tuple(Plane(rows.astype(np.int8), scale.astype(np.float32)) for rows, scale in planes)
 
 
-def _constant(values: Rows, where: NDArray[np.bool_]) -> Rows | None:
-    """Each row's value at ``where``, NaN where there is none; None when a row has several."""
+def _constant_value(values: Rows, where: NDArray[np.bool_]) -> Rows | None:
+    """Return each row's only value at ``where``, NaN if there is none; None if a row has several."""
     high, low = np.where(where, values, -np.inf).max(axis=1), np.where(where, values, np.inf).min(axis=1)
     some = where.any(axis=1)
     return None if (high != low)[some].any() else np.where(some, high, np.nan)
 
 
-def _rows(tensor: Tensor) -> Rows:
-    """As they are, or in float32, which holds what is less precise: a large layer should not double here."""
+def _to_rows(tensor: Tensor) -> Rows:
+    """Convert to numpy: float64 as it is, all else to float32, which is exact for half precision."""
     rows = as_filters(tensor.detach().cpu().contiguous())
-    found: Rows = (rows if rows.dtype == torch.float64 else rows.float()).numpy()
-    return found
+    array: Rows = (rows if rows.dtype == torch.float64 else rows.float()).numpy()
+    return array

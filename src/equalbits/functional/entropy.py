@@ -1,6 +1,6 @@
-"""Counting bits: the share of +1, its entropy, and the flips between two moments.
+"""Share of +1, entropy, and flips between two sets of symbols.
 
-Symbols are −1, 0 and +1 with the filter as first axis; 0 is a pruned connection and counts in no share.
+Symbols are −1, 0 and +1 with the filter as first axis; 0 is a pruned connection and is not counted.
 """
 
 import math
@@ -14,14 +14,14 @@ from equalbits.functional.precision import at_least_float32
 
 
 class Flips(NamedTuple):
-    """How many symbols of each filter flipped, by direction."""
+    """Number of flipped symbols per filter, by direction."""
 
     to_positive: Tensor
     to_negative: Tensor
 
 
 def positive_share(symbols: Tensor) -> Tensor:
-    """The share of +1 among each filter's symbols that are not 0; NaN for a filter with none.
+    """Return the share of +1 among the nonzero symbols of each filter; NaN for a filter without any.
 
     >>> positive_share(torch.tensor([[1.0, -1.0, 1.0, 0.0], [-1.0, -1.0, -1.0, -1.0]]))
     tensor([0.6667, 0.0000])
@@ -31,7 +31,7 @@ def positive_share(symbols: Tensor) -> Tensor:
 
 
 def binary_entropy(share: Tensor) -> Tensor:
-    """Bits of entropy of a coin that shows +1 with this probability: ``−p log2 p − (1−p) log2 (1−p)``.
+    """Return the entropy in bits of a share of +1: ``−p log2 p − (1−p) log2 (1−p)``.
 
     >>> binary_entropy(torch.tensor([0.0, 0.25, 0.5, 1.0]))
     tensor([0.0000, 0.8113, 1.0000, 0.0000])
@@ -42,15 +42,15 @@ def binary_entropy(share: Tensor) -> Tensor:
 
 
 def filter_entropy(symbols: Tensor) -> Tensor:
-    """The entropy of each filter's symbols, in bits. Take the mean over filters for a layer.
+    """Return the entropy of each filter's symbols, in bits. The entropy of a layer is the mean over its filters.
 
-    Pooling a layer's weights before taking the entropy would hide filters that lean in opposite directions.
+    Pooling the weights of a layer first would hide filters that are biased in opposite directions.
     """
     return binary_entropy(positive_share(symbols))
 
 
 def attainable_entropy(connections: int, p_pos: float = 0.5) -> float:
-    """The entropy of a filter that holds its prior exactly; below 1 bit for an odd filter even at one half.
+    """Return the entropy of a filter with exactly the share ``p_pos``; below 1 bit for an odd filter at one half.
 
     >>> round(attainable_entropy(27), 6), attainable_entropy(576)
     (0.99901, 1.0)
@@ -60,7 +60,7 @@ def attainable_entropy(connections: int, p_pos: float = 0.5) -> float:
 
 
 def count_flips(before: Tensor, after: Tensor) -> Flips:
-    """Flips of each filter between two sets of symbols; a pruned connection that comes or goes is no flip.
+    """Count the flips of each filter between two sets of symbols; changes from or to 0 are not flips.
 
     >>> count_flips(torch.tensor([[1.0, -1.0, -1.0]]), torch.tensor([[-1.0, 1.0, 1.0]]))
     Flips(to_positive=tensor([2]), to_negative=tensor([1]))

@@ -1,14 +1,148 @@
-"""What flows back through a binarizer: each estimator joins given symbols to the reals they came from.
+"""Gradient estimators: each returns the given symbols forward and defines the gradient of the reals behind them.
 
-The forward value is the symbols to the last bit. ``x + (symbols - x).detach()`` would not do: its sum rounds, and a
-few per cent of the "bits" come out as something other than ±1.
+The forward value equals the symbols to the last bit. ``x + (symbols - x).detach()`` does not: the sum rounds, and a few
+per cent of the results are not ±1.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+
+def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
+    """Pass the gradient unchanged, the paper's choice for weights.
+
+    >>> latents = torch.tensor([0.2, -3.0], requires_grad=True)
+    >>> straight_through(latents, torch.tensor([1.0, -1.0])).backward(torch.tensor([5.0, 7.0]))
+    >>> latents.grad
+    tensor([5., 7.])
+    """
+    if in_forward_mode():
+        return forward_mode_form(reals, symbols)
+    return _StraightThrough.apply(reals, symbols)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def surrogate(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
+    """Multiply the gradient by ``slope``, broadcast against the reals: the form of all estimators below.
+
+    Symbols that include a scale need it in their slope too. Symbols and reals may differ in dtype.
+    """
+    if in_forward_mode():
+        return forward_mode_form(reals, symbols, slope)
+    return _Surrogate.apply(reals, symbols, slope)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def clipped(reals: Tensor, symbols: Tensor, *, inclusive: bool = False) -> Tensor:
+    """Pass the gradient where ``|x| < 1`` (Hubara et al. 2016), the paper's choice for inputs.
+
+    With ``inclusive`` it passes at ``|x| = 1`` too, as weights need: a latent clipped to ±1 must be able to move back.
+
+    >>> inputs = torch.tensor([0.2, -1.0, -3.0], requires_grad=True)
+    >>> clipped(inputs, torch.tensor([1.0, -1.0, -1.0])).sum().backward()
+    >>> inputs.grad
+    tensor([1., 0., 0.])
+    """
+    magnitude = reals.detach().abs()
+    return surrogate(reals, symbols, magnitude <= 1 if inclusive else magnitude < 1)
+
+
+def polynomial(reals: Tensor, symbols: Tensor) -> Tensor:
+    """ApproxSign (Liu et al. 2018): slope ``2 − 2|x|`` inside ±1, the derivative of a piecewise parabola.
+
+    >>> inputs = torch.tensor([0.25, -3.0], requires_grad=True)
+    >>> polynomial(inputs, torch.tensor([1.0, -1.0])).sum().backward()
+    >>> inputs.grad
+    tensor([1.5000, 0.0000])
+    """
+    return surrogate(reals, symbols, (2 - 2 * reals.detach().abs()).clamp(min=0))
+
+
+def decaying(reals: Tensor, symbols: Tensor, sharpness: Tensor) -> Tensor:
+    """EDE (Qin et al. 2020): slope ``k·t·(1 − tanh²(t·x))`` with ``k = max(1/t, 1)``.
+
+    The slope is near 1 everywhere while the sharpness ``t`` is small, and approaches that of the sign function as ``t``
+    grows. :func:`ede_sharpness` is the schedule of ``t``.
+
+    >>> inputs = torch.tensor([0.0, 1.0], requires_grad=True)
+    >>> decaying(inputs, torch.tensor([1.0, 1.0]), torch.tensor(10.0)).sum().backward()
+    >>> inputs.grad.round(decimals=4)
+    tensor([10.,  0.])
+    """
+    return surrogate(reals, symbols, ede_slope(reals.detach(), sharpness))
+
+
+def ede_slope(reals: Tensor, sharpness: Tensor) -> Tensor:
+    """Return the slope of :func:`decaying` at ``reals``."""
+    return (sharpness * reals).tanh().square().neg().add(1) * sharpness.clamp(min=1.0)  # k·t = max(1, t)
+
+
+def ede_sharpness(progress: Tensor, t_min: float = 0.1, t_max: float = 10.0) -> Tensor:
+    """EDE schedule: ``t`` at a share ``progress`` of training, from ``t_min`` to ``t_max``, linear in its logarithm.
+
+    >>> [round(float(ede_sharpness(torch.tensor(p))), 3) for p in (0.0, 0.5, 1.0)]
+    [0.1, 1.0, 10.0]
+    """
+    return t_min * (t_max / t_min) ** progress
+
+
+def check_sharpness(t_min: float, t_max: float) -> None:
+    """Raise unless ``0 < t_min ≤ t_max < ∞``."""
+    if not 0 < t_min <= t_max < math.inf:
+        raise ValueError(f"t_min={t_min}, t_max={t_max}: the sharpness must grow from a value above 0 to a finite one")
+
+
+def triangle_slope(reals: Tensor, sharpness: Tensor) -> Tensor:
+    """RBNN's slope (Lin et al. 2020): ``k · max(0, √2·t − t²·|x|)`` with ``k = max(1/t, 1)``, narrower as ``t`` grows.
+
+    >>> triangle_slope(torch.tensor([0.0, 1.0, 2.0]), torch.tensor(1.0))
+    tensor([1.4142, 0.4142, 0.0000])
+    """
+    height = (1 / sharpness).clamp(min=1.0)
+    return height * (math.sqrt(2) * sharpness - sharpness.square() * reals.abs()).clamp(min=0)
+
+
+def swish_sign(reals: Tensor, symbols: Tensor, beta: float = 5.0) -> Tensor:
+    """SwishSign, the estimator of BNN+ (Darabi et al. 2018): the slope of ``2σ(βx)(1 + βx(1 − σ(βx))) − 1``.
+
+    That is ``β(2 − βx·tanh(βx/2)) / (1 + cosh(βx))``, written with σ so that it cannot overflow. It is negative beyond
+    about ``2.4/β`` and then decays to 0.
+
+    >>> inputs = torch.tensor([0.0, 10.0], requires_grad=True)
+    >>> swish_sign(inputs, torch.ones(2)).sum().backward()
+    >>> inputs.grad
+    tensor([5., -0.])
+    """
+    scaled = beta * reals.detach()
+    share = scaled.sigmoid()
+    return surrogate(reals, symbols, 2 * beta * share * (1 - share) * (2 + scaled * (1 - 2 * share)))
+
+
+def check_beta(beta: float) -> None:
+    """Raise unless the steepness of :func:`swish_sign` is above 0 and finite."""
+    if not 0 < beta < math.inf:
+        raise ValueError(f"beta={beta} gives no slope: it must be above 0 and finite; 5 is usual")
+
+
+def in_forward_mode() -> bool:
+    """Return True while torch differentiates in forward mode, as ``torch.func.jvp`` does.
+
+    The autograd functions below have no ``jvp``, since torch.compile rejects functions that have one.
+
+    >>> in_forward_mode()
+    False
+    """
+    return forward_ad._current_level >= 0
+
+
+def forward_mode_form(reals: Tensor, symbols: Tensor, slope: Tensor | float = 1.0) -> Tensor:
+    """Write :func:`surrogate` in torch's own operations, for forward-mode differentiation.
+
+    It adds a zero with the derivative of the reals, so the symbols stay exact.
+    """
+    return symbols + (slope * (reals - reals.detach())).nan_to_num().to(symbols.dtype)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -27,9 +161,7 @@ class _StraightThrough(torch.autograd.Function):
         return gradient, None
 
 
-class _Weighted(torch.autograd.Function):
-    """Symbols forward; backward the gradient times a given slope."""
-
+class _Surrogate(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -43,97 +175,5 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
-        wide = torch.promote_types(gradient.dtype, slope.dtype)  # said, since a slope without axes widens nothing
+        wide = torch.promote_types(gradient.dtype, slope.dtype)  # explicit: a 0-dim slope does not promote
         return gradient.to(wide) * slope, None, None
-
-
-def carries_tangents() -> bool:
-    """Whether torch differentiates forwards now, as ``torch.func.jvp`` does.
-
-    The functions above have no rule for that: torch compiles none that has.
-
-    >>> carries_tangents()
-    False
-    """
-    return forward_ad._current_level >= 0
-
-
-def joined(reals: Tensor, symbols: Tensor, slope: Tensor | float = 1.0) -> Tensor:
-    """What :func:`weighted` means in torch's own operations, for a pass that carries tangents forward.
-
-    A 0 that has the reals' derivative is added, so the symbols stay what they are to the last bit, whatever the reals.
-    """
-    return symbols + (slope * (reals - reals.detach())).nan_to_num().to(symbols.dtype)
-
-
-def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
-    """Pass the gradient on unchanged (identity), the paper's choice for weights.
-
-    >>> latents = torch.tensor([0.2, -3.0], requires_grad=True)
-    >>> straight_through(latents, torch.tensor([1.0, -1.0])).backward(torch.tensor([5.0, 7.0]))
-    >>> latents.grad
-    tensor([5., 7.])
-    """
-    if carries_tangents():
-        return joined(reals, symbols)
-    return _StraightThrough.apply(reals, symbols)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def weighted(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
-    """Multiply the gradient by ``slope``, any tensor that fits the reals: the form all other estimators share.
-
-    Symbols that hold a scale already need it as their slope; they may be of another dtype than the reals.
-    """
-    if carries_tangents():
-        return joined(reals, symbols, slope)
-    return _Weighted.apply(reals, symbols, slope)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def clipped(reals: Tensor, symbols: Tensor) -> Tensor:
-    """Pass the gradient on where ``|x| < 1``, nothing beyond (Hubara et al. 2016): the paper's choice for inputs.
-
-    >>> inputs = torch.tensor([0.2, -3.0], requires_grad=True)
-    >>> clipped(inputs, torch.tensor([1.0, -1.0])).sum().backward()
-    >>> inputs.grad
-    tensor([1., 0.])
-    """
-    return weighted(reals, symbols, reals.detach().abs() < 1)
-
-
-def polynomial(reals: Tensor, symbols: Tensor) -> Tensor:
-    """ApproxSign (Liu et al. 2018): slope ``2 − 2|x|`` inside ±1, the derivative of a piecewise parabola.
-
-    >>> inputs = torch.tensor([0.25, -3.0], requires_grad=True)
-    >>> polynomial(inputs, torch.tensor([1.0, -1.0])).sum().backward()
-    >>> inputs.grad
-    tensor([1.5000, 0.0000])
-    """
-    return weighted(reals, symbols, (2 - 2 * reals.detach().abs()).clamp(min=0))
-
-
-def decaying(reals: Tensor, symbols: Tensor, sharpness: Tensor) -> Tensor:
-    """EDE (Qin et al. 2020): slope ``k·t·(1 − tanh²(t·x))`` with ``k = max(1/t, 1)``.
-
-    The slope is near 1 everywhere while ``t`` is small and closes in on the sign function's as ``t`` grows; see
-    :func:`ede_sharpness` for its schedule.
-
-    >>> inputs = torch.tensor([0.0, 1.0], requires_grad=True)
-    >>> decaying(inputs, torch.tensor([1.0, 1.0]), torch.tensor(10.0)).sum().backward()
-    >>> inputs.grad.round(decimals=4)
-    tensor([10.,  0.])
-    """
-    return weighted(reals, symbols, ede_slope(reals.detach(), sharpness))
-
-
-def ede_slope(reals: Tensor, sharpness: Tensor) -> Tensor:
-    """The slope of :func:`decaying` at ``reals``."""
-    return (sharpness * reals).tanh().square().neg().add(1) * sharpness.clamp(min=1.0)  # k·t = max(1, t)
-
-
-def ede_sharpness(progress: Tensor, t_min: float = 0.1, t_max: float = 10.0) -> Tensor:
-    """EDE's ``t`` when the share ``progress`` of training is done: from ``t_min`` to ``t_max``, even in the logarithm.
-
-    >>> [round(float(ede_sharpness(torch.tensor(p))), 3) for p in (0.0, 0.5, 1.0)]
-    [0.1, 1.0, 10.0]
-    """
-    return t_min * (t_max / t_min) ** progress

@@ -27,7 +27,7 @@ _BACKWARD = "(Tensor? g_y, Tensor? g_s, Tensor c, Tensor? slope, Tensor weight, 
 _MOVE = "(Tensor(a0!)[] running, Tensor(a1!)[] counts, Tensor[] latest, float[] factors, float momentum) -> ()"
 
 
-def normed_sum(
+def prelu_norm_add_sign(
     c: Tensor,
     slope: Tensor | None,
     weight: Tensor,
@@ -46,7 +46,8 @@ def normed_sum(
     variance multiply it by ``n / (n − 1)``, with ``n = c.numel() / channels``.
 
     >>> c = torch.tensor([[-8.0], [2.0]])
-    >>> y, s, mean, var = normed_sum(c, torch.tensor([0.25]), torch.ones(1), torch.zeros(1), eps=0.0, signs=True)
+    >>> slope, weight, bias = torch.tensor([0.25]), torch.ones(1), torch.zeros(1)
+    >>> y, s, mean, var = prelu_norm_add_sign(c, slope, weight, bias, eps=0.0, signs=True)
     >>> y.T, s.T, mean, var
     (tensor([[-1.,  1.]]), tensor([[-1.,  1.]]), tensor([0.]), tensor([4.]))
     """
@@ -79,7 +80,7 @@ def from_rows(rows: Tensor, c: Tensor) -> Tensor:
     return rows.view(c.shape[0], *c.shape[2:], c.shape[1]).movedim(-1, 1)
 
 
-def plain_forward(
+def reference_forward(
     c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, signs: bool
 ) -> _Four:
     """As the definition reads: ``y``; its signs and the bits of ``|y| < 1``, both empty if unwanted; the statistics."""
@@ -96,7 +97,7 @@ def plain_forward(
     return from_rows(y, c), from_rows(sign_symbols(y), c), _pack(y.abs() < 1), stats
 
 
-def plain_backward(
+def reference_backward(
     g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
 ) -> _Four:
     """The gradients of the sum ``y`` (empty if that is ``g_y``), of ``c``, of (weight, bias), and of the slope."""
@@ -135,22 +136,24 @@ def _unpack(packed: Tensor, channels: int) -> Tensor:
 _ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
 if "tags" in signature(torch.library.custom_op).parameters:
     _ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
-_forward_op = torch.library.custom_op("equalbits::normed_sum", plain_forward, schema=_FORWARD, **_ANY_LAYOUT)
+_forward_op = torch.library.custom_op(
+    "equalbits::prelu_norm_add_sign", reference_forward, schema=_FORWARD, **_ANY_LAYOUT
+)
 _backward_op = torch.library.custom_op(
-    "equalbits::normed_sum_backward", plain_backward, schema=_BACKWARD, **_ANY_LAYOUT
+    "equalbits::prelu_norm_add_sign_backward", reference_backward, schema=_BACKWARD, **_ANY_LAYOUT
 )
 
 
 @_forward_op.register_kernel("cuda")
 def _(c: Tensor, *others: Any) -> _Four:
     gpu = _gpu_for(c)
-    return gpu.forward(c, *others) if gpu else plain_forward(c, *others)
+    return gpu.forward(c, *others) if gpu else reference_forward(c, *others)
 
 
 @_backward_op.register_kernel("cuda")
 def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Four:
     gpu = _gpu_for(c)
-    return gpu.backward(g_y, g_s, c, *others) if gpu else plain_backward(g_y, g_s, c, *others)
+    return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
 def _gpu_for(c: Tensor) -> Any:
@@ -205,8 +208,8 @@ def _differentiate(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -
 _forward_op.register_autograd(_differentiate, setup_context=_remember)
 
 
-@torch.library.custom_op("equalbits::move_statistics", mutates_args=("running", "counts"), schema=_MOVE)
-def move_statistics(
+@torch.library.custom_op("equalbits::update_running_stats", mutates_args=("running", "counts"), schema=_MOVE)
+def update_running_stats(
     running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float
 ) -> None:
     """Move running statistics towards a batch's times their factors, and count the batch, in a few launches for all."""
@@ -215,6 +218,6 @@ def move_statistics(
     torch._foreach_add_(counts, 1)
 
 
-@move_statistics.register_fake
+@update_running_stats.register_fake
 def _(running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float) -> None:
     return None

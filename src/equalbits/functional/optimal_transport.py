@@ -1,11 +1,13 @@
 """Least-cost symbols for real weights (Eq. 4 of the paper), for any share of +1, with or without a mask.
 
-Moving the weights of a filter onto the two symbols −1 and +1, so that exactly ``n_pos`` land on +1, costs least
-when the ``n_pos`` largest go there: optimal transport in one dimension is a ranking. Three rules make it exact:
+Moving the weights of a filter onto the symbols −1 and +1, so that exactly ``n_pos`` become +1, costs least when the
+``n_pos`` largest do: optimal transport in one dimension is a ranking. Three rules make it exact:
 
 * ``n_pos = floor(p_pos · D + ½)``: rounds half up, so the extra weight of an odd filter is +1;
 * ties: of equal weights the one at the lower index counts as smaller;
-* ranks are taken in the latents' own precision, so no rounding makes new ties.
+* ranks are taken in the latents' own precision, so rounding makes no new ties.
+
+The ranking itself is in ``ranking.py``.
 """
 
 import math
@@ -14,35 +16,33 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from equalbits.functional.ranking import by_sorting, check_finite, stable_ranks, transport, transport_masked
+from equalbits.functional.ranking import check_finite, rank_by_sorting, rank_masked_rows, rank_rows, stable_ranks
 
 
 def positive_count(connections: int, p_pos: float) -> int:
-    """How many of ``connections`` weights become +1: ``floor(p_pos · connections + ½)``.
-
-    This is the rounding that stays closest to the asked share and, at one half, gives the odd one to +1.
+    """Return how many of ``connections`` weights become +1: ``floor(p_pos · connections + ½)``.
 
     >>> positive_count(27, 0.5), positive_count(10, 0.33), positive_count(10, 0.25)
     (14, 3, 3)
     """
     check_p_pos(p_pos)
     # 1e-9 absorbs float error: 0.29 · 50 is 14.499999999999998 in binary, and should round as 14.5.
-    # Counted in Python's float, since numpy would round what is multiplied with its float32 to that.
+    # float() because a numpy float32 would round the product to float32.
     return min(connections, math.floor(float(p_pos) * connections + 0.5 + 1e-9))
 
 
 def positive_counts(connections: Tensor, p_pos: float) -> Tensor:
-    """The twin of :func:`positive_count` for counts that are only known when the graph runs, to the last bit."""
+    """Return :func:`positive_count` for counts that are known only when the graph runs."""
     check_p_pos(p_pos)
     return (float(p_pos) * connections.double() + 0.5 + 1e-9).floor().long().minimum(connections)
 
 
 def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None) -> Tensor:
-    """Give each filter exactly the share ``p_pos`` of +1, at the least transport cost (Eq. 4).
+    """Assign +1 to exactly the share ``p_pos`` of each filter and −1 to the rest, at the least transport cost (Eq. 4).
 
-    The first axis of ``latents`` is the filter; a vector is one filter. Entries where ``mask`` is False get the
-    symbol 0 and are not counted: the share is exact among the kept ones (``D`` becomes ``|M|``). The result has
-    the shape and dtype of ``latents`` and no gradient; an estimator adds that.
+    The first axis of ``latents`` is the filter; a vector is one filter. Entries where ``mask`` is False become 0 and
+    are not counted: the share is exact among the kept ones (``D`` becomes ``|M|``). The result has the shape and dtype
+    of ``latents`` and no gradient; an estimator adds that.
 
     >>> transport_symbols(torch.tensor([-0.4, -0.1, 0.05, 0.3, 0.7]))
     tensor([-1., -1.,  1.,  1.,  1.])
@@ -53,31 +53,31 @@ def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | Non
     check_latents(latents)
     rows = as_filters(latents.detach())  # (filter, connection)
     if mask is None:
-        symbols: Tensor = transport(rows, rows.shape[1] - positive_count(rows.shape[1], p_pos))
+        symbols: Tensor = rank_rows(rows, rows.shape[1] - positive_count(rows.shape[1], p_pos))
     else:
         check_mask(mask, latents)
-        symbols = transport_masked(rows, as_filters(mask), _negative_counts(as_filters(mask), p_pos))
+        symbols = rank_masked_rows(rows, as_filters(mask), _negative_counts(as_filters(mask), p_pos))
     return symbols.view(latents.shape)
 
 
 def transport_by_sorting(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None) -> Tensor:
-    """The slow twin of :func:`transport_symbols`: a stable sort and a scatter, as the definition reads."""
+    """Compute :func:`transport_symbols` by a stable sort and a scatter, as the definition reads: its slow twin."""
     rows = as_filters(latents.detach())
     kept = torch.ones_like(rows, dtype=torch.bool) if mask is None else as_filters(mask)
-    return by_sorting(rows, _negative_counts(kept, p_pos)[:, None], kept).view(latents.shape)
+    return rank_by_sorting(rows, _negative_counts(kept, p_pos)[:, None], kept).view(latents.shape)
 
 
 def _negative_counts(mask: Tensor, p_pos: float) -> Tensor:
-    """What :func:`positive_counts` leaves to −1 in each row of a mask."""
+    """Return the count of −1 in each row of a mask."""
     kept = mask.sum(dim=1)
     return kept - positive_counts(kept, p_pos)
 
 
 def transport_plan(latents: Tensor, p_pos: float = 0.5) -> Tensor:
-    """The exact plan of one filter, shape (connection, 2): the mass each weight sends to −1 and to +1.
+    """Return the exact plan of one filter, shape (connection, 2): the mass each weight sends to −1 and to +1.
 
-    Where ``p_pos · D`` is not whole the weight at the boundary is split between both symbols. The hard assignment
-    of :func:`transport_symbols` gives it to the symbol that gets more, and to +1 when both get the same.
+    Where ``p_pos · D`` is not an integer, the weight at the boundary is split between both symbols.
+    :func:`transport_symbols` gives it to the symbol with the larger part, and to +1 if both are equal.
 
     >>> transport_plan(torch.tensor([0.3, -0.2, 0.1, 0.9, -0.7]))[2] * 5  # the middle weight of five
     tensor([0.5000, 0.5000], dtype=torch.float64)
@@ -91,10 +91,10 @@ def transport_plan(latents: Tensor, p_pos: float = 0.5) -> Tensor:
 
 
 def transport_cost(latents: Tensor, symbols: Tensor, *, power: int = 1) -> Tensor:
-    """What it costs to move each filter's latents onto its symbols: the mean of ``|w − b| ** power``.
+    """Return the cost of moving each filter's latents onto its symbols: the mean of ``|w − b| ** power``.
 
-    With ``power=1`` (the paper's cost) weights beyond ±1 are interchangeable, so several assignments can be equally
-    cheap; with ``power=2`` the ranking is the only optimum up to ties.
+    With ``power=1`` (the paper's cost) weights beyond ±1 are interchangeable, so several assignments can have the same
+    cost; with ``power=2`` the ranking is the only optimum up to ties.
     """
     gap = as_filters(latents.double()) - as_filters(symbols.double())
     return gap.abs().pow(power).mean(dim=1)
@@ -104,7 +104,7 @@ def flip_by_rank(symbols: Tensor, before: Tensor, after: Tensor, p_pos: float = 
     """Flip the symbols whose latent crossed the boundary rank between ``before`` and ``after`` (Table 1c).
 
     Starting from ``transport_symbols(before)`` this gives ``transport_symbols(after)``: the paper's flip form and
-    rank form are one rule.
+    rank form are equivalent.
     """
     rows_before, rows_after = as_filters(before.detach()), as_filters(after.detach())
     negatives = rows_before.shape[1] - positive_count(rows_before.shape[1], p_pos)
@@ -118,29 +118,29 @@ def as_filters(tensor: Tensor) -> Tensor:
 
 
 def check_p_pos(p_pos: float) -> None:
-    """Refuse a share of +1 outside [0, 1]."""
+    """Raise unless ``p_pos`` is a number in [0, 1]."""
     if not is_number(p_pos) or not 0 <= p_pos <= 1:
         raise ValueError(f"p_pos={p_pos!r} is not a share: it must be a number in [0, 1]; one half gives bi-half")
 
 
 def is_number(value: object) -> bool:
-    """Whether it is one real number, Python's or numpy's; a truth value, a word or a list is none."""
+    """Return True for a real number of Python or numpy, but not for bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_mask(mask: Tensor, latents: Tensor) -> None:
-    """Refuse a mask that is not one truth value per latent."""
+    """Raise unless the mask holds one bool per latent."""
     if mask.dtype != torch.bool or mask.shape != latents.shape:
         raise ValueError(
-            f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}: it must be bool and shaped like the latents, "
-            f"{tuple(latents.shape)}; True keeps a weight"
+            f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}: it must be bool and have the shape of the "
+            f"latents, {tuple(latents.shape)}; True keeps a weight"
         )
 
 
 def check_latents(latents: Tensor) -> None:
-    """Refuse latents that hold no filter to rank: no axis, not floating, or filters without a connection.
+    """Raise unless the latents are floating, with at least one axis and one connection per filter.
 
-    Their values are looked at where they are ranked.
+    Their values are checked where they are ranked.
     """
     if latents.dim() == 0 or not latents.is_floating_point():
         raise ValueError(

@@ -1,16 +1,35 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
-from equalbits.nn.activations import HWGQ, AdaBinActivation, BiHalfActivation, RSign, SwishSignActivation
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.convert import Conversion, binarize_
-from equalbits.nn.latent_free import Bits, BopParameters, bop_parameters
+from equalbits.nn.inputs.adabin import AdaBinActivation
+from equalbits.nn.inputs.bihalf import BiHalfActivation
+from equalbits.nn.inputs.hwgq import HWGQ, HWGQ_LEVELS
+from equalbits.nn.inputs.rbnn import RBNNActivation
+from equalbits.nn.inputs.rsign import RSign
+from equalbits.nn.inputs.sign import SignActivation
+from equalbits.nn.inputs.swish_sign import SwishSignActivation
 from equalbits.nn.layer_policies import Candidate, all_layers, inner_layers
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, QuickConv2d
-from equalbits.nn.learned import AdaBin, BNNPlus, ReCU, XNORPlusPlus, bnn_plus_penalty
-from equalbits.nn.methods import XNOR, ABCNet, BinaryConnect, BiReal, DoReFa, LeastSquares, clip_latents_
+from equalbits.nn.methods.abcnet import ABCNet, abcnet_bases
+from equalbits.nn.methods.adabin import AdaBin
+from equalbits.nn.methods.bihalf import BiHalf
+from equalbits.nn.methods.binaryconnect import BinaryConnect, clip_latents_
+from equalbits.nn.methods.bireal import BiReal
+from equalbits.nn.methods.bits import Bits, BopParameters, bop_parameters
+from equalbits.nn.methods.bnn_plus import BNNPlus, bnn_plus_penalty
+from equalbits.nn.methods.dorefa import DoReFa
+from equalbits.nn.methods.irnet import IRNet
+from equalbits.nn.methods.least_squares import LeastSquares
+from equalbits.nn.methods.mpt import MPT
+from equalbits.nn.methods.pruned import PrunedBiHalf, PrunedSign
+from equalbits.nn.methods.rbnn import RBNN
+from equalbits.nn.methods.recu import ReCU
+from equalbits.nn.methods.sign import Sign
+from equalbits.nn.methods.xnor import XNOR
+from equalbits.nn.methods.xnor_plus_plus import XNORPlusPlus
 from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
 from equalbits.nn.parametrized import parametrization_in_eval
-from equalbits.nn.pruning import MPT, PrunedBiHalf, PrunedSign
 from equalbits.nn.pruning_mask import (
     PruningMask,
     empty_filters,
@@ -19,7 +38,8 @@ from equalbits.nn.pruning_mask import (
     set_global_masks_,
     warn_empty_layers,
 )
-from equalbits.nn.quantizer import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer, set_progress
+from equalbits.nn.quantizer import InputQuantizer, WeightQuantizer
+from equalbits.nn.quantizer_state import set_progress
 from equalbits.nn.rank_ahead import ahead_ranker
 from equalbits.nn.registry import (
     input_quantizer_by_name,
@@ -32,11 +52,11 @@ from equalbits.nn.registry import (
     register_quantizer,
     settings_of,
 )
-from equalbits.nn.rotation import RBNN, RBNNActivation, refit_rotations_
 from equalbits.nn.training_hooks import after_step_, at_epoch_, layers_with_hook, penalty
 
 __all__ = [
     "HWGQ",
+    "HWGQ_LEVELS",
     "MPT",
     "RBNN",
     "XNOR",
@@ -60,6 +80,7 @@ __all__ = [
     "DoReFa",
     "GatedScale",
     "IRNet",
+    "InputQuantizer",
     "LearnedScale",
     "LeastSquares",
     "Maxout",
@@ -76,6 +97,7 @@ __all__ = [
     "SwishSignActivation",
     "WeightQuantizer",
     "XNORPlusPlus",
+    "abcnet_bases",
     "after_step_",
     "ahead_ranker",
     "all_layers",
@@ -97,7 +119,6 @@ __all__ = [
     "penalty",
     "quantizer_by_name",
     "quantizer_settings",
-    "refit_rotations_",
     "register_input_quantizer",
     "register_quantizer",
     "set_global_masks_",

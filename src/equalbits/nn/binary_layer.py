@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.functional import carries_tangents
+from equalbits.functional import in_forward_mode
+from equalbits.nn.methods.bihalf import BiHalf
 from equalbits.nn.parametrized import parametrization_in_eval
-from equalbits.nn.quantizer import BiHalf, WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.quantizer_state import fit_, start_
 
 
@@ -92,18 +93,15 @@ class BinaryLayer(nn.Module):
         """
         if self.training and self.ranked_ahead is not None:
             scaled_symbols = torch.ops.equalbits.symbols_ahead(self.weight.detach(), *self.ranked_ahead)
-            return F.weighted(self.weight, scaled_symbols, self.scale)
+            return F.surrogate(self.weight, scaled_symbols, self.scale)
         weight = self.weight  # asked for once: torch may compute it from other parameters
-        known = self._kept(weight) if self._may_keep(weight) else None
-        if known is not None and not torch.is_grad_enabled():
-            values = known.values
-        else:
-            values = self._values(weight, None if known is None else known.symbols)
+        reuse = self._may_keep(weight) and not torch.is_grad_enabled()
+        values = self._kept(weight).values if reuse else self._values(weight)
         return _laid_out_like(weight, values * self.scale)
 
-    def _values(self, weight: Tensor, symbols: Tensor | None) -> Tensor:
+    def _values(self, weight: Tensor) -> Tensor:
         """What the layer multiplies with, before its scale."""
-        return self.from_filters(self.weight_quantizer(self.to_filters(weight), symbols))
+        return self.from_filters(self.weight_quantizer(self.to_filters(weight)))
 
     def symbols(self) -> Tensor:
         """The symbols of the latents as they are now, filter first, without gradient."""
@@ -111,7 +109,7 @@ class BinaryLayer(nn.Module):
         return _laid_out_like(filters, self.weight_quantizer.symbols(filters))
 
     def _kept(self, weight: Tensor) -> "_Known":
-        """Symbols and values, found anew only when a latent, a tensor of the quantizer or one of its settings changed.
+        """Quantized weights, computed again only when a latent or the quantizer changed.
 
         The values themselves are compared, since a write through ``.data`` leaves no other trace. Reading them costs
         a fraction of ranking them.
@@ -122,10 +120,9 @@ class BinaryLayer(nn.Module):
         known = self._known
         if known is not None and known.settings == settings and _all_same(known.found_from, found_from):
             return known
-        with torch.inference_mode(False), torch.no_grad():  # so that they serve a later pass with gradients, too
-            symbols = self.symbols()
+        with torch.inference_mode(False), torch.no_grad():
             copies = [tensor.detach().clone() for tensor in found_from]
-            found = _Known(copies, settings or [], symbols, self._values(weight, symbols))
+            found = _Known(copies, settings or [], self._values(weight))
         self._known = None if settings is None else found
         return found
 
@@ -140,7 +137,7 @@ class BinaryLayer(nn.Module):
             or torch.compiler.is_compiling()
             or torch._C._get_tracing_state() is not None
             or torch._C._are_functorch_transforms_active()
-            or carries_tangents()
+            or in_forward_mode()
             or weight.device.type != "cpu"
             or type(weight.detach()) is not Tensor
         )
@@ -244,11 +241,10 @@ def _check_kind(name: str, given: object, kind: type[nn.Module], example: str) -
 
 
 class _Known(NamedTuple):
-    """Symbols, what the layer multiplies with before its scale, and copies of all they were found from."""
+    """What the layer multiplies with before its scale, and copies of all it was computed from."""
 
     found_from: list[Tensor]
     settings: list[Any]
-    symbols: Tensor
     values: Tensor
 
 

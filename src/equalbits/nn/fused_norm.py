@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equalbits.functional import move_statistics, normed_sum
+from equalbits.functional import prelu_norm_add_sign, update_running_stats
+from equalbits.nn.inputs.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
-from equalbits.nn.quantizer import SignActivation
 
 
 def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
@@ -38,11 +38,11 @@ class BatchStatistics(NamedTuple):
 def norm_and_add(
     norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool = False
 ) -> tuple[Tensor, Tensor | None, BatchStatistics]:
-    """``norm(prelu(inputs)) + residual``, its signs if wanted (:func:`equalbits.functional.normed_sum`), and a note.
+    """``norm(prelu(inputs)) + residual``, its signs if wanted (:func:`~equalbits.functional.prelu_norm_add_sign`).
 
     The running statistics change only when :func:`update_running_statistics` gets the notes of all norms.
     """
-    summed, found, mean, variance = normed_sum(
+    summed, found, mean, variance = prelu_norm_add_sign(
         inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
     )
     return summed, found, BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
@@ -62,7 +62,7 @@ def update_running_statistics(notes: Sequence[BatchStatistics]) -> None:
             latest = [tensor for note in now for tensor in (note.mean, note.variance)]
             factors = [factor for note in now for factor in (1.0, note.values / (note.values - 1))]
             counts = [note.norm.num_batches_tracked for note in now]
-            move_statistics(running, counts, latest, factors, now[0].norm.momentum)
+            update_running_stats(running, counts, latest, factors, now[0].norm.momentum)
 
 
 def _goes_with(note: BatchStatistics, before: Sequence[BatchStatistics]) -> bool:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.nn.activations import per_channel
+from equalbits.nn.inputs.rsign import per_channel
 
 #: The factors of each form of :class:`LearnedScale`, by the axes along which they vary.
 _FACTORS = {"channel": ("c11",), "dense": ("chw",), "channel-map": ("c11", "1hw"), "rank-1": ("c11", "1h1", "11w")}

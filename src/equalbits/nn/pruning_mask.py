@@ -18,11 +18,11 @@ from equalbits.functional import (
     check_sparsity,
     is_number,
     keep_largest,
-    keep_largest_of_all,
+    keep_largest_globally,
     ramped_sparsity,
 )
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.gains import fitted
+from equalbits.nn.quantizer_state import fitted
 
 
 class PruningMask(nn.Module):
@@ -116,7 +116,7 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: 
         for quantizer, layer in zip(quantizers, layers.values(), strict=True)
     ]
     share = _common_sparsity(layers) if sparsity is None else sparsity
-    masks = keep_largest_of_all([importance.to(importances[0].device) for importance in importances], share)
+    masks = keep_largest_globally([importance.to(importances[0].device) for importance in importances], share)
     for layer, mask in zip(layers.values(), masks, strict=True):
         _sieve(layer).kept.copy_(mask)
     counts = dict(zip(layers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # one device sync

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from equalbits.functional import positive_count
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryLinear
-from equalbits.nn.quantizer import BiHalf
+from equalbits.nn.methods.bihalf import BiHalf
 
 
 class ActiveRankers(threading.local):

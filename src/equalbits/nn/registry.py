@@ -1,28 +1,25 @@
 """Quantizers by name, with settings behind a colon: ``"bihalf"``, ``"bihalf:p_pos=0.25"``, ``"irnet:t_max=5"``.
 
-A name is how recipes, commands and saved runs say which method they mean. A method of one's own joins the table
-with :func:`register_quantizer` and is then known everywhere a name is taken.
+Recipes, commands and saved runs refer to a method by its name. :func:`register_quantizer` adds a method of your own.
 """
 
 import ast
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from torch import nn
 
 from equalbits._text import unknown_name
-from equalbits.nn.quantizer import BiHalf, IRNet, Sign, SignActivation, WeightQuantizer
+from equalbits.nn.quantizer import WeightQuantizer
 
-Made = TypeVar("Made", bound=nn.Module)
+Q = TypeVar("Q", bound=nn.Module)
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 
 def quantizer_by_name(name: str) -> WeightQuantizer:
-    """The weight quantizer of that name, fresh; settings may follow a colon, parted by commas.
+    """Create the weight quantizer with that name; settings may follow a colon, separated by commas.
 
     >>> quantizer_by_name("bihalf:p_pos=0.25")
     BiHalf(p_pos=0.25)
@@ -30,20 +27,20 @@ def quantizer_by_name(name: str) -> WeightQuantizer:
     Traceback (most recent call last):
     ValueError: weight quantizer 'bihlaf' is not known: did you mean 'bihalf'? There are: ...
     """
-    return _WEIGHT_QUANTIZERS.make(name)
+    return _WEIGHT_QUANTIZERS.create(name)
 
 
 def input_quantizer_by_name(name: str) -> nn.Module:
-    """The input quantizer of that name, fresh; settings as for :func:`quantizer_by_name`.
+    """Create the input quantizer with that name; settings as for :func:`quantizer_by_name`.
 
     >>> input_quantizer_by_name("ede:t_min=0.001")
-    SignActivation('decaying', t_min=0.001, t_max=10.0)
+    SignActivation(estimator='decaying', t_min=0.001)
     """
-    return _INPUT_QUANTIZERS.make(name)
+    return _INPUT_QUANTIZERS.create(name)
 
 
 def register_quantizer(name: str) -> Callable[[Factory], Factory]:
-    """Give a weight quantizer class, or a function that makes one, a name of its own. A name taken is refused.
+    """Register a weight quantizer class, or a function that returns one, under a name that is not taken.
 
     >>> @register_quantizer("bihalf")
     ... class Mine(WeightQuantizer): ...
@@ -54,17 +51,17 @@ def register_quantizer(name: str) -> Callable[[Factory], Factory]:
 
 
 def register_input_quantizer(name: str) -> Callable[[Factory], Factory]:
-    """As :func:`register_quantizer`, for what flows into a layer."""
+    """Register an input quantizer, as :func:`register_quantizer` does."""
     return _INPUT_QUANTIZERS.register(name)
 
 
 def list_quantizers() -> list[str]:
-    """The names :func:`quantizer_by_name` knows."""
+    """Return the names of all weight quantizers."""
     return sorted(_WEIGHT_QUANTIZERS.factories)
 
 
 def list_input_quantizers() -> list[str]:
-    """The names :func:`input_quantizer_by_name` knows.
+    """Return the names of all input quantizers.
 
     >>> set(list_input_quantizers()) >= {"approx-sign", "ede", "sign", "sign-straight"}
     True
@@ -73,7 +70,7 @@ def list_input_quantizers() -> list[str]:
 
 
 def quantizer_settings(name: str) -> dict[str, Any]:
-    """What may follow the colon of a weight quantizer's name, with the defaults.
+    """Return the settings of a weight quantizer with their defaults.
 
     >>> quantizer_settings("bihalf")
     {'p_pos': 0.5, 'estimator': 'straight'}
@@ -82,23 +79,23 @@ def quantizer_settings(name: str) -> dict[str, Any]:
 
 
 def input_quantizer_settings(name: str) -> dict[str, Any]:
-    """As :func:`quantizer_settings`, for an input quantizer."""
+    """Return the settings of an input quantizer with their defaults."""
     return _INPUT_QUANTIZERS.settings(name)
 
 
 def settings_of(factory: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments a class or function takes by name, with their defaults (``inspect.Parameter.empty``: none)."""
+    """Return the arguments of a class or function with their defaults (``inspect.Parameter.empty``: required)."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(factory).parameters
     return {name: parameter.default for name, parameter in parameters.items() if parameter.kind in by_name}
 
 
-@dataclass(frozen=True)
-class _Table(Generic[Made]):
-    """Names and what makes the thing named."""
+class _Registry(Generic[Q]):
+    """Factories by name."""
 
-    kind: str
-    factories: dict[str, Callable[..., Made]]
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.factories: dict[str, Callable[..., Q]] = {}
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
@@ -117,35 +114,36 @@ class _Table(Generic[Made]):
             raise unknown_name(self.kind, name, self.factories)
         return settings_of(self.factories[name])
 
-    def make(self, text: str) -> Made:
+    def create(self, text: str) -> Q:
+        """Parse ``name:setting=value,…`` and call the factory."""
         name, _, rest = text.partition(":")
-        known = self.settings(name)
+        defaults = self.settings(name)
         settings: dict[str, Any] = {}
-        for setting, value in (_setting(text, part) for part in rest.split(",") if part.strip()):
-            if setting not in known:
-                raise unknown_name(f"{self.kind} {name!r}: setting", setting, known)
+        for setting, value in (_parse_setting(text, part) for part in rest.split(",") if part.strip()):
+            if setting not in defaults:
+                raise unknown_name(f"{self.kind} {name!r}: setting", setting, defaults)
             if setting in settings:
                 raise ValueError(f"{text!r} does not make a {self.kind}: {setting} is given twice; give it once")
-            if isinstance(known[setting], bool) and isinstance(value, str):  # any word would count as true
+            if isinstance(defaults[setting], bool) and isinstance(value, str):  # any word would count as true
                 raise ValueError(
                     f"{setting}={value!r} is neither true nor false: write {setting}=true or {setting}=false"
                 )
             settings[setting] = value
         try:
             return self.factories[name](**settings)
-        except TypeError as error:  # a setting is missing, or a word stands where a number should, such as inf
+        except TypeError as error:  # a setting is missing, or a number is given as a word, such as inf
             for setting, value in settings.items():
-                if isinstance(known[setting], int | float) and isinstance(value, str):
-                    way = f"must be a number, as in {setting}={known[setting]}"
-                    raise ValueError(f"{setting}={value} of {text!r} {way}") from error
+                if isinstance(defaults[setting], int | float) and isinstance(value, str):
+                    rule = f"must be a number, as in {setting}={defaults[setting]}"
+                    raise ValueError(f"{setting}={value} of {text!r} {rule}") from error
             raise ValueError(f"{text!r} does not make a {self.kind}: {error}") from error
 
 
-def _setting(text: str, part: str) -> tuple[str, Any]:
+def _parse_setting(text: str, part: str) -> tuple[str, Any]:
     name, equals, value = (word.strip() for word in part.partition("="))
     if not (name and equals and value):
         raise ValueError(f"{part!r} in {text!r} is not a setting: write name=value, as in 'bihalf:p_pos=0.25'")
-    if value in ("true", "false"):  # as --set writes them; the word "false" would count as true
+    if value in ("true", "false"):  # as TOML writes them
         return name, value == "true"
     try:
         return name, ast.literal_eval(value)
@@ -153,23 +151,5 @@ def _setting(text: str, part: str) -> tuple[str, Any]:
         return name, value  # a plain word, as in statistics=fixed
 
 
-_WEIGHT_QUANTIZERS: _Table[WeightQuantizer] = _Table(
-    "weight quantizer",
-    {
-        "sign": Sign,
-        "bihalf": BiHalf,
-        "irnet": partial(IRNet, "learned"),
-        "irnet-stable": partial(IRNet, "fixed"),
-        "irnet-through": partial(IRNet, "through"),
-        "irnet-identity": partial(IRNet, "identity"),
-    },
-)
-_INPUT_QUANTIZERS: _Table[nn.Module] = _Table(
-    "input quantizer",
-    {
-        "sign": lambda: SignActivation("clipped"),
-        "approx-sign": lambda: SignActivation("polynomial"),
-        "ede": partial(SignActivation, "decaying"),
-        "sign-straight": lambda: SignActivation("straight"),
-    },
-)
+_WEIGHT_QUANTIZERS: _Registry[WeightQuantizer] = _Registry("weight quantizer")
+_INPUT_QUANTIZERS: _Registry[nn.Module] = _Registry("input quantizer")

@@ -26,7 +26,7 @@ _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
 def forward(
     c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, signs: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As :func:`equalbits.functional.fused_norm.plain_forward`."""
+    """Compute :func:`equalbits.functional.fused_norm.reference_forward`."""
     rows = as_rows(c)
     count, channels = rows.shape
     added = None if residual is None else as_rows(residual)
@@ -50,7 +50,7 @@ def forward(
 def backward(
     g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As :func:`equalbits.functional.fused_norm.plain_backward`; the slope's gradient is made of the same few sums."""
+    """Compute :func:`equalbits.functional.fused_norm.reference_backward`."""
     rows = as_rows(c)
     count, channels = rows.shape
     of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))

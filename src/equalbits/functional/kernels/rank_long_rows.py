@@ -24,7 +24,7 @@ _WARPS = 8
 def part_long_rows(
     bits: Tensor, kept: Tensor | None, negatives: Tensor | int, out: Tensor, settings: Mapping[str, Any]
 ) -> None:
-    """Write ±1 for rows of floats that are given as their bits; as ``transport_rows``, which holds the contract."""
+    """Write ±1 for rows of floats that are given as their bits; as ``rank_rows.rank`` does."""
     rows, connections = bits.shape
     blocks, digits = triton.cdiv(connections, _BLOCK), bits.element_size()
     sums = torch.zeros(digits * rows * 256 + rows, dtype=torch.int32, device=bits.device)

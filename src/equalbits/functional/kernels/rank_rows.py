@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from equalbits.functional.kernels.rank_long_rows import keys_of, part_long_rows
-from equalbits.functional.ranking import by_sorting
+from equalbits.functional.ranking import rank_by_sorting
 
 _BITS_AND_INFINITY = {
     torch.float16: (torch.int16, 0x7C00),
@@ -31,7 +31,7 @@ _ENTRIES = 128  # a program ranks at least this many, so rows shorter than that 
 _SIDE_BY_SIDE = {} if torch.version.hip else {"maxnreg": 64}
 
 
-def transport_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = None) -> Tensor:
+def rank(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = None) -> Tensor:
     """±1 for each entry of (filter, connection), 0 where masked, NaN through a row that holds NaN or infinity.
 
     ``negatives`` is one count for all rows, or with a mask a column with a count for each.
@@ -41,7 +41,7 @@ def transport_rows(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = 
     if rows.numel() == 0:
         return out
     if connections > _LONGEST:
-        return by_sorting(rows, negatives, mask)
+        return rank_by_sorting(rows, negatives, mask)
     integer, infinite = _BITS_AND_INFINITY[rows.dtype]
     bits = rows.contiguous().view(integer)
     kept = None if mask is None else mask.contiguous().view(torch.uint8)

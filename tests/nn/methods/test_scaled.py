@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from equalbits.functional import scaled
 from equalbits.nn import ABCNet
+from equalbits.nn.methods.abcnet import abcnet, abcnet_bases
+from equalbits.nn.methods.binaryconnect import binaryconnect, stochastic_symbols
+from equalbits.nn.methods.bireal import bireal
+from equalbits.nn.methods.dorefa import dorefa
+from equalbits.nn.methods.least_squares import least_squares
+from equalbits.nn.methods.xnor import centred_over_inputs, xnor
 
 
 def _latents(seed, shape=(3, 4, 2, 2)):
@@ -61,13 +66,13 @@ def slow_abcnet(bases):
 @pytest.mark.parametrize(
     ("method", "slow"),
     [
-        (scaled.binaryconnect, slow_binaryconnect),
-        (scaled.xnor, slow_xnor),
-        (scaled.bireal, slow_bireal),
-        (scaled.least_squares, slow_least_squares),
-        (lambda w: scaled.abcnet(w, 1), slow_abcnet(1)),
-        (lambda w: scaled.abcnet(w, 2), slow_abcnet(2)),
-        (lambda w: scaled.abcnet(w, 5), slow_abcnet(5)),
+        (binaryconnect, slow_binaryconnect),
+        (xnor, slow_xnor),
+        (bireal, slow_bireal),
+        (least_squares, slow_least_squares),
+        (lambda w: abcnet(w, 1), slow_abcnet(1)),
+        (lambda w: abcnet(w, 2), slow_abcnet(2)),
+        (lambda w: abcnet(w, 5), slow_abcnet(5)),
     ],
     ids=["binaryconnect", "xnor", "bireal", "least squares", "abc-net 1", "abc-net 2", "abc-net 5"],
 )
@@ -83,14 +88,14 @@ def test_a_method_is_its_formula_in_every_filter(method, slow, shape):
 
 def test_dorefa_scales_by_the_whole_layer_and_passes_the_gradient_on():
     latents, gradient = _latents(3), np.random.default_rng(4).normal(size=(3, 4, 2, 2))
-    values, found = values_and_gradient(scaled.dorefa, latents, gradient)
+    values, found = values_and_gradient(dorefa, latents, gradient)
     np.testing.assert_allclose(values, np.abs(latents).mean() * signs(latents), rtol=1e-12)
     assert np.array_equal(found, gradient)
 
 
 def test_centred_xnor_takes_off_the_mean_of_each_kernel_position_in_the_graph():
     latents, gradient = _latents(5), np.random.default_rng(6).normal(size=(3, 4, 2, 2))
-    values, found = values_and_gradient(lambda w: scaled.xnor(w, centre=True), latents, gradient)
+    values, found = values_and_gradient(lambda w: xnor(w, centre=True), latents, gradient)
     centred = latents - latents.mean(axis=1, keepdims=True)
     inner = np.stack([slow_xnor(w, g)[1] for w, g in zip(centred, gradient, strict=True)])
     np.testing.assert_allclose(values, np.stack([slow_xnor(w, g)[0] for w, g in zip(centred, gradient, strict=True)]))
@@ -98,17 +103,17 @@ def test_centred_xnor_takes_off_the_mean_of_each_kernel_position_in_the_graph():
 
 
 def test_a_linear_layer_of_two_inputs_is_centred_too():
-    assert scaled.centred_over_inputs(torch.tensor([[1.0, 3.0], [0.0, -4.0]])).tolist() == [[-1, 1], [2, -2]]
+    assert centred_over_inputs(torch.tensor([[1.0, 3.0], [0.0, -4.0]])).tolist() == [[-1, 1], [2, -2]]
 
 
 def test_centring_a_depthwise_layer_is_refused():
-    with pytest.raises(ValueError, match="two input channels or more"):
-        scaled.xnor(torch.randn(6, 1, 3, 3), centre=True)
+    with pytest.raises(ValueError, match="at least two input channels"):
+        xnor(torch.randn(6, 1, 3, 3), centre=True)
 
 
 def test_the_mean_magnitude_is_the_nearest_scale_for_the_signs():
     latents = _latents(7, (1, 40))
-    best = np.square(latents - scaled.least_squares(torch.tensor(latents)).numpy()).sum()
+    best = np.square(latents - least_squares(torch.tensor(latents)).numpy()).sum()
     for factor in (0.9, 0.99, 1.01, 1.1):
         other = factor * np.abs(latents).mean() * signs(latents)
         assert np.square(latents - other).sum() > best
@@ -117,24 +122,24 @@ def test_the_mean_magnitude_is_the_nearest_scale_for_the_signs():
 @pytest.mark.parametrize("bases", [0, -1, 1.5, "2"])
 def test_a_number_of_bases_that_is_none_is_refused(bases):
     with pytest.raises(ValueError, match=f"bases={bases!r}"):
-        scaled.abcnet_bases(torch.randn(2, 6), bases)
+        abcnet_bases(torch.randn(2, 6), bases)
     with pytest.raises(ValueError, match=f"bases={bases!r}"):
         ABCNet(bases)
 
 
 def test_more_bases_come_closer_and_equal_bases_do_no_harm():
     latents = torch.tensor(_latents(8, (4, 60)))
-    errors = [float((latents - scaled.abcnet(latents, bases)).square().sum()) for bases in (1, 3, 5)]
+    errors = [float((latents - abcnet(latents, bases)).square().sum()) for bases in (1, 3, 5)]
     assert errors[0] > errors[1] > errors[2]
-    assert torch.equal(scaled.abcnet_bases(torch.full((2, 6), 0.5), 3).symbols, torch.ones(2, 6, 3))
-    constant = scaled.abcnet(torch.full((2, 6), 0.5, dtype=torch.float64), 3)
+    assert torch.equal(abcnet_bases(torch.full((2, 6), 0.5), 3).symbols, torch.ones(2, 6, 3))
+    constant = abcnet(torch.full((2, 6), 0.5, dtype=torch.float64), 3)
     torch.testing.assert_close(constant, torch.full((2, 6), 0.5, dtype=torch.float64))
-    with pytest.raises(ValueError, match="at least one"):
-        scaled.abcnet(latents, 0)
+    with pytest.raises(ValueError, match="at least 1"):
+        abcnet(latents, 0)
 
 
 def test_stochastic_bits_follow_the_hard_sigmoid():
     torch.manual_seed(0)
     latents = torch.tensor([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]).expand(20000, 7)
-    share = (scaled.stochastic_symbols(latents) > 0).double().mean(dim=0)
+    share = (stochastic_symbols(latents) > 0).double().mean(dim=0)
     torch.testing.assert_close(share, torch.tensor([0, 0, 0.25, 0.5, 0.75, 1, 1]).double(), atol=0.015, rtol=0)

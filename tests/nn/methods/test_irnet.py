@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equalbits.functional import as_filters, irnet, irnet_stable
-from equalbits.functional.rotation import standardised as standardised_rows
+from equalbits.functional import as_filters, standardize
+from equalbits.nn.methods.irnet import irnet, irnet_stable
 
 
 def standardised(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -115,7 +115,7 @@ def test_a_filter_of_equal_weights_stays_finite_both_ways(method: type[irnet], v
 def test_equal_weights_are_only_centred_so_their_gradient_keeps_its_size() -> None:
     latents = torch.full((2, 27), 0.1, dtype=torch.float64, requires_grad=True)
     incoming = torch.randn(2, 27, dtype=torch.float64)
-    gradient = torch.autograd.grad(standardised_rows(latents), latents, incoming)[0]
+    gradient = torch.autograd.grad(standardize(latents), latents, incoming)[0]
     torch.testing.assert_close(gradient, incoming - incoming.mean(dim=1, keepdim=True))
 
 
@@ -126,6 +126,6 @@ def test_filters_keep_their_shape_and_a_filter_of_one_weight_is_refused() -> Non
             as_filters(method(weights, torch.tensor(1.0))), method(weights.flatten(1), torch.tensor(1.0))
         )
     assert torch.equal(irnet_stable(torch.randn(3, 1), torch.tensor(1.0)), torch.ones(3, 1))
-    with pytest.raises(ValueError, match=r"\(3, 1\).*2 connections or more; leave this layer real"):
+    with pytest.raises(ValueError, match=r"\(3, 1\).*at least 2 connections; leave this layer real"):
         irnet(torch.randn(3, 1), torch.tensor(1.0))
     assert torch.equal(irnet(torch.tensor([[0.3, 0.1]]), torch.tensor(1.0)).sign(), torch.tensor([[1.0, -1.0]]))

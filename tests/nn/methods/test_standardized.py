@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from equalbits.functional import standardised
+from equalbits.functional import swish_sign
+from equalbits.nn.methods.adabin import adabin
+from equalbits.nn.methods.bnn_plus import distance_to_scale
+from equalbits.nn.methods.recu import recu, recu_tau
 
 
 def numeric_gradient(function, point, gradient, step=1e-6):
@@ -49,7 +52,7 @@ def test_adabin_is_its_formula_with_the_gradient_through_mean_and_distance(t):
         b, a, h = parts(w)
         return a * (symbols + slope * (h - start)) + b
 
-    values, found = torch_gradient(lambda w: standardised.adabin(w, torch.tensor(t).double()), latents, gradient)
+    values, found = torch_gradient(lambda w: adabin(w, torch.tensor(t).double()), latents, gradient)
     np.testing.assert_allclose(values, distance * symbols + middle, rtol=1e-12)
     np.testing.assert_allclose(found, numeric_gradient(tangent, latents, gradient), rtol=1e-6, atol=1e-8)
 
@@ -70,7 +73,7 @@ def test_recu_is_the_sign_with_the_gradient_cut_beyond_the_quantile(tau):
     def tangent(w):
         return np.where(kept, standard(w), 0.0)
 
-    values, found = torch_gradient(lambda w: standardised.recu(w, torch.tensor(tau).double()), latents, gradient)
+    values, found = torch_gradient(lambda w: recu(w, torch.tensor(tau).double()), latents, gradient)
     assert np.array_equal(values, np.where(start >= 0, 1.0, -1.0))
     np.testing.assert_allclose(found, numeric_gradient(tangent, latents, gradient), rtol=1e-6, atol=1e-8)
     assert kept.all() == (tau >= 0.99)
@@ -90,7 +93,7 @@ def test_recus_tau_follows_the_published_schedule():
         return a * math.e ** (epoch / epochs) + low - a
 
     for epoch in (0, 1, 300, 599):
-        found = standardised.recu_tau(torch.tensor(epoch / 600, dtype=torch.float64))
+        found = recu_tau(torch.tensor(epoch / 600, dtype=torch.float64))
         assert float(found) == pytest.approx(published(epoch), abs=1e-12)
 
 
@@ -104,7 +107,7 @@ def test_the_swish_sign_slope_is_the_derivative_of_the_swish_sign(beta):
 
     gradient = np.random.default_rng(2).normal(size=61)
     symbols = torch.where(torch.tensor(reals) >= 0, 1.0, -1.0).double()
-    values, found = torch_gradient(lambda x: standardised.swish_sign(x, symbols, beta), reals, gradient)
+    values, found = torch_gradient(lambda x: swish_sign(x, symbols, beta), reals, gradient)
     assert np.array_equal(values, symbols.numpy())
     published = beta * (2 - beta * reals * np.tanh(beta * reals / 2)) / (1 + np.cosh(beta * reals))
     np.testing.assert_allclose(found, gradient * published, rtol=1e-9, atol=1e-12)
@@ -113,7 +116,7 @@ def test_the_swish_sign_slope_is_the_derivative_of_the_swish_sign(beta):
 
 def test_the_swish_sign_slope_stays_finite_far_out():
     far = torch.tensor([-1e6, 1e6], requires_grad=True)
-    standardised.swish_sign(far, torch.tensor([-1.0, 1.0])).sum().backward()
+    swish_sign(far, torch.tensor([-1.0, 1.0])).sum().backward()
     assert far.grad.tolist() == [0.0, 0.0]
 
 
@@ -122,7 +125,7 @@ def test_the_distance_to_the_scale_pulls_weights_and_scale_together(power):
     random = np.random.default_rng(3)
     latents, scale = random.normal(size=(3, 2, 2)), random.uniform(0.5, 1.5, size=3)
     tensors = [torch.tensor(array, requires_grad=True) for array in (latents, scale)]
-    penalty = standardised.distance_to_scale(*tensors, power=power)
+    penalty = distance_to_scale(*tensors, power=power)
     penalty.backward()
     gap = scale[:, None, None] - np.abs(latents)
     outer = np.sign(gap) if power == 1 else 2 * gap
@@ -130,15 +133,15 @@ def test_the_distance_to_the_scale_pulls_weights_and_scale_together(power):
     np.testing.assert_allclose(tensors[0].grad.numpy(), -outer * np.sign(latents))
     np.testing.assert_allclose(tensors[1].grad.numpy(), outer.sum(axis=(1, 2)))
     with pytest.raises(ValueError, match="choose 1"):
-        standardised.distance_to_scale(*tensors, power=3)
-    absolute = standardised.distance_to_scale(*tensors)
+        distance_to_scale(*tensors, power=3)
+    absolute = distance_to_scale(*tensors)
     assert float(absolute.detach()) == pytest.approx(np.abs(gap).sum()), "absolute, where no power is asked"
 
 
 def test_the_distance_of_many_half_precise_weights_is_counted_in_float32():
     latents = torch.full((4, 300), 100.0, dtype=torch.float16, requires_grad=True)
     for power, expected in ((1, 120_000.0), (2, 12_000_000.0)):
-        penalty = standardised.distance_to_scale(latents, torch.zeros(4, dtype=torch.float16), power=power)
+        penalty = distance_to_scale(latents, torch.zeros(4, dtype=torch.float16), power=power)
         assert float(penalty.detach()) == expected
         penalty.backward()
     assert latents.grad.isfinite().all() and latents.grad.dtype == torch.float16
@@ -146,6 +149,6 @@ def test_the_distance_of_many_half_precise_weights_is_counted_in_float32():
 
 def test_filters_that_are_constant_give_finite_gradients():
     latents = torch.full((2, 5), 0.3, dtype=torch.float64, requires_grad=True)
-    total = standardised.adabin(latents, torch.tensor(1.0)).sum() + standardised.recu(latents, torch.tensor(0.9)).sum()
+    total = adabin(latents, torch.tensor(1.0)).sum() + recu(latents, torch.tensor(0.9)).sum()
     total.backward()
     assert latents.grad.isfinite().all()

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equalbits.functional import positive_count
-from equalbits.functional.activations import HALFWAVE_LEVELS, batch_symbols, bihalf_inputs, halfwave
+from equalbits.nn.inputs.bihalf import batch_symbols, bihalf_inputs
+from equalbits.nn.inputs.hwgq import HWGQ_LEVELS, hwgq
 
 
 @settings(deadline=None)
@@ -52,11 +53,11 @@ def test_inputs_without_a_channel_are_refused():
 def test_the_half_wave_is_its_formula(bits):
     random = np.random.default_rng(1)
     reals, gradient = random.normal(size=200), random.normal(size=200)
-    reals[:3] = [0.0, HALFWAVE_LEVELS[bits][-1], 3.0]
+    reals[:3] = [0.0, HWGQ_LEVELS[bits][-1], 3.0]
     inputs = torch.tensor(reals, requires_grad=True)
-    values = halfwave(inputs, bits)
+    values = hwgq(inputs, bits)
     values.backward(torch.tensor(gradient))
-    levels = np.array(HALFWAVE_LEVELS[bits])
+    levels = np.array(HWGQ_LEVELS[bits])
     nearest = levels[np.abs(reals[:, None] - levels).argmin(axis=1)]
     np.testing.assert_allclose(values.detach().numpy(), np.where(reals > 0, nearest, 0.0), rtol=1e-12)
     np.testing.assert_allclose(inputs.grad.numpy(), gradient * ((reals > 0) & (reals <= levels[-1])))
@@ -72,13 +73,13 @@ def test_the_levels_have_the_least_squared_error_for_a_normal_input(bits):
         nearest = levels[np.searchsorted((levels[1:] + levels[:-1]) / 2, reals)]
         return (density * np.square(reals - nearest)).sum()
 
-    step = HALFWAVE_LEVELS[bits][0]
+    step = HWGQ_LEVELS[bits][0]
     candidates = np.arange(step - 0.02, step + 0.02, 0.001)
     best = candidates[np.argmin([error(candidate) for candidate in candidates])]
     assert best == pytest.approx(step, abs=0.0016)
-    assert HALFWAVE_LEVELS[1][0] == pytest.approx(math.sqrt(2 / math.pi))
+    assert HWGQ_LEVELS[1][0] == pytest.approx(math.sqrt(2 / math.pi))
 
 
 def test_other_bits_are_refused():
     with pytest.raises(ValueError, match="has 1 or 2"):
-        halfwave(torch.randn(3), 3)
+        hwgq(torch.randn(3), 3)

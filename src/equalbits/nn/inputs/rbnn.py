@@ -1,0 +1,41 @@
+"""Input quantizer of RBNN (Lin et al. 2020): the sign of standardized samples. Weights: ``nn/methods/rbnn.py``."""
+
+import torch
+from torch import Tensor
+
+from equalbits import functional as F
+from equalbits.nn.quantizer import InputQuantizer
+from equalbits.nn.registry import register_input_quantizer
+
+
+@register_input_quantizer("rbnn")
+class RBNNActivation(InputQuantizer):
+    """Standardize each sample over all its values, then take the sign.
+
+    The slope is that of the weights with ``t`` at least 1, so ``k = 1``; the gradient flows on through the
+    standardization. :func:`~equalbits.nn.set_progress` sets the progress that the sharpness follows.
+
+    >>> RBNNActivation()(torch.tensor([[1.0, 2.0, 3.0, 6.0]]))
+    tensor([[-1., -1.,  1.,  1.]])
+    """
+
+    progress: Tensor
+    axis: int = -1
+
+    def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
+        super().__init__()
+        F.check_sharpness(t_min, t_max)
+        self.t_min, self.t_max = t_min, t_max
+        self.register_buffer("progress", torch.zeros(()))
+
+    def fit_inputs_(self, channels: int, axis: int) -> None:
+        """Set the channel axis of the layer's input: an input that begins with it is one sample without a batch."""
+        self.axis = axis
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return ±1 for each input; the sample is the first axis."""
+        wide = F.at_least_float32(inputs.dtype)  # a mean in half precision changes signs
+        rows = F.standardize((inputs[None] if inputs.dim() == -self.axis else inputs).to(wide))
+        sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
+        symbols = F.sign_symbols(rows).to(inputs.dtype)
+        return F.surrogate(rows, symbols, F.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)

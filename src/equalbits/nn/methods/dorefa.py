@@ -1,0 +1,33 @@
+"""DoReFa-Net in one bit (Zhou et al. 2016): signs times the mean magnitude of the layer."""
+
+from torch import Tensor
+
+from equalbits import functional as F
+from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.registry import register_quantizer
+
+
+def dorefa(latents: Tensor) -> Tensor:
+    """Return the signs times the layer's mean ``|w|``; the gradient is unchanged.
+
+    >>> import torch
+    >>> dorefa(torch.tensor([[0.5, -1.0], [0.5, 2.0]]))
+    tensor([[ 1., -1.],
+            [ 1.,  1.]])
+    """
+    return F.straight_through(latents, F.sign_symbols(latents) * latents.detach().abs().mean())
+
+
+@register_quantizer("dorefa")
+class DoReFa(WeightQuantizer):
+    """Signs times the mean ``|w|`` of the layer, straight-through gradient."""
+
+    has_own_scale = True
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """Return the sign of each latent."""
+        return F.sign_symbols(latents)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        """Quantize by :func:`dorefa`."""
+        return dorefa(latents)
