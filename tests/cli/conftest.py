@@ -1,4 +1,4 @@
-"""A recipe of one's own that trains in a blink, and the command called as a person calls it."""
+"""A tiny recipe and a trained run, and a function that calls the command."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A packed file's speed is measured, by layer and beside torch, and odd wishes are refused in one line."""
+"""The speed of a packed file is measured, per layer and compared with torch."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equalbits.cli.bench import _beside, _free_cores
+from equalbits.cli.bench import _compare_with_torch, _free_cores
 from equalbits.cli.bench_torch import torch_call
 from equalbits.runtime import NetworkBuilder, PackedModel, native, read_network
 from equalbits.runtime.audit import layer_name
@@ -20,18 +20,18 @@ RESIDUAL = GOLDEN / "residual.ebits"
 needs_native = pytest.mark.skipif(native.BUILT is None, reason="the native engine is not built")
 
 
-def test_a_measurement_without_end_is_refused(call) -> None:
+def test_a_measurement_of_unlimited_length_is_rejected(call) -> None:
     for seconds in ("inf", "1e9"):
         code, printed, errors = call("bench", RESIDUAL, "--seconds", seconds)
         assert (code, printed) == (1, "")
         assert errors.startswith("equalbits bench: --seconds ") and errors.endswith(" must be 0 to 3,600\n")
 
 
-def test_a_file_is_measured_in_words_and_as_json(call):
+def test_a_file_is_measured_as_text_and_as_json(call):
     code, printed, errors = call("bench", RESIDUAL, "--seconds", 0, "--batch", 3)
     assert (code, errors) == (0, "")
     assert f"{RESIDUAL}: {RESIDUAL.stat().st_size:,} bytes" in printed
-    assert "ms an image (median; least" in printed
+    assert "ms per image (median; minimum" in printed
     facts = json.loads(call("bench", RESIDUAL, "--seconds", 0, "--batch", 3, "--json")[1])
     assert facts["batch"] == 3
     assert facts["rounds"] == 3
@@ -40,21 +40,21 @@ def test_a_file_is_measured_in_words_and_as_json(call):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
-def test_the_memory_is_that_of_the_file_and_not_of_whoever_asks():
+def test_peak_memory_excludes_the_parent_process():
     much = np.ones(400_000_000, np.uint8)
     words = [sys.executable, "-m", "equalbits", "bench", RESIDUAL, "--seconds", "0", "--json"]
     facts = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     assert 0 < facts["peak_memory_bytes"] < much.nbytes
 
 
-def test_numpy_and_two_threads_can_be_asked_for(call):
+def test_numpy_and_two_threads_can_be_selected(call):
     assert json.loads(call("bench", RESIDUAL, "--engine", "numpy", "--seconds", 0, "--json")[1])["engine"] == "numpy"
     facts = json.loads(call("bench", RESIDUAL, "--threads", 2, "--seconds", 0, "--json")[1])
     assert facts["threads"] == 2
 
 
 @needs_native
-def test_each_instruction_set_that_is_there_can_be_asked_for_and_no_other(call):
+def test_only_supported_instruction_sets_can_be_selected(call):
     assert native.BUILT is not None
     there = native.BUILT.instruction_sets()
     for name in ("avx512", "avx2", "neon", "portable"):
@@ -63,11 +63,11 @@ def test_each_instruction_set_that_is_there_can_be_asked_for_and_no_other(call):
             assert f"native ({name})" in printed
         else:
             assert (code, errors.count("\n")) == (1, 1)
-            assert "this machine has auto" in errors
+            assert "this machine supports auto" in errors
 
 
 @needs_native
-def test_the_layers_are_named_in_order_and_none_takes_less_than_nothing(call):
+def test_layers_are_named_in_order_with_their_times(call):
     layers = json.loads(call("bench", RESIDUAL, "--layers", "--seconds", 0, "--json")[1])["layers"]
     named = [layer["step"].split(" (")[0] for layer in layers if " (" in layer["step"]]
     network = read_network(RESIDUAL)
@@ -77,21 +77,21 @@ def test_the_layers_are_named_in_order_and_none_takes_less_than_nothing(call):
     assert layers[0]["step"] in call("bench", RESIDUAL, "--layers", "--seconds", 0)[1]
 
 
-def test_torch_takes_turns_with_the_packed_file(call):
+def test_torch_is_measured_alternately_with_the_packed_file(call):
     facts = json.loads(call("bench", RESIDUAL, "--torch", "--seconds", 0, "--json")[1])
     assert facts["torch_ms_per_image"]["median"] > 0
-    assert "torch, the same network in float32" in call("bench", RESIDUAL, "--torch", "--seconds", 0)[1]
+    assert "same network in torch, float32" in call("bench", RESIDUAL, "--torch", "--seconds", 0)[1]
 
 
 @pytest.mark.parametrize("path", sorted(set(GOLDEN.glob("*.ebits")) - {ROUNDED}), ids=lambda path: path.stem)
-def test_what_torch_is_measured_on_is_the_same_network(path):
+def test_torch_runs_the_same_network(path):
     network = read_network(path)
     images = np.random.default_rng(0).integers(-8, 9, (2, *network.input_shape)).astype(np.float32) / 8
     expected = PackedModel(network, engine="numpy")(images)
     np.testing.assert_allclose(torch_call(network, images, 1)().numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_every_operation_that_moves_numbers_is_torchs_too():
+def test_every_data_movement_operation_runs_in_torch():
     build = NetworkBuilder((4, 6, 5))
     x = build.add("pad", build.image, before=(0, 1, 0), after=(2, 0, 1), value=0.5)
     x = build.add("slice", x, start=(0, 1, 0), stop=(6, 7, 6), step=(1, 2, 1))
@@ -109,57 +109,63 @@ def test_every_operation_that_moves_numbers_is_torchs_too():
 
 
 @pytest.mark.parametrize("words", [("--threads", 0), ("--batch", 0), ("--seconds", -1), ("--seconds", "nan")])
-def test_nothing_is_measured_with_less_than_one(words, call):
+def test_invalid_numbers_are_rejected(words, call):
     code, _, errors = call("bench", RESIDUAL, *words)
     assert (code, errors.count("\n")) == (1, 1)
-    assert "give at least" in errors
+    assert "must be at least" in errors
 
 
-def test_a_file_that_is_no_packed_model_is_refused_in_one_line(tmp_path, call):
+def test_a_file_that_is_not_a_packed_model_is_rejected_in_one_line(tmp_path, call):
     (tmp_path / "x.ebits").write_bytes(b"nothing")
     code, _, errors = call("bench", tmp_path / "x.ebits")
     assert (code, errors.count("\n")) == (1, 1)
 
 
 @needs_native
-def test_the_layers_are_timed_finer_than_a_double_of_the_date(call):
+def test_layers_are_timed_with_a_monotonic_clock(call):
     layers = json.loads(call("bench", RESIDUAL, "--layers", "--seconds", 0, "--json")[1])["layers"]
     steps = [layer["ms"] / 1e3 * 2**22 for layer in layers]  # differences of such doubles are whole numbers of these
     assert any(abs(step - round(step)) > 1e-3 for step in steps)
 
 
 @needs_native
-def test_layers_that_round_their_input_are_named_too(call):
+def test_layers_that_round_their_input_are_named(call):
     layers = json.loads(call("bench", ROUNDED, "--layers", "--seconds", 0, "--json")[1])["layers"]
     network = read_network(ROUNDED)
     weighted = [layer_name(network, i) for i, op in enumerate(network.operations) if op.kind in ("conv", "linear")]
     named = [layer["step"].split(" (")[0] for layer in layers if " (" in layer["step"]]
-    assert named == weighted and any(layer["step"].endswith("(bits by bytes)") for layer in layers)
+    assert named == weighted and any(layer["step"].endswith("(1×8 bit)") for layer in layers)
 
 
-def test_layers_of_numpy_are_refused_before_anything_is_measured(call, monkeypatch):
+def test_layer_times_of_numpy_are_rejected_before_measuring(call, monkeypatch):
     monkeypatch.setattr(PackedModel, "__call__", lambda *_: pytest.fail("measured"))
     code, _, errors = call("bench", RESIDUAL, "--engine", "numpy", "--layers")
     assert (code, errors.count("\n")) == (1, 1)
-    assert "--layers: the steps are those of the native engine" in errors
+    assert "--layers needs the native engine" in errors
 
 
 def test_medians_of_a_busy_machine_are_not_compared():
-    quiet = _beside({"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0}, busy=False)
-    assert quiet.endswith("3.000 ms (median; least 2.000), 3.0 times as long")
-    busy = _beside({"median": 1.0, "least": 0.5}, {"median": 13.0, "least": 2.0}, busy=True)
-    assert "13.000 ms (median; least 2.000), 4.0 times as long by the least: the machine is busy" in busy
-    crowded = _beside({"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0}, busy=True, threads=3, cores=2)
-    assert crowded.endswith("4.0 times as long by the least: 3 threads share 2 cores, so lower --threads")
+    quiet = _compare_with_torch({"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0}, busy=False)
+    assert quiet.endswith("3.000 ms per image (median; minimum 2.000), 3.0 times as long")
+    busy = _compare_with_torch({"median": 1.0, "least": 0.5}, {"median": 13.0, "least": 2.0}, busy=True)
+    assert (
+        "13.000 ms per image (median; minimum 2.000), 4.0 times as long (ratio of minima: the machine is busy" in busy
+    )
+    crowded = _compare_with_torch(
+        {"median": 1.0, "least": 0.5}, {"median": 3.0, "least": 2.0}, busy=True, threads=3, cores=2
+    )
+    assert crowded.endswith("4.0 times as long (ratio of minima: 3 threads share 2 cores; lower --threads)")
 
 
-def test_a_machine_whose_cores_others_use_is_busy_however_alike_the_times_are(tmp_path, call, monkeypatch):
+def test_a_machine_with_no_idle_core_is_busy(tmp_path, call, monkeypatch):
     for free, busy in ((0, True), (1, False)):
         monkeypatch.setattr("equalbits.cli.bench._free_cores", lambda free=free: free)
-        monkeypatch.setattr("equalbits.cli.bench._take_turns", lambda calls, _: {what: [1.0, 1.0] for what in calls})
+        monkeypatch.setattr(
+            "equalbits.cli.bench._measure_alternately", lambda calls, _: {name: [1.0, 1.0] for name in calls}
+        )
         words = ("bench", RESIDUAL, "--torch")  # more threads would stay with torch, and with the tests to come
         assert json.loads(call(*words, "--json")[1])["busy"] is busy
-        assert ("by the least: the machine is busy" in call(*words)[1]) is busy
+        assert ("ratio of minima: the machine is busy" in call(*words)[1]) is busy
     (tmp_path / "load").write_text("5.48 5.74 5.67 4/812 29077\n")
     assert _free_cores(tmp_path / "load", cores=8) == 5
     assert _free_cores(tmp_path / "none", cores=8) == float("inf")
@@ -175,6 +181,6 @@ def test_a_machine_whose_cores_others_use_is_busy_however_alike_the_times_are(tm
         ),
     ],
 )
-def test_more_than_there_can_be_is_refused_in_one_line(words, rule, call):
+def test_impossible_sizes_are_rejected_in_one_line(words, rule, call):
     code, printed, errors = call("bench", RESIDUAL, *words)
     assert (code, printed, errors) == (1, "", f"equalbits bench: {rule}\n")

@@ -1,4 +1,4 @@
-"""Images that are damaged, absurd or too large are refused in one line, whatever numpy or Pillow raise at them."""
+"""Damaged, invalid or too large images are rejected in one line, whatever numpy or Pillow raise."""
 
 import io
 import json
@@ -26,21 +26,21 @@ def array_that_claims(shape: str, *, descr: str = "'<f4'") -> bytes:
 @pytest.mark.parametrize(
     ("whole", "rule"),
     [
-        (array_that_claims("(3, 8, 8"), "is cut off or damaged: save the array anew"),  # numpy's tokenizer gives up
-        (array_that_claims("(3, 8, 8), b'x': 1"), "is cut off or damaged: save the array anew"),  # and its sort
-        (array_that_claims("(9000000, 3, 9000, 9000)"), "claims more numbers than fit into memory"),
-        (array_that_claims("(-1, 3, 8, 8)"), "is cut off or damaged"),
-        (b"PK\x03\x04 no zip", "is cut off or damaged"),
+        (array_that_claims("(3, 8, 8"), "is truncated or damaged: save the array again"),  # numpy's tokenizer gives up
+        (array_that_claims("(3, 8, 8), b'x': 1"), "is truncated or damaged: save the array again"),  # and its sort
+        (array_that_claims("(9000000, 3, 9000, 9000)"), "does not fit into memory"),
+        (array_that_claims("(-1, 3, 8, 8)"), "is truncated or damaged"),
+        (b"PK\x03\x04 no zip", "is truncated or damaged"),
     ],
 )
-def test_an_array_that_makes_no_sense_is_refused(whole, rule, tmp_path, call):
+def test_a_damaged_array_is_rejected(whole, rule, tmp_path, call):
     (tmp_path / "x.npy").write_bytes(whole)
     code, printed, errors = call("run", PACKED, tmp_path / "x.npy")
     assert (code, printed, errors.count("\n")) == (1, "", 1)
     assert errors.startswith(f"equalbits run: {tmp_path / 'x.npy'} {rule}")
 
 
-def test_what_was_answered_before_a_damaged_image_is_shown(tmp_path, call):
+def test_results_before_a_damaged_image_are_printed(tmp_path, call):
     np.save(tmp_path / "good.npy", np.zeros((2, *load_packed(PACKED).network.input_shape), np.float32))
     (tmp_path / "x.npy").write_bytes(b"PK")
     shown = call("run", PACKED, tmp_path / "good.npy", "--top", 1)[1]
@@ -51,7 +51,7 @@ def test_what_was_answered_before_a_damaged_image_is_shown(tmp_path, call):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits here")
-def test_more_memory_than_there_is_is_told_with_a_way_out_that_run_has(tmp_path):
+def test_out_of_memory_is_reported_with_a_remedy(tmp_path):
     build = NetworkBuilder((1, 2, 2))
     x = build.add("pad", build.image, before=(0, 1 << 13, 1 << 14), after=(0, 0, 0))
     build.add("adaptive_avg_pool", build.add("add", build.add("sign", x), x))
@@ -63,16 +63,16 @@ def test_more_memory_than_there_is_is_told_with_a_way_out_that_run_has(tmp_path)
     )
     words = [sys.executable, "-c", code, "run", tmp_path / "net.ebits", tmp_path / "x.npy"]
     done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
-    rule = "to answer 3 takes more memory than there is: give fewer images at a time, or fewer --threads"
+    rule = "not enough memory for a batch of 3: give fewer images at a time, or lower --threads"
     assert (done.returncode, done.stderr) == (1, f"equalbits run: {tmp_path / 'x.npy'}: {rule}\n")
 
 
-def test_a_picture_of_too_many_pixels_is_refused_and_a_large_one_is_read_without_a_word(tmp_path, call, monkeypatch):
+def test_too_many_pixels_are_rejected_and_a_large_image_is_read_without_warning(tmp_path, call, monkeypatch):
     Image.new("1", (300, 200)).save(tmp_path / "x.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
     code, printed, errors = call("run", PACKED, tmp_path / "x.png")
     assert (code, printed) == (1, "")
-    rule = "has more pixels than Pillow reads, or is damaged: make it smaller first"
+    rule = "exceeds Pillow's pixel limit or is damaged: make the image smaller"
     assert errors == f"equalbits run: {tmp_path / 'x.png'} {rule}\n"
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000)
     code, printed, errors = call("run", PACKED, tmp_path / "x.png")
@@ -80,7 +80,7 @@ def test_a_picture_of_too_many_pixels_is_refused_and_a_large_one_is_read_without
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])
-def test_a_damaged_picture_is_answered_or_refused_in_one_line(kind, tmp_path, call):
+def test_a_damaged_image_is_classified_or_rejected_in_one_line(kind, tmp_path, call):
     if f".{kind.lower()}" not in Image.registered_extensions():
         pytest.skip(f"this Pillow does not know {kind}")
     pixels, saved, draw = (
@@ -101,14 +101,14 @@ def test_a_damaged_picture_is_answered_or_refused_in_one_line(kind, tmp_path, ca
             assert (code, printed, errors.count(f"equalbits run: {tmp_path / 'x.png'} ")) == (1, "", 1)
 
 
-def test_a_picture_of_floats_is_refused_in_place_of_taken_for_black(tmp_path, call):
+def test_an_image_of_floats_is_rejected(tmp_path, call):
     Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "x.tif")
     code, printed, errors = call("run", PACKED, tmp_path / "x.tif")
     rule = "its pixels are floats, whose white level is not defined: save it with 8 or 16 bits"
     assert (code, printed, errors) == (1, "", f"equalbits run: {tmp_path / 'x.tif'}: {rule}\n")
 
 
-def test_a_ppm_of_16_bits_is_answered_as_one_of_8(tmp_path, call):
+def test_a_16_bit_ppm_gives_the_result_of_an_8_bit_one(tmp_path, call):
     greys = np.arange(64, dtype=np.uint16).reshape(8, 8) * 4
     (tmp_path / "8.ppm").write_bytes(b"P5 8 8 255 " + greys.astype(np.uint8).tobytes())
     (tmp_path / "16.ppm").write_bytes(b"P5 8 8 65535 " + (greys * 256).astype(">u2").tobytes())

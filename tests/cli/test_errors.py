@@ -1,4 +1,4 @@
-"""What a person gets wrong is answered in one line on stderr, with the exit code that says who erred."""
+"""Errors are reported in one line on stderr, with exit code 1."""
 
 import shutil
 import subprocess
@@ -37,8 +37,8 @@ def copied(run: Path, tmp_path: Path) -> Path:
     [
         (["cifar10-conv3"], "no recipe 'cifar10-conv3'; did you mean 'cifar10-conv"),
         (["."], "no recipe '.'; `equalbits list recipes` shows them"),
-        (["nothing.toml"], "equalbits train: nothing.toml is not there: check how"),
-        ([], "name a recipe, as in: equalbits train fashion-conv2 (equalbits list shows all)"),
+        (["nothing.toml"], "equalbits train: nothing.toml: no such file; check the path"),
+        ([], "give a recipe, such as equalbits train fashion-conv2 (equalbits list shows all)"),
         (["cifar10-conv2", "--data", "/nowhere"], "/nowhere"),
         (["imagenet-resnet18", "--data", "/nowhere"], "/nowhere"),
         (["fashion-conv2", "--device", "cuda:77"], "device='cuda:77' is not there"),
@@ -59,11 +59,11 @@ def copied(run: Path, tmp_path: Path) -> Path:
         (["fashion-conv2", "--set", "optimizer.lr=inf"], "optimizer.lr=inf must be a finite number, above 0"),
         (["fashion-conv2", "--set", "data.name=mnist"], "no data set 'mnist'"),
         (["fashion-conv2", "--set", "distill.weight=1"], "distill is set but no teacher is given"),
-        (["--resume", "/nowhere"], "/nowhere holds no run to go on with: recipe.toml is not there"),
-        (["fashion-conv2", "--resume", "runs/a"], "leave RECIPE and --out away"),
+        (["--resume", "/nowhere"], "/nowhere has no run to resume: recipe.toml is missing"),
+        (["fashion-conv2", "--resume", "runs/a"], "omit RECIPE and --out"),
     ],
 )
-def test_training_refuses_in_one_line(words: list[str], line: str, call, tmp_path) -> None:
+def test_train_reports_errors_in_one_line(words: list[str], line: str, call, tmp_path) -> None:
     out = [] if "--resume" in words else ["--out", tmp_path / "a"]
     assert line in refused(call("train", *words, *out), "train")
 
@@ -71,19 +71,19 @@ def test_training_refuses_in_one_line(words: list[str], line: str, call, tmp_pat
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--vary", "optimizer.lr=1", "--vary", "optimizer.lr=2"], "--vary optimizer.lr is given twice: write all its"),
-        (["--vary", "epochs=1", "--set", "epochs=2"], "--set epochs=2 and --vary epochs: leave one of them away"),
+        (["--vary", "optimizer.lr=1", "--vary", "optimizer.lr=2"], "--vary optimizer.lr is given twice: give all its"),
+        (["--vary", "epochs=1", "--set", "epochs=2"], "--set epochs=2 and --vary epochs: omit one of them"),
         (["--vary", "schedule.milestones=[1,2],x"], "schedule.milestones='x' must be a list"),
         (["--vary", "model.weight_quantizer=irnet:t_min=0.1,t_mux=5"], "setting 't_mux' is not known: did you mean"),
         (["--set", "optimizer.lr=1e30"], "by now no weight is finite; nothing was saved before it; lower optimizer.lr"),
-        (["--seeds", "0-99999999999"], "--seeds 0-99999999999: these are more than 10,000; ask for fewer"),
+        (["--seeds", "0-99999999999"], "--seeds 0-99999999999: more than 10,000 seeds; give fewer"),
     ],
 )
-def test_a_sweep_refuses_in_one_line(words: list[str], line: str, call, recipe: str, tmp_path) -> None:
+def test_sweep_reports_errors_in_one_line(words: list[str], line: str, call, recipe: str, tmp_path) -> None:
     assert line in refused(call("sweep", recipe, *words, "--out", tmp_path / "a", "--device", "cpu"), "sweep")
 
 
-def test_a_folder_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -> None:
+def test_an_output_directory_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     line = refused(call("train", recipe, "--out", tmp_path / "file", "--device", "cpu"), "train")
     assert f"{tmp_path / 'file'} is a file: name a folder" in line
@@ -98,15 +98,18 @@ def test_a_folder_that_cannot_be_written_is_named(call, recipe: str, tmp_path) -
     [
         (["run", "{}/no.ebits", "a.png"], "{}/no.ebits does not exist"),
         (["run", "{}", "a.png"], "{} is a directory: give a file"),
-        (["list", "--show", "{}/no/such.toml"], "the folder {}/no is not there: make it first, or name another"),
-        (["list", "--show", "{}/file/such.toml"], "{}/file/such.toml lies below a file: name a folder"),
+        (["list", "--show", "{}/no/such.toml"], "the directory {}/no does not exist; create it or use another path"),
+        (
+            ["list", "--show", "{}/file/such.toml"],
+            "{}/file/such.toml: a parent of this path is a file; use another path",
+        ),
         (["sweep", "fashion-conv2", "--out", "{}/file"], "{}/file is a file: name a folder"),
         (["compare", "--out", "{}/file"], "{}/file is a file: name a folder"),
         (["reproduce", "fig6", "--out", "{}/file"], "{}/file is a file: name a folder"),
         (["report", "{}/file"], "{}/file is a file: name the folder"),
     ],
 )
-def test_a_path_that_is_no_good_is_named_in_plain_words(words: list[str], line: str, call, tmp_path) -> None:
+def test_an_invalid_path_is_named(words: list[str], line: str, call, tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     said = refused(call(*(word.format(tmp_path) for word in words)), words[0])
     assert line.format(tmp_path) in said
@@ -114,7 +117,7 @@ def test_a_path_that_is_no_good_is_named_in_plain_words(words: list[str], line: 
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
-def test_results_that_are_damaged_are_named(content: str, call, recipe: str, tmp_path) -> None:
+def test_damaged_results_are_named(content: str, call, recipe: str, tmp_path) -> None:
     words = [recipe, "--seeds", "0", "--out", tmp_path, "--device", "cpu"]
     for command, name in (("sweep", "own/seed0/run.json"), ("compare", "bihalf/seed0/run.json")):
         path = tmp_path / name
@@ -124,7 +127,7 @@ def test_results_that_are_damaged_are_named(content: str, call, recipe: str, tmp
         assert f"{path} does not say what made it (" in line and line.endswith("delete it to measure again")
 
 
-def test_a_batch_too_small_for_batch_norm_is_answered_with_the_setting(call, recipe: str, tmp_path) -> None:
+def test_a_batch_too_small_for_batch_norm_is_reported_with_the_setting(call, recipe: str, tmp_path) -> None:
     words = ["--set", "model.options.batch_norm=true", "--set", "data.batch_size=23", "--device", "cpu"]
     line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
     assert "batch norm cannot train on one image: choose data.batch_size" in line
@@ -135,43 +138,46 @@ def test_a_batch_too_small_for_batch_norm_is_answered_with_the_setting(call, rec
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-def test_a_full_disk_behind_a_pipe_is_told_in_words() -> None:
+def test_a_full_disk_behind_a_pipe_is_reported() -> None:
     words = [sys.executable, "-m", "equalbits", "list", "recipes"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "equalbits list: the disk is full: make room and call again\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "equalbits list: no space left on the disk; free some space and retry\n",
+    )
 
 
-def test_a_file_in_place_of_the_folder_of_data_sets_is_named(call, monkeypatch, tmp_path) -> None:
+def test_a_file_given_as_data_directory_is_reported(call, monkeypatch, tmp_path) -> None:
     (tmp_path / "file").write_text("x")
     words = ["train", "cifar10-conv2", "--out", tmp_path / "a"]
     line = refused(call(*words, "--data", tmp_path / "file"), "train")
-    assert line.endswith(f"--data {tmp_path / 'file'} is a file: name the folder where data sets lie")
+    assert line.endswith(f"--data {tmp_path / 'file'} is a file: give the directory of the data sets")
     monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "file"))
     assert f"EQUALBITS_DATA {tmp_path / 'file'} is a file" in refused(call(*words), "train")
 
 
-def test_a_process_without_a_number_is_not_numbered(call, monkeypatch) -> None:
+def test_errors_name_the_rank_of_a_distributed_process(call, monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused(call("train", "nothing"), "train")
     monkeypatch.setenv("RANK", "1")
     refused(call("train", "nothing"), "train (process 1)")
 
 
-def test_a_data_set_that_nobody_publishes_is_answered_with_the_nearest_and_with_its_place(call, tmp_path) -> None:
+def test_an_unknown_download_suggests_the_nearest_name_and_a_directory(call, tmp_path) -> None:
     line = refused(call("download", "cifar11", "--data", tmp_path), "download")
-    assert line.endswith(f"'cifar11'; did you mean 'cifar10'? (other data is put below {tmp_path} by hand)")
+    assert line.endswith(f"'cifar11'; did you mean 'cifar10'? (copy other data sets to {tmp_path} yourself)")
 
 
-def test_a_pattern_that_fits_no_name_is_refused_and_a_comma_too_many_is_not(call) -> None:
+def test_a_pattern_without_match_is_rejected_and_a_trailing_comma_is_ignored(call) -> None:
     line = refused(call("list", "--match", "nothing*"), "list")
-    assert line.endswith("--match nothing*: no name is like this; equalbits list shows all")
+    assert line.endswith("--match nothing*: no name matches; equalbits list shows all")
     code, printed, _ = call("list", "--match", "irnet-stable")
     assert (code, [line.split()[0] for line in printed.splitlines()]) == (0, ["methods:", "irnet-stable"])
     assert parse_methods("sign,") == ["sign"]
 
 
-def test_a_run_or_a_file_in_place_of_a_recipe_is_answered_with_how_to_name_it(call, recipe: str, trained: Path) -> None:
+def test_a_run_given_as_recipe_suggests_how_to_resume_it(call, recipe: str, trained: Path) -> None:
     line = refused(call("train", trained), "train")
     assert line.endswith(f"go on with train --resume {trained}, or name {trained}/recipe.toml")
     for slip in (recipe.removesuffix(".toml"), recipe.replace(".toml", ".tml")):
@@ -179,7 +185,7 @@ def test_a_run_or_a_file_in_place_of_a_recipe_is_answered_with_how_to_name_it(ca
         assert line.endswith(f"no recipe {slip!r}; did you mean the file {recipe}?")
 
 
-def test_the_folder_of_a_sweep_is_answered_with_a_run_inside(call, trained: Path, tmp_path) -> None:
+def test_the_directory_of_a_sweep_suggests_a_run_inside(call, trained: Path, tmp_path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "seed0").symlink_to(trained)
     line = refused(call("evaluate", tmp_path), "evaluate")
@@ -191,26 +197,26 @@ def test_a_packed_file_has_no_best_epoch(words: list[str], call, tmp_path) -> No
     path = tmp_path / "net.ebits"
     path.write_bytes(b"")
     line = refused(call(*words, path, "--which", "best"), words[0])
-    assert line.endswith(f"--which best: {path} is a packed file, of one epoch; leave --which away")
+    assert line.endswith(f"--which best: {path} is a packed file and has no epochs; omit --which")
 
 
-def test_a_negative_stack_is_refused(call, tmp_path) -> None:
+def test_a_negative_stack_is_rejected(call, tmp_path) -> None:
     line = refused(call("reproduce", "fig6", "--stack", "-1", "--out", tmp_path), "reproduce")
-    assert line.endswith("--stack -1: train at least one run at a time")
+    assert line.endswith("--stack -1 must be at least 1")
 
 
-def test_a_net_without_bits_is_shown_and_packed_for_what_it_is(call, recipe: str, tmp_path) -> None:
+def test_a_real_network_can_be_inspected_and_packed(call, recipe: str, tmp_path) -> None:
     out, file = tmp_path / "a", tmp_path / "net.ebits"
     assert call("train", recipe, "--out", out, "--set", "model.weight_quantizer=", "--device", "cpu")[0] == 0
     code, printed, _ = call("inspect", out)
     assert (code, printed.splitlines()[0]) == (0, "own: conv2, real weights")
-    assert printed.endswith("no layer of it is binary: there is no share of +1 to hold\n")
+    assert printed.endswith("no binary layer: no share of +1 to check\n")
     code, printed, _ = call("pack", out, file)
     assert code == 0 and "1.2 times larger than its parameters" in printed
-    assert printed.endswith("; no layer of it is binary\n")
+    assert printed.endswith("; no binary layer\n")
 
 
-def test_a_run_that_was_never_trained_is_named(call, tmp_path) -> None:
+def test_an_empty_directory_is_not_a_run(call, tmp_path) -> None:
     for command in ("evaluate", "inspect"):
         line = refused(call(command, tmp_path), command)
         assert f"{tmp_path} is not the folder of a run: it holds no recipe.toml" in line
@@ -218,7 +224,7 @@ def test_a_run_that_was_never_trained_is_named(call, tmp_path) -> None:
 
 @pytest.mark.parametrize("command", ["evaluate", "inspect"])
 @pytest.mark.parametrize("piece", ["last.safetensors", "model.json", "recipe.toml"])
-def test_a_run_that_lacks_or_has_a_broken_piece_is_refused(command: str, piece: str, call, trained, tmp_path) -> None:
+def test_a_missing_or_damaged_file_of_a_run_is_named(command: str, piece: str, call, trained, tmp_path) -> None:
     out = copied(trained, tmp_path)
     (out / piece).write_bytes(b"\x80\x81 no such thing")
     assert str(out / piece) in refused(call(command, out), command)
@@ -226,21 +232,21 @@ def test_a_run_that_lacks_or_has_a_broken_piece_is_refused(command: str, piece: 
     assert piece in refused(call(command, out), command)
 
 
-def test_a_checkpoint_of_something_else_is_refused(call, trained, tmp_path) -> None:
+def test_a_checkpoint_of_another_program_is_rejected(call, trained, tmp_path) -> None:
     out = copied(trained, tmp_path)
     save_checkpoint(out / "last.safetensors", {}, {"other": "thing"})
     assert "is no checkpoint to go on from" in refused(call("train", "--resume", out), "train")
     assert "holds the weights of another model" in refused(call("evaluate", out), "evaluate")
 
 
-def test_other_settings_are_refused_and_the_run_can_still_be_gone_on_with(call, trained, tmp_path) -> None:
+def test_other_settings_are_rejected_and_the_run_can_still_resume(call, trained, tmp_path) -> None:
     out = copied(trained, tmp_path)
     line = refused(call("train", "--resume", out, "--set", "seed=3", "--device", "cpu"), "train")
     assert "holds a run with seed=0, this one has seed=3" in line
     code, printed, _ = call("train", "--resume", out, "--device", "cpu")
     assert code == 0
     assert printed.startswith("own: last epoch ")
-    assert printed.endswith(f"nothing was left to train: {out} held the finished run already\n")
+    assert printed.endswith(f"{out} was already finished: nothing to train\n")
 
 
 def with_a_model_that_raises(monkeypatch, error: Exception) -> list[str]:
@@ -253,13 +259,13 @@ def with_a_model_that_raises(monkeypatch, error: Exception) -> list[str]:
     return ["--set", "model.name=raises", "--device", "cpu"]
 
 
-def test_an_error_nobody_foresaw_keeps_its_whole_story(call, monkeypatch, recipe: str, tmp_path) -> None:
+def test_an_unexpected_error_keeps_its_traceback(call, monkeypatch, recipe: str, tmp_path) -> None:
     words = with_a_model_that_raises(monkeypatch, RuntimeError("a bug"))
     with pytest.raises(RuntimeError, match="a bug"):
         call("train", recipe, *words, "--out", tmp_path / "a")
 
 
-def test_the_whole_story_is_there_for_the_asking(call, monkeypatch) -> None:
+def test_an_environment_variable_shows_the_traceback(call, monkeypatch) -> None:
     monkeypatch.setenv("EQUALBITS_TRACEBACK", "1")
     from equalbits.cli import main
 
@@ -267,16 +273,16 @@ def test_the_whole_story_is_there_for_the_asking(call, monkeypatch) -> None:
         main(["train", "nothing"])
 
 
-def test_too_little_memory_is_said_with_the_way_out(call, monkeypatch, recipe: str, tmp_path) -> None:
+def test_out_of_memory_is_reported_with_a_remedy(call, monkeypatch, recipe: str, tmp_path) -> None:
     cpu = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
     for error in (torch.OutOfMemoryError("CUDA out of memory. Tried\nto allocate"), MemoryError(), cpu):
         words = with_a_model_that_raises(monkeypatch, error)
         line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
-        assert line.endswith("not enough memory: lower data.batch_size, set accumulate=2, or take a smaller net")
+        assert line.endswith("out of memory: lower data.batch_size, set accumulate=2, or use a smaller model")
 
 
 @pytest.mark.parametrize("words", [["demo"], ["compare", "{}"], ["reproduce", "fig2", "--quick"]])
-def test_a_picture_that_cannot_be_drawn_is_told_of_before_the_training(words, call, recipe, tmp_path, monkeypatch):
+def test_missing_matplotlib_is_reported_before_training(words, call, recipe, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
     command = [word.format(recipe) for word in words]
     line = refused(call(*command, "--out", tmp_path / "a", "--device", "cpu"), words[0])
@@ -284,7 +290,7 @@ def test_a_picture_that_cannot_be_drawn_is_told_of_before_the_training(words, ca
     assert not (tmp_path / "a").exists()
 
 
-def test_a_command_that_is_offered_may_be_copied_where_a_name_has_a_space(call, trained, tmp_path):
+def test_suggested_commands_quote_paths_with_spaces(call, trained, tmp_path):
     shutil.copytree(trained, tmp_path / "a run")
     offered = {
         ("run", tmp_path / "a run", "x.npy"): f"equalbits pack '{tmp_path}/a run' net.ebits",

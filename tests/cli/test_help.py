@@ -1,4 +1,4 @@
-"""Help comes at once and can be read; names are loaded when they are used."""
+"""Help is fast and complete; public names are imported on first use."""
 
 import subprocess
 import sys
@@ -9,17 +9,17 @@ import equalbits
 from equalbits.cli import COMMANDS
 
 
-def asked(code: str) -> str:
-    """What a fresh interpreter prints."""
+def output_of(code: str) -> str:
+    """Return what a fresh interpreter prints."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
     heavy = "[name for name in ('torch', 'numpy', 'rich', 'safetensors') if name in sys.modules]"
-    assert asked(f"import sys, equalbits; print({heavy})") == "[]"
+    assert output_of(f"import sys, equalbits; print({heavy})") == "[]"
 
 
-def test_help_does_not_wait_for_torch() -> None:
+def test_help_imports_neither_torch_nor_numpy() -> None:
     code = """
 import contextlib, io, sys
 from equalbits.cli import COMMANDS, main
@@ -29,43 +29,43 @@ for words in (["--help"], [], ["--version"], *([name, "--help"] for name in COMM
     assert out.getvalue(), words
 print([name for name in ("torch", "numpy") if name in sys.modules])
 """
-    assert asked(code) == "[]"
+    assert output_of(code) == "[]"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_says_what_it_takes(name: str, call) -> None:
+def test_every_command_documents_its_arguments(name: str, call) -> None:
     code, printed, errors = call(name, "--help")
     assert (code, errors) == (0, "")
     assert printed.startswith(f"usage: equalbits {name}")
-    assert COMMANDS[name][1][1:30] in " ".join(printed.split())
+    assert COMMANDS[name][1:30] in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 120
     described = [line for line in printed.splitlines() if line.startswith("  --")]
     options = [option.split()[0].rstrip(",") for option in described]
     assert len(options) == len(set(options))
 
 
-def test_the_whole_command_lists_every_command_in_one_line_each(call) -> None:
+def test_help_lists_every_command(call) -> None:
     code, printed, _ = call("--help")
     assert code == 0
     words = " ".join(printed.split())
-    for name, (_, line) in COMMANDS.items():
+    for name, line in COMMANDS.items():
         assert f"{name} {line}" in words
     assert call() == call("--help")
 
 
-def test_the_items_are_listed_with_their_titles_below_each_other(call) -> None:
+def test_items_are_listed_with_aligned_titles(call) -> None:
     code, printed, _ = call("reproduce")
     names = [line.split()[0] for line in printed.splitlines()]
     assert code == 0
     assert {line[: max(map(len, names)) + 2].strip() for line in printed.splitlines()} == set(names)
 
 
-def test_the_version_is_the_packages(call) -> None:
+def test_version_is_that_of_the_package(call) -> None:
     assert call("--version") == (0, f"equalbits {equalbits.__version__}\n", "")
 
 
 @pytest.mark.parametrize("name", equalbits.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(equalbits, name) is not None
     assert name in dir(equalbits)
 
@@ -78,9 +78,9 @@ def test_every_subpackage_is_an_attribute_without_importing_it() -> None:
         "    assert f'equalbits.{package}' not in sys.modules and package in dir(equalbits)\n"
         "    assert getattr(equalbits, package) is sys.modules[f'equalbits.{package}']\n"
     )
-    assert asked(code) == ""
+    assert output_of(code) == ""
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'equalbits' has no attribute 'nothing'"):
         equalbits.nothing  # noqa: B018

@@ -1,25 +1,25 @@
-"""``equalbits list`` says of every name what it is."""
+"""``equalbits list`` describes every name."""
 
 import re
 
 from equalbits.cli import main
-from equalbits.cli.about import ABOUT
-from equalbits.cli.names import live_names
+from equalbits.cli.descriptions import DESCRIPTIONS
+from equalbits.cli.list import descriptions
 from equalbits.models import registry
 
 
-def test_every_name_has_a_line_that_fits() -> None:
-    names = live_names()
+def test_every_name_has_a_short_description() -> None:
+    names = descriptions()
     for kind, rows in names.items():
-        for name, words in rows.items():
-            assert words and "\n" not in words, f"{kind}: {name} says nothing of itself"
-    for kind, rows in ABOUT.items():
-        assert rows.keys() <= names[kind].keys()  # none is left of a name that is gone
-        assert all(len(words) <= 96 for words in rows.values())
+        for name, line in rows.items():
+            assert line and "\n" not in line, f"{kind}: {name} has no description"
+    for kind, rows in DESCRIPTIONS.items():
+        assert rows.keys() <= names[kind].keys()  # no description of a removed name
+        assert all(len(line) <= 96 for line in rows.values())
         assert len(set(rows.values())) == len(rows)
 
 
-def test_a_network_of_ones_own_speaks_for_itself(capsys, monkeypatch) -> None:
+def test_a_registered_network_is_described_by_its_docstring(capsys, monkeypatch) -> None:
     def tiny(layers: object, num_classes: int, *, in_channels: int = 3, image_size: int = 32) -> None:
         """Four layers, two of them binary.
 
@@ -31,15 +31,15 @@ def test_a_network_of_ones_own_speaks_for_itself(capsys, monkeypatch) -> None:
     assert capsys.readouterr().out == "models:\n  tiny  Four layers, two of them binary\n"
 
 
-def test_it_says_when_to_take_which_irnet(capsys) -> None:
+def test_descriptions_tell_the_irnet_variants_apart(capsys) -> None:
     assert main(["list", "methods", "--match", "irnet*"]) == 0
     lines = dict(re.findall(r"^  (irnet\S*) +(.+)$", capsys.readouterr().out, flags=re.MULTILINE))
     assert set(lines) == {"irnet", "irnet-identity", "irnet-stable", "irnet-through"}
-    assert "where a batch norm follows" in lines["irnet"] and "without batch norm" in lines["irnet-stable"]
-    assert "tenth of the usual lr" in lines["irnet-through"] and "balance alone" in lines["irnet-identity"]
+    assert "only where a batch norm follows" in lines["irnet"] and "without batch norm" in lines["irnet-stable"]
+    assert "tenth of the usual lr" in lines["irnet-through"] and "balancing alone" in lines["irnet-identity"]
 
 
-def test_what_is_said_of_all_names_begins_below_each_other(capsys) -> None:
+def test_descriptions_are_aligned(capsys) -> None:
     assert main(["list"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert len({re.match(r"  \S+ +", line).end() for line in lines}) == 1

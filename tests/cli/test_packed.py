@@ -1,4 +1,4 @@
-"""A run is packed, looked into and run from its file; the last two without torch."""
+"""A run is packed, inspected and run from its file; the last two without torch."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equalbits.cli.export import written_files
+from equalbits.cli.packed_files import written_files
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import load_run
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
@@ -35,14 +35,14 @@ def without_torch(*words: object) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_a_packed_run_answers_as_its_model_does(trained, packed, call):
+def test_a_packed_run_computes_the_logits_of_its_model(trained, packed, call):
     _, model = load_run(trained)
     images = torch.randn(5, 1, 8, 8)
     answer = model(images).detach().numpy()
     assert np.abs(load_packed(packed)(images.numpy()) - answer).max() <= 1e-4 * np.abs(answer).max()
 
 
-def test_pack_says_how_large_the_file_is_and_how_far_rounding_moves_answers(trained, tmp_path, call):
+def test_pack_reports_the_size_and_the_effect_of_rounding(trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / "a.ebits", "--rest", "float16", "--which", "best")
     assert code == 0
     assert f"{(tmp_path / 'a.ebits').stat().st_size:,} bytes" in printed
@@ -51,7 +51,7 @@ def test_pack_says_how_large_the_file_is_and_how_far_rounding_moves_answers(trai
 
 
 @pytest.mark.parametrize(("name", "package"), [("net.onnx", "onnx"), ("net.xml", "openvino")])
-def test_a_run_is_packed_for_other_runtimes_where_their_package_is(name, package, trained, tmp_path, call):
+def test_a_run_is_packed_for_other_runtimes_if_installed(name, package, trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / name)
     if find_spec(package) is None:
         assert (code, errors.count("\n")) == (1, 1)
@@ -61,18 +61,18 @@ def test_a_run_is_packed_for_other_runtimes_where_their_package_is(name, package
         assert f"{written_files(tmp_path / name)}: {written:,} bytes" in printed
 
 
-def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path, call):
+def test_a_directory_that_is_not_a_run_is_rejected_in_one_line(tmp_path, call):
     code, _, errors = call("pack", tmp_path, tmp_path / "net.ebits")
     assert code == 1
     assert errors.count("\n") == 1
     assert "is not the folder of a run" in errors
 
 
-def test_a_packed_file_that_does_not_fit_is_named_and_leaves_nothing(trained, tmp_path, call, room_for):
+def test_a_packed_file_that_does_not_fit_is_named_and_not_left_behind(trained, tmp_path, call, room_for):
     with room_for(100):
         code, _, errors = call("pack", trained, tmp_path / "net.ebits")
-    why = "is larger than this disk or `ulimit -f` allows: raise that, or name another disk"
-    assert (code, errors) == (1, f"equalbits pack: {tmp_path / 'net.ebits'} {why}\n") and not list(tmp_path.iterdir())
+    why = "larger than the disk or `ulimit -f` allows; raise the limit or use another path"
+    assert (code, errors) == (1, f"equalbits pack: {tmp_path / 'net.ebits'}: {why}\n") and not list(tmp_path.iterdir())
 
 
 def test_a_packed_file_is_inspected_without_torch(packed):
@@ -85,7 +85,7 @@ def test_a_packed_file_is_inspected_without_torch(packed):
     assert {layer["layer"] for layer in facts["audit"]} == {"conv1", "conv2", "fc1", "fc2", "fc3"}
 
 
-def test_a_run_and_its_packed_file_are_inspected_in_the_same_words(trained, packed, call):
+def test_inspect_prints_the_same_audit_for_a_run_and_its_packed_file(trained, packed, call):
     of_run, of_file = (call("inspect", each)[1].splitlines() for each in (trained, packed))
     start, begin = (next(at for at, line in enumerate(lines) if "weights each" in line) for lines in (of_run, of_file))
     assert of_run[start:] == of_file[begin:]  # the audit, to the letter
@@ -103,7 +103,7 @@ def test_a_run_and_its_packed_file_are_inspected_in_the_same_words(trained, pack
         ("pruned-bihalf:sparsity=0.999", "every promised share of +1 exact"),
     ],
 )
-def test_a_pruned_run_and_its_packed_file_tell_the_same(method, shares, recipe, tmp_path, call):
+def test_inspect_prints_the_same_audit_for_a_pruned_run_and_its_packed_file(method, shares, recipe, tmp_path, call):
     out, file = tmp_path / "a", tmp_path / "net.ebits"
     assert call("train", recipe, "--set", f"model.weight_quantizer={method}", "--out", out, "--device", "cpu")[0] == 0
     _, model = load_run(out)
@@ -117,7 +117,7 @@ def test_a_pruned_run_and_its_packed_file_tell_the_same(method, shares, recipe, 
     assert f"\n{zeros:,} of " in of_file
 
 
-def test_a_packed_file_names_the_likeliest_classes_without_torch(packed, tmp_path):
+def test_run_prints_the_top_classes_without_torch(packed, tmp_path):
     images = np.random.default_rng(0).normal(size=(2, 1, 8, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", images)
     found = json.loads(without_torch("run", packed, tmp_path / "x.npy", "--top", 3, "--json"))
@@ -129,7 +129,7 @@ def test_a_packed_file_names_the_likeliest_classes_without_torch(packed, tmp_pat
         assert len(answer) == 3
 
 
-def test_a_picture_of_any_size_is_fitted(packed, tmp_path, call):
+def test_an_image_of_any_size_is_resized(packed, tmp_path, call):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "exact.png")
     Image.new("RGB", (31, 17), (200, 10, 10)).save(tmp_path / "large.jpg")
@@ -141,7 +141,7 @@ def test_a_picture_of_any_size_is_fitted(packed, tmp_path, call):
     assert found[str(tmp_path / "exact.png")][0]["logit"] == pytest.approx(float(logits.max()), rel=1e-5)
 
 
-def test_names_in_a_file_cannot_break_the_lines_they_are_shown_in(tmp_path, call):
+def test_control_characters_in_names_are_escaped(tmp_path, call):
     build = NetworkBuilder((1, 2, 2))
     x = build.add("flatten", build.image)
     build.add_binary("linear", x, np.ones((2, 4)), name="layer\x1b[2J")
@@ -155,30 +155,30 @@ def test_names_in_a_file_cannot_break_the_lines_they_are_shown_in(tmp_path, call
     assert code == 0 and r"layer\x1b[2J" in printed and "\x1b" not in printed
     if native.BUILT is not None:
         printed = call("bench", tmp_path / "net.ebits", "--layers", "--seconds", 0)[1]
-        assert r"layer\x1b[2J (bits by reals)" in printed and "\x1b" not in printed
+        assert r"layer\x1b[2J (1×32 bit)" in printed and "\x1b" not in printed
     found = json.loads(call("run", tmp_path / "net.ebits", tmp_path / "x.npy", "--json")[1])
     assert found[str(tmp_path / "x.npy")][0]["class"] == "cat\n"
 
 
-def test_a_run_that_is_not_packed_yet_says_how_to_pack_it(trained, call):
+def test_a_run_given_as_packed_file_suggests_packing_it(trained, call):
     code, _, errors = call("run", trained, "a.png")
     line = f"equalbits run: {trained} is a directory: pack it first: equalbits pack {trained} net.ebits\n"
     assert (code, errors) == (1, line)
 
 
-def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line(packed, tmp_path, call):
+def test_invalid_images_and_packed_files_are_rejected_in_one_line(packed, tmp_path, call):
     (tmp_path / "text.png").write_text("no picture")
     np.save(tmp_path / "odd.npy", np.zeros((3, 3), np.float32))
     for words, rule in (
         (
             ("run", packed, tmp_path / "text.png"),
-            "is no picture that can be read, nor a .npy: save it as one of BMP, GIF,",
+            "is not a readable image or .npy file: save it as one of BMP, GIF,",
         ),
         (("run", packed, tmp_path / "odd.npy"), "the model takes (batch, 1, 8, 8)"),
         (("run", tmp_path / "odd.npy", tmp_path / "odd.npy"), "not a packed model"),
         (("inspect", tmp_path / "text.png"), f"{tmp_path / 'text.png'}: "),
-        (("inspect", tmp_path / "no.ebits"), f"{tmp_path / 'no.ebits'} is not there"),
-        (("run", packed, tmp_path / "odd.npy", "--top", "0"), "name at least one class"),
+        (("inspect", tmp_path / "no.ebits"), f"{tmp_path / 'no.ebits'} does not exist"),
+        (("run", packed, tmp_path / "odd.npy", "--top", "0"), "--top 0 must be at least 1"),
     ):
         code, _, errors = call(*words)
         assert code == 1, words
@@ -186,7 +186,7 @@ def test_files_that_are_no_pictures_and_no_packed_models_are_refused_in_one_line
         assert errors.count("\n") == 1
 
 
-def test_a_picture_in_postscript_is_not_run(packed, tmp_path, call, monkeypatch):
+def test_postscript_is_never_executed(packed, tmp_path, call, monkeypatch):
     (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/run\n")
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -195,26 +195,26 @@ def test_a_picture_in_postscript_is_not_run(packed, tmp_path, call, monkeypatch)
     assert not (tmp_path / "run").exists()
 
 
-def test_linear_layers_can_be_packed_to_round_their_inputs(trained, tmp_path, call):
+def test_inputs_of_linear_layers_can_be_packed_as_int8(trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / "a.ebits", "--linear-inputs", "int8")
     assert code == 0, errors
     assert "linear_inputs='int8': all 8 answers keep their class; logits move by up to" in errors
     assert b"input_bits=8" in (tmp_path / "a.ebits").read_bytes()
-    assert "the model's class for 8 of 8 random images" in printed
+    assert "same class as the model for 8 of 8 random images" in printed
 
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [("x.tflite", "give .ebits, .onnx or .xml"), ("net.onx", ".onx"), ("net", "call it net.ebits")],
+    [("x.tflite", "use .ebits, .onnx or .xml"), ("net.onx", ".onx"), ("net", "call it net.ebits")],
 )
-def test_a_file_of_no_known_kind_is_not_written(name, rule, trained, tmp_path, call):
+def test_an_unknown_suffix_is_rejected(name, rule, trained, tmp_path, call):
     code, _, errors = call("pack", trained, tmp_path / name)
     assert (code, errors.count("\n")) == (1, 1)
     assert str(tmp_path / name) in errors and rule in errors
     assert not list(tmp_path.iterdir())
 
 
-def test_images_that_cannot_be_read_or_answered_are_refused_by_name(packed, tmp_path, call):
+def test_invalid_images_are_named(packed, tmp_path, call):
     image = np.zeros((1, 8, 8), np.float32)
     for name, number in (("nan", np.nan), ("inf", -np.inf), ("large", 1e300)):
         np.save(tmp_path / f"{name}.npy", image.astype(np.float64) + number)
@@ -233,21 +233,21 @@ def test_images_that_cannot_be_read_or_answered_are_refused_by_name(packed, tmp_
         ("inf.npy", "not finite"),
         ("large.npy", "not finite"),
         ("int.npy", "give float32, or uint8"),
-        ("obj.npy", "is not an array of numbers that numpy can read"),
-        ("text.npy", "is not an array of numbers that numpy can read"),
+        ("obj.npy", "is not an array of numbers"),
+        ("text.npy", "is not an array of numbers"),
         ("none.npy", "holds no image"),
         ("many.npy", "holds several arrays"),
-        ("cut.npy", "is cut off or damaged"),
-        ("cut.png", "is cut off or damaged"),
-        ("no.png", "is not there"),
-        ("no/x.npy", "is not there: name a picture or a .npy"),
+        ("cut.npy", "is truncated or damaged"),
+        ("cut.png", "is truncated or damaged"),
+        ("no.png", "does not exist"),
+        ("no/x.npy", "does not exist: give an image file or a .npy file"),
     ):
         code, printed, errors = call("run", packed, tmp_path / name)
         assert (code, printed, errors.count("\n")) == (1, "", 1), name
         assert errors.startswith(f"equalbits run: {tmp_path / name}") and rule in errors
 
 
-def test_a_run_with_epochs_to_go_is_packed_with_a_word(trained, tmp_path, call):
+def test_packing_an_unfinished_run_is_reported(trained, tmp_path, call):
     out = tmp_path / "a"
     shutil.copytree(trained, out)
     assert "not finished" not in call("pack", out, tmp_path / "done.ebits")[2]

@@ -1,4 +1,4 @@
-"""The progress bar: all a person asks of a run, where a terminal listens; a plain line an epoch elsewhere."""
+"""The progress bar shows loss, accuracy, speed and time left in a terminal; elsewhere one line per epoch."""
 
 import io
 import sys
@@ -43,17 +43,17 @@ def shown(monkeypatch, *, terminal: bool, quiet: bool = False) -> str:
     return screen.getvalue()
 
 
-def test_a_terminal_sees_loss_accuracy_pace_and_time_left(monkeypatch) -> None:
+def test_a_terminal_shows_loss_accuracy_speed_and_time_left(monkeypatch) -> None:
     text = shown(monkeypatch, terminal=True)
     assert "50 %  epoch 2/3  loss 0.500  75.0 %  1,234 images/s  1:01:15 left" in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_every_epoch_leaves_a_line(monkeypatch, terminal: bool) -> None:
+def test_every_epoch_prints_a_line(monkeypatch, terminal: bool) -> None:
     text = shown(monkeypatch, terminal=terminal)
     assert "net  epoch   2  train 75.00 % (loss 0.5000)  test 50.00 % of 10 (loss 0.7000)  1.5 s\n" in text
     assert ("images/s" in text) is terminal
 
 
-def test_a_quiet_bar_says_nothing(monkeypatch) -> None:
+def test_a_quiet_bar_prints_nothing(monkeypatch) -> None:
     assert shown(monkeypatch, terminal=True, quiet=True) == ""

@@ -1,4 +1,4 @@
-"""Runs that go on at the same time each have a line of their own, for as long as they last."""
+"""Concurrent runs each have a row of the progress display until they end."""
 
 from equalbits.cli.progress import ProgressBar
 from equalbits.training import EpochRecord, Score, StepRecord
@@ -6,14 +6,14 @@ from equalbits.training import EpochRecord, Score, StepRecord
 SCORE = Score(correct=30, total=40, correct_top5=40, loss_sum=20.0)
 
 
-def test_each_run_has_its_line_until_it_ends(capsys) -> None:
+def test_each_run_has_a_row_until_it_ends(capsys) -> None:
     with ProgressBar(title="sweep") as bar:
-        (first,), (second,) = bar.row("sign: seed 0"), bar.row("bihalf: seed 0")
+        (first,), (second,) = bar.add_row("sign: seed 0"), bar.add_row("bihalf: seed 0")
         first(StepRecord(1, 2, 5, 10, SCORE, 400.0, 61.0))
         shown = {task.description: task for task in bar.bar.tasks if task.visible}
         assert list(shown) == ["sign: seed 0", "bihalf: seed 0"]
         assert (shown["sign: seed 0"].completed, shown["sign: seed 0"].total) == (5, 20)
-        assert shown["sign: seed 0"].fields["words"].endswith("400 images/s  1:01 left")
+        assert shown["sign: seed 0"].fields["status"].endswith("400 images/s  1:01 left")
         second(EpochRecord(1, 0.1, SCORE, SCORE, 2.5))
         first.close()
         assert [task.description for task in bar.bar.tasks if task.visible] == ["bihalf: seed 0"]
@@ -21,9 +21,9 @@ def test_each_run_has_its_line_until_it_ends(capsys) -> None:
     assert errors == "bihalf: seed 0  epoch   1  train 75.00 % (loss 0.5000)  test 75.00 % of 40 (loss 0.5000)  2.5 s\n"
 
 
-def test_a_quiet_one_says_nothing(capsys) -> None:
+def test_a_quiet_row_prints_nothing(capsys) -> None:
     with ProgressBar(title="sweep", quiet=True) as bar:
-        (row,) = bar.row("sign: seed 0")
+        (row,) = bar.add_row("sign: seed 0")
         row(EpochRecord(1, 0.1, SCORE, None, 2.5))
     assert capsys.readouterr() == ("", "")
 

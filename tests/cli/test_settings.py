@@ -1,4 +1,4 @@
-"""``list --settings``: all that ``--set`` takes, for eyes, pipes and programs."""
+"""``list --settings`` prints everything that ``--set`` accepts, for terminals, pipes and programs."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import pytest
 from equalbits.recipes.settings import settings_tables
 
 
-def test_every_setting_is_a_line_with_the_words_of_the_page(call) -> None:
+def test_every_setting_is_one_line_with_the_text_of_the_docs_page(call) -> None:
     code, printed, errors = call("list", "--settings")
     assert (code, errors) == (0, "")
     lines = [line.split() for line in printed.splitlines()]
@@ -17,7 +17,7 @@ def test_every_setting_is_a_line_with_the_words_of_the_page(call) -> None:
             assert " ".join(row).replace("``", "").split() in lines
 
 
-def test_a_terminal_gets_lines_it_can_hold(call, monkeypatch) -> None:
+def test_lines_fit_the_terminal(call, monkeypatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "90")
     code, printed, _ = call("list", "--settings")
@@ -29,7 +29,7 @@ def test_a_terminal_gets_lines_it_can_hold(call, monkeypatch) -> None:
             assert f"\n{name.replace('``', '')}  " in printed
 
 
-def test_a_pattern_chooses_settings_and_json_holds_their_cells(call) -> None:
+def test_a_pattern_selects_settings_and_json_holds_their_cells(call) -> None:
     code, printed, _ = call("list", "--settings", "--match", "*lr", "--json")
     assert code == 0
     (row,) = json.loads(printed)["optimizer"]
@@ -42,12 +42,12 @@ def test_a_pattern_chooses_settings_and_json_holds_their_cells(call) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["models"], "--settings stands alone: leave KIND and --show away"),
-        (["--show", "fashion-conv2"], "--settings stands alone: leave KIND and --show away"),
-        (["--match", "zzz*"], "--match zzz*: no setting is like this; equalbits list --settings shows all"),
+        (["models"], "--settings cannot be combined with KIND or --show"),
+        (["--show", "fashion-conv2"], "--settings cannot be combined with KIND or --show"),
+        (["--match", "zzz*"], "--match zzz*: no setting matches; equalbits list --settings shows all"),
     ],
 )
-def test_what_cannot_be_listed_is_refused_in_one_line(words: list[str], line: str, call) -> None:
+def test_invalid_combinations_are_rejected_in_one_line(words: list[str], line: str, call) -> None:
     code, printed, errors = call("list", "--settings", *words)
     assert (code, printed) == (1, "")
     assert line in errors and errors.count("\n") == 1

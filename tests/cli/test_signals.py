@@ -26,7 +26,7 @@ def start(*words: object, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes, **more)
 
 
-def test_sigterm_and_ctrl_c_save_and_say_how_to_go_on(call, recipe: str, tmp_path: Path) -> None:
+def test_sigterm_and_ctrl_c_save_and_print_how_to_resume(call, recipe: str, tmp_path: Path) -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
     runs = {number: start("train", recipe, "--out", tmp_path / number.name, *LONG) for number in numbers}
     waiting = dict(runs)
@@ -58,7 +58,7 @@ def test_sigterm_and_ctrl_c_save_and_say_how_to_go_on(call, recipe: str, tmp_pat
         assert all(torch.equal(mine[name], tensor) for name, tensor in theirs.items())
 
 
-def test_a_run_outlives_its_terminal_where_nothing_tells_it_to_stop(recipe: str, tmp_path: Path) -> None:
+def test_a_run_continues_after_its_terminal_closes_without_a_signal(recipe: str, tmp_path: Path) -> None:
     ours, its = os.openpty()  # a session without a controlling terminal gets no SIGHUP, as one that was disowned
     words = ["train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--set", "epochs=100"]
     command = [sys.executable, "-m", "equalbits", *map(str, words)]
@@ -97,13 +97,13 @@ def assert_stopped(process: subprocess.Popen[str], number: int, tmp_path: Path) 
     assert f"resume with: equalbits train --resume {tmp_path / 'a'} --data {tmp_path} --device cpu" in errors
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_decoding_workers_too_and_does_no_harm(tmp_path: Path) -> None:
+def test_ctrl_c_that_reaches_the_decoding_workers_does_no_harm(tmp_path: Path) -> None:
     process = train_on_pictures(tmp_path)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     assert_stopped(process, signal.SIGINT, tmp_path)
 
 
-def test_a_group_of_processes_that_is_told_to_end_saves_though_its_workers_are_gone(tmp_path: Path) -> None:
+def test_a_terminated_process_group_saves_even_without_its_workers(tmp_path: Path) -> None:
     process = train_on_pictures(tmp_path)
     os.killpg(process.pid, signal.SIGSTOP)
     process.send_signal(signal.SIGCONT)  # its workers still lie there, so that it will wait for a batch
@@ -164,7 +164,7 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
         assert process.wait(timeout=30) == -signal.SIGTERM
 
 
-def test_the_echo_of_a_signal_is_no_second_one() -> None:
+def test_a_repeated_signal_within_moments_counts_once() -> None:
     request = StopRequest()
     request(signal.SIGTERM, None)
     request(signal.SIGTERM, None)  # as from timeout, which tells a process and then all of its group
@@ -172,7 +172,7 @@ def test_the_echo_of_a_signal_is_no_second_one() -> None:
 
 
 @pytest.mark.parametrize("numbers", list(itertools.permutations((signal.SIGTERM, signal.SIGHUP))))
-def test_a_login_that_ends_tells_it_twice_in_one_breath_and_the_run_saves(numbers: list[int], tmp_path: Path) -> None:
+def test_two_signals_at_the_end_of_a_session_save_once(numbers: list[int], tmp_path: Path) -> None:
     """Both signals as systemd sends them to a session; Python hears them in either order."""
     words = [sys.executable, "-c", TOLD_TWICE, str(tmp_path), *map(str, map(int, numbers))]
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
@@ -180,7 +180,7 @@ def test_a_login_that_ends_tells_it_twice_in_one_breath_and_the_run_saves(number
     assert load_checkpoint(tmp_path / "last.safetensors")[1]["batch"] == 1
 
 
-def test_torchrun_may_say_it_twice(monkeypatch) -> None:
+def test_two_signals_from_torchrun_count_once(monkeypatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     request = StopRequest()
     request(signal.SIGINT, None)
@@ -188,23 +188,23 @@ def test_torchrun_may_say_it_twice(monkeypatch) -> None:
     assert request.signal_number == signal.SIGINT
 
 
-def test_ctrl_c_outside_of_training_says_so_and_ends_with_130(tmp_path: Path) -> None:
+def test_ctrl_c_outside_of_training_exits_with_130(tmp_path: Path) -> None:
     waits = tmp_path / "own.toml"
     os.mkfifo(waits)
     process = start("list", "--show", waits)
     with waits.open("w"):  # opens when the command does, which then waits for something to read
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=60)
-    assert (process.returncode, printed, errors) == (130, "", "equalbits list: stopped\n")
+    assert (process.returncode, printed, errors) == (130, "", "equalbits list: interrupted\n")
 
 
-def test_a_reader_that_has_heard_enough_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     command = f"{sys.executable} -m equalbits list --json | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
 
 
-def test_a_comparison_told_to_stop_goes_on_by_the_same_command(call, recipe: str, tmp_path: Path) -> None:
+def test_an_interrupted_comparison_resumes_by_the_same_command(call, recipe: str, tmp_path: Path) -> None:
     out = tmp_path / "c"
     words = ["compare", recipe, "--out", out, "--methods", "sign", "--seeds", "0", *LONG]
     process = start(*words)
@@ -216,7 +216,7 @@ def test_a_comparison_told_to_stop_goes_on_by_the_same_command(call, recipe: str
     assert (process.returncode, printed) == (130, "")
     assert errors.splitlines()[-2:] == [
         f"equalbits compare: stopped by SIGINT; everything up to this step is in {saved[0]}",
-        "the same command goes on from there",
+        "run the same command to resume",
     ]
     done = load_checkpoint(saved[0])[1]["stack"]["0"]["epoch"]
     assert done < 30
@@ -226,7 +226,7 @@ def test_a_comparison_told_to_stop_goes_on_by_the_same_command(call, recipe: str
     assert not list(out.glob("stack-*"))
 
 
-def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(call, recipe: str, tmp_path: Path) -> None:
+def test_an_interrupted_sweep_resumes_by_the_same_command(call, recipe: str, tmp_path: Path) -> None:
     words = ["sweep", recipe, "--out", tmp_path / "s", "--seeds", "0-1", *LONG]
     process = start(*words)
     last = tmp_path / "s" / "own" / "seed0" / "last.safetensors"
@@ -238,7 +238,7 @@ def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(call, recipe: s
     assert (process.returncode, printed) == (143, "")
     assert errors.splitlines()[-2:] == [
         f"equalbits sweep: stopped by SIGTERM; everything up to this step is in {last}",
-        "the same command goes on from there",
+        "run the same command to resume",
     ]
     done = load_checkpoint(last)[1]["epoch"]
     assert done < 30
@@ -248,7 +248,7 @@ def test_a_sweep_told_to_stop_says_that_the_same_command_goes_on(call, recipe: s
     assert printed.endswith("n=2)\n")
 
 
-def test_one_of_several_processes_ends_as_python_ends() -> None:
+def test_a_distributed_process_runs_its_exit_handlers() -> None:
     """Else those that decode its pictures are left, with a warning of semaphores that leak."""
     program = (
         "import atexit, runpy, sys\n"

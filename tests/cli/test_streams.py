@@ -1,4 +1,4 @@
-"""What is printed goes where it should, or one line says why not; also where Python keeps it back to the end."""
+"""Output goes to stdout, or one line on stderr says why not; also where Python buffers it to the end."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equalbits.cli import _one_line
+from equalbits.cli.errors import one_line
 
 PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
 KEPT_BACK = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -37,7 +37,7 @@ def words_of(command, tmp_path, *, images=1):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_reader_that_has_gone_is_no_error(command, settings, tmp_path):
+def test_a_closed_pipe_is_not_an_error(command, settings, tmp_path):
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(words_of(command, tmp_path), stdout=writer, stderr=subprocess.PIPE, text=True, env=settings)
@@ -47,16 +47,16 @@ def test_a_reader_that_has_gone_is_no_error(command, settings, tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 @pytest.mark.parametrize(("command", "images"), [("inspect", 1), ("run", 1), ("run", 500), ("--help", 1)])
-def test_a_full_disk_is_told_in_one_line(command, images, settings, tmp_path):
+def test_a_full_disk_is_reported_in_one_line(command, images, settings, tmp_path):
     words = words_of(command, tmp_path, images=images)
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, env=settings)
     who = "equalbits" if command == "--help" else f"equalbits {command}"
-    assert (done.returncode, done.stderr) == (1, f"{who}: the disk is full: make room and call again\n")
+    assert (done.returncode, done.stderr) == (1, f"{who}: no space left on the disk; free some space and retry\n")
 
 
 @pytest.mark.parametrize("words", [["inspect", PACKED], ["--help"], ["list"]])
-def test_a_pipe_that_knows_few_letters_gets_those(words, settings):
+def test_an_ascii_pipe_gets_replacement_characters(words, settings):
     command = [sys.executable, "-m", "equalbits", *map(str, words)]
     done = subprocess.run(command, capture_output=True, env=settings | {"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
@@ -64,14 +64,14 @@ def test_a_pipe_that_knows_few_letters_gets_those(words, settings):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell here")
-def test_no_stdout_at_all_is_no_error(settings, tmp_path):
+def test_a_missing_stdout_is_not_an_error(settings, tmp_path):
     words = ["sh", "-c", '"$@" >&-', "sh", *words_of("run", tmp_path)]
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, env=settings)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("number", ["ENOENT", "EACCES", "EPERM", "EEXIST", "EFBIG", "EROFS", "ENOSPC", "EDQUOT"])
-def test_a_file_that_the_system_refuses_is_named_with_a_way_out(number, tmp_path):
-    line = _one_line(OSError(getattr(errno, number), "in the system's words", str(tmp_path / "net.ebits")))
-    assert line.startswith(f"{tmp_path / 'net.ebits'} ")
-    assert re.search(r"(name (another|a place)|call again)", line) and "in the system's words" not in line
+def test_file_errors_name_the_file_and_a_remedy(number, tmp_path):
+    line = one_line(OSError(getattr(errno, number), "in the system's words", str(tmp_path / "net.ebits")))
+    assert line.startswith(f"{tmp_path / 'net.ebits'}: ")
+    assert re.search(r"(use another path|check the path|retry)", line) and "in the system's words" not in line

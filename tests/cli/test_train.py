@@ -1,4 +1,4 @@
-"""``train``, ``evaluate``, ``list``, ``inspect``, ``sweep`` and ``download`` as a person uses them."""
+"""``train``, ``evaluate``, ``list``, ``inspect``, ``sweep`` and ``download`` from the command line."""
 
 import json
 import sys
@@ -15,14 +15,14 @@ from equalbits.recipes.catalogue import published_score
 from equalbits.training import load_checkpoint, save_checkpoint
 
 
-def test_training_prints_the_score_and_tells_each_epoch_on_stderr(call, recipe: str, tmp_path: Path) -> None:
+def test_train_prints_the_score_and_each_epoch_on_stderr(call, recipe: str, tmp_path: Path) -> None:
     out = tmp_path / "a"
     code, printed, errors = call("train", recipe, "--out", out, "--device", "cpu")
     assert code == 0
     facts = json.loads((out / "run.json").read_text())
     right, total = facts["last"]["test"]["correct"], facts["last"]["test"]["total"]
     assert printed.splitlines()[0].startswith(f"own: last epoch {100 * right / total:.2f} % of {total} (loss ")
-    assert printed.splitlines()[1] == f"all of it is in {out}"
+    assert printed.splitlines()[1] == f"results: {out}"
     assert [line[: len("own  epoch   1")] for line in errors.splitlines()] == ["own  epoch   1", "own  epoch   2"]
 
 
@@ -39,7 +39,7 @@ def test_json_is_one_object_and_nothing_else(call, recipe: str, trained: Path, t
         assert isinstance(json.loads(printed), dict), words
 
 
-def test_evaluating_prints_the_score_of_the_last_or_the_best_epoch(call, trained: Path) -> None:
+def test_evaluate_prints_the_score_of_the_last_or_the_best_epoch(call, trained: Path) -> None:
     facts = json.loads((trained / "run.json").read_text())
     for which in ("last", "best"):
         code, printed, _ = call("evaluate", trained, "--which", which, "--device", "cpu")
@@ -48,7 +48,7 @@ def test_evaluating_prints_the_score_of_the_last_or_the_best_epoch(call, trained
         assert printed.startswith(f"{trained} ({which} epoch): {share:.2f} % of 6 (loss ")
 
 
-def test_a_run_that_is_not_finished_is_scored_as_such(call, trained: Path, tmp_path: Path) -> None:
+def test_evaluate_reports_an_unfinished_run(call, trained: Path, tmp_path: Path) -> None:
     for name in ("recipe.toml", "model.json", "best.safetensors"):
         (tmp_path / name).write_bytes((trained / name).read_bytes())
     tensors, facts = load_checkpoint(trained / "last.safetensors")
@@ -72,14 +72,14 @@ def test_a_published_score_is_printed_for_its_own_settings_only(call, tmp_path: 
     assert ", published " not in printed
 
 
-def test_inspecting_shows_the_layers_and_the_proof(call, trained: Path) -> None:
+def test_inspect_prints_the_layers_and_the_audit(call, trained: Path) -> None:
     code, printed, _ = call("inspect", trained)
     assert code == 0
     assert printed.startswith("own: conv2, bihalf\n")
     assert "conv1" in printed
 
 
-def test_a_recipe_that_is_shown_trains_as_a_file(call, tmp_path: Path) -> None:
+def test_a_recipe_printed_as_toml_trains_from_that_file(call, tmp_path: Path) -> None:
     code, printed, _ = call("list", "--show", "fashion-conv2")
     assert code == 0
     path = tmp_path / "copy.toml"
@@ -94,7 +94,7 @@ def test_a_recipe_that_is_shown_trains_as_a_file(call, tmp_path: Path) -> None:
     assert shown == printed == get_recipe("fashion-conv2").to_toml()
 
 
-def test_listing_shows_every_kind_of_name_and_matches_patterns(call) -> None:
+def test_list_prints_every_kind_of_name_and_matches_patterns(call) -> None:
     names = json.loads(call("list", "--json")[1])
     assert names["recipes"] == list_recipes()
     assert names["models"] == list_models()
@@ -108,7 +108,7 @@ def test_listing_shows_every_kind_of_name_and_matches_patterns(call) -> None:
     assert [line.split()[0] for line in printed.splitlines()[1:]] == ["fashion-conv2", "fashion-conv4"]
 
 
-def test_a_teacher_is_named_by_its_folder(call, recipe: str, trained: Path, tmp_path: Path) -> None:
+def test_a_teacher_is_given_by_its_directory(call, recipe: str, trained: Path, tmp_path: Path) -> None:
     words = ["train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--teacher", trained]
     code, _, errors = call(*words)
     assert code == 1
@@ -116,7 +116,7 @@ def test_a_teacher_is_named_by_its_folder(call, recipe: str, trained: Path, tmp_
     assert call(*words, "--set", "distill.weight=0.5", "--set", "distill.temperature=4")[0] == 0
 
 
-def test_weights_and_biases_is_asked_for_by_its_project(call, recipe: str, tmp_path: Path, monkeypatch) -> None:
+def test_the_option_wandb_logs_to_a_project(call, recipe: str, tmp_path: Path, monkeypatch) -> None:
     words = ["train", recipe, "--device", "cpu", "--wandb", "bits", "--json"]
     monkeypatch.setitem(sys.modules, "wandb", None)
     code, _, errors = call(*words, "--out", tmp_path / "a")
@@ -148,16 +148,14 @@ def test_a_sweep_prints_a_row_for_every_combination(call, recipe: str, tmp_path:
     assert [row["std"] for row in single] == [None, None]
 
 
-def test_a_sweep_goes_through_values_that_what_is_set_cannot_do_without(call, recipe: str, tmp_path: Path) -> None:
+def test_a_sweep_accepts_settings_that_need_a_varied_value(call, recipe: str, tmp_path: Path) -> None:
     words = ["sweep", recipe, "--out", tmp_path / "s", "--device", "cpu", "--set", "schedule.name=step", "--json"]
     code, printed, errors = call(*words, "--vary", "schedule.milestones=[1],[2]")
     assert code == 0, errors
     assert [row["settings"]["schedule.milestones"] for row in json.loads(printed)] == [[1], [2]]
 
 
-def test_a_sweep_over_networks_keeps_the_options_that_the_first_of_them_does_not_take(
-    call, recipe: str, tmp_path: Path
-) -> None:
+def test_a_sweep_over_networks_keeps_options_that_only_some_accept(call, recipe: str, tmp_path: Path) -> None:
     words = ["sweep", recipe, "--out", tmp_path / "s", "--device", "cpu", "--set", "epochs=1", "--vary"]
     code, _, errors = call(*words, "model.name=resnet20,conv2", "--set", "model.options.batch_norm=false")
     assert code == 0, errors
@@ -169,23 +167,23 @@ def test_a_sweep_over_networks_keeps_the_options_that_the_first_of_them_does_not
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--seeds", "a"], "--seeds a: write whole numbers, as in 0-4 or 0,3,7"),
-        (["--seeds", "4-0"], "--seeds 4-0: the first must not be above the last"),
-        (["--seeds", "7,4-0"], "--seeds 7,4-0: the first must not be above the last"),
-        (["--seeds", "²"], "--seeds ²: write whole numbers, as in 0-4 or 0,3,7"),
-        (["--stack", "0"], "--stack 0: train at least one run at a time"),
-        (["--vary", "epochs"], "--vary epochs: write name=value,value"),
+        (["--seeds", "a"], "--seeds a: give whole numbers, such as 0-4 or 0,3,7"),
+        (["--seeds", "4-0"], "--seeds 4-0: a range must be ascending"),
+        (["--seeds", "7,4-0"], "--seeds 7,4-0: a range must be ascending"),
+        (["--seeds", "²"], "--seeds ²: give whole numbers, such as 0-4 or 0,3,7"),
+        (["--stack", "0"], "--stack 0 must be at least 1"),
+        (["--vary", "epochs"], "--vary epochs: give name=value,value"),
         (["--vary", "epoch=1,2"], "no setting 'epoch'; did you mean 'epochs'?"),
     ],
 )
-def test_a_sweep_refuses_in_one_line(words: list[str], line: str, call, recipe: str, tmp_path: Path) -> None:
+def test_sweep_reports_errors_in_one_line(words: list[str], line: str, call, recipe: str, tmp_path: Path) -> None:
     code, _, errors = call("sweep", recipe, "--out", tmp_path, "--device", "cpu", *words)
     assert code == 1
     assert line in errors
     assert len(errors.splitlines()) == 1
 
 
-def test_a_download_without_a_network_says_where_to_put_the_file_by_hand(call, tmp_path: Path, monkeypatch) -> None:
+def test_a_failed_download_names_the_directory_for_the_file(call, tmp_path: Path, monkeypatch) -> None:
     from equalbits.data import download
 
     known = download.SOURCES["cifar10"]
@@ -198,21 +196,21 @@ def test_a_download_without_a_network_says_where_to_put_the_file_by_hand(call, t
     assert len(errors.splitlines()) == 1
 
 
-def test_a_download_of_what_is_there_already_says_where_it_is(call, tmp_path: Path) -> None:
+def test_a_finished_download_prints_its_directory(call, tmp_path: Path) -> None:
     from equalbits.data.cifar import EDITIONS
 
     folder = tmp_path / "cifar10" / EDITIONS["cifar10"].folder
     folder.mkdir(parents=True)
     for name in EDITIONS["cifar10"].files:
         (folder / name).write_bytes(b"")
-    assert call("download", "cifar10", "--data", tmp_path) == (0, f"cifar10 is in {folder}\n", "")
+    assert call("download", "cifar10", "--data", tmp_path) == (0, f"cifar10: {folder}\n", "")
     assert json.loads(call("download", "cifar10", "--data", tmp_path, "--json")[1])["folder"] == str(folder)
     code, _, errors = call("download", "mnist", "--data", tmp_path)
     assert code == 1
-    assert errors.startswith("equalbits download: cannot download 'mnist'; there are cifar10, cifar100")
+    assert errors.startswith("equalbits download: cannot download 'mnist'; available are cifar10, cifar100")
 
 
-def test_data_sets_are_found_where_data_says(call, tmp_path: Path) -> None:
+def test_data_sets_are_read_from_the_given_directory(call, tmp_path: Path) -> None:
     code, _, errors = call("train", "cifar10-conv2", "--data", tmp_path, "--out", tmp_path / "a", "--device", "cpu")
     assert code == 1
     assert str(tmp_path) in errors

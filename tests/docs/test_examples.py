@@ -59,7 +59,7 @@ def test_every_command_of_the_page_on_networks_of_ones_own_runs_as_it_stands(tmp
 def test_a_network_of_ones_own_is_trained_compared_and_packed_by_its_name(tmp_path):
     tiny, command = "--set model.name=tiny --set model.options.width=4", EXAMPLES[0].with_name("own_network.py")
     short = "--set epochs=1 --set data.limit=128 --device cpu"
-    assert "all of it is in a" in run(command, tmp_path, *f"train fashion-conv2 {tiny} {short} --out a".split())
+    assert "results: a" in run(command, tmp_path, *f"train fashion-conv2 {tiny} {short} --out a".split())
     printed = run(command, tmp_path, *f"compare fashion-conv2 {tiny} {short} --methods sign,bihalf --out b".split())
     assert "16 of 16" in printed
     assert "2 binary layers, every promised share" in run(command, tmp_path, "pack", "a", "net.ebits")

@@ -40,7 +40,7 @@ def test_every_command_shown_is_one_that_is_understood(line):
     words = shlex.split(line.partition("equalbits ")[2])
     assert words[0] in COMMANDS
     parser = argparse.ArgumentParser(exit_on_error=False)
-    import_module(f"equalbits.cli.{COMMANDS[words[0]][0]}").add_arguments(parser)
+    import_module(f"equalbits.cli.{words[0]}").add_arguments(parser)
     parser.parse_args(words[1:])
 
 

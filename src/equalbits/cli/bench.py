@@ -1,4 +1,4 @@
-"""``equalbits bench``: how fast a packed file runs here. Needs numpy; torch only to be measured beside it."""
+"""``equalbits bench``: measure the speed of a packed file. Needs torch only for ``--torch``."""
 
 import argparse
 import json
@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equalbits.cli.arguments import add_json
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -18,39 +20,41 @@ if TYPE_CHECKING:
     from equalbits.runtime import Network
 
 Call = Callable[[], object]
-_LONGEST = 3600  # seconds; more would be a slip
+_MAX_SECONDS = 3600  # more is likely a typing error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``bench`` takes."""
-    parser.add_argument("file", metavar="FILE", help="a packed file, made by equalbits pack")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the engine (default: 1)")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="images at a time (default: 1)")
+    """Add the arguments of ``bench``."""
+    parser.add_argument("file", metavar="FILE", help="a packed file, written by equalbits pack")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of threads (default: 1)")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="batch size (default: 1)")
     parser.add_argument(
         "--engine", choices=("auto", "avx512", "avx2", "neon", "portable", "numpy"), default="auto",
-        help="what runs: the best there is (default), the kernels of one instruction set, or numpy",
+        help="the native engine with its fastest kernels (auto, default) or those of one instruction set, or numpy",
     )  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how long to measure (default: 2)")
-    parser.add_argument("--layers", action="store_true", help="show where the time goes on one thread, step by step")
-    parser.add_argument("--torch", action="store_true", help="measure the same network in torch, taking turns")
-    parser.add_argument("--json", action="store_true", help="print as one JSON object")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, metavar="S", help="duration of the measurement (default: 2)"
+    )
+    parser.add_argument("--layers", action="store_true", help="print the time of each step on one thread")
+    parser.add_argument("--torch", action="store_true", help="measure the same network in torch, alternately")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print milliseconds an image, images a second, the file's bytes and the memory it took."""
+    """Print time per image, throughput, file size and peak memory."""
     from equalbits.runtime import MAX_THREADS
 
     for name, least in (("threads", 1), ("batch", 1), ("seconds", 0)):
         if not getattr(options, name) >= least:
-            raise ValueError(f"--{name} {getattr(options, name)}: give at least {least}")
+            raise ValueError(f"--{name} {getattr(options, name)} must be at least {least}")
     if options.threads > MAX_THREADS:
         raise ValueError(f"--threads {options.threads} must be 1 to {MAX_THREADS}")
-    if options.seconds > _LONGEST:
-        raise ValueError(f"--seconds {options.seconds:g} must be 0 to {_LONGEST:,}")
+    if options.seconds > _MAX_SECONDS:
+        raise ValueError(f"--seconds {options.seconds:g} must be 0 to {_MAX_SECONDS:,}")
     try:
         _measure(options)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate" not in str(error):  # torch's is a RuntimeError
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):  # torch raises RuntimeError
             raise
         raise ValueError(f"--batch {options.batch} does not fit into memory: lower --batch") from None
 
@@ -64,49 +68,48 @@ def _measure(options: argparse.Namespace) -> None:
     network = read_network(path)
     try:
         images = np.random.default_rng(0).standard_normal((options.batch, *network.input_shape)).astype(np.float32)
-    except ValueError:  # more than numpy can count
+    except ValueError:  # more elements than numpy can index
         raise MemoryError from None
-    name, call = _engine(network, images, options)
-    if options.layers and not name.startswith("native"):
-        raise ValueError("--layers: the steps are those of the native engine, and numpy would run: leave --layers out")
-    free = _free_cores() if options.torch else 0.0  # before any thread of ours runs
+    engine, call = _make_call(network, images, options)
+    if options.layers and not engine.startswith("native"):
+        raise ValueError("--layers needs the native engine, but numpy would run: omit --layers")
+    free = _free_cores() if options.torch else 0.0  # before we start threads
     call()
-    facts: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size, "engine": name}
+    facts: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size, "engine": engine}
     facts |= {"threads": options.threads, "batch": options.batch, "peak_memory_bytes": _peak_memory()}
     calls = {"ms_per_image": call}
     if options.torch:
         from equalbits.cli.bench_torch import torch_call
 
         calls["torch_ms_per_image"] = torch_call(network, images, options.threads)
-    for what, taken in _take_turns(calls, options.seconds).items():
-        facts[what] = {"median": statistics.median(taken) / options.batch, "least": min(taken) / options.batch}
+    for name, times in _measure_alternately(calls, options.seconds).items():
+        facts[name] = {"median": statistics.median(times) / options.batch, "least": min(times) / options.batch}
     if options.torch:
-        facts["busy"] = free < options.threads or any(
-            facts[what]["median"] > 2 * facts[what]["least"] for what in calls
-        )
+        unsteady = any(facts[name]["median"] > 2 * facts[name]["least"] for name in calls)
+        facts["busy"] = free < options.threads or unsteady
     facts["images_per_second"] = 1e3 / facts["ms_per_image"]["median"]
-    facts["rounds"] = len(taken)
+    facts["rounds"] = len(times)
     if options.layers:
-        facts["layers"] = _layers(network, images[0], name, options.seconds)
+        facts["layers"] = _time_layers(network, images[0], engine, options.seconds)
     print(json.dumps(facts) if options.json else _as_text(facts))
 
 
-def _engine(network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace) -> tuple[str, Call]:
-    """The engine's name, and a call that answers the images once."""
+def _make_call(network: "Network", images: "NDArray[np.float32]", options: argparse.Namespace) -> tuple[str, Call]:
+    """Return the name of the engine, and a function that runs the batch once."""
     from equalbits.runtime import NativeEngine, PackedModel, native
 
     if options.engine in ("auto", "numpy"):
         model = PackedModel(network, threads=options.threads, engine=options.engine)
         return model.engine, lambda: model(images)
-    known = [] if native.BUILT is None else native.BUILT.instruction_sets()
-    if options.engine not in known:
-        raise ValueError(f"--engine {options.engine}: this machine has {', '.join(['auto', *known, 'numpy'])}")
+    available = [] if native.BUILT is None else native.BUILT.instruction_sets()
+    if options.engine not in available:
+        raise ValueError(f"--engine {options.engine}: this machine supports {', '.join(['auto', *available, 'numpy'])}")
     engine = NativeEngine(network, options.engine)
     return f"native ({options.engine})", lambda: engine(images, options.threads)
 
 
-def _take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
-    """The milliseconds of every call, in turns until the time is over; three rounds at least, after one to warm up."""
+def _measure_alternately(calls: dict[str, Call], seconds: float) -> dict[str, list[float]]:
+    """Return the milliseconds of each call, alternating for ``seconds``: one warm-up round, then at least three."""
     for call in calls.values():
         call()
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -119,8 +122,8 @@ def _take_turns(calls: dict[str, Call], seconds: float) -> dict[str, list[float]
     return times
 
 
-def _layers(network: "Network", image: "NDArray[np.float32]", engine: str, seconds: float) -> list[dict[str, Any]]:
-    """The milliseconds of each step on one thread: the least of many rounds, since all that disturbs adds to them."""
+def _time_layers(network: "Network", image: "NDArray[np.float32]", engine: str, seconds: float) -> list[dict[str, Any]]:
+    """Return the milliseconds of each step on one thread: the minimum over rounds, since noise only adds time."""
     from equalbits.runtime import native
     from equalbits.runtime.lower import lower
 
@@ -132,16 +135,16 @@ def _layers(network: "Network", image: "NDArray[np.float32]", engine: str, secon
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(rounds) < 3:
         rounds.append(plan.time(image.reshape(-1)))
-    least = [1e3 * min(taken) for taken in zip(*rounds, strict=True)]
-    return [{"step": name, "ms": ms} for name, ms in zip(_names(network, steps), least, strict=True)]
+    least = [1e3 * min(times) for times in zip(*rounds, strict=True)]
+    return [{"step": name, "ms": ms} for name, ms in zip(_step_names(network, steps), least, strict=True)]
 
 
-#: What a step multiplies, where its weights are bits.
-_WEIGHTS = {"CONV_BITS": "bits by bits", "CONV_SIGNED": "bits by reals", "LINEAR_BYTES": "bits by bytes"}
+#: Operands of a step with binary weights.
+_OPERANDS = {"CONV_BITS": "1×1 bit", "CONV_SIGNED": "1×32 bit", "LINEAR_BYTES": "1×8 bit"}
 
 
-def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
-    """What each step is: its layer's name where it has weights, else its kind."""
+def _step_names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
+    """Return the name of each step: its layer if it has weights, else its kind."""
     from equalbits.runtime import native
     from equalbits.runtime.audit import layer_name
 
@@ -152,17 +155,17 @@ def _names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
     for row in steps:
         kind = kinds[int(row[native.BUILT.FIELDS["KIND"]])]
         if kind.startswith("CONV") or kind == "LINEAR_BYTES":
-            by = _WEIGHTS.get(kind, "real weights")
-            found.append(f"{layer_name(network, next(weighted))} ({by})")
+            operands = _OPERANDS.get(kind, "32×32 bit")
+            found.append(f"{layer_name(network, next(weighted))} ({operands})")
         else:
             found.append(kind.lower())
     return found
 
 
 def _peak_memory() -> int | None:
-    """The most bytes this process has held at once; None where the system does not say.
+    """Return the peak memory of this process in bytes; None where it cannot be read.
 
-    What getrusage says on Linux is no less than whoever started this process had.
+    On Linux getrusage includes the peak of the parent process, so /proc is read first.
     """
     try:
         status = Path("/proc/self/status").read_text()
@@ -183,38 +186,39 @@ def _as_text(facts: dict[str, Any]) -> str:
     lines = [
         f"{facts['file']}: {facts['bytes']:,} bytes, {facts['engine']}, threads {facts['threads']}, "
         f"batch {facts['batch']}, {facts['rounds']} rounds",
-        f"{ms['median']:.3f} ms an image (median; least {ms['least']:.3f}), {facts['images_per_second']:,.0f} a second",
+        f"{ms['median']:.3f} ms per image (median; minimum {ms['least']:.3f}), "
+        f"{facts['images_per_second']:,.0f} images/s",
     ]
     if facts["peak_memory_bytes"]:
-        lines.append(f"{facts['peak_memory_bytes'] / 1e6:,.0f} MB of memory at most, Python and all")
+        lines.append(f"peak memory {facts['peak_memory_bytes'] / 1e6:,.0f} MB, Python included")
     if other := facts.get("torch_ms_per_image"):
-        lines.append(_beside(ms, other, busy=facts["busy"], threads=facts["threads"]))
+        lines.append(_compare_with_torch(ms, other, busy=facts["busy"], threads=facts["threads"]))
     return "\n".join([*lines, *_table(facts.get("layers", []))])
 
 
-def _beside(
+def _compare_with_torch(
     ours: dict[str, float], torch: dict[str, float], *, busy: bool, threads: int = 1, cores: int | None = None
 ) -> str:
-    """Torch's times, and how they compare: by the least where the machine has other work, which medians then hold.
+    """Return a line with torch's times and their ratio to ours: of medians, or of minima where the machine is busy.
 
-    Torch's threads spin while they wait. They stay so: asleep they take up to twice as long on a quiet machine. But
-    where others take their cores even the least of their times may be a hundred times too long.
+    Torch's threads spin while they wait, which is left so: sleeping they take up to twice as long on an idle machine.
+    But where other processes use the cores, even their minimum may be a hundred times too long.
     """
     ratio = torch["least"] / ours["least"] if busy else torch["median"] / ours["median"]
     cores = cores or os.cpu_count() or 1
-    crowd = f"{threads} threads share {cores} core{'s' * (cores > 1)}, so lower --threads"
-    why = crowd if threads > cores else "the machine is busy, so measure again when it is not"
-    by = f" by the least: {why}" if busy else ""
-    times = f"{torch['median']:.3f} ms (median; least {torch['least']:.3f})"
-    return f"torch, the same network in float32: {times}, {ratio:.1f} times as long{by}"
+    oversubscribed = f"{threads} threads share {cores} core{'s' * (cores > 1)}; lower --threads"
+    reason = oversubscribed if threads > cores else "the machine is busy; measure again when it is idle"
+    note = f" (ratio of minima: {reason})" if busy else ""
+    times = f"{torch['median']:.3f} ms per image (median; minimum {torch['least']:.3f})"
+    return f"same network in torch, float32: {times}, {ratio:.1f} times as long{note}"
 
 
 def _free_cores(loadavg: Path = Path("/proc/loadavg"), cores: int | None = None) -> float:
-    """How many cores nobody else uses just now, this process's own among them; endless where the system is silent."""
+    """Return the number of idle cores, this process's own included; infinity where /proc/loadavg is missing."""
     others = []
     for _ in range(5):
         try:
-            others.append(int(loadavg.read_text().split()[3].partition("/")[0]) - 1)  # 1 is this process itself
+            others.append(int(loadavg.read_text().split()[3].partition("/")[0]) - 1)  # minus this process
         except (OSError, ValueError, IndexError):
             return float("inf")
         time.sleep(0.01)

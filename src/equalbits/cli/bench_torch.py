@@ -1,4 +1,4 @@
-"""A packed network run operation by operation in torch, its bits as float32: what ``bench`` measures beside it."""
+"""Run a packed network in torch, operation by operation in float32, for ``bench --torch``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,9 +15,9 @@ Run = Callable[..., Tensor]
 
 
 def torch_call(network: Network, images: NDArray[np.float32], threads: int) -> Callable[[], Tensor]:
-    """A call that answers the images once, on so many threads. What can be worked out beforehand is."""
+    """Return a function that runs the batch once on ``threads`` threads, with all tensors prepared."""
     torch.set_num_threads(threads)
-    parts = [_parts(network, place) for place in range(len(network.operations))]
+    parts = [_tensors(network, place) for place in range(len(network.operations))]
     given = torch.from_numpy(images)
 
     @torch.inference_mode()
@@ -31,8 +31,8 @@ def torch_call(network: Network, images: NDArray[np.float32], threads: int) -> C
     return call
 
 
-def _parts(network: Network, place: int) -> dict[str, Tensor]:
-    """An operation's tensors as torch takes them: weights in their shape, scaled; vectors a number per channel."""
+def _tensors(network: Network, place: int) -> dict[str, Tensor]:
+    """Return an operation's tensors for torch: weights in full shape and scaled, vectors broadcast per channel."""
     operation, shape = network.operations[place], network.shapes[place + 1]
     arrays = {part: np.asarray(array) for part, array in network.arrays(operation).items()}
     tail = (1,) * (len(shape) - 1)
@@ -58,7 +58,7 @@ def _conv(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any])
 
 
 def _padded(x: Tensor, padding: tuple[int, int, int, int], value: float) -> tuple[Tensor, tuple[int, int]]:
-    """Torch pads both sides alike; what is not alike is padded beforehand."""
+    """Pad in advance where the sides differ: torch's own padding is symmetric."""
     top, bottom, left, right = padding
     if top == bottom and left == right:
         return x, (top, left)

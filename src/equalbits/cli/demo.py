@@ -6,21 +6,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equalbits.cli.arguments import add_device, add_json
+
 if TYPE_CHECKING:
     from equalbits.paper.demo_measure import Measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``demo`` takes."""
-    parser.add_argument("--out", metavar="DIR", default="runs/demo", help="where it all goes (default: runs/demo)")
-    parser.add_argument("--epochs", type=int, default=4, metavar="N", help="epochs a method (default: 4)")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, or auto")
-    parser.add_argument("--json", action="store_true", help="print what was measured as one JSON object")
+    """Add the arguments of ``demo``."""
+    parser.add_argument("--out", metavar="DIR", default="runs/demo", help="output directory (default: runs/demo)")
+    parser.add_argument("--epochs", type=int, default=4, metavar="N", help="epochs per method (default: 4)")
+    add_device(parser, default="cpu")
+    add_json(parser, text="print the measurements as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, draw, print the table and what it says."""
-    # Imported here, so that --help need not wait for torch.
+    """Train the methods, plot, and print the table."""
+    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.paper import run_demo
     from equalbits.paper.demo_measure import demo_recipe, is_measured
@@ -32,12 +34,12 @@ def run(options: argparse.Namespace) -> int:
     finished = is_measured(out)
     with ProgressBar(title="demo", quiet=options.json) as bar:
         try:
-            measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.begun)
-        except InterruptedTraining as stopped:
+            measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.start_run)
+        except InterruptedTraining as interrupted:
             bar.close()
-            kept = "methods that are done are kept, the one under way begins anew"
-            print(f"equalbits demo: stopped; {kept}: run the same command to go on", file=sys.stderr)
-            return 128 + stopped.signal_number
+            kept = "finished methods are kept, the current one restarts"
+            print(f"equalbits demo: interrupted; {kept}: run the same command to resume", file=sys.stderr)
+            return 128 + interrupted.signal_number
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
         return 0
@@ -45,9 +47,9 @@ def run(options: argparse.Namespace) -> int:
     for line in verdict(measured):
         print(line)
     print(pack_run(out / "bihalf", out / "bihalf.ebits"))
-    print(f"picture: {out / 'demo.png'}    page: {out / 'report.html'}")
+    print(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}")
     if finished:
-        print(f"nothing was left to train: {out} held the finished demo already")
+        print(f"{out} was already finished: nothing to train")
     return 0
 
 
@@ -60,7 +62,7 @@ def _print_table(measured: "list[Measured]") -> None:
     rows = table(measured)
     shown = Table(box=None, pad_edge=False)
     for name in rows[0]:
-        shown.add_column(name, justify="left" if name == "method" else "right", overflow="fold")  # no digit is cut off
+        shown.add_column(name, justify="left" if name == "method" else "right", overflow="fold")  # never cut digits
     for row in rows:
         shown.add_row(*row.values())
     width = None if sys.stdout.isatty() else 160

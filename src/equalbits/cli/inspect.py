@@ -6,31 +6,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from equalbits.cli.arguments import add_json, add_which
+from equalbits.cli.packed_files import check_source
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``inspect`` takes."""
-    parser.add_argument("run", metavar="DIR|FILE", help="the folder of a run, or a packed file")
-    parser.add_argument(
-        "--which", choices=("last", "best"), default="last", help="of a run: the last epoch (default) or the best"
-    )
-    parser.add_argument("--json", action="store_true", help="print as one JSON object")
+    """Add the arguments of ``inspect``."""
+    parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, or a packed file")
+    add_which(parser)
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the layers, then the proof of their ratios."""
-    path = Path(options.run)
-    if not path.exists():
-        raise ValueError(f"{path} is not there: give a packed file, or the folder of a run")
+    """Print the layers, then the audit of their shares of +1."""
+    path = Path(options.source)
+    check_source(path, options.which)
     if path.is_file():
-        if options.which != "last":
-            raise ValueError(f"--which {options.which}: {path} is a packed file, of one epoch; leave --which away")
         _inspect_packed(path, as_json=options.json)
     else:
         _inspect_run(path, options)
 
 
 def _inspect_run(out: Path, options: argparse.Namespace) -> None:
-    # Imported here, so that --help need not wait for torch.
+    # Imported here: --help must not import torch.
     from equalbits.analysis import Audit, audit, summarize
     from equalbits.nn import BinaryLayer
     from equalbits.recipes import ImageSpec, load_run
@@ -44,12 +42,12 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
         print(json.dumps({"recipe": recipe.as_dict(), "summary": summary.as_dict(), "audit": report.as_dict()}))
     else:
         method = recipe.model.weight_quantizer or "real weights"
-        verdict = report if binary else "no layer of it is binary: there is no share of +1 to hold"
+        verdict = report if binary else "no binary layer: no share of +1 to check"
         print(f"{recipe.name}: {recipe.model.name}, {method}\n\n{summary}\n\n{verdict}")
 
 
 def _inspect_packed(path: Path, *, as_json: bool) -> None:
-    """A packed file, by numpy alone."""
+    """Inspect a packed file, without torch."""
     from equalbits.runtime import read_network
     from equalbits.runtime.audit import audit, summarize
 
@@ -63,14 +61,14 @@ def _inspect_packed(path: Path, *, as_json: bool) -> None:
         "holds": report.holds,
     }
     if as_json:
-        counted = [
+        counts = [
             {"layer": layer.name, "connections": layer.connections, "p_pos": layer.p_pos, "wrong_filters": layer.wrong}
             | {part: getattr(layer, part).tolist() for part in ("positive", "negative", "pruned")}
             for layer in report.layers
         ]
-        print(json.dumps({**facts, "layers": [asdict(layer) for layer in summary.layers], "audit": counted}))
+        print(json.dumps({**facts, "layers": [asdict(layer) for layer in summary.layers], "audit": counts}))
         return
     shape = "×".join(map(str, network.input_shape))
-    named = f", {len(network.classes)} classes" if network.classes else ""
-    print(f"{path}: {size:,} bytes, images of {shape}{named}\n")
+    classes = f", {len(network.classes)} classes" if network.classes else ""
+    print(f"{path}: {size:,} bytes, images of {shape}{classes}\n")
     print(f"{summary}\n\n{report}")

@@ -1,4 +1,4 @@
-"""``equalbits list``. Without torch names come from ``names.json``, written by ``python -m equalbits.cli.names``."""
+"""``equalbits list``."""
 
 import argparse
 import json
@@ -6,76 +6,103 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equalbits.cli.about import about
+from equalbits.cli.arguments import add_json
+from equalbits.cli.descriptions import describe
 
 if TYPE_CHECKING:
     from equalbits.recipes import Table
 
 _KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data")
-_STORED = Path(__file__).with_name("names.json")
-
-#: Of each kind, what is said about each name.
-Names = dict[str, dict[str, str]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``list`` takes."""
-    parser.add_argument("kind", metavar="KIND", nargs="?", choices=_KINDS, help=f"one of {', '.join(_KINDS)}; else all")
-    parser.add_argument("--settings", action="store_true", help="print every setting that --set takes, as a table")
-    parser.add_argument("--match", metavar="PATTERN", default="*", help="only names like this, as in 'cifar10-*'")
-    parser.add_argument("--show", metavar="RECIPE", help="print a recipe (a name or a TOML file) as TOML, to copy")
-    parser.add_argument("--json", action="store_true", help="print as one JSON object")
+    """Add the arguments of ``list``."""
+    parser.add_argument(
+        "kind", metavar="KIND", nargs="?", choices=_KINDS, help=f"one of {', '.join(_KINDS)} (default: all)"
+    )
+    parser.add_argument("--settings", action="store_true", help="print a table of all settings that --set accepts")
+    parser.add_argument("--match", metavar="PATTERN", default="*", help="only matching names, such as 'cifar10-*'")
+    parser.add_argument("--show", metavar="RECIPE", help="print a recipe, given by name or TOML file, as TOML")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the names, one recipe, or all settings."""
+    """Print names with descriptions, one recipe, or all settings."""
     if options.settings:
         _print_settings(options)
-        return
-    if options.show:
-        from equalbits.recipes import find_recipe  # here, so that --help need not wait for torch
+    elif options.show:
+        from equalbits.recipes import find_recipe  # here: --help must not import torch
 
         recipe = find_recipe(options.show)
         print(json.dumps(recipe.as_dict()) if options.json else recipe.to_toml(), end="\n" if options.json else "")
-        return
-    known = names()
+    else:
+        _print_names(options)
+
+
+def _print_names(options: argparse.Namespace) -> None:
+    known = descriptions()
     kinds = [options.kind] if options.kind else _KINDS
-    found = {kind: {n: words for n, words in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
+    found = {kind: {n: line for n, line in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
     if not any(found.values()):
-        raise ValueError(f"--match {options.match}: no name is like this; equalbits list shows all")
+        raise ValueError(f"--match {options.match}: no name matches; equalbits list shows all")
     if options.json:
-        print(json.dumps({kind: list(rows) for kind, rows in found.items()}))
+        print(json.dumps({kind: [*names] for kind, names in found.items()}))
         return
-    width = max(len(name) for rows in found.values() for name in rows)
-    for kind, rows in found.items():
-        if not rows:
-            continue
-        print(f"{kind}:")
-        for name, words in rows.items():
-            print(f"  {name:<{width}}  {words}".rstrip())
+    width = max(len(name) for names in found.values() for name in names)
+    for kind, names in found.items():
+        if names:
+            print(f"{kind}:")
+            for name, line in names.items():
+                print(f"  {name:<{width}}  {line}".rstrip())
+
+
+def descriptions() -> dict[str, dict[str, str]]:
+    """Return the description of every name, by kind."""
+    from equalbits.data import NAMES
+    from equalbits.models import list_models, model_builder
+    from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
+    from equalbits.recipes import get_recipe, list_methods, list_recipes
+
+    methods = list_quantizers()
+    return {
+        "recipes": {name: get_recipe(name).about for name in list_recipes()},
+        "compare-only": {name: describe("compare-only", name) for name in list_methods() if name not in methods},
+        "models": {name: describe("models", name, model_builder(name)) for name in list_models()},
+        "methods": {name: describe("methods", name, _create(quantizer_by_name, name)) for name in methods},
+        "inputs": {
+            name: describe("inputs", name, _create(input_quantizer_by_name, name)) for name in list_input_quantizers()
+        },
+        "data": {name: describe("data", name) for name in NAMES},
+    }
+
+
+def _create(create: Callable[[str], object], name: str) -> object:
+    """Create the quantizer of this name; None if it has required arguments."""
+    try:
+        return create(name)
+    except ValueError:
+        return None
 
 
 def _print_settings(options: argparse.Namespace) -> None:
-    """The tables of docs/settings.md, as wide as the terminal; elsewhere a row is a line."""
+    """Print the tables of docs/settings.md, fitted to a terminal; elsewhere one line per row."""
     if options.kind or options.show:
-        raise ValueError("--settings stands alone: leave KIND and --show away, and choose with --match 'optimizer.*'")
+        raise ValueError("--settings cannot be combined with KIND or --show; select with --match 'optimizer.*'")
     from equalbits.recipes import settings_tables
 
-    tables = [_matching(table, options.match) for table in settings_tables()]
-    found = [table for table in tables if table.rows]
-    if not found:
-        raise ValueError(f"--match {options.match}: no setting is like this; equalbits list --settings shows all")
+    tables = [table for table in (_matching(table, options.match) for table in settings_tables()) if table.rows]
+    if not tables:
+        raise ValueError(f"--match {options.match}: no setting matches; equalbits list --settings shows all")
     if options.json:
-        print(json.dumps({table.title: _as_dicts(table) for table in found}))
+        print(json.dumps({table.title: _as_dicts(table) for table in tables}))
     else:
-        print("\n\n".join(map(_drawn, found)))
+        print("\n\n".join(map(_render, tables)))
 
 
 def _matching(table: "Table", pattern: str) -> "Table":
-    """The rows whose names match, without the marks of code."""
+    """Return the rows with matching names, without markup."""
     rows = (tuple(cell.replace("``", "") for cell in row) for row in table.rows)
     matching = tuple(row for row in rows if fnmatchcase(row[0], pattern))
     return replace(table, about=table.about.replace("``", ""), rows=matching)
@@ -86,60 +113,17 @@ def _as_dicts(table: "Table") -> list[dict[str, str]]:
     return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
 
-def _drawn(table: "Table") -> str:
+def _render(table: "Table") -> str:
     import rich.table
     from rich.console import Console
     from rich.text import Text
 
-    drawn = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, head in enumerate(table.header):
-        drawn.add_column(head, no_wrap=place == 0, overflow="fold")  # a name too long for a narrow terminal is not cut
+    rendered = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column, head in enumerate(table.header):
+        rendered.add_column(head, no_wrap=column == 0, overflow="fold")  # long names fold instead of being cut
     for row in table.rows:
-        drawn.add_row(*map(Text, row))  # not as markup: a list has brackets, too
+        rendered.add_row(*map(Text, row))  # as Text, since rich would read brackets as markup
     console = Console(color_system=None, width=None if sys.stdout.isatty() else 10_000)
     with console.capture() as lines:
-        console.print(Text(f"{table.title}: {table.about}"), drawn, sep="\n")
+        console.print(Text(f"{table.title}: {table.about}"), rendered, sep="\n")
     return "\n".join(line.rstrip() for line in lines.get().splitlines())
-
-
-def names() -> Names:
-    """All names there are: asked of those who hold them, or where torch is not installed, as they were stored."""
-    try:
-        return live_names()
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-    stored: Names = json.loads(_STORED.read_text(encoding="utf-8"))
-    return stored
-
-
-def live_names() -> Names:
-    """All names there are; needs torch."""
-    from equalbits.data import NAMES
-    from equalbits.models import list_models, model_builder
-    from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
-    from equalbits.recipes import get_recipe, list_methods, list_recipes
-
-    methods = list_quantizers()
-    return {
-        "recipes": {name: get_recipe(name).about for name in list_recipes()},
-        "compare-only": {name: about("compare-only", name) for name in list_methods() if name not in methods},
-        "models": {name: about("models", name, model_builder(name)) for name in list_models()},
-        "methods": {name: about("methods", name, _made(quantizer_by_name, name)) for name in methods},
-        "inputs": {
-            name: about("inputs", name, _made(input_quantizer_by_name, name)) for name in list_input_quantizers()
-        },
-        "data": {name: about("data", name) for name in NAMES},
-    }
-
-
-def _made(make: Callable[[str], object], name: str) -> object:
-    """What a name makes; nothing where it makes nothing without settings."""
-    try:
-        return make(name)
-    except ValueError:
-        return None
-
-
-if __name__ == "__main__":
-    _STORED.write_text(json.dumps(live_names(), indent=1) + "\n", encoding="utf-8")

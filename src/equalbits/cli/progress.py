@@ -1,4 +1,4 @@
-"""A progress bar for a person: loss, accuracy, images a second, time left. Plain lines where no terminal listens."""
+"""Progress bar on stderr: loss, accuracy, images per second, time left. Without a terminal, one line per epoch."""
 
 import sys
 from types import TracebackType
@@ -11,7 +11,7 @@ from equalbits.training import EpochRecord, Reporter, StepRecord, announced_plac
 
 
 class ProgressBar:
-    """A reporter that draws on stderr, so that what a command prints stays clean."""
+    """Reporter that shows one run at a time; stderr keeps it apart from the results on stdout."""
 
     def __init__(self, *, title: str, quiet: bool = False) -> None:
         self.is_writer = announced_place().is_writer
@@ -21,12 +21,12 @@ class ProgressBar:
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f} %  {task.fields[words]}"),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[status]}"),
             console=Console(stderr=True, highlight=False),
             transient=True,
             disable=not self.live,
         )
-        self.task = self.bar.add_task(title, total=None, words="starting")
+        self.task = self.bar.add_task(title, total=None, status="starting")
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -35,69 +35,69 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def begin(self, title: str) -> None:
-        """Start over, for the next of several runs."""
+    def restart(self, title: str) -> None:
+        """Reset the bar for the next of several runs."""
         self.title = title
-        self.bar.reset(self.task, description=title, total=None, words="starting")
+        self.bar.reset(self.task, description=title, total=None, status="starting")
 
-    def begun(self, title: str) -> list[Reporter]:
-        """Start over, and be who listens to the run of this name."""
-        self.begin(title)
+    def start_run(self, title: str) -> list[Reporter]:
+        """Reset the bar and return it as the reporter of the named run."""
+        self.restart(title)
         return [self]
 
-    def row(self, name: str) -> "list[Row]":
-        """A line of its own for one of several runs that go on at the same time."""
+    def add_row(self, name: str) -> "list[ProgressRow]":
+        """Add a row for one of several runs that train at the same time; return its reporter."""
         self.bar.update(self.task, visible=False)
-        return [Row(self, name)]
+        return [ProgressRow(self, name)]
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.bar.stop()
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
-        """Show where training stands; keep a line for every epoch."""
+        """Show the progress of training; print a line for every epoch."""
         if self.quiet:
             return
         if isinstance(record, StepRecord):
-            self.bar.update(self.task, visible=True, **_standing(record))
+            self.bar.update(self.task, visible=True, **_step_fields(record))
             return
-        self.bar.console.print(f"{self.title}  {_ended(record)}", soft_wrap=True)
+        self.bar.console.print(f"{self.title}  {_epoch_line(record)}", soft_wrap=True)
 
 
-class Row:
-    """A reporter that draws one run's line among those of others; closed when the run has ended."""
+class ProgressRow:
+    """Reporter that shows one of several concurrent runs; close it when the run ends."""
 
-    def __init__(self, bar: ProgressBar, name: str) -> None:
-        self.within, self.name = bar, name
-        self.task = bar.bar.add_task(name, total=None, words="starting")
+    def __init__(self, parent: ProgressBar, name: str) -> None:
+        self.parent, self.name = parent, name
+        self.task = parent.bar.add_task(name, total=None, status="starting")
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
-        """Show where this run stands; where no terminal listens, a line for every epoch."""
+        """Show the progress of this run; without a terminal, print a line for every epoch."""
         if isinstance(record, StepRecord):
-            self.within.bar.update(self.task, **_standing(record))
+            self.parent.bar.update(self.task, **_step_fields(record))
             return
-        self.within.bar.update(self.task, words=_ended(record))
-        if not (self.within.live or self.within.quiet):
-            self.within.bar.console.print(f"{self.name}  {_ended(record)}", soft_wrap=True)
+        self.parent.bar.update(self.task, status=_epoch_line(record))
+        if not (self.parent.live or self.parent.quiet):
+            self.parent.bar.console.print(f"{self.name}  {_epoch_line(record)}", soft_wrap=True)
 
     def close(self) -> None:
-        """Take the line away."""
-        self.within.bar.remove_task(self.task)
+        """Remove the row."""
+        self.parent.bar.remove_task(self.task)
 
 
-def _standing(record: StepRecord) -> dict[str, Any]:
-    words = (
+def _step_fields(record: StepRecord) -> dict[str, Any]:
+    status = (
         f"epoch {record.epoch}/{record.epochs}  loss {record.train.loss:.3f}  {record.train.accuracy:.1f} %  "
         f"{record.images_per_second:,.0f} images/s  {_clock(record.seconds_left)} left"
     )
     done = (record.epoch - 1) * record.batches + record.batch
-    return {"total": record.epochs * record.batches, "completed": done, "words": words}
+    return {"total": record.epochs * record.batches, "completed": done, "status": status}
 
 
-def _ended(record: EpochRecord) -> str:
-    tested = f"  test {record.test}" if record.test else ""
+def _epoch_line(record: EpochRecord) -> str:
+    test = f"  test {record.test}" if record.test else ""
     return (
-        f"epoch {record.epoch:>3}  train {record.train.accuracy:.2f} % (loss {record.train.loss:.4f}){tested}  "
+        f"epoch {record.epoch:>3}  train {record.train.accuracy:.2f} % (loss {record.train.loss:.4f}){test}  "
         f"{record.seconds:.1f} s"
     )
 

@@ -6,18 +6,22 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``report`` takes."""
-    parser.add_argument("folder", metavar="DIR", help="the folder of a run, a sweep, a comparison, an item, or several")
-    parser.add_argument("--out", metavar="FILE", help="the page to write (default: report.html in DIR)")
+    """Add the arguments of ``report``."""
+    parser.add_argument(
+        "folder",
+        metavar="DIR",
+        help="output directory of train, sweep, compare or reproduce, or one that holds several",
+    )
+    parser.add_argument("--out", metavar="FILE", help="the HTML file to write (default: report.html in DIR)")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the page, and say where it lies."""
-    from equalbits.report import write_report  # here, so that --help need not wait for torch
+    """Write the report and print its path."""
+    from equalbits.report import write_report  # here: --help must not import torch
 
     path = write_report(
         Path(options.folder),
         Path(options.out) if options.out else None,
         log=lambda line: print(f"equalbits report: {line}", file=sys.stderr),
     )
-    print(f"page: {path}")
+    print(f"report: {path}")

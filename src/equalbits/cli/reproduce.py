@@ -9,38 +9,42 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._extras import require_matplotlib
+from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
 from equalbits.cli.sweep import parse_seeds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``reproduce`` takes."""
-    parser.add_argument("item", metavar="ITEM", nargs="?", help="fig1 … fig8, tab1 … tab3, or all; none: list them")
+    """Add the arguments of ``reproduce``."""
+    parser.add_argument(
+        "item", metavar="ITEM", nargs="?", help="fig1 to fig8, tab1 to tab3, or all; without it, list the items"
+    )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="small nets on the embedded data, a minute an item, in place of the paper's",
+        help="smaller networks on the embedded data, about a minute per item",
     )
-    parser.add_argument("--out", metavar="DIR", help="where it all goes (default: runs/ITEM, or runs/quick-ITEM)")
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
+    parser.add_argument("--out", metavar="DIR", help="output directory (default: runs/ITEM, or runs/quick-ITEM)")
+    add_data(parser)
+    add_device(parser)
     parser.add_argument(
-        "--seeds", default="", help="other seeds, as in 0-4 or 0,3,7, where an item trains with several"
+        "--seeds",
+        default="",
+        help="seeds, such as 0-4 or 0,3,7, for items that train several (default: the paper's number)",
     )
-    parser.add_argument("--stack", type=int, default=0, metavar="N", help="train N runs at once on one device")
     parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
-        help="as for train; what an item goes through takes several, as in nets=conv2,conv4",
-    )  # fmt: skip
+        "--stack", type=int, default=0, metavar="N", help="runs to train at once on one device (default: 1)"
+    )
+    add_settings(parser, more="; an item's grid parameters accept comma-separated values, such as nets=conv2,conv4")
     parser.add_argument(
         "--ray", metavar="ADDRESS", default="",
-        help="spread runs over a Ray cluster, as for sweep; those that are watched as they train stay here",
+        help="distribute runs over a Ray cluster, as for sweep; runs measured at every step stay on this machine",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON, one object an item")
+    add_json(parser, text="print one JSON object per item")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure what was not, draw, and print a row per claim."""
-    # Imported here, so that --help need not wait for torch.
+    """Measure what is missing, plot, and print a row per claim."""
+    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.paper import Options, get_item, list_items
     from equalbits.recipes import check_kind, parse_settings
@@ -53,13 +57,13 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(titles) if options.json else lines)
         return 0
     if options.stack < 0:
-        raise ValueError(f"--stack {options.stack}: train at least one run at a time")
+        raise ValueError(f"--stack {options.stack} must be at least 1")
     if options.ray and options.stack > 1:
-        raise ValueError("--ray gives each seed a place of its own: leave --stack away")
+        raise ValueError("--ray runs each seed separately: omit --stack")
     require_matplotlib()
     names = list_items() if options.item == "all" else [get_item(options.item).name]
     if options.item == "all" and options.out:
-        check_kind(Path(options.out), "items")  # each has a folder of its own in it
+        check_kind(Path(options.out), "items")  # each item gets a subdirectory
     with ProgressBar(title=options.item, quiet=options.json) as bar:
         asked = Options(
             quick=options.quick,
@@ -75,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
             return max(_one(name, _folder(options, name), asked, bar, options) for name in names)
         except InterruptedTraining as interrupted:
             bar.close()
-            print(f"equalbits reproduce: {interrupted}\nthe same command goes on from there", file=sys.stderr)
+            print(f"equalbits reproduce: {interrupted}\nrun the same command to resume", file=sys.stderr)
             return 128 + interrupted.signal_number
 
 
@@ -86,13 +90,13 @@ def _folder(options: argparse.Namespace, name: str) -> Path:
 
 
 def _one(name: str, out: Path, asked: Any, bar: Any, options: argparse.Namespace) -> int:
-    """Reproduce one item; among all, one that cannot be, for want of data say, tells why and lets the others go on."""
+    """Reproduce one item; under ``all``, an item that fails is reported and the others continue."""
     from equalbits.paper import reproduce
 
-    bar.begin(name)
-    asked = replace(asked, reporters_for=bar.row if options.ray else lambda run: bar.begun(f"{name}: {run}"))
+    bar.restart(name)
+    asked = replace(asked, reporters_for=bar.add_row if options.ray else lambda run: bar.start_run(f"{name}: {run}"))
     try:
-        with redirect_stdout(sys.stderr):  # so that what libraries print does not mix with the rows
+        with redirect_stdout(sys.stderr):  # libraries may print; keep stdout for the rows
             claims = reproduce(name, out, options=asked)
     except ValueError as error:
         if options.item != "all":
@@ -118,4 +122,4 @@ def _print_rows(name: str, out: Path, claims: list[Any]) -> None:
     for claim in claims:
         shown.add_row(*claim.cells())
     Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(shown if claims else NO_CLAIM)
-    print(f"picture: {out / f'{name}.png'}    rows: {out / 'claims.md'}")
+    print(f"plot: {out / f'{name}.png'}    claims: {out / 'claims.md'}")

@@ -1,4 +1,4 @@
-"""``equalbits run``: answers of a packed file. Needs numpy, and Pillow for pictures; never torch."""
+"""``equalbits run``: classify images with a packed file. Needs numpy, and Pillow for image files; never torch."""
 
 import argparse
 import json
@@ -7,86 +7,94 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equalbits.cli.arguments import add_json
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from equalbits.runtime import PackedModel
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``run`` takes."""
-    parser.add_argument("file", metavar="FILE", help="a packed file, made by equalbits pack")
+    """Add the arguments of ``run``."""
+    parser.add_argument("file", metavar="FILE", help="a packed file, written by equalbits pack")
     parser.add_argument(
         "images", metavar="IMAGE", nargs="+",
-        help="a picture, prepared as in training (a file that says no resize: scaled to cover the model's size, its "
-        "middle taken), or a .npy of one image or of a batch: uint8 is normalised by the file's mean and std, floats "
-        "are taken as they are, already normalised",
+        help="an image file, preprocessed as in training (resized and center-cropped), or a .npy file with one image "
+        "or a batch: uint8 is normalized by the packed mean and std, float is taken as already normalized",
     )  # fmt: skip
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many classes to name (default: 5)")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes to print (default: 5)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the native engine (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print as one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the likeliest classes of each image."""
+    """Print the most likely classes of each image."""
     from equalbits.runtime import load_packed, native
 
     if options.top < 1:
-        raise ValueError(f"--top {options.top}: name at least one class")
+        raise ValueError(f"--top {options.top} must be at least 1")
     model = load_packed(options.file, threads=options.threads)
     if native.BUILT is None:
         print(native.REASON, file=sys.stderr)
-    answers: dict[str, list[dict[str, Any]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
     for path in map(Path, options.images):
-        if not path.exists():
-            raise ValueError(f"{path} is not there: name a picture or a .npy")
-        images = read_images(path, model.network.input_shape, resize=model.network.resize)
-        if images.dtype.kind == "u" and model.network.mean is None:
-            raise ValueError(
-                f"{path} holds bytes, and {options.file} no mean and std to normalise them by: "
-                "pack again with mean= and std=, or give a .npy of floats"
-            )
-        try:
-            logits = model(images).reshape(len(images), -1)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-        except MemoryError:
-            few = "give fewer images at a time, or fewer --threads"
-            raise ValueError(f"{path}: to answer {len(images)} takes more memory than there is: {few}") from None
-        for number, row in enumerate(logits):
-            name = str(path) if len(logits) == 1 else f"{path}[{number}]"
-            found = _likeliest(row, model.network.classes, options.top)
+        logits = _predict(model, path, options.file)
+        for index, row in enumerate(logits):
+            name = str(path) if len(logits) == 1 else f"{path}[{index}]"
+            top = _top_classes(row, model.network.classes, options.top)
             if options.json:
-                answers[name] = found
-            else:  # at once: there may be thousands
-                _show(name, found)
+                results[name] = top
+            else:  # print at once: there may be thousands
+                _print_classes(name, top)
     if options.json:
-        print(json.dumps(answers))
+        print(json.dumps(results))
 
 
-def _show(name: str, found: list[dict[str, Any]]) -> None:
+def _predict(model: "PackedModel", path: Path, file: str) -> "NDArray[np.float32]":
+    """Return the logits of the images in one file, shape (image, class)."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: give an image file or a .npy file")
+    images = read_images(path, model.network.input_shape, resize=model.network.resize)
+    if images.dtype.kind == "u" and model.network.mean is None:
+        raise ValueError(
+            f"{path} holds uint8 pixels, but {file} has no mean and std to normalize them: "
+            "pack again with mean= and std=, or give a .npy file of floats"
+        )
+    try:
+        return model(images).reshape(len(images), -1)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    except MemoryError:
+        hint = "give fewer images at a time, or lower --threads"
+        raise ValueError(f"{path}: not enough memory for a batch of {len(images)}: {hint}") from None
+
+
+def _print_classes(name: str, top: list[dict[str, Any]]) -> None:
     from equalbits._text import escape_control_chars
 
     print(name)
-    for entry in found:
+    for entry in top:
         print(f"  {entry['share']:7.2%}  {escape_control_chars(entry['class'])}")
 
 
 def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None) -> "NDArray[Any]":
-    """A batch of images: numbers as they are, pictures as bytes of the model's channels and size.
+    """Return a batch of images: arrays unchanged, image files as uint8 with the channels and size of ``shape``.
 
-    With ``resize`` a picture is scaled and cut as training on image files does it, and not turned as its camera says.
+    With ``resize`` an image file is resized and cropped as in training, where EXIF orientation is ignored.
     """
     if path.suffix == ".npy":
         images = _read_array(path)
         return images[None] if images.ndim == len(shape) else images
     channels, height, width = shape
     if channels not in (1, 3):
-        raise ValueError(f"{path}: a picture has 1 or 3 channels, the model takes {channels}; give a .npy")
-    return _read_picture(path, shape, resize).reshape(height, width, channels).transpose(2, 0, 1)[None]
+        raise ValueError(f"{path}: an image file has 1 or 3 channels, but the model takes {channels}; give a .npy file")
+    return _read_image(path, shape, resize).reshape(height, width, channels).transpose(2, 0, 1)[None]
 
 
-def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "NDArray[Any]":
-    """A picture's bytes, of the model's size. Files that make no sense may end in any exception inside Pillow."""
+def _read_image(path: Path, shape: tuple[int, ...], resize: int | None) -> "NDArray[Any]":
+    """Decode an image file in the model's size. Pillow may raise any exception for a damaged file."""
     import numpy as np
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -95,30 +103,29 @@ def _read_picture(path: Path, shape: tuple[int, ...], resize: int | None) -> "ND
     (_, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tags that are odd, or a picture that is merely large
-            with Image.open(path, formats=FORMATS) as picture:
+            warnings.simplefilter("ignore")  # about unusual tags, or an image that is merely large
+            with Image.open(path, formats=FORMATS) as image:
                 if resize is not None:
-                    return centre(scaled_square(picture, resize, mode=mode), height=height, width=width)
-                ImageOps.exif_transpose(picture, in_place=True)  # a copy would not know its format
-                whole = in_bytes(picture, mode)
-                return np.asarray(ImageOps.fit(whole, (width, height), Image.Resampling.BILINEAR))
+                    return centre(scaled_square(image, resize, mode=mode), height=height, width=width)
+                ImageOps.exif_transpose(image, in_place=True)  # in place: a copy loses its format
+                return np.asarray(ImageOps.fit(in_bytes(image, mode), (width, height), Image.Resampling.BILINEAR))
     except UnidentifiedImageError:
-        kinds = ", ".join(FORMATS)
-        raise ValueError(f"{path} is no picture that can be read, nor a .npy: save it as one of {kinds}") from None
+        formats = ", ".join(FORMATS)
+        raise ValueError(f"{path} is not a readable image or .npy file: save it as one of {formats}") from None
     except Image.DecompressionBombError:
-        raise ValueError(f"{path} has more pixels than Pillow reads, or is damaged: make it smaller first") from None
+        raise ValueError(f"{path} exceeds Pillow's pixel limit or is damaged: make the image smaller") from None
     except MemoryError:
-        raise ValueError(f"{path} does not fit into memory: make it smaller first") from None
+        raise ValueError(f"{path} does not fit into memory: make the image smaller") from None
     except NoRangeError as error:
         raise ValueError(f"{path}: {error}") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's: it is not there, or may not be read
-        raise ValueError(f"{path} is cut off or damaged: {error}") from None
+            raise  # from the operating system, such as a missing permission
+        raise ValueError(f"{path} is truncated or damaged: {error}") from None
 
 
 def _read_array(path: Path) -> "NDArray[Any]":
-    """The numbers of a .npy. Files that make no sense may end in any exception inside numpy."""
+    """Read a .npy file. numpy may raise any exception for a damaged file."""
     import numpy as np
 
     try:
@@ -127,19 +134,20 @@ def _read_array(path: Path) -> "NDArray[Any]":
     except OSError:
         raise
     except MemoryError:
-        raise ValueError(f"{path} claims more numbers than fit into memory: it is damaged, or holds too many") from None
+        raise ValueError(f"{path} does not fit into memory: it is damaged or holds too many images") from None
     except Exception as error:
-        if "allow_pickle" in str(error):  # objects, or no array at all: numpy would have to run what the file says
-            raise ValueError(f"{path} is not an array of numbers that numpy can read: save one by numpy.save") from None
-        raise ValueError(f"{path} is cut off or damaged: save the array anew by numpy.save") from None
+        if "allow_pickle" in str(error):  # an array of objects, or no array at all
+            raise ValueError(f"{path} is not an array of numbers: save one with numpy.save") from None
+        raise ValueError(f"{path} is truncated or damaged: save the array again with numpy.save") from None
     if not isinstance(images, np.ndarray):
-        raise ValueError(f"{path} holds several arrays: save one by numpy.save")
+        raise ValueError(f"{path} holds several arrays: save one with numpy.save")
     if images.size == 0:
         raise ValueError(f"{path} holds no image: its shape is {images.shape}")
     return images
 
 
-def _likeliest(logits: "NDArray[np.float32]", classes: tuple[str, ...], top: int) -> list[dict[str, Any]]:
+def _top_classes(logits: "NDArray[np.float32]", classes: tuple[str, ...], top: int) -> list[dict[str, Any]]:
+    """Return the most likely classes with their softmax probability (``share``) and logit."""
     import numpy as np
 
     weights = np.exp(logits.astype(np.float64) - logits.max())

@@ -9,52 +9,54 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-_MOST_SEEDS = 10_000  # more would be a slip
+from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
+
+_MAX_SEEDS = 10_000  # more is likely a typing error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``sweep`` takes."""
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a TOML file")
+    """Add the arguments of ``sweep``."""
+    parser.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     parser.add_argument(
         "--vary", metavar="NAME=A,B,…", action="append", default=[],
-        help="values of a setting to try, as in --vary model.weight_quantizer=sign,bihalf; twice: every combination",
+        help="values of a setting, such as --vary model.weight_quantizer=sign,bihalf; repeat it for a grid",
     )  # fmt: skip
-    parser.add_argument("--seeds", default="0", help="seeds, as in 0-4 or 0,3,7 (default: 0)")
-    parser.add_argument("--stack", type=int, default=1, metavar="N", help="train N runs at once on one device")
+    parser.add_argument("--seeds", default="0", help="seeds, such as 0-4 or 0,3,7 (default: 0)")
     parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="as for train"
+        "--stack", type=int, default=1, metavar="N", help="runs to train at once on one device (default: 1)"
     )
-    parser.add_argument("--out", metavar="DIR", help="where the runs go (default: runs/sweep-RECIPE)")
-    parser.add_argument("--data", metavar="DIR", help="where data sets lie (else $EQUALBITS_DATA, ~/.cache/equalbits)")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
+    add_settings(parser)
+    parser.add_argument("--out", metavar="DIR", help="output directory (default: runs/sweep-RECIPE)")
+    add_data(parser)
+    add_device(parser)
     parser.add_argument(
         "--ray", metavar="ADDRESS", default="",
-        help="spread the runs over a Ray cluster: auto, host:port, or local to start one here (default: none)",
+        help="distribute the runs over a Ray cluster: auto, host:port, or local to start one (default: none)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    add_json(parser, text="print the rows as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what is missing, then print a row per combination."""
-    # Imported here, so that --help need not wait for torch.
+    """Train the runs that are missing, then print a row per combination."""
+    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import find_recipe, parse_settings, sweep
     from equalbits.training import InterruptedTraining
 
     settings = parse_settings(options.settings)
     if "seed" in settings:
-        raise ValueError(f"--set seed={settings['seed']}: give a sweep's seeds as --seeds {settings['seed']}")
-    vary = _vary(options.vary)
+        raise ValueError(f"--set seed={settings['seed']}: use --seeds {settings['seed']}")
+    vary = _parse_vary(options.vary)
     for name in vary:
         if name in settings:
-            raise ValueError(f"--set {name}={settings[name]} and --vary {name}: leave one of them away")
-    # With the first of the values to try, for what is set may be no recipe without them; but with the recipe's own
-    # network, whose options another would leave behind for all that come after it.
+            raise ValueError(f"--set {name}={settings[name]} and --vary {name}: omit one of them")
+    # Apply the first of the varied values, since the other settings may only be valid with them. The model stays the
+    # recipe's own: changing it would drop options that later models of the sweep accept.
     first = {name: values[0] for name, values in vary.items() if name not in ("seed", "model.name")}
     recipe = find_recipe(options.recipe).with_settings(settings | first)
     if options.stack < 1:
-        raise ValueError(f"--stack {options.stack}: train at least one run at a time")
-    # What libraries print goes where our own remarks go, so that the rows stay alone.
+        raise ValueError(f"--stack {options.stack} must be at least 1")
+    # Libraries may print; keep stdout for the rows.
     with ProgressBar(title=recipe.name, quiet=options.json) as bar, redirect_stdout(sys.stderr):
         try:
             rows = sweep(
@@ -67,11 +69,11 @@ def run(options: argparse.Namespace) -> int:
                 device=options.device,
                 ray=options.ray,
                 log=lambda line: print(line, file=sys.stderr),
-                reporters_for=bar.row if options.ray else bar.begun,
+                reporters_for=bar.add_row if options.ray else bar.start_run,
             )
         except InterruptedTraining as interrupted:
             bar.close()
-            print(f"equalbits sweep: {interrupted}\nthe same command goes on from there", file=sys.stderr)
+            print(f"equalbits sweep: {interrupted}\nrun the same command to resume", file=sys.stderr)
             return 128 + interrupted.signal_number
     if options.json:
         print(json.dumps([asdict(row) | {"mean": row.mean, "std": row.spread} for row in rows]))
@@ -82,30 +84,30 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Read ``0-4`` or ``0,3,7``."""
+    """Parse ``0-4`` or ``0,3,7``."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"--seeds {text}: write whole numbers, as in 0-4 or 0,3,7")
+            raise ValueError(f"--seeds {text}: give whole numbers, such as 0-4 or 0,3,7")
         if int(last or first) < int(first):
-            raise ValueError(f"--seeds {text}: the first must not be above the last, as in 0-4")
-        if int(last or first) - int(first) >= _MOST_SEEDS:
-            raise ValueError(f"--seeds {text}: these are more than {_MOST_SEEDS:,}; ask for fewer")
+            raise ValueError(f"--seeds {text}: a range must be ascending, such as 0-4")
+        if int(last or first) - int(first) >= _MAX_SEEDS:
+            raise ValueError(f"--seeds {text}: more than {_MAX_SEEDS:,} seeds; give fewer")
         seeds += range(int(first), int(last or first) + 1)
     return seeds
 
 
-def _vary(words: Sequence[str]) -> dict[str, list[Any]]:
-    """Read ``name=value,value`` words."""
+def _parse_vary(words: Sequence[str]) -> dict[str, list[Any]]:
+    """Parse ``name=value,value`` arguments."""
     from equalbits.recipes import parse_settings, split_values
 
     found: dict[str, list[Any]] = {}
     for word in words:
         name, equals, values = word.partition("=")
         if not equals:
-            raise ValueError(f"--vary {word}: write name=value,value, as in model.weight_quantizer=sign,bihalf")
+            raise ValueError(f"--vary {word}: give name=value,value, such as model.weight_quantizer=sign,bihalf")
         if name in found:
-            raise ValueError(f"--vary {name} is given twice: write all its values behind one, parted by commas")
+            raise ValueError(f"--vary {name} is given twice: give all its values once, separated by commas")
         found[name] = [parse_settings([f"{name}={value}"])[name] for value in split_values(values)]
     return found

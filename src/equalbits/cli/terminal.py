@@ -1,4 +1,4 @@
-"""What is told ends no training where the terminal that showed it has gone."""
+"""Ignore write errors after the terminal has closed."""
 
 import errno
 import os
@@ -9,42 +9,42 @@ from typing import Any, TextIO, cast
 
 
 @contextmanager
-def terminal_may_go() -> Iterator[None]:
-    """Have the command outlive its terminal while the ``with`` lasts: what is told after that goes nowhere."""
-    with ExitStack() as at_the_end:
+def ignore_closed_terminal() -> Iterator[None]:
+    """Keep the command running when its terminal closes; later output is dropped."""
+    with ExitStack() as stack:
         for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
             if stream is not None and stream.isatty():
-                at_the_end.enter_context(redirect(cast("TextIO", _Terminal(stream))))
+                stack.enter_context(redirect(cast("TextIO", _TerminalStream(stream))))
         yield
 
 
-def to_nowhere(stream: TextIO) -> None:
-    """Let what is written to the stream, and what it still holds, go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+def discard_output(stream: TextIO) -> None:
+    """Redirect a stream, including what it has buffered, to the null device."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
-class _Terminal:
-    """The stream of a terminal, as long as that is there."""
+class _TerminalStream:
+    """Stream that drops its output once the terminal is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._unless_gone(lambda: self._stream.write(text))
+        self._attempt(lambda: self._stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        self._unless_gone(self._stream.flush)
+        self._attempt(self._stream.flush)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def _unless_gone(self, work: Callable[[], object]) -> None:
+    def _attempt(self, write: Callable[[], object]) -> None:
         try:
-            work()
+            write()
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            to_nowhere(self._stream)
+            discard_output(self._stream)

@@ -7,44 +7,40 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
+
 if TYPE_CHECKING:
     from equalbits.recipes import Recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What ``train`` takes."""
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or the path of a TOML file")
-    parser.add_argument("--out", metavar="DIR", help="where the run goes (default: runs/RECIPE)")
-    parser.add_argument("--resume", metavar="DIR", help="go on with the run in DIR, with its own settings")
-    parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
-        help="change a setting, as in --set epochs=2 --set optimizer.lr=0.05 (all: equalbits list --settings)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--data", metavar="DIR",
-        help="where data sets lie (else where the run that goes on found them, $EQUALBITS_DATA, ~/.cache/equalbits)",
-    )  # fmt: skip
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto (default)")
-    parser.add_argument("--teacher", metavar="DIR", help="a finished run to distil from (with --set distill.weight=1)")
-    parser.add_argument("--wandb", metavar="PROJECT", help="send the curves to this project of Weights & Biases, too")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object, and nothing else")
+    """Add the arguments of ``train``."""
+    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe, or path of a TOML file")
+    parser.add_argument("--out", metavar="DIR", help="output directory (default: runs/RECIPE)")
+    parser.add_argument("--resume", metavar="DIR", help="resume the run in DIR with its own settings")
+    add_settings(parser)
+    add_data(parser, default="where a resumed run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
+    add_device(parser)
+    parser.add_argument("--teacher", metavar="DIR", help="finished run to distill from (with --set distill.weight=1)")
+    parser.add_argument("--wandb", metavar="PROJECT", help="log to this Weights & Biases project")
+    add_json(parser, text="print only the result, as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train, show how it goes, print the score."""
-    # Imported here, so that --help need not wait for torch.
+    """Train with a progress bar and print the score."""
+    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import published_score, run_recipe
     from equalbits.training import InterruptedTraining, Reporter, WeightsAndBiases
 
-    recipe, out = _wanted(options)
-    told: list[object] = []
+    recipe, out = _recipe_and_out(options)
+    epochs: list[int] = []
     with ProgressBar(title=recipe.name, quiet=options.json) as bar:
-        reporters: list[Reporter] = [bar, lambda record: told.append(record.epoch)]
+        reporters: list[Reporter] = [bar, lambda record: epochs.append(record.epoch)]
         if options.wandb and bar.is_writer:
             reporters.append(WeightsAndBiases(out, project=options.wandb, name=recipe.name, config=recipe.as_dict()))
         try:
-            with _data(options, out) as root:
+            with _data_root(options, out) as root:
                 result = run_recipe(
                     recipe,
                     out,
@@ -56,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
         except InterruptedTraining as interrupted:
             bar.close()
             if bar.is_writer:
-                again = resume_command(options, out)
-                print(f"equalbits train: {interrupted}\nresume with: {again}", file=sys.stderr)
+                command = resume_command(options, out)
+                print(f"equalbits train: {interrupted}\nresume with: {command}", file=sys.stderr)
             return 128 + interrupted.signal_number
     if not bar.is_writer:
         return 0
@@ -68,12 +64,12 @@ def run(options: argparse.Namespace) -> int:
         score = published_score(recipe)
         published = f", published {score:.2f} %" if score else ""
         print(f"{recipe.name}: last epoch {last.test}; best, epoch {best.epoch}, {best.test.accuracy:.2f} %{published}")
-        print(f"all of it is in {out}" if told else f"nothing was left to train: {out} held the finished run already")
+        print(f"results: {out}" if epochs else f"{out} was already finished: nothing to train")
     return 0
 
 
-def _data(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path | None]:
-    """Where the data lie: as was said, or where a run that goes on found them."""
+def _data_root(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path | None]:
+    """Return the data directory that was given, or for a resumed run the one it used."""
     from equalbits.recipes import data_of
 
     root = Path(options.data) if options.data else None
@@ -81,7 +77,7 @@ def _data(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path
 
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
-    """The command that goes on with a run as it was started."""
+    """Return the command that resumes a run."""
     from equalbits.recipes import started_by
 
     words = [*started_by(), "train", "--resume", str(out)]
@@ -92,19 +88,19 @@ def resume_command(options: argparse.Namespace, out: Path) -> str:
     return shlex.join(words)
 
 
-def _wanted(options: argparse.Namespace) -> tuple["Recipe", Path]:
+def _recipe_and_out(options: argparse.Namespace) -> tuple["Recipe", Path]:
     from equalbits.recipes import find_recipe, parse_settings, read_recipe
 
     if options.resume:
         if options.recipe or options.out:
-            raise ValueError("--resume names the run and takes its recipe from there: leave RECIPE and --out away")
+            raise ValueError("--resume takes recipe and directory from the run: omit RECIPE and --out")
         out = Path(options.resume)
         if not (out / "recipe.toml").exists():
-            raise ValueError(f"{out} holds no run to go on with: recipe.toml is not there")
+            raise ValueError(f"{out} has no run to resume: recipe.toml is missing")
         recipe = read_recipe(out / "recipe.toml")
     elif options.recipe:
         recipe = find_recipe(options.recipe)
         out = Path(options.out or f"runs/{recipe.name}")
     else:
-        raise ValueError("name a recipe, as in: equalbits train fashion-conv2 (equalbits list shows all)")
+        raise ValueError("give a recipe, such as equalbits train fashion-conv2 (equalbits list shows all)")
     return recipe.with_settings(parse_settings(options.settings)), out

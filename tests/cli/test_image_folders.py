@@ -1,4 +1,4 @@
-"""Pictures of one's own, in folders: trained on, scored, packed and run, the same way at every step."""
+"""Image folders are trained on, evaluated, packed and run with the same preprocessing."""
 
 import json
 import shutil
@@ -71,7 +71,7 @@ def run(pictures, own, tmp_path_factory):
     return out
 
 
-def test_a_picture_is_run_exactly_as_it_is_evaluated(run, pictures, tmp_path, call):
+def test_run_preprocesses_images_exactly_as_evaluate(run, pictures, tmp_path, call):
     assert call("pack", run, tmp_path / "net.ebits")[0] == 0
     recipe, model = load_run(run)
     test = make_loader(recipe.data, "test", root=pictures, device="cpu", seed=0, place=Place())
@@ -87,7 +87,7 @@ def test_a_picture_is_run_exactly_as_it_is_evaluated(run, pictures, tmp_path, ca
         assert [answer[name] for name in classes] == pytest.approx(row.tolist(), abs=1e-5)
 
 
-def test_the_side_that_pictures_are_scaled_to_is_kept_with_the_model(run, tmp_path, call):
+def test_the_resize_is_stored_with_the_model(run, tmp_path, call):
     assert json.loads((run / "model.json").read_text())["resize"] == 20
     assert ImageSpec.read(run / "model.json").resize == 20
     assert call("pack", run, tmp_path / "net.ebits")[0] == 0
@@ -95,29 +95,29 @@ def test_the_side_that_pictures_are_scaled_to_is_kept_with_the_model(run, tmp_pa
     assert (network.resize, network.input_shape) == (20, (3, 16, 16))
 
 
-def test_a_run_that_does_not_say_it_is_read_and_packed_as_before(run, tmp_path, call):
+def test_a_run_without_resize_can_be_read(run, tmp_path, call):
     facts = json.loads((run / "model.json").read_text())
     del facts["resize"]
     (tmp_path / "model.json").write_text(json.dumps(facts))
     assert ImageSpec.read(tmp_path / "model.json").resize is None
 
 
-def test_bytes_for_a_file_without_mean_and_std_are_refused_with_both_ways_out(pictures, tmp_path, call):
+def test_uint8_for_a_file_without_mean_and_std_is_rejected_with_remedies(pictures, tmp_path, call):
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 4 * 4, 2))
     pack(net, torch.randn(2, 3, 4, 4)).save(tmp_path / "bare.ebits")
     code, _, errors = call("run", tmp_path / "bare.ebits", pictures / "val" / "cat" / "0.png")
     assert code == 1
-    assert errors.endswith("pack again with mean= and std=, or give a .npy of floats\n")
+    assert errors.endswith("pack again with mean= and std=, or give a .npy file of floats\n")
 
 
-def test_a_text_is_said_to_be_no_packed_model_before_anything_else(tmp_path, call):
+def test_a_text_file_is_reported_as_not_a_packed_model(tmp_path, call):
     (tmp_path / "README.md").write_text("# A text that nobody packed")
     code, _, errors = call("inspect", tmp_path / "README.md")
     assert (code, errors.count("\n")) == (1, 1)
     assert errors.startswith(f"equalbits inspect: {tmp_path / 'README.md'}: not a packed model")
 
 
-def test_evaluate_finds_the_pictures_a_run_was_trained_on(run, pictures, tmp_path, call, monkeypatch):
+def test_evaluate_finds_the_images_of_the_run(run, pictures, tmp_path, call, monkeypatch):
     monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "elsewhere"))
     code, printed, errors = call("evaluate", run, "--device", "cpu", "--json")
     assert (code, errors) == (0, "")
@@ -125,7 +125,7 @@ def test_evaluate_finds_the_pictures_a_run_was_trained_on(run, pictures, tmp_pat
     assert json.loads(printed)["correct"] == trained["correct"]
 
 
-def test_evaluate_and_a_run_that_goes_on_ask_for_data_that_has_gone(run, pictures, tmp_path, call, monkeypatch):
+def test_evaluate_and_resume_ask_for_data_that_was_moved(run, pictures, tmp_path, call, monkeypatch):
     monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "elsewhere"))
     moved = tmp_path / "moved"
     shutil.copytree(run, moved)
@@ -140,14 +140,14 @@ def test_evaluate_and_a_run_that_goes_on_ask_for_data_that_has_gone(run, picture
 
 
 @pytest.mark.parametrize("command", ["train", "sweep", "compare"])
-def test_a_command_without_its_data_leaves_no_folder(command, own, tmp_path, call):
+def test_a_command_without_its_data_leaves_no_directory(command, own, tmp_path, call):
     out = tmp_path / "new" / "runs"
     code, _, errors = call(command, own, "--data", tmp_path / "nowhere", "--out", out, "--device", "cpu")
     assert (code, errors.count("\n")) == (1, 1)
     assert not out.parent.exists()
 
 
-def test_training_that_fails_in_its_first_batch_leaves_no_folder_and_an_old_one_alone(own, tmp_path, call):
+def test_training_that_fails_in_its_first_batch_leaves_no_new_directory(own, tmp_path, call):
     draw(tmp_path / "data" / "train", seed=0)
     draw(tmp_path / "data" / "val", seed=1)
     for path in (tmp_path / "data" / "train").glob("*/*"):
@@ -161,14 +161,14 @@ def test_training_that_fails_in_its_first_batch_leaves_no_folder_and_an_old_one_
     assert (tmp_path / "old" / "recipe.toml").exists()
 
 
-def test_methods_are_compared_on_pictures(own, pictures, tmp_path, call):
+def test_methods_are_compared_on_image_files(own, pictures, tmp_path, call):
     words = ["--data", pictures, "--out", tmp_path / "a", "--device", "cpu", "--seeds", "0", "--methods", "sign,bihalf"]
     code, printed, errors = call("compare", own, *words, "--tune", "0.01,0.1", "--json")
     assert code == 0, errors
     assert [(row["method"], row["total"]) for row in json.loads(printed)["methods"]] == [("sign", 12), ("bihalf", 12)]
 
 
-def test_runs_side_by_side_see_what_runs_one_by_one_see(own, pictures, tmp_path, call):
+def test_stacked_runs_see_the_same_batches_as_single_runs(own, pictures, tmp_path, call):
     found = []
     for stack in (1, 2):
         words = ["--data", pictures, "--out", tmp_path / str(stack), "--device", "cpu", "--seeds", "0,1", "--json"]
@@ -181,7 +181,7 @@ def test_runs_side_by_side_see_what_runs_one_by_one_see(own, pictures, tmp_path,
             assert one[part] == pytest.approx(other[part], rel=1e-5)
 
 
-def test_a_comparison_of_too_many_pictures_names_the_way_out_and_leaves_no_folder(own, pictures, tmp_path, call):
+def test_a_comparison_of_too_many_images_suggests_a_remedy(own, pictures, tmp_path, call):
     words = ["--data", pictures, "--out", tmp_path / "a", "--device", "cpu", "--set", "data.resize=8000"]
     code, _, errors = call("compare", own, *words)
     assert (code, errors.count("\n")) == (1, 1)
@@ -189,7 +189,7 @@ def test_a_comparison_of_too_many_pictures_names_the_way_out_and_leaves_no_folde
     assert not (tmp_path / "a").exists()
 
 
-def test_pictures_that_are_enlarged_are_told_of_in_one_line(own, pictures, tmp_path, call, caplog):
+def test_enlarged_images_are_reported_in_one_line(own, pictures, tmp_path, call, caplog):
     words = ["train", own, "--data", pictures, "--device", "cpu", "--set", "epochs=1", "--json"]
     assert call(*words, "--out", tmp_path / "a")[2] == ""
     assert caplog.messages == []
@@ -200,12 +200,12 @@ def test_pictures_that_are_enlarged_are_told_of_in_one_line(own, pictures, tmp_p
     assert line.endswith("set data.resize and data.crop")
 
 
-def test_a_run_that_goes_on_finds_its_pictures_again(run, pictures, tmp_path, call):
+def test_a_resumed_run_finds_its_images(run, pictures, tmp_path, call):
     out = tmp_path / "own"
     shutil.copytree(run, out)
     code, printed, errors = call("train", "--resume", out, "--device", "cpu")
     assert (code, errors) == (0, "")
-    assert f"nothing was left to train: {out} held the finished run already" in printed
+    assert f"{out} was already finished: nothing to train" in printed
     assert json.loads((out / "model.json").read_text())["data"] == str(pictures)
     (out / "model.json").write_text("[]")
     assert "--data" in call("train", "--resume", out, "--device", "cpu")[2]

@@ -1,4 +1,4 @@
-"""A table in a narrow terminal breaks its lines, and leaves no digit and no letter out."""
+"""Tables in a narrow terminal wrap and cut no text."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ def column(printed: str, place: int, width: int) -> str:
     return "".join(line[place : place + width].strip() for line in printed.splitlines())
 
 
-def test_the_demos_numbers_are_whole(monkeypatch, capsys):
+def test_the_demo_table_does_not_cut_numbers(monkeypatch, capsys):
     make_narrow(monkeypatch)
     flips = {"to_positive": 1234567890, "to_negative": 1234567890, "filters": 170, "exact_filters": 170}
     drawn = {"steps": [], "entropies": [], "filter_to_positive": [], "filter_to_negative": [], "seconds": 1.0}
@@ -37,20 +37,20 @@ def test_the_demos_numbers_are_whole(monkeypatch, capsys):
     assert any("1,234,567,890" in column(printed, place, width) for place in range(50) for width in range(4, 9))
 
 
-def test_a_claims_words_and_numbers_are_whole(monkeypatch, capsys, tmp_path):
+def test_the_claims_table_does_not_cut_words_or_numbers(monkeypatch, capsys, tmp_path):
     make_narrow(monkeypatch)
     row = Claim(
         claim="circumstances", paper="0.123456789", ours="0.987654321", agrees=True, within="incontestably", n=9
     )
     _print_rows("fig6", tmp_path, [row])
-    printed = plain(capsys.readouterr().out).partition("picture:")[0]
+    printed = plain(capsys.readouterr().out).partition("plot:")[0]
     assert max(map(len, printed.splitlines())) <= 50
     assert "…" not in printed
     for word in ("circumstances", "0.123456789", "0.987654321", "incontestably"):
         assert any(word in column(printed, place, width) for place in range(50) for width in range(4, 12))
 
 
-def test_the_settings_names_and_values_are_whole(monkeypatch, call):
+def test_the_settings_table_does_not_cut_names_or_values(monkeypatch, call):
     make_narrow(monkeypatch)
     code, printed, _ = call("list", "--settings")
     assert code == 0

@@ -1,4 +1,4 @@
-"""A folder keeps one kind of job: another kind is refused in one line, and what lies there stays as it is."""
+"""An output directory belongs to one command: other commands are rejected and change nothing."""
 
 from pathlib import Path
 
@@ -34,7 +34,9 @@ def words_of(kind: str, recipe: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", HELD)
 @pytest.mark.parametrize("wanted", HELD)
-def test_another_kind_of_job_is_refused_and_the_same_goes_on(wanted: str, kind: str, held, recipe: str, call) -> None:
+def test_an_output_directory_accepts_only_the_command_that_wrote_it(
+    wanted: str, kind: str, held, recipe: str, call
+) -> None:
     folder = held / kind
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
     command = words_of(wanted, recipe)
@@ -48,7 +50,7 @@ def test_another_kind_of_job_is_refused_and_the_same_goes_on(wanted: str, kind: 
 
 
 @pytest.mark.parametrize("kind", HELD)
-def test_all_items_at_once_are_not_laid_into_the_folder_of_one_job(kind: str, held, call) -> None:
+def test_all_items_are_not_written_into_the_directory_of_one_command(kind: str, held, call) -> None:
     folder = held / kind
     before = sorted(path.relative_to(folder) for path in folder.rglob("*"))
     code, _, errors = call("reproduce", "all", "--quick", "--out", folder, "--device", "cpu")
@@ -56,7 +58,7 @@ def test_all_items_at_once_are_not_laid_into_the_folder_of_one_job(kind: str, he
     assert sorted(path.relative_to(folder) for path in folder.rglob("*")) == before
 
 
-def test_a_folder_of_folders_and_a_recipe_of_ones_own_in_it_stay_free(recipe: str, call, tmp_path: Path) -> None:
+def test_a_directory_with_other_runs_and_recipes_can_be_used(recipe: str, call, tmp_path: Path) -> None:
     own = tmp_path / "recipe.toml"
     own.write_text(Path(recipe).read_text())
     assert call("train", own, "--out", tmp_path / "a", "--device", "cpu")[0] == 0
@@ -65,7 +67,7 @@ def test_a_folder_of_folders_and_a_recipe_of_ones_own_in_it_stay_free(recipe: st
     assert (code, errors.count("holds a run of recipe: give --out another folder")) == (1, 1)
 
 
-def test_the_seeds_of_a_case_and_a_run_do_not_share_a_folder(held: Path, recipe: str, call, tmp_path: Path) -> None:
+def test_the_seeds_of_a_sweep_and_a_run_do_not_share_a_directory(held: Path, recipe: str, call, tmp_path: Path) -> None:
     for kind, case in (("sweep", "own"), ("compare", "sign")):
         code, _, errors = call("train", recipe, "--out", held / kind / case, "--device", "cpu")
         assert (code, errors.count(f"{case} holds runs of a sweep or a comparison, as seed0: give --out")) == (1, 1)
@@ -77,14 +79,14 @@ def test_the_seeds_of_a_case_and_a_run_do_not_share_a_folder(held: Path, recipe:
 
 
 @pytest.mark.parametrize("wanted", HELD)
-def test_a_finished_demo_is_left_alone(wanted: str, recipe: str, call, tmp_path: Path) -> None:
+def test_a_finished_demo_is_not_overwritten(wanted: str, recipe: str, call, tmp_path: Path) -> None:
     for name in ("demo.png", "report.html"):
         (tmp_path / name).write_text("of the demo")
     code, _, errors = call(*words_of(wanted, recipe), "--out", tmp_path, "--device", "cpu")
     assert (code, errors.count("holds the demo: give --out another folder")) == (1, 1)
 
 
-def test_somebodys_own_files_are_not_written_over(recipe: str, call, tmp_path: Path) -> None:
+def test_files_of_the_user_are_not_overwritten(recipe: str, call, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text("mine")
     code, _, errors = call("train", recipe, "--out", tmp_path, "--device", "cpu")
     assert (code, errors.count("holds a model.json that no run of ours left: give --out another folder")) == (1, 1)
@@ -97,12 +99,12 @@ def test_somebodys_own_files_are_not_written_over(recipe: str, call, tmp_path: P
     assert own.read_text() == text
 
 
-def test_a_run_that_was_killed_as_it_began_begins_again(recipe: str, call, tmp_path: Path) -> None:
+def test_a_run_killed_at_its_start_can_be_restarted(recipe: str, call, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(read_recipe(Path(recipe)).to_toml())  # and no model.json yet
     assert call("train", recipe, "--out", tmp_path, "--device", "cpu")[0] == 0
 
 
-def test_seeds_and_methods_are_not_given_as_settings(recipe: str, call, tmp_path: Path) -> None:
+def test_seeds_and_methods_are_rejected_as_settings(recipe: str, call, tmp_path: Path) -> None:
     for words, way in (
         (["sweep", recipe, "--set", "seed=5"], "--seeds 5"),
         (["sweep", recipe, "--vary", "seed=1,2"], "--seeds 1,2"),
@@ -114,7 +116,7 @@ def test_seeds_and_methods_are_not_given_as_settings(recipe: str, call, tmp_path
     assert not (tmp_path / "a").exists()
 
 
-def test_a_folder_that_holds_no_net_is_answered_with_one_inside_or_with_why_there_is_none(held: Path, call) -> None:
+def test_a_directory_without_a_model_suggests_one_or_explains_why_not(held: Path, call) -> None:
     for folder, inside in ((held, held / "run"), (held / "sweep", held / "sweep" / "own" / "seed0")):
         code, _, line = call("evaluate", folder)
         assert code == 1 and line.endswith(f"it holds no recipe.toml; name one inside, as {inside}\n")

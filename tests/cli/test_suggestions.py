@@ -1,4 +1,4 @@
-"""Words that a command does not take are answered in one line, with what was likely meant."""
+"""Unrecognized arguments are reported in one line, with a suggestion."""
 
 import pytest
 
@@ -6,8 +6,8 @@ import pytest
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["trian"], "equalbits: no command 'trian'; did you mean 'train'? (see equalbits --help)\n"),
-        (["zzz"], "equalbits: no command 'zzz'; there are demo, train"),
+        (["trian"], "equalbits: unknown command 'trian'; did you mean 'train'? (see equalbits --help)\n"),
+        (["zzz"], "equalbits: unknown command 'zzz'; the commands are demo, train"),
         (
             ["train", "--ot", "x"],
             "train: unrecognized arguments: --ot; did you mean --out? (see equalbits train --help)\n",
@@ -20,8 +20,8 @@ import pytest
         (["train", "a", "--set", "epochs=1", "0.1"], "unrecognized arguments: 0.1 (see"),
         (["compare", "a", "--methods", "sign", "b", "c"], "b c; did you mean --methods sign,b,c? (see"),
         (["sweep", "a", "--seeds", "0", "1"], "unrecognized arguments: 1; did you mean --seeds 0,1? (see"),
-        (["train", "a", "--out", ""], "argument --out: what is given is empty (see"),
-        (["evaluate", ""], "argument DIR: what is given is empty (see"),
+        (["train", "a", "--out", ""], "argument --out: the value is empty (see"),
+        (["evaluate", ""], "argument DIR: the value is empty (see"),
         (["list", "--xyz"], "equalbits list: unrecognized arguments: --xyz (see equalbits list --help)\n"),
         (["evaluate"], "equalbits evaluate: the following arguments are required: DIR"),
         (["evaluate", "a", "--which", "first"], "argument --which: invalid choice: 'first'"),
@@ -29,16 +29,16 @@ import pytest
         (["sweep", "a", "--stack", "x"], "argument --stack: invalid int value: 'x'"),
     ],
 )
-def test_a_command_that_cannot_be_read_ends_with_2(words: list[str], line: str, call) -> None:
+def test_a_usage_error_exits_with_2(words: list[str], line: str, call) -> None:
     code, printed, errors = call(*words)
     assert (code, printed) == (2, "")
     assert line in errors
     assert len(errors.splitlines()) == 1
 
 
-def test_data_that_is_there_already_needs_no_download_and_capitals_are_read(call, tmp_path) -> None:
+def test_embedded_data_needs_no_download_and_case_is_ignored_in_suggestions(call, tmp_path) -> None:
     for words, line in (
-        (["download", "fashion"], "fashion needs no download: it comes with the package, and is always there"),
+        (["download", "fashion"], "fashion needs no download: it is part of the package"),
         (["download", "CIFAR100"], "cannot download 'CIFAR100'; did you mean 'cifar100'?"),
         (["train", "fashion-conv2", "--set", "data.name=CIFAR100"], "no data set 'CIFAR100'; did you mean 'cifar100'?"),
     ):
@@ -46,7 +46,7 @@ def test_data_that_is_there_already_needs_no_download_and_capitals_are_read(call
         assert (code, errors.count(line)) == (1, 1), errors
 
 
-def test_a_file_in_place_of_the_folder_of_a_run_is_called_one(call, tmp_path) -> None:
+def test_a_file_given_as_the_directory_of_a_run_is_reported(call, tmp_path) -> None:
     (file := tmp_path / "net.ebits").write_text("x")
     for words in (["evaluate", file], ["pack", file, tmp_path / "again.ebits"]):
         code, _, errors = call(*words)

@@ -1,0 +1,5 @@
+"""The command ``equalbits``: each subcommand is the module of its name, with ``add_arguments`` and ``run``."""
+
+from equalbits.cli.commands import COMMANDS, main
+
+__all__ = ["COMMANDS", "main"]

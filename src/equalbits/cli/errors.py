@@ -1,0 +1,111 @@
+"""Report errors in one line, with a remedy, and choose the exit code."""
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from equalbits._extras import install_hint
+from equalbits.cli.terminal import discard_output
+
+#: Optional package: the extra that installs it.
+_EXTRAS = {
+    "torch": "train",
+    "safetensors": "train",
+    "PIL": "images",
+    "matplotlib": "plot",
+    "tensorboard": "tensorboard",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "openvino": "openvino",
+    "ray": "ray",
+    "wandb": "wandb",
+}
+
+_FILE_ERRORS = {
+    errno.ENOENT: "no such file; check the path",
+    errno.EACCES: "permission denied; change the permissions or use another path",
+    errno.EPERM: "operation not permitted; change the permissions or use another path",
+    errno.EISDIR: "is a directory; give a file",
+    errno.ENOTDIR: "a parent of this path is a file; use another path",
+    errno.EEXIST: "exists and is not a directory; use another path",
+    errno.ENOSPC: "no space left on the disk; free some space and retry",
+    errno.EDQUOT: "disk quota exceeded; free some space and retry",
+    errno.EFBIG: "larger than the disk or `ulimit -f` allows; raise the limit or use another path",
+    errno.EROFS: "the file system is read-only; use another path",
+}
+
+
+def run_reporting_errors(prefix: str, work: Callable[[], int | None]) -> int:
+    """Call ``work`` and return the exit code; print an error as one line that starts with ``prefix``."""
+    try:
+        code = work() or 0
+        _flush()
+        return code
+    except KeyboardInterrupt:  # training catches it itself and reports what it saved
+        print(f"{prefix}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
+        _flush(discard=True)
+        return 0
+    except (ValueError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        if os.environ.get("EQUALBITS_TRACEBACK") or _is_bug(error):
+            raise
+        distributed = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+        process = f" (process {os.environ['RANK']})" if distributed else ""
+        print(f"{prefix}{process}: {one_line(error)}", file=sys.stderr)
+        _flush(discard=True)
+        return 1
+
+
+def one_line(error: BaseException) -> str:
+    """Return what went wrong and what to do about it."""
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        package = {"PIL": "pillow"}.get(error.name, error.name)
+        return f"this needs {package}: {install_hint(_EXTRAS[error.name])}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"this needs the package {error.name}: pip install {error.name}"
+    if _is_out_of_memory(error):
+        return "out of memory: lower data.batch_size, set accumulate=2, or use a smaller model"
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        return _file_error(Path(os.fsdecode(error.filename2 or error.filename)), error)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no file name: standard output, for example
+        return _FILE_ERRORS[errno.ENOSPC]
+    text = (isinstance(error, OSError) and error.strerror) or str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _file_error(path: Path, error: OSError) -> str:
+    if error.errno == errno.ENOENT and not path.parent.is_dir():
+        return f"the directory {path.parent} does not exist; create it or use another path"
+    return f"{path}: {_FILE_ERRORS.get(error.errno or 0, error.strerror)}"
+
+
+def _is_bug(error: BaseException) -> bool:
+    """Return True for an error in this package, whose traceback is needed to fix it."""
+    if isinstance(error, ModuleNotFoundError):
+        return (error.name or "").startswith("equalbits")
+    return isinstance(error, RuntimeError) and not _is_out_of_memory(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    # On a GPU torch raises OutOfMemoryError; on a CPU a plain RuntimeError. Checked without importing torch.
+    gpu, cpu = type(error).__name__ == "OutOfMemoryError", "can't allocate memory" in str(error)
+    return isinstance(error, RuntimeError) and (gpu or cpu)
+
+
+def _flush(*, discard: bool = False) -> None:
+    """Flush standard output while an error in doing so can still be reported.
+
+    With ``discard`` output that cannot be written is dropped; Python would otherwise try again at exit, and fail.
+    """
+    try:
+        print(end="", flush=True)  # works even where there is no stdout
+    except OSError:
+        if not discard:
+            raise
+        discard_output(sys.stdout)
