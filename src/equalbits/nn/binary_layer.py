@@ -5,20 +5,21 @@ working. What it multiplies with is ``scale · quantizer(weight)``.
 """
 
 import copy
-import enum
 import math
 import warnings
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from equalbits import functional as F
-from equalbits.functional import in_forward_mode
 from equalbits.nn.methods.bihalf import BiHalf
 from equalbits.nn.parametrized import parametrization_in_eval
 from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.quantizer_state import fit_, start_
+from equalbits.nn.weight_cache import CachedWeight, find_sources, is_plain_execution, lookup_weight
 
 
 class BinaryLayer(nn.Module):
@@ -35,6 +36,7 @@ class BinaryLayer(nn.Module):
     init: str
     weight_quantizer: WeightQuantizer
     input_quantizer: nn.Module | None
+    cached_weight: CachedWeight | None
     ranked_ahead: tuple[int, torch.dtype] | None  # layer number and dtype, set by equalbits.nn.rank_ahead
 
     def make_binary_(
@@ -57,7 +59,7 @@ class BinaryLayer(nn.Module):
             quantizer.to(device=self.weight.device, dtype=self.weight.dtype)
         self.register_buffer("scale", torch.empty((), dtype=self.weight.dtype, device=self.weight.device))
         self._start_()
-        self._known: _Known | None = None
+        self.cached_weight = None
         self.ranked_ahead = None
 
     def to_filters(self, weight: Tensor) -> Tensor:
@@ -94,53 +96,27 @@ class BinaryLayer(nn.Module):
         if self.training and self.ranked_ahead is not None:
             scaled_symbols = torch.ops.equalbits.symbols_ahead(self.weight.detach(), *self.ranked_ahead)
             return F.surrogate(self.weight, scaled_symbols, self.scale)
-        weight = self.weight  # asked for once: torch may compute it from other parameters
-        reuse = self._may_keep(weight) and not torch.is_grad_enabled()
-        values = self._kept(weight).values if reuse else self._values(weight)
-        return _laid_out_like(weight, values * self.scale)
+        weight = self.weight  # read once: a parametrization computes it
+        if not self.training and is_plain_execution():
+            sources = find_sources(self, weight)
+            if sources is not None:
+                return lookup_weight(self, sources)
+            self.cached_weight = None
+        return self._scale_symbols(weight, self.weight_quantizer(self.to_filters(weight)), self.scale)
 
-    def _values(self, weight: Tensor) -> Tensor:
-        """What the layer multiplies with, before its scale."""
-        return self.from_filters(self.weight_quantizer(self.to_filters(weight)))
+    def quantize_weight(self, tensors: dict[str, Tensor]) -> Tensor:
+        """Return :meth:`binary_weight` with these tensors in place of the layer's own, by name."""
+        own = {name.removeprefix("weight_quantizer."): tensor for name, tensor in tensors.items() if "." in name}
+        values = functional_call(self.weight_quantizer, own, (self.to_filters(tensors["weight"]),))
+        return self._scale_symbols(tensors["weight"], values, tensors["scale"])
+
+    def _scale_symbols(self, weight: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+        return _laid_out_like(weight, self.from_filters(values) * scale)
 
     def symbols(self) -> Tensor:
         """The symbols of the latents as they are now, filter first, without gradient."""
         filters = self.latents()
         return _laid_out_like(filters, self.weight_quantizer.symbols(filters))
-
-    def _kept(self, weight: Tensor) -> "_Known":
-        """Quantized weights, computed again only when a latent or the quantizer changed.
-
-        The values themselves are compared, since a write through ``.data`` leaves no other trace. Reading them costs
-        a fraction of ranking them.
-        """
-        quantizer = self.weight_quantizer
-        found_from = [weight, *quantizer.buffers(), *quantizer.parameters()]
-        settings = _settings(quantizer)
-        known = self._known
-        if known is not None and known.settings == settings and _all_same(known.found_from, found_from):
-            return known
-        with torch.inference_mode(False), torch.no_grad():
-            copies = [tensor.detach().clone() for tensor in found_from]
-            found = _Known(copies, settings or [], self._values(weight))
-        self._known = None if settings is None else found
-        return found
-
-    def _may_keep(self, weight: Tensor) -> bool:
-        """Whether symbols found now may serve the next pass.
-
-        Not in training, where latents change at each step; not where a graph is recorded or a transform is at work,
-        since the tensors then stand for others; not on a GPU, where comparing would make the host wait.
-        """
-        return not (
-            self.training
-            or torch.compiler.is_compiling()
-            or torch._C._get_tracing_state() is not None
-            or torch._C._are_functorch_transforms_active()
-            or in_forward_mode()
-            or weight.device.type != "cpu"
-            or type(weight.detach()) is not Tensor
-        )
 
     def _start_(self) -> None:
         self.scale.detach().fill_(self.weight_quantizer.initial_scale(self._connections()))
@@ -171,10 +147,13 @@ class BinaryLayer(nn.Module):
             self._start_()
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; training needs no symbols kept, so they are let go."""
-        if mode:
-            self._known = None
+        """Set the mode and clear the weight cache."""
+        self.cached_weight = None
         return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.cached_weight = None  # frees its memory
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def quantize_input(self, inputs: Tensor) -> Tensor:
         """The input as the layer sees it."""
@@ -224,7 +203,7 @@ class BinaryLayer(nn.Module):
         fit_(self.weight_quantizer, self.to_filters(self.weight.detach()).clone())  # the weights are the checkpoint's
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_known": None, "ranked_ahead": None}  # type: ignore[no-untyped-call]
+        return {**super().__getstate__(), "cached_weight": None, "ranked_ahead": None}  # type: ignore[no-untyped-call]
 
 
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:
@@ -238,38 +217,6 @@ def _check_kind(name: str, given: object, kind: type[nn.Module], example: str) -
     if not isinstance(given, kind):
         what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
         raise ValueError(f"{name} is {what}: give a {kind.__name__}, as in {name}={example}")
-
-
-class _Known(NamedTuple):
-    """What the layer multiplies with before its scale, and copies of all it was computed from."""
-
-    found_from: list[Tensor]
-    settings: list[Any]
-    values: Tensor
-
-
-#: What torch keeps in every module; all else in a quantizer is a setting of its own. The mode may be one.
-_TORCHS_OWN = frozenset(vars(nn.Module())) - {"training"}
-_PLAIN = (bool, int, float, str, bytes, type(None), enum.Enum, torch.dtype, torch.device)
-
-
-def _settings(quantizer: nn.Module) -> list[Any] | None:
-    """All a quantizer holds besides tensors; None where a part could change without showing it, as a list can."""
-    found = [
-        (name, type(module), key, value)
-        for name, module in quantizer.named_modules()
-        for key, value in vars(module).items()
-        if key not in _TORCHS_OWN
-    ]
-    return found if all(isinstance(value, _PLAIN) for *_, value in found) else None
-
-
-def _all_same(then: list[Tensor], now: list[Tensor]) -> bool:
-    return len(then) == len(now) and all(map(_same, then, now))
-
-
-def _same(then: Tensor, now: Tensor) -> bool:
-    return then.shape == now.shape and then.dtype == now.dtype and then.device == now.device and torch.equal(then, now)
 
 
 def _laid_out_like(reference: Tensor, tensor: Tensor) -> Tensor:
