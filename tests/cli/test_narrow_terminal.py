@@ -5,8 +5,7 @@ import sys
 
 from equalbits.cli.demo import _print_table
 from equalbits.cli.reproduce import _print_rows
-from equalbits.paper.claims import Claim
-from equalbits.paper.demo_measure import Measured
+from equalbits.paper import Claim, DemoCounts
 
 
 def make_narrow(monkeypatch) -> None:
@@ -30,7 +29,7 @@ def test_the_demo_table_does_not_cut_numbers(monkeypatch, capsys):
     make_narrow(monkeypatch)
     flips = {"to_positive": 1234567890, "to_negative": 1234567890, "filters": 170, "exact_filters": 170}
     drawn = {"steps": [], "entropies": [], "filter_to_positive": [], "filter_to_negative": [], "seconds": 1.0}
-    _print_table([Measured(method="sign", correct=1, total=2, entropy=0.953211, attainable=1.0, **flips, **drawn)])
+    _print_table([DemoCounts(method="sign", correct=1, total=2, entropy=0.953211, attainable=1.0, **flips, **drawn)])
     printed = plain(capsys.readouterr().out)
     assert max(map(len, printed.splitlines())) <= 50
     assert "…" not in printed

@@ -1,4 +1,4 @@
-"""The demo shows what it says, in numbers that come from the runs."""
+"""The demo trains three methods and shows their counts."""
 
 import json
 import re
@@ -6,10 +6,8 @@ import shutil
 
 import pytest
 
-from equalbits.paper import run_demo
-from equalbits.paper.demo_measure import METHODS, demo_recipe, is_measured
-from equalbits.paper.demo_pack import pack_run
-from equalbits.paper.demo_report import table, verdict
+from equalbits.paper import demo_recipe, demo_summary, demo_table, is_demo_measured, pack_demo, run_demo
+from equalbits.paper.demo.show import METHODS
 
 SMALL = {"data.limit": 256, "data.batch_size": 32, "model.options.width": 0.1, "epochs": 1}
 
@@ -41,17 +39,17 @@ def test_every_method_gets_the_same_steps_and_images(finished):
     assert {each.total for each in finished[1]} == {2000}
 
 
-def test_table_and_words_hold_the_measured_counts(finished):
+def test_table_and_summary_hold_the_measured_counts(finished):
     measured = finished[1]
-    for each, row in zip(measured, table(measured), strict=True):
+    for each, row in zip(measured, demo_table(measured), strict=True):
         assert row["method"] == METHODS[each.method]
         assert f"{each.correct:,} of {each.total:,}" in row["test accuracy"]
-    words = " ".join(verdict(measured))
+    words = " ".join(demo_summary(measured))
     assert "balanced" in words and "NOT balanced" not in words
     assert METHODS[max(measured, key=lambda each: each.correct).method] in words.partition("Best here:")[2]
 
 
-def test_the_picture_and_the_page_are_there_and_the_page_stands_alone(finished):
+def test_the_plot_is_written_and_the_page_is_self_contained(finished):
     out = finished[0]
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "demo.svg").read_text().count("<svg") == 1
@@ -60,9 +58,9 @@ def test_the_picture_and_the_page_are_there_and_the_page_stands_alone(finished):
     assert not re.search(r'(src|href)="(?!data:)', page)
 
 
-def test_the_packed_net_is_far_smaller_and_answers_as_the_model_does(finished):
+def test_the_packed_net_is_far_smaller_and_predicts_the_same_classes(finished):
     out = finished[0]
-    packed = pack_run(out / "bihalf", out / "bihalf.ebits")
+    packed = pack_demo(out / "bihalf", out / "bihalf.ebits")
     assert packed.same == packed.total == 2000
     assert packed.packed_bytes * 8 < packed.float32_bytes
     assert "2,000 of 2,000" in str(packed)
@@ -78,36 +76,36 @@ def test_a_second_call_draws_without_training(finished):
     assert (out / "demo.png").exists()
 
 
-def test_other_epochs_are_not_answered_with_what_was_measured_before(finished):
+def test_counts_of_another_number_of_epochs_are_refused(finished):
     with pytest.raises(ValueError, match=r"sign holds a run with epochs=1, this one has epochs=2: .*another --out"):
         run_demo(finished[0], recipe=demo_recipe().with_settings({**SMALL, "epochs": 2}))
 
 
-def test_a_device_that_is_not_there_is_not_answered_with_what_another_measured(finished):
+def test_a_missing_device_is_refused_even_if_everything_is_measured(finished):
     with pytest.raises(ValueError, match=r"device='cuda:99' is not there"):
         run_demo(finished[0], recipe=demo_recipe().with_settings(SMALL), device="cuda:99")
 
 
-def test_a_file_in_place_of_the_folder_is_named_by_itself(tmp_path):
+def test_a_file_instead_of_a_folder_is_refused(tmp_path):
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(ValueError, match=r"notes is a file: name a folder, new or of the same demo, with --out$"):
+    with pytest.raises(ValueError, match=r"notes is a file: give a folder, new or of the same demo, with --out$"):
         run_demo(tmp_path / "notes")
 
 
-def test_a_method_cut_off_before_it_was_measured_starts_anew(finished, tmp_path):
+def test_an_interrupted_method_starts_over(finished, tmp_path):
     small = demo_recipe().with_settings({"data.limit": 64, "model.options.width": 0.1, "epochs": 1})
     first = run_demo(tmp_path, recipe=small)
-    assert is_measured(tmp_path)
+    assert is_demo_measured(tmp_path)
     (tmp_path / "sign" / "measured.json").unlink()
-    assert not is_measured(tmp_path)
+    assert not is_demo_measured(tmp_path)
     second = run_demo(tmp_path, recipe=small)
     assert second[0].filter_to_negative == first[0].filter_to_negative
     assert json.loads((tmp_path / "sign" / "measured.json").read_text())["correct"] == first[0].correct
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"correct": 3}'])
-def test_a_damaged_measurement_is_named_with_the_way_out(finished, tmp_path, text):
+def test_a_damaged_measurement_is_refused_with_a_way_out(finished, tmp_path, text):
     shutil.copytree(finished[0] / "sign", tmp_path / "sign")
     (tmp_path / "sign" / "measured.json").write_text(text)
-    with pytest.raises(ValueError, match=r"sign/measured\.json is damaged .*: delete it to train this method anew"):
+    with pytest.raises(ValueError, match=r"sign/measured\.json is damaged .*: delete it to train this method again"):
         run_demo(tmp_path, recipe=demo_recipe().with_settings(SMALL))

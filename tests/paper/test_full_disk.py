@@ -6,8 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from equalbits._plotting import save_figure
-from equalbits.paper import demo_report
-from equalbits.paper.demo_measure import Measured
+from equalbits.paper.demo.show import METHODS, DemoCounts, draw_demo
 from equalbits.recipes import Compared, Comparison
 from equalbits.report import draw_comparison
 
@@ -24,7 +23,7 @@ COUNTS = {
 DRAWN = {
     "fig2": lambda out: save_figure(Figure(), out, "fig2"),
     "compare": lambda out: draw_comparison(Comparison([Compared(**ROW)], {"recipe": "own", "n": 1}), out),
-    "demo": lambda out: demo_report.draw([Measured(method=name, **COUNTS) for name in demo_report.METHODS], out),
+    "demo": lambda out: draw_demo([DemoCounts(method=name, **COUNTS) for name in METHODS], out),
 }
 
 

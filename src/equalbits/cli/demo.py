@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from equalbits.cli.arguments import add_device, add_json
 
 if TYPE_CHECKING:
-    from equalbits.paper.demo_measure import Measured
+    from equalbits.paper import DemoCounts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,14 +24,11 @@ def run(options: argparse.Namespace) -> int:
     """Train the methods, plot, and print the table."""
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.paper import run_demo
-    from equalbits.paper.demo_measure import demo_recipe, is_measured
-    from equalbits.paper.demo_pack import pack_run
-    from equalbits.paper.demo_report import verdict
+    from equalbits.paper import demo_recipe, demo_summary, is_demo_measured, pack_demo, run_demo
     from equalbits.training import InterruptedTraining
 
     out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
-    finished = is_measured(out)
+    finished = is_demo_measured(out)
     with ProgressBar(title="demo", quiet=options.json) as bar:
         try:
             measured = run_demo(out, recipe=recipe, device=options.device, reporters_for=bar.start_run)
@@ -44,22 +41,22 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps([vars(each) for each in measured]))
         return 0
     _print_table(measured)
-    for line in verdict(measured):
+    for line in demo_summary(measured):
         print(line)
-    print(pack_run(out / "bihalf", out / "bihalf.ebits"))
+    print(pack_demo(out / "bihalf", out / "bihalf.ebits"))
     print(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}")
     if finished:
         print(f"{out} was already finished: nothing to train")
     return 0
 
 
-def _print_table(measured: "list[Measured]") -> None:
+def _print_table(measured: "list[DemoCounts]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from equalbits.paper.demo_report import table
+    from equalbits.paper import demo_table
 
-    rows = table(measured)
+    rows = demo_table(measured)
     shown = Table(box=None, pad_edge=False)
     for name in rows[0]:
         shown.add_column(name, justify="left" if name == "method" else "right", overflow="fold")  # never cut digits

@@ -1,7 +1,31 @@
-"""The paper's figures and tables, and the demo: each runs recipes, stores what it measured, then draws."""
+"""The paper's figures, tables and demo: each runs recipes, stores what it measured, then draws."""
 
 from equalbits.paper.claims import Claim
-from equalbits.paper.demo import run_demo
+from equalbits.paper.demo import (
+    DemoCounts,
+    demo_recipe,
+    demo_summary,
+    demo_table,
+    is_demo_measured,
+    pack_demo,
+    run_demo,
+)
 from equalbits.paper.item import Item, Options, get_item, list_items, reproduce
+from equalbits.paper.results import write_results_page
 
-__all__ = ["Claim", "Item", "Options", "get_item", "list_items", "reproduce", "run_demo"]
+__all__ = [
+    "Claim",
+    "DemoCounts",
+    "Item",
+    "Options",
+    "demo_recipe",
+    "demo_summary",
+    "demo_table",
+    "get_item",
+    "is_demo_measured",
+    "list_items",
+    "pack_demo",
+    "reproduce",
+    "run_demo",
+    "write_results_page",
+]
