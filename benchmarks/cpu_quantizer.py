@@ -20,10 +20,10 @@ from torch import Tensor
 from equalbits.data import Loader, load_dataset
 from equalbits.functional import transport_by_sorting, transport_symbols
 from equalbits.models import create_model
-from equalbits.training import TrainConfig
+from equalbits.training import TrainConfig, make_optimizer
 from equalbits.training.distill import label_loss
+from equalbits.training.loop import TrainStep
 from equalbits.training.score import Meter
-from equalbits.training.step import Step, make_optimizer
 
 RESNET18 = (
     [(64, 576)] * 4 + [(128, 576)] + [(128, 1152)] * 3 + [(256, 1152)] + [(256, 2304)] * 3 + [(512, 2304)]
@@ -66,7 +66,7 @@ def take_steps(net: str, batch: int, rounds: int) -> dict[str, list[float]]:
         config = TrainConfig(epochs=1, speed="plain", precision="fp32")
         model = create_model(net, num_classes=10, weight_quantizer=method).train()
         optimizer = make_optimizer(model, config.optimizer)
-        steps[method] = Step(model, optimizer, label_loss(config), config, Meter(torch.device("cpu")))
+        steps[method] = TrainStep(model, optimizer, label_loss(config), config, Meter(torch.device("cpu")))
         steps[method](*images)
     times: dict[str, list[float]] = {method: [] for method in steps}
     for _ in range(rounds):

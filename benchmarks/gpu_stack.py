@@ -21,12 +21,13 @@ from gpu_profile import kernels_of
 from gpu_step import STEPS, batches, make_step, milliseconds
 
 from equalbits.training import TrainConfig
-from equalbits.training.cuda_graph import CapturedSteps
+from equalbits.training.cuda_graph import CudaGraphSteps
+from equalbits.training.loop import compile_forward
 
 LAUNCHES = 3  # few enough that the host never waits for room in the queue
 
 
-def host_milliseconds(steps: CapturedSteps) -> float:
+def host_milliseconds(steps: CudaGraphSteps) -> float:
     """What the host takes to launch the graph once, with the device idle before."""
     torch.cuda.synchronize()
     steps.counter.zero_()
@@ -38,7 +39,7 @@ def host_milliseconds(steps: CapturedSteps) -> float:
     return took
 
 
-def measured(steps: CapturedSteps, rounds: int) -> dict[str, float]:
+def measured(steps: CudaGraphSteps, rounds: int) -> dict[str, float]:
     def run() -> None:
         steps.counter.zero_()
         for _ in range(STEPS):
@@ -67,8 +68,9 @@ def main() -> None:
         sys.exit("gpu_stack: there is no CUDA device to measure")
     config = TrainConfig(epochs=1, speed="captured", precision="bf16")
     loader = batches()
-    steps = [make_step(options.net, "bihalf", None, config) for _ in range(options.nets)]
-    rankers = [step.ahead for step in steps]
+    compiled = compile_forward(config)
+    steps = [make_step(options.net, "bihalf", None, config, compiled) for _ in range(options.nets)]
+    rankers = [step.ranker for step in steps]
     facts = {
         "what": f"ms for one net's step, batch 128, {options.nets} {options.net} side by side",
         "device": torch.cuda.get_device_name(),
@@ -80,9 +82,9 @@ def main() -> None:
     rows = []
     for ahead in (True, False):
         for step, ranker in zip(steps, rankers, strict=True):
-            step.ahead = ranker if ahead else None
+            step.ranker = ranker if ahead else None
         for lanes in map(int, options.lanes.split(",")):
-            captured = CapturedSteps(steps, [loader] * len(steps), lanes=lanes)
+            captured = CudaGraphSteps(steps, [loader] * len(steps), lanes=lanes)
             rows.append({"ahead": ahead, "lanes": lanes, **measured(captured, options.rounds)})
             del captured
             gc.collect()

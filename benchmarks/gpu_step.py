@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from equalbits.data import Loader, load_dataset
 from equalbits.models import create_model
 from equalbits.nn import WeightQuantizer
-from equalbits.training import TrainConfig
-from equalbits.training.cuda_graph import CapturedSteps
+from equalbits.training import TrainConfig, make_optimizer
+from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.distill import label_loss
+from equalbits.training.loop import CompiledForward, TrainStep
 from equalbits.training.score import Meter
-from equalbits.training.step import Step, make_optimizer
 
 NETS = {
     **{name: (name, False) for name in ("conv2", "conv4", "conv6", "conv8")},
@@ -73,13 +73,15 @@ def ways(net: str, binary_inputs: bool, loader: Loader, wanted: list[str]) -> di
     return {way: makers[way]() for way in wanted}
 
 
-def make_step(net: str, weights: object, inputs: object, config: TrainConfig) -> Step:
+def make_step(
+    net: str, weights: object, inputs: object, config: TrainConfig, compiled: CompiledForward | None = None
+) -> TrainStep:
     torch.manual_seed(0)
     model = create_model(net, num_classes=10, weight_quantizer=weights, input_quantizer=inputs).cuda()  # type: ignore[arg-type]
     if config.speed != "plain":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = make_optimizer(model, config.optimizer, capture=config.speed == "captured")
-    return Step(model.train(), optimizer, label_loss(config), config, Meter(torch.device("cuda")))
+    return TrainStep(model.train(), optimizer, label_loss(config), config, Meter(torch.device("cuda")), compiled)
 
 
 def eager(net: str, weights: object, inputs: object, loader: Loader) -> Callable[[], None]:
@@ -95,9 +97,8 @@ def eager(net: str, weights: object, inputs: object, loader: Loader) -> Callable
 
 
 def captured(net: str, weights: object, inputs: object, loader: Loader) -> Callable[[], None]:
-    torch.compiler.reset()
     step = make_step(net, weights, inputs, TrainConfig(epochs=1, speed="captured", precision="bf16"))
-    steps = CapturedSteps([step], [loader])
+    steps = CudaGraphSteps([step], [loader])
 
     def run() -> None:
         steps.counter.zero_()

@@ -35,7 +35,7 @@ def peak_bytes(loader: Loader, weights: str | None, inputs: str | None, speed: s
     torch.cuda.reset_peak_memory_stats()
     model = create_model("resnet18", num_classes=10, weight_quantizer=weights, input_quantizer=inputs).cuda()
     config = TrainConfig(epochs=1, speed=speed, precision=precision)
-    train_stack([model], [loader], config, seeds=[0])
+    train_stack([model], [loader], [config])
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
 

@@ -235,7 +235,7 @@ def test_a_missing_or_damaged_file_of_a_run_is_named(command: str, piece: str, c
 def test_a_checkpoint_of_another_program_is_rejected(call, trained, tmp_path) -> None:
     out = copied(trained, tmp_path)
     save_checkpoint(out / "last.safetensors", {}, {"other": "thing"})
-    assert "is no checkpoint to go on from" in refused(call("train", "--resume", out), "train")
+    assert "cannot resume from" in refused(call("train", "--resume", out), "train")
     assert "holds the weights of another model" in refused(call("evaluate", out), "evaluate")
 
 

@@ -112,7 +112,7 @@ def test_a_teacher_is_given_by_its_directory(call, recipe: str, trained: Path, t
     words = ["train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--teacher", trained]
     code, _, errors = call(*words)
     assert code == 1
-    assert "a teacher is given but has no say: set distill.weight or distill.attention above 0" in errors
+    assert "a teacher is given but not used: set distill.weight or distill.attention above 0" in errors
     assert call(*words, "--set", "distill.weight=0.5", "--set", "distill.temperature=4")[0] == 0
 
 

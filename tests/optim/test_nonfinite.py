@@ -44,5 +44,5 @@ class Lost(nn.Module):
 def test_training_stops_where_bits_got_no_gradient_though_the_loss_is_finite():
     net = nn.Sequential(BinaryLinear(8, 4, bias=False, weight_quantizer=Bits()), Lost())
     config = TrainConfig(epochs=1, optimizer=OptimizerConfig(name="bop"))
-    with pytest.raises(NonFiniteError, match="weights left the finite"):
+    with pytest.raises(NonFiniteError, match="non-finite weights"):
         train(net, [(torch.randn(6, 8), torch.arange(6) % 4)] * 2, config)

@@ -127,7 +127,7 @@ def test_a_run_that_diverges_is_named_and_the_others_of_its_stack_are_kept(tmp_p
 def test_runs_that_diverge_are_named_in_the_end_and_stop_no_other(stack: int, tmp_path: Path) -> None:
     told: list[str] = []
     vary = {"optimizer.lr": [1e30, 0.1, 0.02]}
-    with pytest.raises(DivergedError, match=r"^1e\+30 seed 0, 1e\+30 seed 1: .* left the finite at step ") as caught:
+    with pytest.raises(DivergedError, match=r"^1e\+30 seed 0, 1e\+30 seed 1: .* non-finite weights at step ") as caught:
         sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", log=told.append)
     assert all(run.error.__traceback__ is None for run in caught.value.runs)  # which would hold on to the nets
     done = {f"{path.parent.parent.name} {path.parent.name}" for path in tmp_path.glob("*/*/run.json")}

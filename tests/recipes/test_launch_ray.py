@@ -181,7 +181,7 @@ def test_a_run_that_diverges_on_the_cluster_is_told_and_stops_no_other(tmp_path:
     done = subprocess.run([*words, "--out", tmp_path / "a"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "equalbits sweep: 1e+30: seed 0 on " in done.stderr.splitlines()[-1]
-    assert "left the finite" in done.stderr.splitlines()[-1]
+    assert "non-finite" in done.stderr.splitlines()[-1]
     assert (tmp_path / "a" / "0.1" / "seed0" / "run.json").exists()
     found = [
         subprocess.run(

@@ -143,7 +143,7 @@ def test_a_run_that_cannot_be_gone_on_with_leaves_the_folder_as_it_was(done: Pat
     out = copied(done, tmp_path)
     (out / "last.safetensors").write_bytes(b"broken")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
+    with pytest.raises(CheckpointError, match="is not a readable checkpoint"):
         run_recipe(own(about="other words"), out, device="cpu", root=tmp_path)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
@@ -166,7 +166,7 @@ def test_a_run_whose_weights_are_gone_starts_anew_and_its_old_result_goes(done: 
     [
         ("recipe.toml", "is not the folder of a run: it holds no recipe.toml; name one that train made"),
         ("model.json", "model.json is not there: name the folder of a run that train made"),
-        ("last.safetensors", "last.safetensors is not there: name the folder of a run, or train one first"),
+        ("last.safetensors", "last.safetensors does not exist: name the directory of a run, or train one first"),
     ],
 )
 def test_a_folder_that_lacks_a_piece_says_which(done: Path, tmp_path: Path, missing: str, line: str) -> None:

@@ -70,7 +70,7 @@ def test_a_file_cut_off_anywhere_is_refused_in_one_line(tmp_path_factory, share:
     save_checkpoint(path, TENSORS, {"epoch": 3})
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read") as caught:
+    with pytest.raises(CheckpointError, match="is not a readable checkpoint") as caught:
         load_checkpoint(path)
     assert "\n" not in str(caught.value)
 
@@ -86,18 +86,18 @@ def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for content in (pickle.dumps(Bomb()), pickle.dumps(Bomb(), protocol=0)):
         path.write_bytes(content)
-        with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
+        with pytest.raises(CheckpointError, match="is not a readable checkpoint"):
             load_checkpoint(path)
     torch.save({"bomb": Bomb()}, path)
-    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
+    with pytest.raises(CheckpointError, match="is not a readable checkpoint"):
         load_checkpoint(path)
 
 
 def test_a_safetensors_file_of_someone_else_and_a_missing_one_are_named(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(1)}, tmp_path / "other")
-    with pytest.raises(CheckpointError, match="is a safetensors file, but no checkpoint of ours"):
+    with pytest.raises(CheckpointError, match="is a safetensors file, but not an equalbits checkpoint"):
         load_checkpoint(tmp_path / "other")
-    with pytest.raises(CheckpointError, match="is not there: name the folder of a run, or train one first"):
+    with pytest.raises(CheckpointError, match="does not exist: name the directory of a run, or train one first"):
         load_checkpoint(tmp_path / "none")
 
 
@@ -105,7 +105,7 @@ def test_nobody_is_told_to_delete_a_checkpoint_that_the_system_does_not_let_read
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file" / "below"):
         with pytest.raises(
-            CheckpointError, match=r" cannot be read \((Is|Not) a directory\): change that, or name"
+            CheckpointError, match=r" cannot be read \((Is|Not) a directory\): fix that, or name"
         ) as caught:
             load_checkpoint(path)
         assert "delete it" not in str(caught.value) and "Errno" not in str(caught.value)
@@ -125,7 +125,7 @@ def test_nobody_is_told_to_delete_a_checkpoint_that_the_system_does_not_let_read
 )
 def test_a_header_made_to_confuse_is_refused_in_one_line(header: bytes, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read") as caught:
+    with pytest.raises(CheckpointError, match="is not a readable checkpoint") as caught:
         load_checkpoint(tmp_path / "a")
     assert "\n" not in str(caught.value)
 

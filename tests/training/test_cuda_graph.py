@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
-from equalbits.training import TrainConfig, captured
-from equalbits.training.cuda_graph import CapturedSteps
+from equalbits.training import TrainConfig, cuda_graph, make_optimizer
+from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.distill import label_loss
+from equalbits.training.loop import TrainStep
 from equalbits.training.score import Meter
-from equalbits.training.step import Step, make_optimizer
 
 
 class Graph:
@@ -41,7 +41,7 @@ class Stream:
 
 
 @pytest.fixture
-def capture(monkeypatch: pytest.MonkeyPatch) -> type[CapturedSteps]:
+def capture(monkeypatch: pytest.MonkeyPatch) -> type[CudaGraphSteps]:
     @contextmanager
     def recorded(graph: Graph, stream: Stream) -> Iterator[None]:
         Graph.recording = graph
@@ -54,9 +54,9 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> type[CapturedSteps]:
     def on(stream: Stream) -> Iterator[None]:
         yield
 
-    class Recorded(CapturedSteps):
-        def _all(self, batch: int) -> None:
-            call = partial(super()._all, batch)
+    class Recorded(CudaGraphSteps):
+        def _step_all(self, batch: int) -> None:
+            call = partial(super()._step_all, batch)
             if Graph.recording is None:
                 call()
             else:
@@ -67,15 +67,17 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> type[CapturedSteps]:
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: waited.append(device))
     waited.clear()
-    monkeypatch.setattr(captured, "device_of", lambda model: torch.device("cuda"))
+    monkeypatch.setattr(cuda_graph, "device_of", lambda model: torch.device("cuda"))
     return Recorded
 
 
-def make_step(seed: int = 0) -> Step:
+def make_step(seed: int = 0) -> TrainStep:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)).train()
     config = TrainConfig(epochs=3, speed="plain", precision="fp32")
-    return Step(model, make_optimizer(model, config.optimizer), label_loss(config), config, Meter(torch.device("cpu")))
+    return TrainStep(
+        model, make_optimizer(model, config.optimizer), label_loss(config), config, Meter(torch.device("cpu"))
+    )
 
 
 def make_loader(count: int, batch_size: int = 16, seed: int = 0) -> Loader:
@@ -83,16 +85,16 @@ def make_loader(count: int, batch_size: int = 16, seed: int = 0) -> Loader:
     return Loader(data, batch_size=batch_size, shuffle=True, augment=True, seed=seed)
 
 
-def state(step: Step) -> dict[str, Tensor]:
+def state(step: TrainStep) -> dict[str, Tensor]:
     return {**step.model.state_dict(), "meter": step.meter.sums}
 
 
-def assert_same(step: Step, other: Step) -> None:
+def assert_same(step: TrainStep, other: TrainStep) -> None:
     for (name, mine), theirs in zip(state(step).items(), state(other).values(), strict=True):
         assert torch.equal(mine, theirs), name
 
 
-def plain(loader: Loader, epochs: int = 3, seed: int = 0) -> Step:
+def plain(loader: Loader, epochs: int = 3, seed: int = 0) -> TrainStep:
     step = make_step(seed)
     for epoch in range(epochs):
         for batch in loader.epoch(epoch):
@@ -100,14 +102,14 @@ def plain(loader: Loader, epochs: int = 3, seed: int = 0) -> Step:
     return step
 
 
-def go_through(steps: CapturedSteps, epochs: int = 3) -> None:
+def go_through(steps: CudaGraphSteps, epochs: int = 3) -> None:
     for epoch in range(epochs):
         for _ in steps.epoch(epoch, 0):
             pass
 
 
 @pytest.mark.parametrize("count", [84, 80, 16, 18, 10])
-def test_every_batch_is_trained_on_once_the_smaller_last_one_too(count: int, capture: type[CapturedSteps]) -> None:
+def test_every_batch_is_trained_on_once_the_smaller_last_one_too(count: int, capture: type[CudaGraphSteps]) -> None:
     step, loader = make_step(), make_loader(count)
     steps = capture([step], [loader])
     assert (steps.rest is None) == (count in (80, 16, 10))  # ten alone are no smaller than the others
@@ -116,7 +118,7 @@ def test_every_batch_is_trained_on_once_the_smaller_last_one_too(count: int, cap
 
 
 @pytest.mark.parametrize("start", range(6))
-def test_an_epoch_goes_on_at_any_batch(start: int, capture: type[CapturedSteps]) -> None:
+def test_an_epoch_goes_on_at_any_batch(start: int, capture: type[CudaGraphSteps]) -> None:
     step, loader = make_step(), make_loader(84)
     for number, batch in enumerate(loader.epoch(0)):
         if number < start:
@@ -137,7 +139,7 @@ def test_an_epoch_goes_on_at_any_batch(start: int, capture: type[CapturedSteps])
     ],
 )
 def test_nets_side_by_side_may_have_batches_of_other_sizes(
-    sizes: tuple[tuple[int, int], ...], capture: type[CapturedSteps]
+    sizes: tuple[tuple[int, int], ...], capture: type[CudaGraphSteps]
 ) -> None:
     loaders = [make_loader(count, batch_size, seed) for seed, (count, batch_size) in enumerate(sizes)]
     steps = [make_step(seed) for seed in range(2)]
@@ -147,7 +149,7 @@ def test_nets_side_by_side_may_have_batches_of_other_sizes(
 
 
 def test_a_last_batch_that_cannot_be_recorded_is_taken_by_itself_and_tells_what_is_wrong(
-    capture: type[CapturedSteps], monkeypatch: pytest.MonkeyPatch
+    capture: type[CudaGraphSteps], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = capture([make_step()], [make_loader(81)])  # one image, and a batch norm
     assert alone.rest is None
@@ -156,7 +158,7 @@ def test_a_last_batch_that_cannot_be_recorded_is_taken_by_itself_and_tells_what_
 
     whole = capture._capture
 
-    def refused(self: CapturedSteps, graph: Graph, batch: int) -> None:
+    def refused(self: CudaGraphSteps, graph: Graph, batch: int) -> None:
         whole(self, graph, batch)
         if batch:
             raise RuntimeError("no room for a second graph")
@@ -167,8 +169,8 @@ def test_a_last_batch_that_cannot_be_recorded_is_taken_by_itself_and_tells_what_
     assert_same(step, plain(loader))
 
 
-def test_a_warm_up_that_fails_in_the_second_net_leaves_the_first_as_it_was(capture: type[CapturedSteps]) -> None:
-    class Short(Step):
+def test_a_warm_up_that_fails_in_the_second_net_leaves_the_first_as_it_was(capture: type[CudaGraphSteps]) -> None:
+    class Short(TrainStep):
         """Has no room for a small batch, the first time."""
 
         failed: list[int] | None = None
@@ -176,7 +178,7 @@ def test_a_warm_up_that_fails_in_the_second_net_leaves_the_first_as_it_was(captu
         def __call__(self, images: Tensor, labels: Tensor) -> None:
             if len(labels) < 16 and not self.failed:
                 self.failed = [len(waited)]
-                self.under_way = True
+                self.in_progress = True
                 raise RuntimeError("out of memory")
             super().__call__(images, labels)
 
@@ -184,7 +186,7 @@ def test_a_warm_up_that_fails_in_the_second_net_leaves_the_first_as_it_was(captu
     steps[1].__class__ = Short
     before = [{name: tensor.clone() for name, tensor in state(step).items()} for step in steps]
     stack = capture(steps, loaders)
-    assert stack.rest is None and not any(step.under_way for step in steps)
+    assert stack.rest is None and not any(step.in_progress for step in steps)
     assert steps[1].failed == [1] and len(waited) == 2  # once for each graph, before anything is put back
     for step, kept in zip(steps, before, strict=True):
         assert all(torch.equal(tensor, kept[name]) for name, tensor in state(step).items())
@@ -193,7 +195,7 @@ def test_a_warm_up_that_fails_in_the_second_net_leaves_the_first_as_it_was(captu
         assert_same(step, plain(loader, seed=seed))
 
 
-def test_batches_that_are_smaller_before_the_last_are_trained_on_too(capture: type[CapturedSteps]) -> None:
+def test_batches_that_are_smaller_before_the_last_are_trained_on_too(capture: type[CudaGraphSteps]) -> None:
     loader = make_loader(84)
 
     class Dwindling:
@@ -207,4 +209,4 @@ def test_batches_that_are_smaller_before_the_last_are_trained_on_too(capture: ty
 
     step = make_step()
     go_through(capture([step], [Dwindling()]))  # type: ignore[list-item]
-    assert step.meter.read(everywhere=False).total == 3 * sum(Dwindling.sizes)
+    assert step.meter.read(all_processes=False).total == 3 * sum(Dwindling.sizes)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.training import DistillConfig, TrainConfig, train
-from equalbits.training.distill import attention_distance, distilling, soft_label_loss
+from equalbits.training.distill import attention_distance, soft_label_loss, training_loss
 
 LOGITS = torch.tensor([[1.0, 0.0, -1.0], [0.5, 2.0, 0.0]])
 ADVICE = torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 4.0]])
@@ -53,7 +53,7 @@ def test_the_whole_loss_weighs_labels_teacher_and_attention() -> None:
     teacher.eval()
     images, labels = torch.randn(6, 1, 8, 8), torch.arange(6) % 4
     distill = DistillConfig(weight=0.3, temperature=2.0, attention=5.0, layers=("0",))
-    with distilling(student, teacher, TrainConfig(epochs=1, distill=distill, label_smoothing=0.1)) as loss:
+    with training_loss(student, teacher, TrainConfig(epochs=1, distill=distill, label_smoothing=0.1)) as loss:
         logits = student(images)
         found = loss(logits, labels, images)
     with torch.no_grad():
@@ -106,12 +106,12 @@ def test_a_student_that_only_listens_to_its_teacher_comes_to_agree_with_it(make_
     ("distill", "has_teacher", "line"),
     [
         (DistillConfig(weight=0.5), False, "distill is set but no teacher is given"),
-        (DistillConfig(), True, "a teacher is given but has no say: set distill.weight or distill.attention above 0"),
+        (DistillConfig(), True, "a teacher is given but not used: set distill.weight or distill.attention above 0"),
         (DistillConfig(attention=1.0, layers=("9",)), True, "distill.layers names '9', which the student does not"),
         (
             DistillConfig(attention=1.0, layers=("2",)),
             True,
-            r"names '2', which gives \(8, 108\) in the student and .*: pair",
+            r"names '2', which returns \(8, 108\) in the student and .*: pair",
         ),
     ],
 )
@@ -126,7 +126,7 @@ def test_layers_whose_maps_differ_in_size_are_refused(make_loader, make_config) 
     teacher = nn.Sequential(nn.Conv2d(1, 5, 8), nn.Flatten(), nn.Linear(5, 4))  # one pixel would pass for every other
     distill = DistillConfig(attention=1.0, layers=("0",))
     with pytest.raises(
-        ValueError, match=r"gives \(8, 3, 6, 6\) in the student and \(8, 5, 1, 1\) in the teacher: pair"
+        ValueError, match=r"returns \(8, 3, 6, 6\) in the student and \(8, 5, 1, 1\) in the teacher: pair"
     ):
         train(student, make_loader(), make_config(distill=distill), teacher=teacher)
 

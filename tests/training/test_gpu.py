@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from equalbits.training import (
     NonFiniteError,
     OptimizerConfig,
     StackError,
+    TrainConfig,
     load_checkpoint,
     train,
     train_stack,
@@ -23,6 +25,11 @@ from equalbits.training import (
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 SPEEDS = ["compiled", "captured", "recorded"]
+
+
+def seeded(config: TrainConfig | Sequence[TrainConfig], seeds: Sequence[int]) -> list[TrainConfig]:
+    configs = [config] * len(seeds) if isinstance(config, TrainConfig) else config
+    return [dataclasses.replace(each, seed=seed) for each, seed in zip(configs, seeds, strict=True)]
 
 
 def make_net(seed: int = 0, *, quantizer=BiHalf) -> nn.Sequential:
@@ -191,7 +198,7 @@ def test_a_net_in_evaluation_mode_is_captured_in_training_mode(make_config) -> N
         if way == "alone":
             train(model, make_loader(), make_config(speed="captured"))
         else:
-            train_stack([model], [make_loader()], make_config(speed="captured"), seeds=[0])
+            train_stack([model], [make_loader()], seeded(make_config(speed="captured"), [0]))
         assert int(model[1].num_batches_tracked) == 18
 
 
@@ -210,7 +217,7 @@ def test_a_captured_stack_trains_what_each_net_trains_alone(make_config) -> None
     alone, stacked = [make_net(seed) for seed in seeds], [make_net(seed) for seed in seeds]
     for model, seed in zip(alone, seeds, strict=True):
         train(model, make_loader(seed=seed), make_config(speed="captured", precision="fp32", lr=0.01, seed=seed))
-    histories = train_stack(stacked, [make_loader().with_seed(seed) for seed in seeds], config, seeds=seeds)
+    histories = train_stack(stacked, [make_loader().with_seed(seed) for seed in seeds], seeded(config, seeds))
     for mine, theirs in zip(stacked, alone, strict=True):
         assert_close(mine, theirs)
     assert [record.train.total for history in histories for record in history.epochs] == [84] * 9
@@ -219,7 +226,7 @@ def test_a_captured_stack_trains_what_each_net_trains_alone(make_config) -> None
 def test_a_captured_stack_may_have_batches_of_other_sizes(make_config) -> None:
     counts, nets = (84, 90), [Witness().cuda() for _ in range(2)]
     config = make_config(speed="captured", precision="fp32")
-    train_stack(nets, [make_loader(count) for count in counts], config, seeds=[0, 0])
+    train_stack(nets, [make_loader(count) for count in counts], seeded(config, [0, 0]))
     for count, net in zip(counts, nets, strict=True):
         alone = Witness().cuda()
         train(alone, make_loader(count), make_config(speed="plain", precision="fp32"))
@@ -231,7 +238,7 @@ def test_a_last_batch_of_one_image_is_refused_in_words(make_config) -> None:
     with pytest.raises(ValueError, match="batch norm cannot train on one image"):
         train(net, make_loader(81), make_config(speed="captured"))
     with pytest.raises(ValueError, match="batch norm cannot train on one image"):
-        train_stack([net], [make_loader(81)], make_config(speed="captured"), seeds=[0])
+        train_stack([net], [make_loader(81)], seeded(make_config(speed="captured"), [0]))
 
 
 def test_a_captured_stack_of_several_settings_goes_on_without_those_that_diverge(make_config) -> None:
@@ -242,7 +249,7 @@ def test_a_captured_stack_of_several_settings_goes_on_without_those_that_diverge
     for seed in (0, 2):
         train(alone[seed], make_loader(seed=seed), dataclasses.replace(configs[seed], seed=seed))
     with pytest.raises(StackError) as caught:
-        train_stack(stacked, [make_loader(seed=seed) for seed in range(3)], configs, seeds=range(3))
+        train_stack(stacked, [make_loader(seed=seed) for seed in range(3)], seeded(configs, range(3)))
     assert list(caught.value.errors) == [1]
     for seed in (0, 2):
         assert_close(stacked[seed], alone[seed])
@@ -254,7 +261,7 @@ def test_a_captured_stack_that_is_stopped_goes_on_as_if_it_had_not(tmp_path, mak
     def run(checkpoint, **told) -> list[nn.Module]:
         nets = [make_net(seed) for seed in range(2)]
         loaders = [make_loader(seed=seed) for seed in range(2)]
-        train_stack(nets, loaders, config, seeds=range(2), checkpoint=checkpoint, **told)
+        train_stack(nets, loaders, seeded(config, range(2)), checkpoint=checkpoint, **told)
         return nets
 
     whole = run(None)

@@ -23,7 +23,7 @@ from equalbits.nn import (
 )
 from equalbits.training import InterruptedTraining, OptimizerConfig, train
 from equalbits.training.config import TrainConfig
-from equalbits.training.step import make_optimizer, set_learning_rate
+from equalbits.training.optimizer import make_optimizer, set_learning_rate
 
 
 def net(quantizer: WeightQuantizer, seed: int = 0) -> nn.Module:

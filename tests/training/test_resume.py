@@ -155,7 +155,7 @@ def stopped(tmp_path, make_net, make_loader, make_config) -> Path:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"epochs": 4}, "was made with epochs=3, this run has epochs=4: use the same settings to go on, or another"),
+        ({"epochs": 4}, "was made with epochs=3, this run has epochs=4: use the same settings to resume, or another"),
         ({"seed": 1}, "was made with seed=0, this run has seed=1"),
         ({"optimizer": OptimizerConfig(lr=0.2)}, "was made with optimizer.lr=0.05, this run has optimizer.lr=0.2"),
         ({"precision": "bf16"}, "was made with precision=fp32, this run has precision=bf16"),
@@ -207,14 +207,14 @@ def test_a_checkpoint_that_lacks_a_part_is_refused(missing, tmp_path, make_net, 
     tensors.pop(missing, None)
     facts.pop(missing, None)
     save_checkpoint(path, tensors, facts)
-    with pytest.raises(CheckpointError, match=r"last.safetensors is no checkpoint to go on from: delete it"):
+    with pytest.raises(CheckpointError, match=r"cannot resume from .*last.safetensors: it holds no training state"):
         train(make_net(), make_loader(), make_config(), out=tmp_path)
 
 
 def test_a_damaged_checkpoint_stops_the_run_before_it_starts(tmp_path, make_net, make_loader, make_config) -> None:
     path = stopped(tmp_path, make_net, make_loader, make_config)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match="is not a checkpoint that can be read"):
+    with pytest.raises(CheckpointError, match="is not a readable checkpoint"):
         train(make_net(), make_loader(), make_config(), out=tmp_path)
 
 

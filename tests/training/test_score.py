@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from equalbits.training import EpochRecord, History, Score, evaluate, train
-from equalbits.training.score import count_guesses
+from equalbits.training.score import count_correct
 
 
 def counted(logits: Tensor, labels: Tensor) -> list[float]:
-    return count_guesses(logits, labels, torch.tensor(0.0)).tolist()
+    return count_correct(logits, labels, torch.tensor(0.0)).tolist()
 
 
 @given(st.integers(1, 30), st.integers(2, 12), st.integers(0, 10**6), st.integers(1, 4))
@@ -75,7 +75,7 @@ def test_scoring_happens_in_evaluation_mode_and_leaves_every_part_in_the_mode_it
 
 def test_the_mode_comes_back_also_when_scoring_fails() -> None:
     model = Guess().train()
-    with pytest.raises(ValueError, match="no class of the model"):
+    with pytest.raises(ValueError, match="not a class of the model"):
         evaluate(model, [(torch.zeros(2, 1), torch.tensor([0, 7]))])
     assert model.training
 
@@ -119,9 +119,9 @@ def test_labels_may_be_whole_numbers_of_any_kind(kind, make_net, make_loader, ma
         (torch.arange(4).to(torch.complex64), r"torch.complex64 of shape \(4,\)"),
         (torch.tensor(0), r"torch.int64 of shape \(\)"),
         (torch.arange(3), r"torch.int64 of shape \(3,\)"),
-        (["cat", "dog", "dog", "cat"], "a list that is no tensor of numbers"),
-        ({"label": 0}, "a dict that is no tensor of numbers"),
-        ([[0], [1, 2]], "a list that is no tensor of numbers"),
+        (["cat", "dog", "dog", "cat"], "a list that is not a tensor of numbers"),
+        ({"label": 0}, "a dict that is not a tensor of numbers"),
+        ([[0], [1, 2]], "a list that is not a tensor of numbers"),
     ],
 )
 def test_labels_that_number_no_class_for_each_image_are_refused(labels, what, make_net, make_config) -> None:
@@ -171,7 +171,7 @@ class Wrapped(nn.Module):
 )
 def test_a_model_that_gives_no_logits_is_refused_with_the_way_out(wrap, what, make_net, make_config) -> None:
     model, batches = Wrapped(make_net(), wrap), [(torch.ones(4, 1, 8, 8), torch.arange(4))]
-    with pytest.raises(ValueError, match=f"the model gives {what}: wrap it"):
+    with pytest.raises(ValueError, match=f"the model returns {what}: wrap it"):
         train(model, batches, make_config(epochs=1))
-    with pytest.raises(ValueError, match=f"the model gives {what}: wrap it"):
+    with pytest.raises(ValueError, match=f"the model returns {what}: wrap it"):
         evaluate(model, batches)

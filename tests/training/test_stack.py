@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -13,12 +14,18 @@ from equalbits.training import (
     InterruptedTraining,
     NonFiniteError,
     StackError,
+    TrainConfig,
     load_checkpoint,
     save_checkpoint,
     train,
     train_stack,
 )
-from equalbits.training.run import Run
+from equalbits.training.run import TrainingRun
+
+
+def seeded(config: TrainConfig | Sequence[TrainConfig], seeds: Sequence[int]) -> list[TrainConfig]:
+    configs = [config] * len(seeds) if isinstance(config, TrainConfig) else config
+    return [dataclasses.replace(each, seed=seed) for each, seed in zip(configs, seeds, strict=True)]
 
 
 def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, make_config) -> None:
@@ -32,7 +39,7 @@ def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, 
     loaders = [make_loader().with_seed(seed) for seed in seeds]
     told: list[list] = [[], [], []]
     reporters = [[heard.append] for heard in told]
-    found = train_stack(stacked, loaders, make_config(), seeds=seeds, test=test, reporters=reporters)
+    found = train_stack(stacked, loaders, seeded(make_config(), seeds), test=test, reporters=reporters)
     for mine, theirs in zip(stacked, alone, strict=True):
         assert all(
             torch.equal(a, b) for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True)
@@ -44,18 +51,18 @@ def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, 
 
 def test_a_net_in_evaluation_mode_is_trained_all_the_same(make_net, make_loader, make_config) -> None:
     models = [make_net(norm=True).eval()]
-    train_stack(models, [make_loader()], make_config(), seeds=[0])
+    train_stack(models, [make_loader()], seeded(make_config(), [0]))
     assert float(models[0][1].running_mean.abs().sum()) > 0
 
 
 def test_a_stack_that_does_not_match_is_refused(make_net, make_loader, make_config) -> None:
     nets, loaders = [make_net(), make_net()], [make_loader(), make_loader()]
-    with pytest.raises(ValueError, match="2 models, 2 loaders and 1 seeds: give one of each per net"):
-        train_stack(nets, loaders, make_config(), seeds=[0])
+    with pytest.raises(ValueError, match="2 models, 2 loaders and 1 configs: give one of each per net"):
+        train_stack(nets, loaders, seeded(make_config(), [0]))
     with pytest.raises(ValueError, match=r"loaders of \[6, 11\] batches"):
-        train_stack(nets, [make_loader(), make_loader(batch_size=4)], make_config(), seeds=[0, 1])
-    with pytest.raises(ValueError, match=r"nets side by side have no teacher: set distill\.weight=0"):
-        train_stack(nets, loaders, make_config(distill=DistillConfig(weight=1.0)), seeds=[0, 1])
+        train_stack(nets, [make_loader(), make_loader(batch_size=4)], seeded(make_config(), [0, 1]))
+    with pytest.raises(ValueError, match=r"nets of a stack cannot have a teacher: set distill\.weight=0"):
+        train_stack(nets, loaders, seeded(make_config(distill=DistillConfig(weight=1.0)), [0, 1]))
 
 
 def test_nets_side_by_side_may_each_have_settings_of_their_own(make_net, make_loader, make_config) -> None:
@@ -63,13 +70,13 @@ def test_nets_side_by_side_may_each_have_settings_of_their_own(make_net, make_lo
     alone, stacked = ([make_net(seed) for seed in (0, 1)] for _ in range(2))
     for model, config, seed in zip(alone, configs, (0, 1), strict=True):
         train(model, make_loader(seed=seed), dataclasses.replace(config, seed=seed))
-    train_stack(stacked, [make_loader(seed=seed) for seed in (0, 1)], configs, seeds=[0, 1])
+    train_stack(stacked, [make_loader(seed=seed) for seed in (0, 1)], seeded(configs, [0, 1]))
     for mine, theirs in zip(stacked, alone, strict=True):
         assert all(
             torch.equal(a, b) for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True)
         )
     with pytest.raises(ValueError, match="these differ in more"):
-        train_stack(stacked, [make_loader()] * 2, [configs[0], make_config(epochs=9)], seeds=[0, 1])
+        train_stack(stacked, [make_loader()] * 2, seeded([configs[0], make_config(epochs=9)], [0, 1]))
 
 
 def test_a_net_that_diverges_does_not_stop_the_others(make_net, make_loader, make_config) -> None:
@@ -81,8 +88,8 @@ def test_a_net_that_diverges_does_not_stop_the_others(make_net, make_loader, mak
     ]
     stacked = [make_net(seed) for seed in range(3)]
     loaders = [make_loader(seed=seed) for seed in range(3)]
-    with pytest.raises(StackError, match="1 of 3 nets side by side diverged; number 1: ") as caught:
-        train_stack(stacked, loaders, configs, seeds=range(3), test=test)
+    with pytest.raises(StackError, match="1 of 3 nets in a stack diverged; number 1: ") as caught:
+        train_stack(stacked, loaders, seeded(configs, range(3)), test=test)
     assert list(caught.value.errors) == [1] and isinstance(caught.value.errors[1], NonFiniteError)
     found = caught.value.histories
     assert found[1] is None
@@ -92,7 +99,7 @@ def test_a_net_that_diverges_does_not_stop_the_others(make_net, make_loader, mak
 
 def test_a_stack_whose_nets_all_diverge_ends_at_once(make_net, make_loader, make_config) -> None:
     with pytest.raises(StackError, match="2 of 2 nets"):
-        train_stack([make_net(), make_net(1)], [make_loader()] * 2, make_config(lr=1e30, epochs=10**6), seeds=[0, 1])
+        train_stack([make_net(), make_net(1)], [make_loader()] * 2, seeded(make_config(lr=1e30, epochs=10**6), [0, 1]))
 
 
 class NanOnce(nn.Module):
@@ -110,7 +117,7 @@ class NanOnce(nn.Module):
 def test_a_net_that_diverges_is_left_out_from_that_step_on_and_the_step_is_named(make_net, make_loader, make_config):
     nets = [NanOnce(2), make_net()]
     with pytest.raises(StackError, match="number 0: the loss is nan at step 2;"):
-        train_stack(nets, [make_loader()] * 2, make_config(), seeds=[0, 1])
+        train_stack(nets, [make_loader()] * 2, seeded(make_config(), [0, 1]))
     assert nets[0].taken == 3  # and one more look for the layer
 
 
@@ -127,11 +134,11 @@ def test_a_stack_that_is_stopped_anywhere_goes_on_to_the_same_bits(
 ) -> None:
     whole, loaders, configs = make_stack(make_net, make_loader, make_config)
     with pytest.raises(StackError) as straight:
-        train_stack(whole, loaders, configs, seeds=range(3))
+        train_stack(whole, loaders, seeded(configs, range(3)))
     steps = 0
-    prepare = Run.prepare_step
+    prepare = TrainingRun.prepare_step
 
-    def count(run: Run) -> None:
+    def count(run: TrainingRun) -> None:
         nonlocal steps
         steps += run.config.seed == 0
         if steps == at:
@@ -139,13 +146,13 @@ def test_a_stack_that_is_stopped_anywhere_goes_on_to_the_same_bits(
             steps += 1
         prepare(run)
 
-    monkeypatch.setattr(Run, "prepare_step", count)
+    monkeypatch.setattr(TrainingRun, "prepare_step", count)
     nets, loaders, configs = make_stack(make_net, make_loader, make_config)
     with pytest.raises(InterruptedTraining, match="stopped by SIGTERM"):
-        train_stack(nets, loaders, configs, seeds=range(3), checkpoint=tmp_path / "stack.safetensors")
+        train_stack(nets, loaders, seeded(configs, range(3)), checkpoint=tmp_path / "stack.safetensors")
     nets, loaders, configs = make_stack(make_net, make_loader, make_config)
-    with pytest.raises(StackError, match="1 of 3 nets side by side diverged; number 1: ") as caught:
-        train_stack(nets, loaders, configs, seeds=range(3), checkpoint=tmp_path / "stack.safetensors")
+    with pytest.raises(StackError, match="1 of 3 nets in a stack diverged; number 1: ") as caught:
+        train_stack(nets, loaders, seeded(configs, range(3)), checkpoint=tmp_path / "stack.safetensors")
     for place in (0, 2):
         mine, theirs = nets[place].state_dict().values(), whole[place].state_dict().values()
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
@@ -158,7 +165,7 @@ def test_the_seconds_of_an_epoch_are_those_of_all_its_pieces(tmp_path, make_net,
 
     def go_on() -> list:
         loaders = [make_loader(seed=seed) for seed in (0, 1)]
-        return train_stack([make_net(), make_net(1)], loaders, config, seeds=[0, 1], checkpoint=path)
+        return train_stack([make_net(), make_net(1)], loaders, seeded(config, [0, 1]), checkpoint=path)
 
     go_on()
     tensors, facts = load_checkpoint(path)  # of the last step, before the epoch was scored
@@ -170,8 +177,8 @@ def test_the_seconds_of_an_epoch_are_those_of_all_its_pieces(tmp_path, make_net,
 
 def test_the_checkpoint_of_another_stack_is_refused(tmp_path, make_net, make_loader, make_config) -> None:
     path, config = tmp_path / "stack.safetensors", make_config(checkpoint_seconds=0)
-    train_stack([make_net()], [make_loader()], config, seeds=[0], checkpoint=path)
+    train_stack([make_net()], [make_loader()], seeded(config, [0]), checkpoint=path)
     with pytest.raises(CheckpointError, match="is of another stack"):
-        train_stack([make_net(), make_net()], [make_loader()] * 2, config, seeds=[0, 1], checkpoint=path)
+        train_stack([make_net(), make_net()], [make_loader()] * 2, seeded(config, [0, 1]), checkpoint=path)
     with pytest.raises(CheckpointError, match="was made with seed=0, this run has seed=1"):
-        train_stack([make_net()], [make_loader()], config, seeds=[1], checkpoint=path)
+        train_stack([make_net()], [make_loader()], seeded(config, [1]), checkpoint=path)

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import shutil
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as nnf
 
 from equalbits.nn import BinaryLinear
 from equalbits.training import OptimizerConfig, TrainConfig, train
-from equalbits.training.randomness import mixed
+from equalbits.training.randomness import step_seed
 
 OPTIMIZERS = {
     "sgd": (OptimizerConfig(lr=0.1, momentum=0.8, weight_decay=0.01), torch.optim.SGD, {"momentum": 0.8}),
@@ -87,7 +88,7 @@ def test_layers_that_are_frozen_stay_and_a_model_that_is_all_frozen_is_refused(m
     before = model[0].weight.clone()
     train(model, make_loader(), TrainConfig(epochs=1))
     assert torch.equal(model[0].weight, before)
-    with pytest.raises(ValueError, match="no parameter that learns"):
+    with pytest.raises(ValueError, match="no trainable parameter"):
         train(model.requires_grad_(False), make_loader(), TrainConfig(epochs=1))
 
 
@@ -136,8 +137,30 @@ def test_each_step_draws_its_dropout_from_a_seed_of_its_own(make_net, make_loade
     with torch.random.fork_rng(devices=[]):
         for step, (images, labels) in enumerate(batch for epoch in range(2) for batch in loader.epoch(epoch)):
             optimizer.param_groups[0]["lr"] = (0.1, 0.05)[step // len(loader)]
-            torch.manual_seed(mixed(5, step, rank=0))
+            torch.manual_seed(step_seed(5, step, rank=0))
             optimizer.zero_grad()
             nnf.cross_entropy(theirs(images), labels).backward()
             optimizer.step()
     assert_same_weights(ours, theirs)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="torch.compile needs a compiler")
+def test_many_models_are_compiled_in_one_process_and_the_callers_compiled_functions_stay() -> None:
+    compilations: list[str] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        compilations.append("compiled")
+        return graph.forward
+
+    @torch.compile(backend=count)
+    def of_caller(values: torch.Tensor) -> torch.Tensor:
+        return values * 2
+
+    of_caller(torch.ones(3))
+    with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+        for width in (1, 2, 3):  # another width is another compilation
+            model = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 4))
+            batch = torch.randn(4, 1, 8, 8), torch.arange(4)
+            train(model, [batch], TrainConfig(epochs=1, speed="compiled"))
+    of_caller(torch.ones(3))
+    assert compilations == ["compiled"]

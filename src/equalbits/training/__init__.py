@@ -1,4 +1,4 @@
-"""Training: optimizer, schedule, precision, processes, checkpoints. It is handed its model and its batches."""
+"""Training: loop, optimizer, schedule, precision, processes and checkpoints, for any model and any batches."""
 
 from equalbits.training.checkpoint import (
     BEST,
@@ -12,23 +12,17 @@ from equalbits.training.checkpoint import (
 )
 from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from equalbits.training.distributed import PeerLostError, Place, announced_place, process_group
-from equalbits.training.history import (
-    EpochRecord,
-    History,
-    JsonLines,
-    Reporter,
-    StepRecord,
-    TensorBoard,
-    WeightsAndBiases,
-)
-from equalbits.training.loop import Watcher, train
+from equalbits.training.divergence import NonFiniteError, check_weights
+from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
+from equalbits.training.loop import TrainOptions, Watcher, train
+from equalbits.training.optimizer import make_optimizer
+from equalbits.training.reporters import JsonLines, TensorBoard, WeightsAndBiases
 from equalbits.training.resume import FREE_SETTINGS, flat, prefixed, with_prefix
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Score, device_of, evaluate
 from equalbits.training.setting_rules import OneOf, Within, check_settings, rules_of
 from equalbits.training.stack import StackError, shared, train_stack
-from equalbits.training.step import make_optimizer
-from equalbits.training.stop_signals import InterruptedTraining, NonFiniteError, check_weights, stop_requests
+from equalbits.training.stop_signals import InterruptedTraining, stop_requests
 
 __all__ = [
     "BEST",
@@ -54,6 +48,7 @@ __all__ = [
     "StepRecord",
     "TensorBoard",
     "TrainConfig",
+    "TrainOptions",
     "Watcher",
     "WeightsAndBiases",
     "Within",

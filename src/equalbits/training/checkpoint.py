@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with the facts as JSON in its header, written whole or not at all.
+"""Checkpoint files: safetensors with JSON metadata in the header, written atomically.
 
 Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 """
@@ -16,59 +16,59 @@ from torch import Tensor, nn
 from equalbits._files import write_atomically
 
 LAST, BEST = "last.safetensors", "best.safetensors"
-#: A net alone, with nothing to go on from: what is left of one that was trained side by side with others.
+#: Weights without training state, as a net of a stack leaves them.
 WEIGHTS = "weights.safetensors"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used, and what to do about it."""
+    """A checkpoint that cannot be used, with the way out."""
 
 
-def save_checkpoint(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Write tensors and facts so that whoever reads ``path`` finds the old file or the new one, never a part.
+def save_checkpoint(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Write tensors and metadata atomically: a reader of ``path`` finds the old file or the new one, never a part.
 
-    The bytes are on the disk before the name points to them: neither a kill nor a power cut leaves a torn file.
+    The bytes are synced to disk before the rename, so neither a kill nor a power cut leaves a partial file.
     """
-    write_atomically(path, checkpoint_bytes(tensors, facts))
+    write_atomically(path, checkpoint_bytes(tensors, metadata))
 
 
-def checkpoint_bytes(tensors: dict[str, Tensor], facts: dict[str, Any]) -> bytes:
-    """The content of a checkpoint."""
-    # Copies, since safetensors refuses tensors that share memory, as tied layers do.
-    held = {
+def checkpoint_bytes(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> bytes:
+    """Return the content of a checkpoint file."""
+    # Copies, since safetensors rejects tensors that share memory, as tied layers do.
+    tensors_on_cpu = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    words = json.dumps(facts)
-    return save(held, metadata={"equalbits": words, "crc32": str(_checksum(held, words))})
+    text = json.dumps(metadata)
+    return save(tensors_on_cpu, metadata={"equalbits": text, "crc32": str(_checksum(tensors_on_cpu, text))})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a checkpoint, on the CPU; a file that is not whole and unchanged is refused."""
+    """Return the tensors, on the CPU, and the metadata of a checkpoint; raise if the file is incomplete or damaged."""
     try:
-        content = path.read_bytes()  # in one go: a path opened twice may be two files, when a run is saving meanwhile
+        content = path.read_bytes()  # at once: a run that saves meanwhile replaces the file
         length = int.from_bytes(content[:8], "little")
-        noted = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+        header = json.loads(content[8 : 8 + length]).get("__metadata__", {})
         tensors = load(content)
-        facts = json.loads(noted["equalbits"])
-        if not isinstance(facts, dict):
-            raise ValueError("its facts are no table")
+        metadata = json.loads(header["equalbits"])
+        if not isinstance(metadata, dict):
+            raise ValueError("its metadata is not an object")
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is not there: name the folder of a run, or train one first") from None
+        raise CheckpointError(f"{path} does not exist: name the directory of a run, or train one first") from None
     except KeyError:
-        raise CheckpointError(f"{path} is a safetensors file, but no checkpoint of ours: name another") from None
-    except OSError as error:  # the file itself may be whole
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}): change that, or name another") from None
+        raise CheckpointError(f"{path} is a safetensors file, but not an equalbits checkpoint: name another") from None
+    except OSError as error:  # the file itself may be intact
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}): fix that, or name another") from None
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is not a checkpoint that can be read ({error}): delete it to train again, or name another"
+            f"{path} is not a readable checkpoint ({error}): delete it to train again, or name another"
         ) from None
-    if noted.get("crc32", "") not in ("", str(_checksum(tensors, noted["equalbits"]))):
-        raise CheckpointError(f"{path} is damaged (its checksum does not fit): delete it to train again")
-    return tensors, facts
+    if header.get("crc32", "") not in ("", str(_checksum(tensors, header["equalbits"]))):
+        raise CheckpointError(f"{path} is damaged (checksum mismatch): delete it to train again")
+    return tensors, metadata
 
 
-def _checksum(tensors: dict[str, Tensor], words: str) -> int:
-    found = zlib.crc32(words.encode())
+def _checksum(tensors: dict[str, Tensor], text: str) -> int:
+    found = zlib.crc32(text.encode())
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
         found = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, found)
@@ -76,7 +76,7 @@ def _checksum(tensors: dict[str, Tensor], words: str) -> int:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    """Put weights into a model, or say in one line that they are another's."""
+    """Load weights into a model; raise in one line if they are those of another."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -84,38 +84,38 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
         if len(reason) > 200:
             reason = reason[:200] + " …"
         raise CheckpointError(
-            f"{path} holds the weights of another model ({reason}): use the model it was made with, or another folder"
+            f"{path} holds the weights of another model ({reason}): use the model it was made with, or another file"
         ) from None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors and plain facts."""
+    """Return an optimizer's state as named tensors and named scalars."""
     tensors: dict[str, Tensor] = {}
-    facts: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for number, state in optimizer.state_dict()["state"].items():
         for name, value in state.items():
             if isinstance(value, Tensor):
                 tensors[f"{number}.{name}"] = value
             else:
-                facts[f"{number}.{name}"] = value
-    return tensors, facts
+                metadata[f"{number}.{name}"] = value
+    return tensors, metadata
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """Put back what :func:`optimizer_tensors` gave; groups and settings stay the optimizer's own."""
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Load what :func:`optimizer_tensors` returned; groups and settings stay those of the optimizer."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Any]] = {}
-    for key, value in {**tensors, **facts}.items():
+    for key, value in {**tensors, **metadata}.items():
         number, name = key.split(".", 1)
         parameter = parameters[int(number)]
         if isinstance(value, Tensor) and value.shape == parameter.shape:
             value = _laid_out_like(parameter, value)
         elif isinstance(value, Tensor) and value.dim():
-            raise ValueError(f"{key} has {tuple(value.shape)} values, its parameter {tuple(parameter.shape)}")
+            raise ValueError(f"{key} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """The value in its parameter's memory layout: a fused optimizer refuses any other."""
+    """Return the value in its parameter's memory layout, which a fused optimizer needs."""
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)

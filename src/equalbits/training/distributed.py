@@ -1,4 +1,4 @@
-"""Several processes, started by ``torchrun``: who writes, what all agree on, and what to say when one of them dies."""
+"""Several processes started by ``torchrun``: ranks, reductions, and a clear error if one of them dies."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ from torch import distributed as dist
 
 
 class PeerLostError(ValueError):
-    """Another process of the run is gone, and with it the run."""
+    """Another process of the run has died, and the run with it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """This process among its peers."""
+    """Rank of this process among those of the run."""
 
     rank: int = 0
     world_size: int = 1
@@ -28,26 +28,26 @@ class Place:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes files and speaks: one does."""
+        """Whether this process writes files and reports: only rank 0 does."""
         return self.rank == 0
 
 
 def place() -> Place:
-    """This process's place: as ``torch.distributed`` says once it is set up, else alone."""
+    """Return the rank of this process in the ``torch.distributed`` process group, else that of a single process."""
     if not (dist.is_available() and dist.is_initialized()):
         return Place()
     return Place(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def announced_place() -> Place:
-    """This process's place as ``torchrun`` announced it, known before the peers have met."""
+    """Return the rank of this process from ``torchrun``'s environment variables, before there is a process group."""
     rank, world_size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     return Place(rank, world_size, local_rank) if world_size > 1 and "RANK" in os.environ else Place()
 
 
 @contextmanager
 def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Place]:
-    """Join the peers that ``torchrun`` started for the time of the ``with``; alone, or joined already, do nothing."""
+    """Join the process group of ``torchrun`` inside the ``with``; do nothing alone, or if there is one already."""
     if dist.is_available() and dist.is_initialized():
         yield place()
         return
@@ -62,12 +62,13 @@ def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Pl
     try:
         yield place()
     except PeerLostError:
-        # torchrun now tells everyone to end; this process does so by itself, and has something to say first.
+        # torchrun now terminates all processes. This one exits by itself, after printing the error.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
     else:
-        # End together: threads of the group outlive it, and one that still answers a peer must not meet Python's end.
+        # Exit together: a group's threads may still answer a peer while the interpreter shuts down. The work is done,
+        # so a peer that has already exited is no error.
         with suppress(RuntimeError):
             dist.barrier()
     finally:
@@ -75,27 +76,27 @@ def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Pl
 
 
 @contextmanager
-def minding_peers(checkpoint: Path | None) -> Iterator[None]:
-    """Turn torch's word on a peer that died, or does not answer, into one line that says how to go on."""
+def explain_lost_peer(checkpoint: Path | None) -> Iterator[None]:
+    """Turn torch's error on a peer that died or does not answer into one line with the way to resume."""
     try:
         yield
     except RuntimeError as error:
         if place().world_size == 1 or not _is_lost_contact(error):
             raise
-        way = "nothing was saved yet: start again"
+        way_out = "nothing was saved yet: start again"
         if checkpoint is not None and checkpoint.exists():
-            way = f"the last checkpoint is {checkpoint}: resume with the same command"
+            way_out = f"the last checkpoint is {checkpoint}: resume with the same command"
         reason = str(error).strip().split("\n")[0]
-        raise PeerLostError(f"another process of this run has ended or does not answer ({reason}); {way}") from None
+        raise PeerLostError(f"another process of this run has ended or does not answer ({reason}); {way_out}") from None
 
 
 def _is_lost_contact(error: RuntimeError) -> bool:
-    words = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL", "Timed out waiting")
-    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
+    """Return whether a peer was lost. NCCL and the store raise DistError; Gloo raises a bare RuntimeError."""
+    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def summed(values: Tensor) -> Tensor:
-    """The sum over all processes; the values themselves where there is one."""
+    """Return the sum over all processes; the values themselves if there is one."""
     if place().world_size == 1:
         return values
     total = values.clone()
@@ -104,7 +105,7 @@ def summed(values: Tensor) -> Tensor:
 
 
 def largest(values: list[float], device: torch.device) -> list[float]:
-    """The largest over all processes of each value, so that all go on with the same ones."""
+    """Return the elementwise maximum over all processes, so that all act on the same values."""
     if place().world_size == 1:
         return values
     shared = torch.tensor(values, dtype=torch.float64, device=device)
@@ -114,10 +115,10 @@ def largest(values: list[float], device: torch.device) -> list[float]:
 
 
 def weight_of_part(images: int, device: torch.device) -> Tensor | float:
-    """How much this process's part of a batch counts when gradients are averaged over processes.
+    """Return the weight of this process's part of a batch in the average of gradients over processes.
 
-    Each process takes the mean over its own images, and the average of those means is the batch's mean only if all
-    parts are as large. The last batch of an epoch need not divide evenly: a part counts by its share of the images.
+    Each process takes the mean over its own images. The average of those means is the batch's mean only if all parts
+    have the same size, and an epoch's last batch need not divide evenly: weight each part by its share of the images.
     """
     world_size = place().world_size
     if world_size == 1:
@@ -126,13 +127,13 @@ def weight_of_part(images: int, device: torch.device) -> Tensor | float:
 
 
 def wait_for_all() -> None:
-    """Let no process go on before every one is here."""
+    """Wait until every process is here."""
     if place().world_size > 1:
         dist.barrier()
 
 
 def share_buffers(model: nn.Module) -> None:
-    """Give every process the first one's buffers, so that all score the same model (batch norm's running means)."""
+    """Copy rank 0's buffers to every process, so that all score the same model (batch norm's running means)."""
     if place().world_size > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)

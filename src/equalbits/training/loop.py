@@ -1,80 +1,192 @@
-"""The training loop: the main path on one screen, and others watch it."""
+"""The training loop: schedule, forward, loss, backward, optimizer step, evaluation and checkpoints."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from equalbits.nn import after_step_, ahead_ranker, layers_with_hook, penalty
+from equalbits.training import distributed
+from equalbits.training.batches import AnyBatches, as_batches
 from equalbits.training.checkpoint import LAST
+from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
-from equalbits.training.distill import distilling
-from equalbits.training.distributed import minding_peers
+from equalbits.training.distill import Loss, training_loss
 from equalbits.training.history import History, Reporter
-from equalbits.training.randomness import own_randomness
-from equalbits.training.resume import Saver
-from equalbits.training.run import Run
-from equalbits.training.step import AnyBatches, as_batches
+from equalbits.training.optimizer import overflow_as_divergence
+from equalbits.training.randomness import preserved_rng
+from equalbits.training.resume import Checkpointer
+from equalbits.training.run import TrainingRun
+from equalbits.training.score import Meter, as_logits, check_labels, count_correct
 from equalbits.training.stop_signals import stop_requests
 
-#: Is told the model and the number of steps done, after every step.
+#: Called with the model and the number of finished steps.
 Watcher = Callable[[nn.Module, int], None]
 
 
-def train(
-    model: nn.Module,
-    batches: AnyBatches,
-    config: TrainConfig,
-    *,
-    test: Iterable[tuple[Tensor, Tensor]] | None = None,
-    watchers: Sequence[Watcher] = (),
-    reporters: Sequence[Reporter] | Callable[[History], Sequence[Reporter]] = (),
-    teacher: nn.Module | None = None,
-    out: Path | str | None = None,
-) -> History:
+class TrainOptions(TypedDict, total=False):
+    """Optional arguments of :func:`train`."""
+
+    test: Iterable[tuple[Tensor, Tensor]] | None
+    watchers: Sequence[Watcher]
+    reporters: Sequence[Reporter] | Callable[[History], Sequence[Reporter]]
+    teacher: nn.Module | None
+    out: Path | str | None
+
+
+def train(model: nn.Module, batches: AnyBatches, config: TrainConfig, **options: Unpack[TrainOptions]) -> History:
     """Train ``model`` in place and return the history of its epochs.
 
-    With ``out``, a checkpoint is kept there, and a run that finds one goes on from it, to the same bits on a CPU as if
-    it had never stopped; SIGTERM, SIGHUP and Ctrl-C then save and raise :class:`InterruptedTraining`. Several processes
-    started by ``torchrun`` share each batch. ``watchers`` are called as ``f(model, step)`` before the first step and
-    after every step. ``batches`` is a :class:`equalbits.data.Loader`, or any loader that can be iterated over again.
+    ``batches`` is a :class:`equalbits.data.Loader`, or any loader that can be iterated again. Several processes started
+    by ``torchrun`` share each batch. Options:
+
+    - ``test``: batches that are scored every ``config.evaluate_every`` epochs, and after the last
+    - ``watchers``: called as ``f(model, step)`` before the first step and after every step
+    - ``reporters``: called with a record once a second and after every epoch; or a function that returns them, called
+      with the history so far
+    - ``teacher``: a net to distil from, as ``config.distill`` says
+    - ``out``: a directory for checkpoints. A run that finds one there resumes, on a CPU with the same bits as if it had
+      never stopped. SIGTERM, SIGHUP and Ctrl-C save and raise :class:`InterruptedTraining`.
     """
+    if unknown := options.keys() - TrainOptions.__annotations__.keys():
+        raise TypeError(f"train() got an unexpected keyword argument {min(unknown)!r}")
+    test, watchers, out = options.get("test"), options.get("watchers", ()), options.get("out")
     run_dir = Path(out) if out is not None else None
     with (
-        own_numerics(config.precision),
-        own_randomness(model),
-        distilling(model, teacher, config) as loss,
-        minding_peers(run_dir / LAST if run_dir else None),
-        stop_requests(listen=out is not None) as stop,
+        matmul_precision(config.precision),
+        preserved_rng(model),
+        training_loss(model, options.get("teacher"), config) as loss,
+        distributed.explain_lost_peer(run_dir / LAST if run_dir else None),
+        stop_requests(listen=run_dir is not None) as stop,
     ):
-        run = Run(model, as_batches(batches), config, loss, run_dir)
-        saver = Saver(run)
-        saver.resume()
-        run.make_step()
-        told = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
+        run = TrainingRun(model, as_batches(batches), config, run_dir)
+        checkpoints = Checkpointer(run, stop)
+        checkpoints.resume()
+        step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)
+        run.announce_progress()
+        reporters = options.get("reporters", ())
+        reporters = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
         for watcher in watchers:
             watcher(model, run.position.step)
-        while run.epoch < config.epochs:
-            run.begin_epoch()
-            try:
-                for step in run.steps():
+        while not run.is_done:
+            run.start_epoch()
+            with checkpoints.save_if_interrupted():
+                replays = run.replay_graph()  # None unless each step is one CUDA graph
+                loaded = run.load_batches() if replays is None else iter(())
+                while run.batch < len(run.batches):
+                    run.prepare_step()  # learning rate of the schedule, random seed, global pruning masks
+                    if replays is not None:
+                        with run.explain_errors():
+                            next(replays)  # picks, augments and trains on the next batch, all on the device
+                    else:
+                        images, labels = run.next_batch(loaded)
+                        with run.explain_errors():
+                            step(images, labels)
+                    run.finish_step()
                     for watcher in watchers:
-                        watcher(model, step)
-                    run.report(told)
-                    saver.save_or_stop(stop.signal_number)
-                record = run.finish_epoch(saver.until_told_to_stop(test, stop) if test is not None else None)
-            except (RuntimeError, ValueError, OSError, EOFError):
-                saver.stop_without_batch(stop.signal_number)
-                raise
-            run.tell(record, told)
-            saver.end_epoch(record, stop.signal_number)
+                        watcher(model, run.position.step)
+                    run.report_progress(reporters)
+                    checkpoints.save_if_due()
+                score = run.evaluate(checkpoints.interruptible(test) if test is not None else None)
+                record = run.end_epoch(score)
+            run.report(record, reporters)
+            checkpoints.save_epoch(record)
         return History(tuple(run.epochs))
 
 
+class TrainStep:
+    """One optimizer step: forward, loss, backward, update; correct predictions are counted into ``meter``.
+
+    The batch is split into ``config.accumulate`` parts to save memory. Only full batches run compiled: a smaller last
+    batch would need a second compilation. On a CPU a step with a non-finite loss is skipped, and ``skipped_images``
+    holds its images. Several steps may share one ``compiled`` forward (:func:`compile_forward`).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        config: TrainConfig,
+        meter: Meter,
+        compiled: "CompiledForward | None" = None,
+    ) -> None:
+        self.model, self.optimizer, self.loss, self.config, self.meter = model, optimizer, loss, config, meter
+        self.compiled = compiled or compile_forward(config)
+        self.full_size = self.part_size = 0
+        self.skipped_images: Tensor | None = None
+        self.in_progress = False  # the weights are then between two states, and must not be saved
+        self.penalised = layers_with_hook(model, "penalty")
+        self.has_after_step = bool(layers_with_hook(model, "after_step_"))
+        dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
+        self.ranker = ahead_ranker(model, dtype) if config.in_graph else None
+
+    def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss of some images, and their counts (:func:`count_correct`)."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+            output = self.model(images)
+        logits = as_logits(output)
+        if not torch.compiler.is_compiling():
+            check_labels(labels, logits)
+        loss = self.loss(logits, labels, images)
+        counts = count_correct(logits, labels, loss * len(labels))
+        return (loss + penalty(self.penalised) if self.penalised else loss), counts
+
+    def __call__(self, images: Tensor, labels: Tensor) -> None:
+        """Train on one batch."""
+        self.in_progress = True
+        self.full_size = max(self.full_size, len(labels))
+        if self.config.speed != "plain" and images.dim() == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
+        self.optimizer.zero_grad(set_to_none=True)
+        weight = distributed.weight_of_part(len(labels), images.device)
+        count = min(self.config.accumulate, len(labels))
+        parts = list(zip(images.chunk(count), labels.chunk(count), strict=True))
+        forward = self.compiled if self.compiled and len(labels) == self.full_size else TrainStep.forward
+        for number, (part, part_labels) in enumerate(parts):
+            self.part_size = len(part_labels)
+            with self._no_gradient_sync(number < len(parts) - 1):
+                with self.ranker or nullcontext():
+                    loss, counts = forward(self, part, part_labels)
+                self.meter.sums += counts
+                if loss.device.type == "cpu" and not math.isfinite(loss.item()):
+                    self.skipped_images = part
+                    self.meter.sums[3] += loss.detach()  # counts leave out the penalty, which may be what is not finite
+                    return
+                if len(parts) > 1 or not isinstance(weight, float):
+                    loss = loss * (weight * (len(part_labels) / len(labels)))
+                loss.backward()  # type: ignore[no-untyped-call]
+        if self.config.clip_norm > 0:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        with overflow_as_divergence(self.optimizer):
+            self.optimizer.step()
+        if self.has_after_step:
+            after_step_(self.model)
+        self.in_progress = False
+
+    def _no_gradient_sync(self, more_parts: bool) -> AbstractContextManager[None]:
+        """Skip DDP's gradient all-reduce for all parts of a batch but the last."""
+        if more_parts and isinstance(self.model, DistributedDataParallel):
+            return cast("AbstractContextManager[None]", self.model.no_sync())
+        return nullcontext()
+
+
+CompiledForward = Callable[[TrainStep, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def compile_forward(config: TrainConfig) -> CompiledForward | None:
+    """Compile :meth:`TrainStep.forward` if ``config.speed`` asks for it; backward is compiled with it."""
+    return compile_separately(TrainStep.forward) if config.speed in ("compiled", "captured") else None
+
+
 @contextmanager
-def own_numerics(precision: str) -> Iterator[None]:
-    """TF32 products on a GPU unless full float32 is asked for; as they were afterwards."""
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Allow TF32 products on a GPU unless ``precision`` is fp32; restore the caller's setting afterwards."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision != "fp32"

@@ -1,4 +1,4 @@
-"""Randomness that hangs on the seed and the step alone: torch's, Python's and numpy's, lent for a training."""
+"""Random state that depends on the seed and the step alone, for torch, Python and numpy."""
 
 import random
 from collections.abc import Iterator
@@ -10,23 +10,23 @@ from torch import nn
 
 
 @contextmanager
-def own_randomness(model: nn.Module) -> Iterator[None]:
-    """Leave the caller's random state as it was found."""
+def preserved_rng(model: nn.Module) -> Iterator[None]:
+    """Restore the caller's random state afterwards."""
     devices = {parameter.device.index for parameter in model.parameters() if parameter.is_cuda}
-    pythons, numpys = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=sorted(index or 0 for index in devices)):
             yield
     finally:
-        random.setstate(pythons)
-        np.random.set_state(numpys)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed what a net on this device draws from, as ``torch.manual_seed`` does, which is too slow to ask at each step.
+    """Seed the generators of a net on this device, as ``torch.manual_seed`` does.
 
-    That also asks every kind of device that is not there, and notes the whole call stack for each: a quarter of a
-    millisecond where it was measured, about as long as a GPU takes for a small net's step.
+    That function also visits every kind of device that is absent, and formats the call stack for each: a quarter of a
+    millisecond, about as long as a GPU takes for a small net's step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -36,12 +36,12 @@ def seed_generators(seed: int, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
-def seed_others(seed: int) -> None:
-    """Seed what the images of someone's own loader may be changed by: Python's and numpy's random numbers."""
+def seed_python_and_numpy(seed: int) -> None:
+    """Seed Python's and numpy's global generators, which a user's loader may draw from."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
 
-def mixed(seed: int, step: int, rank: int) -> int:
-    """A seed for this step of this process, far from those of its neighbours."""
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """Return the seed of this step in this process, far from those of neighbouring steps and ranks."""
     return (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + rank * 0x94D049BB133111EB) % 2**63

@@ -1,4 +1,4 @@
-"""Saving a run while it goes and going on from what was saved, together with every other process of it."""
+"""Save a run while it trains, and resume it, together with all its processes."""
 
 import dataclasses
 import time
@@ -23,78 +23,83 @@ from equalbits.training.checkpoint import (
 )
 from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
-from equalbits.training.run import Run
+from equalbits.training.run import TrainingRun
 from equalbits.training.stop_signals import InterruptedTraining, StopRequest
 
-# How long processes go on, at most, without asking each other whether to stop: asking costs a round of messages.
+# Processes agree whether to stop at most this many seconds apart, since agreeing costs an all-reduce.
 AGREE_SECONDS = 1.0
 
 
-class Saver:
-    """Keeps the checkpoints of a run in its folder; without one it does nothing."""
+class Checkpointer:
+    """Keep the checkpoints of a run in its directory; without one, do nothing."""
 
-    def __init__(self, run: Run) -> None:
-        self.run, self.out = run, run.out
+    def __init__(self, run: TrainingRun, stop: StopRequest) -> None:
+        self.run, self.stop, self.out = run, stop, run.out
         self.saved_at = self.agreed_at = time.perf_counter()
-        self.agreed_step = self.agree_step = 0
+        self.agreed_step = self.next_agreement = 0
 
-    def save_or_stop(self, signal_number: int | None) -> None:
-        """Save if it is time to; save and stop if any process was asked to."""
-        if self.out is None or not (self.run.alone or self.run.position.step >= self.agree_step):
+    def save_if_due(self) -> None:
+        """Save if ``config.checkpoint_seconds`` have passed; save and raise if any process received a stop signal."""
+        if self.out is None or not (self.run.alone or self.run.position.step >= self.next_agreement):
             return
         due = time.perf_counter() - self.saved_at >= self.run.config.checkpoint_seconds
-        signal_number, due = self._agreed(signal_number or 0, due)
+        signal_number, due = self._agree(self.stop.signal_number or 0, due)
         if signal_number or due:
             self.save()
         if signal_number:
             raise InterruptedTraining(signal_number, self.out / LAST)
 
-    def stop_without_batch(self, signal_number: int | None) -> None:
-        """Save and stop, if asked to, where a batch could not be had: what ends a group of processes ends workers, too.
+    @contextmanager
+    def save_if_interrupted(self) -> Iterator[None]:
+        """Save and raise InterruptedTraining if a stop signal explains an error: it may have killed loader workers.
 
-        Among several processes each may stand elsewhere, and none can save alone.
+        Several processes may be at different steps, and none can save alone: there the error itself is raised.
         """
-        if signal_number and self.run.alone and not self.run.step.under_way:
-            self.save_or_stop(signal_number)
+        try:
+            yield
+        except (RuntimeError, ValueError, OSError, EOFError):
+            if self.stop.signal_number and self.run.alone and not self.run.step.in_progress:
+                self.save_if_due()
+            raise
 
-    def until_told_to_stop(
-        self, test: Iterable[tuple[Tensor, Tensor]], stop: StopRequest
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test images, batch by batch; once told to stop, the run is saved, and scored when it goes on.
+    def interruptible(self, test: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over the test batches; on a stop signal save and raise, and score again after the resume.
 
-        Several processes may have unlike numbers of batches, so they cannot agree here: they score to the end.
+        Several processes may have different numbers of batches and cannot agree here: they score to the end.
         """
         for batch in test:
-            if stop.signal_number and self.run.alone:
-                self.save_or_stop(stop.signal_number)
+            if self.stop.signal_number and self.run.alone:
+                self.save_if_due()
             yield batch
 
-    def end_epoch(self, record: EpochRecord, signal_number: int | None) -> None:
-        """Keep the model if none was better so far; save the finished run, or any other as :meth:`save_or_stop`."""
+    def save_epoch(self, record: EpochRecord) -> None:
+        """Save the best model if this epoch is the best; save a finished run, or any other as :meth:`save_if_due`."""
         best = History(tuple(self.run.epochs)).best
         if self.out is not None and self.run.place.is_writer and best is record:
-            save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), self.facts())
-        if self.run.epoch < self.run.config.epochs:
-            self.save_or_stop(signal_number)
+            save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), self.metadata())
+        if not self.run.is_done:
+            self.save_if_due()
             return
         self.save()
-        if self.out is not None and signal_number and self.run.alone:  # so that whatever comes next is not begun
-            raise InterruptedTraining(signal_number, self.out / LAST)
+        if self.out is not None and self.stop.signal_number and self.run.alone:  # so that a caller starts nothing else
+            raise InterruptedTraining(self.stop.signal_number, self.out / LAST)
 
-    def _agreed(self, signal_number: int, due: bool) -> tuple[int, bool]:
-        """What all processes do now, and the step at which they ask each other again."""
+    def _agree(self, signal_number: int, due: bool) -> tuple[int, bool]:
+        """Return what all processes do now, and set the step at which they agree again."""
         if self.run.alone:
             return signal_number, due
         now, step = time.perf_counter(), self.run.position.step
-        pace = (now - self.agreed_at) / max(1, step - self.agreed_step)
-        patience = min(AGREE_SECONDS, self.run.config.checkpoint_seconds)
-        steps = max(1.0, min(1000.0, patience / pace)) if self.run.place.is_writer else 0.0  # one decides for all
+        seconds_per_step = (now - self.agreed_at) / max(1, step - self.agreed_step)
+        interval = min(AGREE_SECONDS, self.run.config.checkpoint_seconds)
+        steps = (
+            max(1.0, min(1000.0, interval / seconds_per_step)) if self.run.place.is_writer else 0.0
+        )  # rank 0 decides
         number, any_due, wait = distributed.largest([signal_number, due, steps], self.run.device)
-        self.agreed_at, self.agreed_step, self.agree_step = now, step, step + int(wait)
+        self.agreed_at, self.agreed_step, self.next_agreement = now, step, step + int(wait)
         return int(number), bool(any_due)
 
     def save(self) -> None:
-        """Write the checkpoint, unless the numbers have gone bad since the last one."""
+        """Write the checkpoint; raise instead if the run has diverged since the last one."""
         run = self.run
         self.saved_at = time.perf_counter()
         if self.out is None:
@@ -102,29 +107,29 @@ class Saver:
         counts = distributed.summed(run.meter.sums)
         run.check_weights()
         if run.place.is_writer:
-            tensors, facts = self.content()
-            save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, facts)
+            tensors, metadata = self.state()
+            save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, metadata)
 
-    def content(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that a run needs to go on, as this process has it: tensors, and facts."""
-        moved, plain = optimizer_tensors(self.run.optimizer)
-        tensors = prefixed("model.", self.run.model.state_dict()) | prefixed("optimizer.", moved)
-        return {**tensors, "meter": self.run.meter.sums}, {**self.facts(), "optimizer": plain}
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors and metadata that this process needs to resume."""
+        moments, scalars = optimizer_tensors(self.run.optimizer)
+        tensors = prefixed("model.", self.run.model.state_dict()) | prefixed("optimizer.", moments)
+        return {**tensors, "meter": self.run.meter.sums}, {**self.metadata(), "optimizer": scalars}
 
-    def facts(self) -> dict[str, Any]:
-        """What a checkpoint says in words."""
+    def metadata(self) -> dict[str, Any]:
+        """Return the settings, position and history of the run."""
         run = self.run
         return {
             "config": dataclasses.asdict(run.config),
             "epoch": run.epoch,
             "batch": run.batch,
             "batches": len(run.batches),
-            "seconds": time.perf_counter() - run.began if run.batch else 0.0,
+            "seconds": time.perf_counter() - run.epoch_began if run.batch else 0.0,
             "history": [record.as_dict() for record in run.epochs],
         }
 
     def resume(self) -> None:
-        """Go on from the checkpoint in the folder where there is one made with the same settings."""
+        """Resume from the checkpoint in the directory, if there is one; its settings must be the same."""
         if self.out is None:
             return
         if self.run.place.is_writer:
@@ -132,61 +137,60 @@ class Saver:
             remove_partial_files(self.out)
         distributed.wait_for_all()
         path = self.out / LAST
-        seen = distributed.summed(self.run.meter.sums.new_tensor(float(path.exists())))
-        if seen and seen != self.run.place.world_size:
-            raise CheckpointError(f"not every process sees {path}: put the folder where all of them can read it")
-        if seen:
+        found = distributed.summed(self.run.meter.sums.new_tensor(float(path.exists())))
+        if found and found != self.run.place.world_size:
+            raise CheckpointError(f"not every process can read {path}: use a directory that all of them share")
+        if found:
             self.restore(*load_checkpoint(path), path)
 
-    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any], path: Path) -> None:
-        """Stand where :meth:`content` was taken; ``path`` is where it was found, for whoever must be told."""
+    def restore(self, tensors: dict[str, Tensor], metadata: dict[str, Any], path: Path) -> None:
+        """Restore what :meth:`state` returned; ``path`` is the file it was read from, for errors."""
         run = self.run
-        missing = {*self.facts(), "optimizer"} - set(facts)
+        missing = {*self.metadata(), "optimizer"} - set(metadata)
         if missing or "meter" not in tensors:
-            raise CheckpointError(f"{path} is no checkpoint to go on from: delete it to train again, or name another")
-        with understood(path):
-            _check_same_settings(path, facts, self.facts())
-            run.epoch, run.batch = _position(facts, run.config.epochs, len(run.batches))
-            run.epochs = [EpochRecord.from_dict(record) for record in facts["history"]]
-            run.seconds_before = float(facts["seconds"])
+            raise CheckpointError(f"cannot resume from {path}: it holds no training state; delete it to train again")
+        with invalid_content(path):
+            _check_same_settings(path, metadata, self.metadata())
+            run.epoch, run.batch = _position(metadata, run.config.epochs, len(run.batches))
+            run.epochs = [EpochRecord.from_dict(record) for record in metadata["history"]]
+            run.seconds_before = float(metadata["seconds"])
             load_weights(run.model, with_prefix("model.", tensors), path)
-            load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), facts["optimizer"])
+            load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), metadata["optimizer"])
             counts = tensors["meter"]
             if counts.shape != run.meter.sums.shape or not bool(counts.isfinite().all()):
                 raise ValueError(f"its counts are {counts.tolist()}")
-        if run.place.is_writer:  # the counts are those of all processes: one goes on with them
+        if run.place.is_writer:  # the counts are sums over all processes: one continues them
             run.meter.sums.copy_(counts)
 
 
 @contextmanager
-def understood(path: Path) -> Iterator[None]:
-    """Refuse in one line a checkpoint that is whole, but does not say what ours say."""
+def invalid_content(path: Path) -> Iterator[None]:
+    """Raise CheckpointError, in one line, for a readable checkpoint with unexpected content."""
     try:
         yield
     except CheckpointError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise CheckpointError(
-            f"{path} is no checkpoint to go on from ({' '.join(str(error).split())}): delete it to train again, "
-            "or name another"
+            f"cannot resume from {path} ({' '.join(str(error).split())}): delete it to train again, or name another"
         ) from error
 
 
-def _position(facts: dict[str, Any], epochs: int, batches: int) -> tuple[int, int]:
-    """The epoch and the batch that a checkpoint stands at, if there are such."""
-    epoch, batch = facts["epoch"], facts["batch"]
-    fits = isinstance(epoch, int) and isinstance(batch, int) and 0 <= epoch <= epochs and 0 <= batch <= batches
-    if not fits or len(facts["history"]) != epoch or (epoch == epochs and batch):
-        raise ValueError(f"it stands at epoch {epoch}, batch {batch}, and tells of {len(facts['history'])} epochs")
+def _position(metadata: dict[str, Any], epochs: int, batches: int) -> tuple[int, int]:
+    """Return the epoch and the batch of a checkpoint; raise if there is no such position."""
+    epoch, batch = metadata["epoch"], metadata["batch"]
+    valid = isinstance(epoch, int) and isinstance(batch, int) and 0 <= epoch <= epochs and 0 <= batch <= batches
+    if not valid or len(metadata["history"]) != epoch or (epoch == epochs and batch):
+        raise ValueError(f"it is at epoch {epoch}, batch {batch}, with a history of {len(metadata['history'])} epochs")
     return epoch, batch
 
 
-#: Settings that change no result, and so may differ when a run is gone on with.
+#: Settings that do not change the result, and may differ in a resumed run.
 FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "speed"})
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one table of dotted names, each value as JSON gives it back.
+    """Flatten nested settings to dotted names; tuples become lists, as JSON returns them.
 
     >>> flat({"seed": 0, "optimizer": {"betas": (0.9, 0.999)}})
     {'seed': 0, 'optimizer.betas': [0.9, 0.999]}
@@ -201,22 +205,24 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """A setting that is younger than the checkpoint had its default."""
+    """Raise if a setting differs; one that the checkpoint lacks had its default."""
     defaults = flat(dataclasses.asdict(TrainConfig(epochs=1)))
-    before, wanted = ({**defaults, **flat(facts["config"]), "batches": facts["batches"]} for facts in (saved, now))
+    before, wanted = (
+        {**defaults, **flat(metadata["config"]), "batches": metadata["batches"]} for metadata in (saved, now)
+    )
     for name, value in wanted.items():
         if name not in FREE_SETTINGS and before[name] != value:
             raise CheckpointError(
                 f"{path} was made with {name}={before[name]}, this run has {name}={value}: "
-                f"use the same settings to go on, or another folder to start anew"
+                f"use the same settings to resume, or another directory to start again"
             )
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under longer names."""
+    """Add a prefix to the names of tensors."""
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those whose names begin so, without it; the inverse of :func:`prefixed`."""
+    """Select the tensors with a prefix, and remove it; the inverse of :func:`prefixed`."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of where training stands."""
+"""The learning rate as a pure function of the training position."""
 
 import math
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from equalbits.training.config import ScheduleConfig
 
 @dataclass(frozen=True)
 class Position:
-    """A moment of training: ``batch`` batches of epoch ``epoch`` are done, both counted from 0."""
+    """Position in training: ``batch`` batches of epoch ``epoch`` are finished, both counted from 0."""
 
     epoch: int
     batch: int
@@ -18,26 +18,26 @@ class Position:
 
     @property
     def step(self) -> int:
-        """How many steps are done in all."""
+        """Number of finished steps."""
         return self.epoch * self.batches + self.batch
 
 
 def learning_rate(start: float, schedule: ScheduleConfig, at: Position) -> float:
-    """The learning rate of the step that begins at this position.
+    """Return the learning rate of the step that starts at this position.
 
     >>> cosine = ScheduleConfig(name="cosine")
     >>> [round(learning_rate(0.1, cosine, Position(e, 0, 390, 100)), 4) for e in (0, 50, 99)]
     [0.1, 0.05, 0.0]
     """
-    moment = at.epoch + (at.batch / at.batches if schedule.per == "step" else 0.0)  # in epochs
-    warm = schedule.warmup_epochs
-    if moment < warm:
-        # The first step is not idle: a warm-up of one epoch, moved each step, starts at one step's share.
-        share = at.step + 1 if schedule.per == "step" else at.epoch + 1
-        return start * share / (warm * at.batches if schedule.per == "step" else warm)
+    epochs_done = at.epoch + (at.batch / at.batches if schedule.per == "step" else 0.0)
+    warmup = schedule.warmup_epochs
+    if epochs_done < warmup:
+        # The first step has a rate above 0: a per-step warm-up of one epoch starts at 1/batches of the full rate.
+        count = at.step + 1 if schedule.per == "step" else at.epoch + 1
+        return start * count / (warmup * at.batches if schedule.per == "step" else warmup)
     if schedule.name == "step":
-        return start * schedule.factor ** bisect_right(schedule.milestones, moment)
-    done = (moment - warm) / (at.epochs - warm)
+        return start * schedule.factor ** bisect_right(schedule.milestones, epochs_done)
+    progress = (epochs_done - warmup) / (at.epochs - warmup)
     if schedule.name == "cosine":
-        return start * 0.5 * (1 + math.cos(math.pi * done))
-    return start * (1 - done) if schedule.name == "linear" else start
+        return start * 0.5 * (1 + math.cos(math.pi * progress))
+    return start * (1 - progress) if schedule.name == "linear" else start

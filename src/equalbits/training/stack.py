@@ -1,94 +1,98 @@
-"""Seeds side by side: many small nets trained at once, so that together they fill a GPU that one leaves idle.
+"""Train a stack: many small nets at once, so that together they fill a GPU that one leaves idle.
 
-Every net has its own weights, optimizer, batches, counts and history; they share the moment. On a GPU all their steps
+Every net has its own weights, optimizer, batches, counts and history; all are at the same step. On a GPU their steps
 are one CUDA graph with a stream for each net. A net computes what it would compute alone, with the same kernels; runs
-differ only as two runs alone differ, by the order in which a GPU adds up. Nets in one graph that draw random numbers
-inside (dropout, stochastic bits) draw them from one sequence, so theirs are others than alone.
+differ only as two runs alone differ, by the order of floating-point sums on a GPU. Nets in one graph draw random
+numbers (dropout, stochastic bits) from one sequence, so these differ from those of a net alone.
 """
 
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
 from torch import Tensor, nn
 
+from equalbits.training.batches import Batches, DeviceBatches
 from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
-from equalbits.training.cuda_graph import CapturedSteps, DeviceBatches
+from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.distill import label_loss
+from equalbits.training.divergence import NonFiniteError
 from equalbits.training.history import History, Reporter
-from equalbits.training.loop import own_numerics
-from equalbits.training.randomness import own_randomness
-from equalbits.training.run import Run
-from equalbits.training.stack_saver import Memory, StackSaver
-from equalbits.training.step import Batches
-from equalbits.training.stop_signals import NonFiniteError, stop_requests
+from equalbits.training.loop import TrainStep, compile_forward, matmul_precision
+from equalbits.training.randomness import preserved_rng
+from equalbits.training.run import TrainingRun
+from equalbits.training.stack_resume import StackCheckpointer
+from equalbits.training.stop_signals import stop_requests
 
 
 class StackError(NonFiniteError):
-    """Some nets left the finite; the others went on to the end.
+    """Some nets diverged; the others were trained to the end.
 
-    ``errors`` tells of each that did, by its place in the stack; ``histories`` holds those of the others, and None.
+    ``errors`` holds the error of each diverged net by its place in the stack; ``histories`` those of the others, and
+    None.
     """
 
     def __init__(self, histories: Sequence[History | None], errors: Mapping[int, NonFiniteError]) -> None:
         first = min(errors)
-        super().__init__(
-            f"{len(errors)} of {len(histories)} nets side by side diverged; number {first}: {errors[first]}"
-        )
+        super().__init__(f"{len(errors)} of {len(histories)} nets in a stack diverged; number {first}: {errors[first]}")
         self.histories, self.errors = list(histories), dict(errors)
 
 
 def train_stack(
     models: Sequence[nn.Module],
     loaders: Sequence[Batches],
-    config: TrainConfig | Sequence[TrainConfig],
+    configs: Sequence[TrainConfig],
     *,
-    seeds: Sequence[int],
     test: Iterable[tuple[Tensor, Tensor]] | None = None,
     reporters: Sequence[Sequence[Reporter]] = (),
     checkpoint: Path | None = None,
-    memories: Sequence[Memory] = (),
 ) -> list[History]:
-    """Train ``models[i]`` on ``loaders[i]`` with ``seeds[i]`` for every i at once; return their histories.
+    """Train ``models[i]`` on ``loaders[i]`` with ``configs[i]`` for every i at once; return their histories.
 
-    All share the settings, or each has its own, which must agree in what :func:`shared` leaves. If nets diverge the
-    others go on, and at the end :class:`StackError` is raised. With ``checkpoint``, a file, all are saved there while
-    they train, and a stack that finds it goes on from it; SIGTERM, SIGHUP and Ctrl-C then save and raise
-    :class:`InterruptedTraining`. What ``memories[i]`` has counted of net i is saved and put back with it.
+    The settings must agree in what :func:`shared` leaves. If nets diverge, the others are trained to the end, and then
+    :class:`StackError` is raised. ``reporters[i]`` are called with the epochs of net i. ``checkpoint`` is a file that
+    the stack is saved to, and resumed from if it exists; SIGTERM, SIGHUP and Ctrl-C then save and raise
+    :class:`InterruptedTraining`. The state of a reporter with ``state_dict`` is saved and restored with its net.
     """
-    configs = [config] * len(models) if isinstance(config, TrainConfig) else list(config)
-    _check(models, loaders, configs, seeds)
-    told = reporters or [()] * len(models)
-    listen = checkpoint is not None
-    with own_numerics(configs[0].precision), own_randomness(models[0]), stop_requests(listen=listen) as stop:
+    _check(models, loaders, configs)
+    reporters = reporters or [()] * len(models)
+    with (
+        matmul_precision(configs[0].precision),
+        preserved_rng(models[0]),
+        stop_requests(listen=checkpoint is not None) as stop,
+    ):
         runs = [
-            Run(model.train(), loader, dataclasses.replace(each, seed=seed), label_loss(each), None)
-            for model, loader, each, seed in zip(models, loaders, configs, seeds, strict=True)
+            TrainingRun(model.train(), loader, config, None)
+            for model, loader, config in zip(models, loaders, configs, strict=True)
         ]
-        saver = StackSaver(runs, checkpoint, memories)
-        errors = saver.resume()
+        checkpoints = StackCheckpointer(runs, stop, checkpoint, reporters)
+        errors = checkpoints.resume()
+        compiled = compile_forward(runs[0].config)
         for run in runs:
-            run.make_step()
-        captured = None
+            loss = label_loss(run.config)
+            run.step = TrainStep(run.model, run.optimizer, loss, run.config, run.meter, compiled)
+            run.announce_progress()
+        graph = None
         if runs[0].config.in_graph:
-            captured = CapturedSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
-        while going := {place: run for place, run in enumerate(runs) if place not in errors and not run.is_done}:
-            for run in going.values():
-                run.begin_epoch()
-            for _ in _steps(going, errors, captured):
-                saver.save_or_stop(errors, stop.signal_number)
-            began = min(run.began for run in going.values())  # before now, where an earlier call began the epoch
-            seconds = (time.perf_counter() - began) / len(going)
-            for place, run in going.items():
+            graph = CudaGraphSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
+        while active := {place: run for place, run in enumerate(runs) if place not in errors and not run.is_done}:
+            for run in active.values():
+                run.start_epoch()
+            for _ in _steps(active, errors, graph):
+                checkpoints.save_if_due(errors)
+            began = min(run.epoch_began for run in active.values())  # earlier than now in a resumed epoch
+            seconds = (time.perf_counter() - began) / len(active)
+            for place, run in active.items():
                 try:
                     if place not in errors:
-                        run.tell(run.finish_epoch(test, seconds), told[place])
+                        run.report(run.end_epoch(run.evaluate(test), seconds), reporters[place])
                 except NonFiniteError as error:
                     errors[place] = error
         if stop.signal_number:
-            saver.save_or_stop(errors, stop.signal_number)
+            checkpoints.save_if_due(errors)
     histories = [History(tuple(run.epochs)) for run in runs]
     if errors:
         raise StackError([None if place in errors else found for place, found in enumerate(histories)], errors)
@@ -96,54 +100,55 @@ def train_stack(
 
 
 def shared(config: TrainConfig) -> TrainConfig:
-    """What the settings of nets side by side must agree in: all but seed, optimizer, schedule and what the loss is."""
+    """Return the settings in which nets of a stack must agree: all but seed, optimizer, schedule and loss."""
     free = {"seed": 0, "optimizer": OptimizerConfig(), "schedule": ScheduleConfig()}
     return dataclasses.replace(config, **free, label_smoothing=0.0, clip_norm=0.0)  # type: ignore[arg-type]
 
 
-def _check(
-    models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig], seeds: Sequence[int]
-) -> None:
-    if not len(models) == len(loaders) == len(seeds) == len(configs) > 0:
+def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig]) -> None:
+    if not len(models) == len(loaders) == len(configs) > 0:
         raise ValueError(
-            f"{len(models)} models, {len(loaders)} loaders and {len(seeds)} seeds: give one of each per net"
+            f"{len(models)} models, {len(loaders)} loaders and {len(configs)} configs: give one of each per net"
         )
     if len({len(loader) for loader in loaders}) > 1:
         raise ValueError(
-            f"loaders of {[len(loader) for loader in loaders]} batches: nets side by side need as many each"
+            f"loaders of {[len(loader) for loader in loaders]} batches: nets of a stack need the same number"
         )
     if any(shared(config) != shared(configs[0]) for config in configs):
-        raise ValueError("nets side by side may differ in seed, optimizer, schedule and loss: these differ in more")
+        raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
     if any(config.distill.wants_teacher for config in configs):
         raise ValueError(
-            "nets side by side have no teacher: set distill.weight=0 and distill.attention=0, or train each alone"
+            "nets of a stack cannot have a teacher: set distill.weight=0 and distill.attention=0, or train each alone"
         )
 
 
 def _steps(
-    going: Mapping[int, Run], errors: dict[int, NonFiniteError], captured: CapturedSteps | None
+    active: Mapping[int, TrainingRun], errors: dict[int, NonFiniteError], graph: CudaGraphSteps | None
 ) -> Iterator[None]:
-    """Take the steps that the epoch still has, all nets in turns; a net that diverges is noted and left out.
+    """Take the steps that the epoch still has, of all nets in turn; a net that diverges is left out from then on.
 
-    In a graph that is seen when the epoch ends.
+    With a graph, divergence is noticed when the epoch ends.
     """
-    first = next(iter(going.values()))
-    together = captured.epoch(first.epoch, first.batch) if captured is not None else None
-    alone = {} if captured is not None else {place: run.plain_steps() for place, run in going.items()}
+    first = next(iter(active.values()))
+    replays = graph.epoch(first.epoch, first.batch) if graph is not None else None
+    loaded = {place: run.load_batches() for place, run in active.items()} if graph is None else {}
     for _ in range(first.batch, len(first.batches)):
-        left = {place: run for place, run in going.items() if place not in errors}
-        for place, run in left.items():
+        healthy = {place: run for place, run in active.items() if place not in errors}
+        for place, run in healthy.items():
             run.prepare_step()
-            try:
-                if together is None:
-                    run.take(alone[place])
-                    if run.device.type == "cpu":
-                        run.check_finite()
-            except NonFiniteError as error:
-                errors[place] = error
-        if together is not None:
-            with first.in_words():
-                next(together)
-            for run in left.values():
+            if replays is None:
+                try:
+                    images, labels = run.next_batch(loaded[place])
+                    with run.explain_errors():
+                        run.step(images, labels)
+                    run.finish_step()
+                except NonFiniteError as error:
+                    errors[place] = error
+        if replays is not None:
+            with ExitStack() as contexts:
+                for run in healthy.values():
+                    contexts.enter_context(run.explain_errors())
+                next(replays)
+            for run in healthy.values():
                 run.batch += 1
         yield

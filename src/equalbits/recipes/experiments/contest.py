@@ -104,11 +104,11 @@ def _run(ground: Ground, method: str, recipe: Recipe, seeds: Sequence[int]) -> s
     looks, errors = [Look(model, nets=len(models)) for model in models], {}
     told: list[list[Reporter]] = [[look, *(ground.reporters if look is looks[0] else ())] for look in looks]
     saved = stack_file(ground.out, members)
-    shared: dict[str, Any] = {"test": ground.test, "reporters": told, "checkpoint": saved, "memories": looks}
+    shared: dict[str, Any] = {"test": ground.test, "reporters": told, "checkpoint": saved}
     histories: Sequence[History | None]
     try:
         with taken_over(saved, members, ground.images):
-            histories = train_stack(models, loaders, recipe.train, seeds=seeds, **shared)
+            histories = train_stack(models, loaders, [each.train for each in seeded], **shared)
     except StackError as some:
         histories, errors = some.histories, some.errors
     seconds = max(look.seconds for look in looks)

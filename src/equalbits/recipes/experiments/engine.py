@@ -119,9 +119,7 @@ def train_side_by_side(
         told = [reporters, *[()] * (len(seeds) - 1)]
         configs = [recipe.train for recipe in recipes]
         with taken_over(shared_file, members, images):
-            histories = train_stack(
-                models, loaders, configs, seeds=seeds, test=test, reporters=told, checkpoint=shared_file
-            )
+            histories = train_stack(models, loaders, configs, test=test, reporters=told, checkpoint=shared_file)
     except StackError as some:
         histories, errors = some.histories, some.errors
     share = (time.perf_counter() - began) / len(seeds)
