@@ -1,9 +1,13 @@
-# make demo   trains, compares and draws in about two minutes on two cores
-# make test   every check that must pass before a change lands
-# make test-gpu   the tests that need a CUDA device, with the python3 that is there: nothing is installed or built
-# make pages   docs/results.md, docs/comparison.md and the README's table, generated from results/
-# make fuzz, make sanitize   hostile files, and the native engine under the sanitizers
-# All but test-gpu set up what they need in .venv, and are quick the second time.
+# make demo       train and compare three methods in about two minutes on two cores
+# make test       run every check that must pass before a change is merged
+# make test-gpu   run the tests that need a CUDA device with the installed python3; nothing is installed or built
+# make lint       check formatting, lint, types and import layers
+# make pages      generate docs/results.md, docs/comparison.md and the README's table from results/
+# make fuzz       read and run 20,000 mutated packed files
+# make sanitize   test the native engine under the address and undefined-behaviour sanitizers
+# make help       print this list
+#
+# All but test-gpu install what they need into .venv, and are quick the second time.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -13,7 +17,7 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test test-gpu lint fuzz sanitize clean pages
+.PHONY: demo test test-gpu lint fuzz sanitize clean pages help
 
 demo: $(READY)
 	$(BIN)/python -m equalbits demo --out $(OUT)
@@ -21,7 +25,7 @@ demo: $(READY)
 test: $(READY) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu and not slow and not browser"
 
-# Collects only the files that hold such tests, since others may import packages that a GPU machine lacks.
+# Only the files with such tests are collected: others may import packages that the GPU machine lacks.
 test-gpu:
 	@$(PYTHON) -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'no CUDA device here')"
 	PYTHONPATH=src $(PYTHON) -m pytest -v -m gpu $$(grep -rl --include='test_*.py' 'mark\.gpu' tests)
@@ -31,11 +35,9 @@ pages: $(READY)
 	$(BIN)/python -c "import equalbits.report, pathlib; pathlib.Path('docs/comparison.md').write_text( \
 		equalbits.report.comparison_page(pathlib.Path('results/fashion-compare.json')))"
 
-# Twenty thousand mutated files, read and run.
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -W error tests/runtime/fuzz.py 0 20000
 
-# The native engine under the address and undefined-behaviour sanitizers: its tests, and a share of the mutated files.
 SANITIZED := build/sanitized
 sanitize: $(READY)
 	command -v cmake ninja >/dev/null || $(BIN)/python -m pip install --quiet cmake ninja
@@ -56,10 +58,13 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 $(READY): pyproject.toml constraints.txt $(NATIVE)
-	@echo "Setting up $(VENV): torch and the rest, and the native engine. It takes minutes the first time."
+	@echo "Installing torch, the other dependencies and the native engine into $(VENV). This takes minutes the first time."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
+
+help:
+	@grep '^# make' Makefile | cut -c3-
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

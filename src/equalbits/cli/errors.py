@@ -16,6 +16,8 @@ _EXTRAS = {
     "safetensors": "train",
     "PIL": "images",
     "matplotlib": "plot",
+    "jinja2": "plot",
+    "scipy": "plot",
     "tensorboard": "tensorboard",
     "onnx": "onnx",
     "onnxruntime": "onnx",
