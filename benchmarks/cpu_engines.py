@@ -1,4 +1,4 @@
-"""The engines that take part in ``cpu_inference.py``: functions that answer one image and say how long it took."""
+"""Engines measured by ``cpu_inference.py``: functions that run one image and return the time it took."""
 
 import re
 import subprocess
@@ -15,12 +15,12 @@ from real_resnet import OnnxMaker, quantize_onnx, quantize_openvino, torch_resne
 from equalbits.runtime import Network, native
 from equalbits.runtime.engine import NativeEngine
 
-#: Milliseconds of CPU time, of all threads, for one answer: an engine whose threads spin pays for it.
+#: Milliseconds of CPU time for one image, summed over threads: spinning threads count.
 Engine = Callable[[], float]
 
 
 def timed(run: Callable[[], object]) -> Engine:
-    """The engine that makes this call four times and counts the last: what others left behind is not its fault."""
+    """Return an engine that makes the call four times and times the last, so that caches are its own."""
 
     def clocked() -> float:
         for _ in range(3):
@@ -33,7 +33,7 @@ def timed(run: Callable[[], object]) -> Engine:
 
 
 def packed_engines(network: Network, image: np.ndarray, sets: list[str]) -> dict[str, Engine]:
-    """Ours, by instruction set."""
+    """Return our engine for each instruction set."""
     found = {}
     for name in sets:
         engine = NativeEngine(network, name)
@@ -42,7 +42,7 @@ def packed_engines(network: Network, image: np.ndarray, sets: list[str]) -> dict
 
 
 def torch_engines(image: np.ndarray, *, compiled: bool) -> dict[str, Engine]:
-    """Torch as it comes; and, if asked, in the layout it likes, compiled with its weights frozen."""
+    """Return torch in eager mode; optionally also compiled in channels_last with frozen weights."""
     import torch
 
     torch.set_num_threads(1)
@@ -56,7 +56,9 @@ def torch_engines(image: np.ndarray, *, compiled: bool) -> dict[str, Engine]:
         import torch._inductor.config as inductor
 
         inductor.freezing = True
-        if seen_sets()[0] == "avx2":  # it asks the system, not the processor, so it must be told
+        if (
+            seen_sets()[0] == "avx2"
+        ):  # it asks the operating system, not the processor, so it must be limited explicitly
             inductor.cpp.simdlen = 256
         last = torch_resnet18().to(memory_format=torch.channels_last)
         lasting = tensor.to(memory_format=torch.channels_last)
@@ -66,7 +68,7 @@ def torch_engines(image: np.ndarray, *, compiled: bool) -> dict[str, Engine]:
 
 
 def make_models(folder: Path) -> list[str]:
-    """Write what model files are missing and can be made here; returns a line for each that cannot."""
+    """Write missing model files; return a line for each that cannot be made here."""
     real, int8, vino = (folder / name for name in ("resnet18.onnx", "resnet18-int8.onnx", "resnet18-int8.xml"))
     makers: list[tuple[Path, tuple[str, ...], Callable[[], None]]] = [
         (real, ("onnx",), lambda: OnnxMaker().save(real)),
@@ -78,14 +80,14 @@ def make_models(folder: Path) -> list[str]:
     for path, packages, make in makers:
         lacking = [name for name in packages if find_spec(name) is None]
         if not path.exists() and (lacking or (path != real and not real.exists())):
-            missing.append(f"{path.name} is not there, and making it needs {', '.join(lacking) or real.name}")
+            missing.append(f"{path.name} is missing, and making it needs {', '.join(lacking) or real.name}")
         elif not path.exists():
             make()
     return missing
 
 
 def onnxruntime_engine(path: Path, image: np.ndarray) -> Engine:
-    """ONNX Runtime on one thread, its graph optimised as by default: all it can."""
+    """Return ONNX Runtime on one thread with all graph optimizations, its default."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -95,7 +97,7 @@ def onnxruntime_engine(path: Path, image: np.ndarray) -> Engine:
 
 
 def openvino_engine(path: Path, image: np.ndarray) -> Engine:
-    """OpenVINO on one thread."""
+    """Return OpenVINO on one thread."""
     import openvino
 
     settings = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}
@@ -104,7 +106,7 @@ def openvino_engine(path: Path, image: np.ndarray) -> Engine:
 
 
 def file_engines(folder: Path, image: np.ndarray) -> dict[str, Engine]:
-    """The engines that read model files, for each file that is there."""
+    """Return the engines that read model files, for each file that exists."""
     kinds = (("float32", "resnet18.onnx"), ("int8", "resnet18-int8.onnx"), ("int8 by nncf", "resnet18-int8.xml"))
     found = {}
     for kind, name in kinds:
@@ -116,28 +118,28 @@ def file_engines(folder: Path, image: np.ndarray) -> dict[str, Engine]:
 
 
 def larq_engine(program: Path, model: Path) -> Engine:
-    """Larq Compute Engine's own benchmark program on a converted model; its clock is the wall's."""
+    """Return Larq Compute Engine's benchmark program on a converted model; it measures wall time."""
     words = [str(program), f"--graph={model}", "--num_threads=1", "--num_runs=5", "--warmup_runs=1", "--max_secs=1"]
 
     def clocked() -> float:
         said = subprocess.run(words, capture_output=True, text=True, check=True)
         found = re.search(r"Inference \(avg\): ([0-9.e+]+)", said.stdout + said.stderr)
         if found is None:
-            raise ValueError(f"{program} did not say how long an inference took")
+            raise ValueError(f"{program} printed no inference time")
         return float(found[1]) / 1e3
 
     return clocked
 
 
 def seen_sets() -> list[str]:
-    """The instruction sets that our engine finds, best first."""
+    """Return the instruction sets that our engine supports here, fastest first."""
     if native.BUILT is None:
         raise SystemExit(native.REASON)
     return list(native.BUILT.instruction_sets())
 
 
 def versions() -> dict[str, str]:
-    """Of what takes part."""
+    """Return the versions of the measured packages."""
     found = {}
     for name in ("numpy", "torch", "onnxruntime", "openvino", "nncf"):
         with suppress(PackageNotFoundError):

@@ -1,11 +1,11 @@
-"""A packed ResNet-18 (224², one image, one thread) against the same net with real weights in other engines.
+"""Compare a packed ResNet-18 (224², one image, one thread) with the real network in other engines.
 
     python benchmarks/cpu_inference.py result.json [--rounds 40] [--models DIR] [--sets avx2 avx512] [--compiled]
 
-Torch, ONNX Runtime and OpenVINO take part where they are installed, each at its best with whatever instructions it
-finds. Their model files are made in DIR where ``onnx`` (and ``nncf``) are installed; elsewhere bring DIR along. To
-measure AVX2 against AVX2 on a machine that has more, hide the rest (``only_avx2.c``). The engines take turns within
-each round, so that a busy machine slows them alike; the claim is the ratio of CPU times within a round.
+Torch, ONNX Runtime and OpenVINO are measured if installed, each with its fastest instructions. Their model files are
+made in DIR if ``onnx`` (and ``nncf``) are installed; elsewhere copy DIR from another machine. To compare AVX2 with AVX2
+on a machine that supports more, hide the rest (``only_avx2.c``). The engines alternate within each round, so that other
+load slows them alike; the result is the ratio of CPU times within a round.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from packed_resnet import resnet18
 
 from equalbits.runtime import Network, NetworkBuilder
 
-#: At least so many times as fast as torch as it comes, ONNX Runtime in float32, and the best of the int8 engines.
+#: Target speed-up over eager torch, ONNX Runtime in float32, and the best int8 engine.
 AIMS = {"torch, eager": 10, "ONNX Runtime, float32": 6, "int8": 3}
 
 
@@ -52,7 +52,7 @@ def network_engines(chosen: argparse.Namespace, folder: Path) -> dict[str, Engin
 
 
 def linear(width: int, *, input_bits: int) -> Network:
-    """One linear layer of binary weights, on reals, on reals rounded to 8 bits, or on signs."""
+    """Return a network of one linear layer with binary weights, and float32, int8 or binary inputs."""
     build = NetworkBuilder((width, 1, 1))
     x = build.add("flatten", build.image)
     symbols = np.random.default_rng(0).choice([-1, 1], (width, width))
@@ -64,7 +64,7 @@ def linear(width: int, *, input_bits: int) -> Network:
 
 
 def linear_engines(chosen: argparse.Namespace, width: int = 4096) -> dict[str, Engine]:
-    """A linear layer of one row, where reading the weights is what takes time."""
+    """Return the engines for a linear layer with batch size 1, which is bound by memory bandwidth."""
     row = np.random.default_rng(0).standard_normal((1, width, 1, 1)).astype(np.float32)
     found = {}
     for bits in (32, 8, 1):
@@ -95,7 +95,7 @@ def spread(numbers: list[float]) -> dict[str, float]:
 
 
 def compare(times: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
-    """For every engine its times, and how many times as long it takes as each of ours, round by round."""
+    """Return the times of every engine, and their ratio to each of ours per round."""
     rows = {}
     for name, taken in times.items():
         ratios = {
@@ -124,7 +124,7 @@ def report(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def aims(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Each aim for each of ours: how many times as fast, by the median round."""
+    """Print, for each of our engines, the median speed-up and its target."""
     found: dict[str, dict[str, Any]] = {}
     for aim, wanted in AIMS.items():
         peers = [name for name in rows if not name.startswith("equalbits") and aim in name]
@@ -147,11 +147,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--models", type=Path, help="a folder of model files, to be kept; a temporary one by default")
-    parser.add_argument("--sets", nargs="+", help="instruction sets of ours to measure; all that are there by default")
-    parser.add_argument("--compiled", action="store_true", help="torch compiled too (takes a minute and a compiler)")
-    parser.add_argument("--machine", default="", help="a word on the machine, for the result")
-    parser.add_argument("--hidden", default="", help="a word on what is hidden from all engines, for the result")
+    parser.add_argument("--models", type=Path, help="directory of model files to keep (default: a temporary one)")
+    parser.add_argument("--sets", nargs="+", help="instruction sets of our engine (default: all supported)")
+    parser.add_argument(
+        "--compiled", action="store_true", help="also measure compiled torch (needs a minute and a compiler)"
+    )
+    parser.add_argument("--machine", default="", help="description of the machine, stored in the result")
+    parser.add_argument("--hidden", default="", help="description of hidden instruction sets, stored in the result")
     parser.add_argument("--larq", type=Path, nargs=2, metavar=("PROGRAM", "MODEL"), help="lce_benchmark_model, .tflite")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""How much quicker the CPU selects than it sorts, over all 16 binary layers of a CIFAR ResNet-18; and what that leaves
-of a training step: bi-half's beside the sign method's.
+"""Compare selection with sorting on a CPU over all 16 binary layers of a CIFAR ResNet-18, and training steps of bi-half
+with those of sign.
 
     python benchmarks/cpu_quantizer.py result.json [--rounds 15] [--threads 2]
 
-The ways take turns within each round, so that a busy machine slows them alike; the claim is the ratio of a round.
+The variants alternate within each round, so that other load slows them alike; the result is the ratio within a round.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def measure(rounds: int) -> dict[str, list[float]]:
 
 
 def take_steps(net: str, batch: int, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of whole training steps, plain float32, by sign and by bi-half in turns."""
+    """Return the milliseconds of whole training steps in float32, alternating sign and bi-half."""
     loader = Loader(load_dataset(f"synthetic:3x32x32:10:{batch}", split="train"), batch_size=batch)
     images = next(loader.epoch(0))
     steps = {}

@@ -1,11 +1,11 @@
-"""Whether 8-bit products of ±1 with ±1 would pay in the forward pass of a binary ResNet-18 on a GPU, and are exact.
+"""Measure speed and exactness of 8-bit products of ±1 in the forward pass of a binary ResNet-18 on a GPU.
 
     python benchmarks/gpu_low_bits.py [RESULT.json] [--rounds 15]
 
-torch offers 8-bit matrix products, no 8-bit convolutions. So each 3×3 convolution is also taken as the product of its
-patches with its filters: in FP8, in INT8, and in bfloat16 for comparison; with the patches at hand, and with the time
-to lay them out. The bfloat16 convolution is what training uses. Gradients are real numbers, so only this one of a
-layer's three products has ±1 on both sides.
+torch has 8-bit matrix products but no 8-bit convolutions. Each 3×3 convolution is therefore also computed as the
+product of patches (im2col) and filters in FP8, INT8 and, for comparison, bfloat16, with and without the time to build
+the patches. Training uses the bfloat16 convolution. Gradients are real, so only the forward product of a layer's three
+has ±1 on both sides.
 """
 
 import argparse
@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-#: Channels and side of ResNet-18's inner 3×3 convolutions on 32×32 images, and how many of each it has.
+#: Channels, side and number of ResNet-18's inner 3×3 convolutions on 32×32 images.
 SHAPES = {(64, 32): 4, (128, 16): 3, (256, 8): 3, (512, 4): 3}
 BATCH = 128
 
 
 def patches(images: Tensor) -> Tensor:
-    """(position, connection) of images in ``channels_last``; connections by row, column, channel."""
+    """Return patches of shape (position, connection) from images in ``channels_last``."""
     side = images.shape[2]
     framed = nnf.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     seen = [framed[:, row : row + side, column : column + side] for row in range(3) for column in range(3)]
@@ -35,7 +35,7 @@ def patches(images: Tensor) -> Tensor:
 
 
 def ways(channels: int, side: int) -> dict[str, Callable[[], Tensor]]:
-    """Each way's call; all give (position, filter)."""
+    """Return a function for each variant; all return shape (position, filter)."""
     images = torch.randn(BATCH, channels, side, side, device="cuda").sign().to(torch.bfloat16)
     images = images.contiguous(memory_format=torch.channels_last)
     weight = torch.randn(channels, channels, 3, 3, device="cuda").sign().to(torch.bfloat16)
@@ -60,7 +60,7 @@ def ways(channels: int, side: int) -> dict[str, Callable[[], Tensor]]:
 
 
 def replayed(call: Callable[[], Tensor]) -> Callable[[], None]:
-    """The call, as often as is timed at once, as one graph, so that launches cost next to nothing."""
+    """Return the repeated call captured as one CUDA graph, so that launches cost almost nothing."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -75,7 +75,7 @@ def replayed(call: Callable[[], Tensor]) -> Callable[[], None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", nargs="?", help="where to write the JSON")
+    parser.add_argument("result", nargs="?", help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     if not torch.cuda.is_available():

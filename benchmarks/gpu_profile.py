@@ -1,9 +1,9 @@
-"""Where a captured step's time goes on a GPU, kernel by kernel: full precision beside bi-half, and what they differ in.
+"""Profile a captured training step on a GPU by kernel: full precision, bi-half, and their difference.
 
     python benchmarks/gpu_profile.py [RESULT.json] [--nets resnet18-1w1a,conv2] [--ways real,bihalf] [--top 40]
 
-Times are sums over a step's kernels. Kernels on different streams overlap, so a step takes less than their sum plus
-its gaps; the step itself is timed by ``gpu_step.py``.
+Times are sums over the kernels of a step. Kernels on different streams overlap, so a step can take less than their
+sum; ``gpu_step.py`` times whole steps.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-#: The first pattern that a kernel's name matches says what it is for.
+#: Categories by pattern; the first that matches the name of a kernel applies.
 KINDS = (
     ("ranking", r"rank_rows|_short_rows|_digit_"),
     ("norm, PReLU, shortcut, sign", r"^(sum|join|write)_(forward|backward)|batch_norm|native_batch"),
@@ -36,12 +36,12 @@ KINDS = (
 
 
 def kind_of(name: str) -> str:
-    """What a kernel is for, by its name."""
+    """Return the category of a kernel from its name."""
     return next((kind for kind, pattern in KINDS if re.search(pattern, name)), "other")
 
 
 def kernels_of(run: Callable[[], None], passes: int = 3) -> dict[str, list[float]]:
-    """For each kernel's name, µs and launches of one step."""
+    """Return µs and launches per step for each kernel name."""
     run()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as watched:
@@ -58,7 +58,7 @@ def kernels_of(run: Callable[[], None], passes: int = 3) -> dict[str, list[float
 
 
 def by_kind(kernels: dict[str, list[float]]) -> dict[str, float]:
-    """µs of a step by what the kernels are for, the most first."""
+    """Return µs per step for each category, largest first."""
     sums: Counter[str] = Counter()
     for name, (time, _) in kernels.items():
         sums[kind_of(name)] += time
@@ -67,10 +67,10 @@ def by_kind(kernels: dict[str, list[float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", nargs="?", help="where to write the JSON")
-    parser.add_argument("--nets", default="resnet18-1w1a", help=f"of {', '.join(gpu_step.NETS)}")
+    parser.add_argument("result", nargs="?", help="JSON file to write")
+    parser.add_argument("--nets", default="resnet18-1w1a", help=f"networks, from {', '.join(gpu_step.NETS)}")
     parser.add_argument("--ways", default="real,bihalf")
-    parser.add_argument("--top", type=int, default=40, help="how many kernels to keep of each")
+    parser.add_argument("--top", type=int, default=40, help="number of kernels to store for each")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_profile: there is no CUDA device to measure")

@@ -1,9 +1,9 @@
-"""What it costs to binarize the layers of a net on a GPU: ours, other ways to rank, and the floors below them.
+"""Measure the time to binarize all layers of a network on a GPU: our kernels, other rankings, and lower bounds.
 
     python benchmarks/gpu_quantizer.py result.json [--rounds 30]
 
-Timed by CUDA events, the ways taking turns within each round, once launched one by one (eager) and once replayed from
-a captured graph, where launches cost next to nothing. A way that waits for the host cannot be captured.
+Timed by CUDA events. The variants alternate within each round, once eager and once replayed from a CUDA graph, where
+launches cost almost nothing. A variant that synchronizes with the host cannot be captured.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from equalbits.functional import transport_by_sorting, transport_symbols
 NETS = {
     "512x4608": [(512, 4608)],
     "256x16384": [(256, 16384)],
-    "1x4194304": [(1, 256 * 16384)],  # a whole layer as pruning ranks it
+    "1x4194304": [(1, 256 * 16384)],  # a whole layer, as pruning ranks it
     "Conv2": [(64, 27), (64, 576), (256, 16384), (256, 256), (10, 256)],
     "Conv8": [
         (64, 27), (64, 576), (128, 576), (128, 1152), (256, 1152), (256, 2304), (512, 2304), (512, 4608),
@@ -36,7 +36,7 @@ INNER = 10  # calls between two events
 
 
 def released(weights: Tensor) -> Tensor:
-    """Sort on the device; the ±1 of the sorted order are built on the host in numpy and copied over."""
+    """Sort on the device; build the ±1 in sorted order on the host and copy them, as the released code does."""
     filters, connections = weights.shape
     order = weights.sort(dim=1).indices
     template = np.ones((filters, connections))
@@ -45,7 +45,7 @@ def released(weights: Tensor) -> Tensor:
 
 
 def device_sort(weights: Tensor) -> Tensor:
-    """The same without the host: a stable sort, and the ±1 made where they are needed."""
+    """Do the same without the host: a stable sort, with the ±1 built on the device."""
     filters, connections = weights.shape
     order = weights.sort(dim=1, stable=True).indices
     template = torch.ones(connections, device=weights.device)
@@ -54,7 +54,7 @@ def device_sort(weights: Tensor) -> Tensor:
 
 
 def by_kthvalue(weights: Tensor) -> Tensor:
-    """The threshold from torch's selection; miscounts a row that is tied there."""
+    """Take the threshold from ``torch.kthvalue``; miscounts rows with ties at the threshold."""
     threshold = weights.kthvalue(weights.shape[1] // 2, dim=1, keepdim=True).values
     return torch.where(weights > threshold, 1.0, -1.0)
 
@@ -70,7 +70,7 @@ WAYS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def captured(way: Callable[[Tensor], Tensor], layers: list[Tensor]) -> Callable[[], object] | None:
-    """A replay of one pass over all layers, or nothing where the way needs the host in between."""
+    """Return a graph replay of one pass over all layers, or None if the variant synchronizes with the host."""
     if way is released:
         return None
     graph = torch.cuda.CUDAGraph()
@@ -78,7 +78,7 @@ def captured(way: Callable[[Tensor], Tensor], layers: list[Tensor]) -> Callable[
         with torch.cuda.graph(graph):
             for weights in layers:
                 way(weights)
-    except RuntimeError:  # some torch versions wait for the host inside a sort
+    except RuntimeError:  # some torch versions synchronize inside sort
         torch.cuda.synchronize()
         return None
     return graph.replay
@@ -95,7 +95,7 @@ def microseconds(call: Callable[[], object]) -> float:
 
 
 def measure(shapes: list[tuple[int, int]], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Microseconds of one pass over all layers, for each way, eager and captured."""
+    """Return the microseconds of one pass over all layers for each variant, eager and captured."""
     layers = [torch.randn(shape, device="cuda") * 0.05 for shape in shapes]
     calls: dict[tuple[str, str], Callable[[], object]] = {}
     for name, way in WAYS.items():

@@ -1,10 +1,10 @@
-"""What a step of several nets side by side in one CUDA graph costs, by the number of streams they are dealt out to.
+"""Measure a training step of several networks in one CUDA graph, by the number of streams they are distributed over.
 
     python benchmarks/gpu_stack.py [RESULT.json] [--net conv2] [--nets 16] [--lanes 1,2,4,8,16] [--rounds 7]
 
-For each number: ms of a net's step as it runs, and ms of it that the host needs to launch the graph. Where the two are
-close the host is what training waits for, and a faster GPU would gain nothing. ``ahead`` says whether symbols are
-ranked ahead of the step, on streams of their own; ``kernels`` is how many a net's step has.
+For each number: ms per step of one network, and ms that the host needs to launch the graph. Where the two are close,
+training is bound by the host. ``ahead`` is True if symbols are ranked ahead of the step on separate streams;
+``kernels`` is the number of kernels per step of one network.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from equalbits.training import TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.loop import compile_forward
 
-LAUNCHES = 3  # few enough that the host never waits for room in the queue
+LAUNCHES = 3  # few enough that the launch queue never fills
 
 
 def host_milliseconds(steps: CudaGraphSteps) -> float:
-    """What the host takes to launch the graph once, with the device idle before."""
+    """Return the milliseconds that the host needs to launch the graph once, with the device idle."""
     torch.cuda.synchronize()
     steps.counter.zero_()
     began = time.perf_counter()
@@ -58,9 +58,9 @@ def measured(steps: CudaGraphSteps, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", nargs="?", help="where to write the JSON")
+    parser.add_argument("result", nargs="?", help="JSON file to write")
     parser.add_argument("--net", default="conv2")
-    parser.add_argument("--nets", type=int, default=16, help="how many side by side")
+    parser.add_argument("--nets", type=int, default=16, help="number of networks")
     parser.add_argument("--lanes", default="1,2,4,8,16")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()

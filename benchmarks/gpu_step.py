@@ -1,12 +1,12 @@
-"""One optimizer step on a GPU, ms: the released way, full precision, sign and bi-half, timed in turns in one run.
+"""Measure an optimizer step on a GPU: the released code's method, full precision, sign and bi-half, alternating.
 
     python benchmarks/gpu_step.py [RESULT.json] [--nets conv2,resnet18-1w1a] [--rounds 7] [--ways bihalf,mpt]
 
-* released: re-created in our own words: sort on the device; the template of ±1 and the zeros it is scattered into made
-  on the host and copied over at every forward; float32 with TF32 allowed, eager, plain SGD. It hangs on the host's
-  processor as well as on the GPU.
-* the others: bfloat16 autocast, channels_last, compiled, the whole step with its batch and augmentation one CUDA graph.
-  "real" is the same net with real weights (and, for 1w1a, real activations) captured the same way.
+* released: our re-implementation of the released code: sort on the device; the template of ±1 and the zeros that it is
+  scattered into are made on the host and copied at every forward pass; float32 with TF32 allowed, eager, plain SGD. Its
+  time depends on the host as well as on the GPU.
+* the others: bfloat16 autocast, channels_last, compiled; the whole step with its batch and augmentation is one CUDA
+  graph. "real" is the same network with real weights (and, for 1w1a, real activations), captured the same way.
 """
 
 import argparse
@@ -36,15 +36,15 @@ NETS = {
     **{f"{name}-{bits}": (name, bits == "1w1a") for name in ("resnet18", "resnet34") for bits in ("1w1a", "1w32a")},
 }
 WAYS = ("released", "real", "sign", "bihalf")
-PRUNED = ("pruned-bihalf", "pruned-sign", "mpt")  # half of the weights each, where asked for
-STEPS = 20  # between two events
+PRUNED = ("pruned-bihalf", "pruned-sign", "mpt")  # half of the weights pruned; only on request
+STEPS = 20  # between two CUDA events
 
 
 class ReleasedBiHalf(WeightQuantizer):
-    """Half of each filter +1, found as the released code finds it."""
+    """Set half of each filter to +1 as the released code does."""
 
     def symbols(self, latents: Tensor) -> Tensor:
-        """A sort; a template of ±1 and the zeros it is scattered into, both made on the host and copied over."""
+        """Sort; scatter a template of ±1 into zeros, both made on the host and copied."""
         rows = latents.detach().flatten(1)
         filters, connections = rows.shape
         order = rows.sort(dim=1).indices
@@ -55,13 +55,13 @@ class ReleasedBiHalf(WeightQuantizer):
 
 
 def batches() -> Loader:
-    """Made-up images of CIFAR-10's shape, on the device."""
+    """Return random images of CIFAR-10's shape, on the device."""
     data = load_dataset(f"synthetic:3x32x32:10:{128 * (STEPS + 1)}", split="train", device="cuda")
     return Loader(data, batch_size=128, shuffle=True, augment=True)
 
 
 def ways(net: str, binary_inputs: bool, loader: Loader, wanted: list[str]) -> dict[str, Callable[[], None]]:
-    """What runs STEPS steps of each way."""
+    """Return a function for each variant that runs STEPS steps."""
     inputs = "sign" if binary_inputs else None
     makers = {
         "released": lambda: eager(net, ReleasedBiHalf(), inputs, loader),
@@ -109,10 +109,10 @@ def captured(net: str, weights: object, inputs: object, loader: Loader) -> Calla
 
 
 def named(text: str, known: Collection[str]) -> list[str]:
-    """Names between commas, all of them known."""
+    """Parse comma-separated names; exit on an unknown one."""
     names = text.split(",")
     if unknown := [name for name in names if name not in known]:
-        sys.exit(f"{Path(sys.argv[0]).stem}: there is no {', '.join(map(repr, unknown))}: choose of {', '.join(known)}")
+        sys.exit(f"{Path(sys.argv[0]).stem}: unknown {', '.join(map(repr, unknown))}; choose from {', '.join(known)}")
     return names
 
 
@@ -127,10 +127,10 @@ def milliseconds(run: Callable[[], None]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("result", nargs="?", help="where to write the JSON")
-    parser.add_argument("--nets", default=",".join(NETS), help=f"of {', '.join(NETS)}")
+    parser.add_argument("result", nargs="?", help="JSON file to write")
+    parser.add_argument("--nets", default=",".join(NETS), help=f"from {', '.join(NETS)}")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join((*WAYS, *PRUNED))}")
+    parser.add_argument("--ways", default=",".join(WAYS), help=f"from {', '.join((*WAYS, *PRUNED))}")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("gpu_step: there is no CUDA device to measure")
@@ -146,7 +146,7 @@ def main() -> None:
         ratios = [f"{middle[a] / middle[b]:.3f}" if {a, b} <= set(wanted) else "" for a, b in RATIOS]
         print(f"{name:<16}" + "".join(f"{middle[way]:>14.3f}" for way in wanted) + "".join(f"{r:>14}" for r in ratios))
         sys.stdout.flush()
-        if options.result:  # after each net: they take minutes
+        if options.result:  # after each network, since each takes minutes
             Path(options.result).write_text(json.dumps({**facts, "nets": rows}, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -159,7 +159,7 @@ SAID = {
 
 
 def measured(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, object]]:
-    """Median and all times of each way, taken in turns."""
+    """Return the median and all times of each variant, alternating."""
     for run in runs.values():
         run()
     times: dict[str, list[float]] = {way: [] for way in runs}

@@ -1,8 +1,8 @@
-"""An ImageNet ResNet-18 with binary weights and activations, packed without torch: random weights, real structure.
+"""ImageNet ResNet-18 with binary weights and activations, packed without torch, with random weights.
 
-It has the operations, in the order, that ``equalbits pack`` makes of the paper's network ``imagenet_resnet18``: stem,
-downsampling and classifier real, a shortcut around every binary convolution, and the average of a downsampling before
-its 1×1 convolution, which gives the same numbers at a quarter of the work.
+It has the operations that ``equalbits pack`` writes for the paper's network ``imagenet_resnet18``, in the same order:
+real stem, downsampling and classifier, a shortcut around every binary convolution, and the average pooling of a
+downsampling before its 1×1 convolution, which gives the same numbers at a quarter of the work.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ STAGES = ((64, 2, 1), (128, 2, 2), (256, 2, 2), (512, 2, 2))
 
 
 def resnet18(*, size: int = 224, classes: int = 1000, stored: str = "float32", seed: int = 0) -> Network:
-    """The network; ``stored`` is how the real weights are: float32, float16 or int8."""
+    """Return the network; ``stored`` is the dtype of the real weights: float32, float16 or int8."""
     make = Maker(NetworkBuilder((3, size, size)), np.random.default_rng(seed), stored)
     x = make.conv(make.build.image, 3, 64, kernel=7, stride=2, padding=3, name="conv1")
     x = make.batch_norm(make.prelu(x, 64, name="prelu"), 64, name="bn1")
@@ -29,13 +29,13 @@ def resnet18(*, size: int = 224, classes: int = 1000, stored: str = "float32", s
 
 
 class Maker:
-    """Adds layers with random weights of a sensible size."""
+    """Add layers with random weights of a realistic scale."""
 
     def __init__(self, build: NetworkBuilder, random: np.random.Generator, stored: str) -> None:
         self.build, self.random, self.stored = build, random, stored
 
     def weight(self, *shape: int) -> dict[str, np.ndarray]:
-        """Real weights as they are stored, with their scale where they are int8."""
+        """Return real weights in the stored dtype, with a scale for int8."""
         real = self.random.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))
         if self.stored != "int8":
             return {"weight": real.astype(self.stored)}
@@ -44,38 +44,38 @@ class Maker:
         return {"weight": whole, "scale": scale.astype(np.float16)}
 
     def vector(self, array: np.ndarray) -> np.ndarray:
-        """A number per channel as it is stored."""
+        """Return one number per channel in the stored dtype."""
         return array.astype(np.float32 if self.stored == "float32" else np.float16)
 
     def conv(self, x: int, inputs: int, filters: int, *, kernel: int, name: str, **window: int) -> int:
-        """A real convolution."""
+        """Add a real convolution."""
         weight = self.weight(filters, inputs, kernel, kernel)
         return self.build.add("conv", x, **weight, kernel=kernel, **window, name=name)
 
     def linear(self, x: int, inputs: int, outputs: int, *, name: str) -> int:
-        """A real linear layer with a bias."""
+        """Add a real linear layer with a bias."""
         bias = self.vector(0.1 * self.random.standard_normal(outputs))
         return self.build.add("linear", x, **self.weight(outputs, inputs), bias=bias, name=name)
 
     def binary(self, x: int, inputs: int, filters: int, *, stride: int, name: str) -> int:
-        """A 3×3 convolution with exactly half of each filter +1; its scale is left to the batch norm behind it."""
+        """Add a 3×3 convolution with exactly half of each filter +1; the next batch norm holds its scale."""
         halves = np.repeat([[-1, 1]], filters, axis=0).repeat(inputs * 9 // 2, axis=1)
         symbols = self.random.permuted(halves, axis=1).reshape(filters, inputs, 3, 3)
         signs = self.build.add("sign", x)
         return self.build.add_binary("conv", signs, symbols, stride=stride, padding=1, p_pos=0.5, name=name)
 
     def prelu(self, x: int, channels: int, *, name: str) -> int:
-        """A PReLU with a slope per channel."""
+        """Add a PReLU with a slope per channel."""
         return self.build.add("prelu", x, slope=self.vector(np.full(channels, 0.25)), name=name)
 
     def batch_norm(self, x: int, channels: int, *, name: str, spread: float = 1.0) -> int:
-        """A batch norm over numbers that spread this far."""
+        """Add a batch norm for inputs of this standard deviation."""
         gain = (0.5 + self.random.random(channels)) / spread
         shift = 0.2 * self.random.standard_normal(channels)
         return self.build.add("affine", x, gain_shift=self.vector(np.stack([gain, shift])), name=name)
 
     def block(self, x: int, inputs: int, width: int, stride: int, *, name: str) -> int:
-        """Twice: sign, binary convolution, PReLU (one for both), batch norm, and the shortcut around it all."""
+        """Add twice: sign, binary convolution, PReLU (shared), batch norm, and a shortcut around them."""
         shortcut = x
         for number, (channels, step) in enumerate(((inputs, stride), (width, 1)), start=1):
             y = self.binary(x, channels, width, stride=step, name=f"{name}.conv{number}")

@@ -1,7 +1,7 @@
-"""The same ResNet-18 with real weights, for the engines a packed one is measured against: torch, ONNX, int8.
+"""The same ResNet-18 with real weights, for the engines that the packed one is compared with: torch, ONNX, int8.
 
-All of them get the same weights, so their answers can be compared. The weights are random but of few values: a model
-file then compresses to a few megabytes, and can be carried to a machine that lacks the packages to make it.
+All have the same weights, so that their outputs can be compared. The weights are random but have few distinct values,
+so that a model file compresses to a few megabytes and can be copied to a machine without the packages to make it.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ BLOCKS = (
 
 
 def layers() -> Iterator[tuple[int, int, int, int]]:
-    """Inputs, filters, kernel and stride of every layer with weights, a block's shortcut last; then the classifier."""
+    """Yield inputs, filters, kernel and stride of every layer with weights, then the classifier."""
     yield 3, 64, 7, 2
     for inputs, filters, stride in BLOCKS:
         yield inputs, filters, 3, stride
@@ -34,7 +34,7 @@ def layers() -> Iterator[tuple[int, int, int, int]]:
 
 
 def weights() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Weight and bias of every layer: steps of a third of the spread that keeps a network's values alive."""
+    """Yield weight and bias of every layer, in steps of a third of the std that preserves the variance."""
     random = np.random.default_rng(0)
     for inputs, filters, kernel, _ in layers():
         shape = (filters, inputs, kernel, kernel) if kernel else (filters, inputs)
@@ -44,7 +44,7 @@ def weights() -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def torch_resnet18() -> Any:
-    """Torch's own way to write it, with batch norms, in eval mode."""
+    """Return the network as a torch module with batch norms, in eval mode."""
     import torch
     from torch import Tensor, nn
 
@@ -53,7 +53,7 @@ def torch_resnet18() -> Any:
         return nn.Sequential(layer, nn.BatchNorm2d(filters, eps=1e-30))
 
     class Block(nn.Module):
-        """Two convolutions and the shortcut around them."""
+        """Two convolutions with a shortcut around them."""
 
         def __init__(self, inputs: int, filters: int, stride: int) -> None:
             super().__init__()
@@ -61,7 +61,7 @@ def torch_resnet18() -> Any:
             self.shortcut = conv(inputs, filters, 1, stride) if stride > 1 else nn.Identity()
 
         def forward(self, x: Tensor) -> Tensor:
-            """The block's value."""
+            """Return the output of the block."""
             return nn.functional.relu(self.second(nn.functional.relu(self.first(x))) + self.shortcut(x))
 
     stem = [conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
@@ -77,7 +77,7 @@ def torch_resnet18() -> Any:
 
 
 class OnnxMaker:
-    """Writes the network as ONNX with the batch norms folded in, as an optimizer would leave it. Needs ``onnx``."""
+    """Write the network as ONNX with folded batch norms. Needs ``onnx``."""
 
     def __init__(self) -> None:
         self.layers = zip(layers(), weights(), strict=True)
@@ -85,27 +85,27 @@ class OnnxMaker:
         self.tensors: list[Any] = []
 
     def add(self, kind: str, *inputs: str, **settings: Any) -> str:
-        """An operation; returns the name of its value."""
+        """Add an operation; return the name of its output."""
         from onnx import helper
 
         self.nodes.append(helper.make_node(kind, list(inputs), [f"value{len(self.nodes)}"], **settings))
         return f"value{len(self.nodes) - 1}"
 
     def tensor(self, array: np.ndarray) -> str:
-        """A constant; returns its name."""
+        """Add a constant; return its name."""
         from onnx import numpy_helper
 
         self.tensors.append(numpy_helper.from_array(array, f"tensor{len(self.tensors)}"))
         return f"tensor{len(self.tensors) - 1}"
 
     def conv(self, x: str) -> str:
-        """The next layer, a convolution with a bias."""
+        """Add the next layer, a convolution with a bias."""
         (_, _, kernel, stride), (weight, bias) = next(self.layers)
         window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
         return self.add("Conv", x, self.tensor(weight), self.tensor(bias), **window)
 
     def save(self, path: Path) -> None:
-        """Write the whole network."""
+        """Write the network to a file."""
         import onnx
         from onnx import TensorProto, helper
 
@@ -126,7 +126,7 @@ class OnnxMaker:
 
 
 def images(count: int = 16) -> Iterator[np.ndarray]:
-    """Pictures to calibrate on: smooth ones, as pictures are, of the spread that normalised pictures have."""
+    """Return calibration images: smooth, with the standard deviation of normalized images."""
     random = np.random.default_rng(1)
     for _ in range(count):
         coarse = random.standard_normal((1, 3, 28, 28)).repeat(8, axis=2).repeat(8, axis=3)
@@ -134,17 +134,17 @@ def images(count: int = 16) -> Iterator[np.ndarray]:
 
 
 def quantize_onnx(path: Path, to: Path) -> None:
-    """The ONNX network in int8 by ONNX Runtime's own tool: static, per channel, calibrated. Needs ``onnx``."""
+    """Quantize the ONNX network to int8 with ONNX Runtime: static, per channel, calibrated. Needs ``onnx``."""
     from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):
-        """The images, by the name of the input."""
+        """Calibration images by input name."""
 
         def __init__(self) -> None:
             self.images = images()
 
         def get_next(self) -> dict[str, np.ndarray] | None:
-            """The next image."""
+            """Return the next image."""
             image = next(self.images, None)
             return None if image is None else {"image": image}
 
@@ -160,7 +160,7 @@ def quantize_onnx(path: Path, to: Path) -> None:
 
 
 def quantize_openvino(path: Path, to: Path) -> None:
-    """The ONNX network in int8 by OpenVINO's own tool, calibrated. Needs ``openvino`` and ``nncf``."""
+    """Quantize the ONNX network to int8 with NNCF, calibrated. Needs ``openvino`` and ``nncf``."""
     import nncf
     import openvino
 

@@ -1,9 +1,9 @@
-"""Peak device memory of training CIFAR ResNet-18 at batch 128: binary beside full precision.
+"""Measure the peak device memory of training CIFAR ResNet-18 at batch 128, binary and full precision.
 
     python benchmarks/training_memory.py [RESULT.json]
 
-Counts what torch allocates from building the model to the last of a few steps; the data set is not counted in. Each
-net is trained as it comes (float32, and bfloat16 autocast) and captured as one CUDA graph.
+Counts torch's allocations from building the model to the last of a few steps, without the data set. Each network is
+trained eagerly (float32, and bfloat16 autocast) and captured as one CUDA graph.
 """
 
 import gc
@@ -50,7 +50,7 @@ def main() -> None:
         augment=True,
     )
     found: dict[str, dict[str, int]] = {}
-    print(f"{'MiB at the peak':<18}" + "".join(f"{way:>16}" for way in WAYS))
+    print(f"{'peak MiB':<18}" + "".join(f"{way:>16}" for way in WAYS))
     for net, (weights, inputs) in NETS.items():
         print(f"{net:<18}", end="", flush=True)
         found[net] = {}
