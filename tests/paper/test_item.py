@@ -10,6 +10,7 @@ import pytest
 from equalbits.cli import main
 from equalbits.paper import Claim, Item, Options, get_item, list_items, reproduce
 from equalbits.paper.claims import NO_CLAIM, above, beyond, near
+from equalbits.paper.published import Published
 
 
 def counting_item(calls):
@@ -153,9 +154,9 @@ def test_what_is_left_when_others_diverged_decides_nothing():
     whole, some = _case(900, 901, 902, 903, 904), _less(_case(800, 801), 3)
     for row in (above("", whole, some), above("", some, whole), above("", _less(_case(900), 4), _less(_case(), 5))):
         assert row.agrees is None and "diverged" in row.ours
-    for row in (near("", some, 80.0, 0.5), beyond("", some, 10.0, 0.5, by=1.0)):
+    for row in (near("", some, Published(80.0, 0.5)), beyond("", some, Published(10.0, 0.5), by=1.0)):
         assert row.agrees is None and row.ours.endswith("% (3 of 5 diverged)") and row.n == 2
-    assert near("", _case(8000, total=10_000), 80.0, 0.5).agrees is None
+    assert near("", _case(8000, total=10_000), Published(80.0, 0.5)).agrees is None
 
 
 def test_one_seed_decides_nothing():
@@ -168,22 +169,23 @@ def test_a_case_that_diverged_loses_to_one_that_did_not():
     assert above("", _case(800), lost).agrees is True
     assert above("", lost, _case(800)).agrees is False
     assert above("", lost, lost).agrees is None
-    assert near("", lost, 80.0, 0.5).agrees is False
+    assert near("", lost, Published(80.0, 0.5)).agrees is False
 
 
 def test_near_means_within_three_tenths_of_a_point_to_the_printed_digits():
-    assert near("", _case(8010, 8030, total=10_000), 80.0, 0.5).agrees is True
-    assert near("", _case(8010, 8030, total=10_000), 80.0, 0.5).difference == pytest.approx(0.2)
-    assert near("", _case(8020, 8040, total=10_000), 80.0, 0.1).agrees is True  # 80.3 - 80 is above 0.3 in binary
-    assert near("", _case(7970, 7970, total=10_000), 80.0, 0.1).agrees is True
-    assert near("", _case(8030, 8040, total=10_000), 80.0, 0.5).agrees is False
+    assert near("", _case(8010, 8030, total=10_000), Published(80.0, 0.5)).agrees is True
+    assert near("", _case(8010, 8030, total=10_000), Published(80.0, 0.5)).difference == pytest.approx(0.2)
+    # 80.3 - 80 is above 0.3 in binary
+    assert near("", _case(8020, 8040, total=10_000), Published(80.0, 0.1)).agrees is True
+    assert near("", _case(7970, 7970, total=10_000), Published(80.0, 0.1)).agrees is True
+    assert near("", _case(8030, 8040, total=10_000), Published(80.0, 0.5)).agrees is False
 
 
 def test_beyond_means_above_by_so_much_or_more():
-    assert beyond("", _case(8090, 8110, total=10_000), 80.0, 0.5, by=1.0).agrees is True
-    assert beyond("", _case(8090, 8100, total=10_000), 80.0, 0.5, by=1.0).agrees is False
-    assert beyond("", _case(9500, total=10_000), 80.0, 0.5, by=1.0).agrees is None
-    assert beyond("", {"runs": [{"last": None}]}, 80.0, 0.5, by=1.0).agrees is False
+    assert beyond("", _case(8090, 8110, total=10_000), Published(80.0, 0.5), by=1.0).agrees is True
+    assert beyond("", _case(8090, 8100, total=10_000), Published(80.0, 0.5), by=1.0).agrees is False
+    assert beyond("", _case(9500, total=10_000), Published(80.0, 0.5), by=1.0).agrees is None
+    assert beyond("", {"runs": [{"last": None}]}, Published(80.0, 0.5), by=1.0).agrees is False
 
 
 def test_the_command_prints_rows_and_a_wrong_item_names_the_nearest(tmp_path, capsys):

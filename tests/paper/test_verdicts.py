@@ -5,8 +5,9 @@ import random
 import pytest
 
 from equalbits._plotting import METHOD_NAMES
-from equalbits.paper.claims import ONE_SEED, SOME_LOST, above, beyond, near
+from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, above, beyond, near
 from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning
+from equalbits.paper.published import Published
 from equalbits.paper.tables import tab3_imagenet
 
 
@@ -89,7 +90,7 @@ def test_losses_of_methods_alike_lie_below_at_every_place_once_in_as_many_times_
         return [draw.gauss(1, 0.05) for _ in range(4)]
 
     rows = [fig4_repetitions.claims(repeated(losses(), losses()))[-1] for _ in range(times)]
-    assert {row.within for row in rows} == {"every place; by chance once in 5"}
+    assert {row.within for row in rows} == {"every rank; by chance once in 5"}
     assert 0.17 < sum(row.ours == "4 of 4" for row in rows) / times < 0.23
 
 
@@ -123,15 +124,15 @@ def test_figure_8_holds_both_rules_of_bihalf_against_every_baseline_but_no_untra
 @pytest.mark.parametrize(
     ("sign", "slow", "agrees", "against", "within"),
     [
-        (case(10, 10.2), case(10, 10.1), None, "10.10", "the latter did not learn"),
-        (case(13.1, 19.9), case(10, 10.1), None, "16.50", "the latter did not learn"),
+        (case(10, 10.2), case(10, 10.1), None, "10.10", "the baseline did not learn"),
+        (case(13.1, 19.9), case(10, 10.1), None, "16.50", "the baseline did not learn"),
         (case(10, 10.2), case(40, 40.2), True, "40.10", "widened for the best of 2"),
         (case(90, 90.2), case(40, 40.2), False, "90.10", "widened for the best of 2"),
-        (case(10, 40), case(9, 10), None, "25.00", "some of the latter's nets did not learn"),
+        (case(10, 40), case(9, 10), None, "25.00", "some nets of the baseline did not learn"),
         (case(None, None), case(40, 40.2), True, "40.10", "widened for the best of 2"),
-        (case(None, 79), case(40, 40.2), None, "79.00", SOME_LOST),  # what is left does better
+        (case(None, 79), case(40, 40.2), None, "79.00", SOME_DIVERGED),  # what is left does better
         (case(None, 30), case(40, 40.2), True, "40.10", "widened for the best of 2"),
-        (case(None, 79), case(None, 40), None, "79.00", SOME_LOST),
+        (case(None, 79), case(None, 40), None, "79.00", SOME_DIVERGED),
     ],
 )
 def test_figure_8_counts_the_better_of_two_rates_and_nothing_against_nets_that_never_learnt(
@@ -198,7 +199,7 @@ def test_table_3_takes_one_run_as_the_paper_does_but_no_leftovers():
 
 @pytest.mark.parametrize(("score", "agrees"), [(79.95, True), (79.96, False), (79.35, True), (79.34, False)])
 def test_near_a_published_mean_is_within_three_tenths_of_a_point(score, agrees):
-    row = near("Conv2", case(score, score, score), 79.65, 0.2)
+    row = near("Conv2", case(score, score, score), Published(79.65, 0.2))
     assert row.agrees is agrees and row.cells()[4] == ("yes" if agrees else "no") and row.within == "0.3 points"
 
 
@@ -207,8 +208,8 @@ def test_other_test_images_than_the_papers_decide_nothing_about_its_numbers(tota
     scores = (79.6, 79.7, 79.65)
     few = "9,000" if total < 10_000 else "11,000"
     for row in (
-        near("", case(*scores, total=total), 79.65, 0.2),
-        beyond("", case(*scores, total=total), 70, 0.2, by=1),
+        near("", case(*scores, total=total), Published(79.65, 0.2)),
+        beyond("", case(*scores, total=total), Published(70, 0.2), by=1),
     ):
         assert (row.agrees, row.within) == (None, f"scored on {few} test images, the paper's on 10,000")
     test = {"correct": 400, "correct_top5": 490, "total": 500}  # ten of ImageNet's classes, in its folders
@@ -219,20 +220,20 @@ def test_other_test_images_than_the_papers_decide_nothing_about_its_numbers(tota
 
 
 def test_a_point_above_is_reached_by_the_point_itself():
-    assert beyond("Conv2", case(80.65, 80.65), 79.65, 0.2, by=1).agrees is True
-    assert beyond("Conv2", case(80.64, 80.64), 79.65, 0.2, by=1).agrees is False
+    assert beyond("Conv2", case(80.65, 80.65), Published(79.65, 0.2), by=1).agrees is True
+    assert beyond("Conv2", case(80.64, 80.64), Published(79.65, 0.2), by=1).agrees is False
 
 
 def test_seeds_that_agree_do_not_make_a_small_test_set_large():
     small = above("", case(61, 61, total=100), case(60, 60, total=100))
-    assert small.agrees is None and small.within == "chance (95 %, by the seeds): 1.95 points"
+    assert small.agrees is None and small.within == "95 % interval over seeds: 1.95 points"
     assert above("", case(61, 61), case(60, 60)).agrees is True
     assert above("", case(60, 60), case(61, 61)).agrees is False
 
 
 def test_a_gap_is_held_against_the_scatter_of_the_seeds():
     row = above("", case(70, 71, 72), case(60, 61, 62, 61))  # 2.57 √(1/3 + (2/3)/4), five degrees of freedom
-    assert row.within == "chance (95 %, by the seeds): 1.82 points" and row.n == 3 and row.agrees is True
+    assert row.within == "95 % interval over seeds: 1.82 points" and row.n == 3 and row.agrees is True
     assert row.ours == "+10.00 points (71.00 ± 1.00 % against 61.00 ± 0.82 %)"
     assert above("", case(61, 61.7), case(60, 60.7)).agrees is None  # 4.30 √(0.245/2 + 0.245/2) is more than a point
 
@@ -242,13 +243,13 @@ def test_a_gap_is_held_against_the_scatter_of_the_seeds():
     [
         ((79.6, 79.7), True, "0.3 points", 2),
         ((79.6,), None, ONE_SEED, 1),
-        ((79.6, 79.7, None), None, SOME_LOST, 2),
-        ((79.6, None), None, SOME_LOST, 1),
+        ((79.6, 79.7, None), None, SOME_DIVERGED, 2),
+        ((79.6, None), None, SOME_DIVERGED, 1),
         ((None, None), False, "0.3 points", 0),  # it does not train: that is an answer
     ],
 )
 def test_one_seed_or_those_left_over_are_no_match_for_a_published_mean(scores, agrees, within, n):
-    row = near("", case(*scores), 79.65, 0.2)
+    row = near("", case(*scores), Published(79.65, 0.2))
     assert (row.agrees, row.within, row.n) == (agrees, within, n)
     assert row.cells()[3] == ("–" if n == 0 else "−0.05" if n == 1 else "+0.00")
 
@@ -261,7 +262,7 @@ def test_one_seed_or_those_left_over_are_no_match_for_a_published_mean(scores, a
         ((70, None), (None, None), None, "whether it trains at all"),
         ((None, None), (None, None), None, "whether it trains at all"),
         ((70,), (60,), None, ONE_SEED),
-        ((70, 71, None), (60, 61, 62), None, SOME_LOST),
+        ((70, 71, None), (60, 61, 62), None, SOME_DIVERGED),
     ],
 )
 def test_what_trains_is_above_what_does_not_and_a_part_decides_nothing(better, worse, agrees, within):

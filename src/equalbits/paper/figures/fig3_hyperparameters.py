@@ -161,7 +161,7 @@ def claims(result: Result) -> list[Claim]:
             best = max(scored, key=lambda d: _accuracy(scored[d]))
             ours = f"{best:g} with {_accuracy(scored[best]):.2f} %"
             rows.append(
-                Claim(claim=f"(e) best weight decay, {schedule} rate", paper="not said", ours=ours, agrees=None,
+                Claim(claim=f"(e) best weight decay, {schedule} rate", paper="not reported", ours=ours, agrees=None,
                       within="–", n=1)
             )  # fmt: skip
     return rows

@@ -6,7 +6,7 @@ from typing import Any
 
 from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
 from equalbits._statistics import student_t
-from equalbits.paper.claims import ONE_SEED, SOME_LOST, Claim, signed, squared_error
+from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, Claim, interval, signed, squared_error
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import quick_recipe, swept
@@ -54,11 +54,11 @@ def claims(result: Result) -> list[Claim]:
     n, lost = min(len(sign), len(half)), _lost(result)
     rows.append(
         Claim(
-            claim="sorted training losses: bi-half's below Sign's of the same place",
+            claim="sorted training losses: bi-half's below Sign's at every rank",
             paper="consistently",
             ours=f"{below} of {n}{lost}",
             agrees=None if lost or n < ENOUGH else below == n,
-            within=_within(f"every place; by chance once in {n + 1}", n, lost),
+            within=_within(f"every rank; by chance once in {n + 1}", n, lost),
             n=n,
         )
     )
@@ -71,7 +71,7 @@ def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
     claim = f"{split} {what} of bi-half {'below' if less else 'above'} Sign's"
     shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" if found else "diverged" for found in (half, sign))
     if not n:
-        return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=SOME_LOST, n=0)
+        return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=SOME_DIVERGED, n=0)
     gap = statistics.fmean(half) - statistics.fmean(sign)
     margin = student_t(len(sign) + len(half) - 2) * (squared_error(sign) + squared_error(half)) ** 0.5
     return Claim(
@@ -79,13 +79,13 @@ def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
         paper="yes, on average",
         ours=f"{signed(gap, 3)}{unit} ({shown}){lost}",
         agrees=None if lost or n < 2 or abs(gap) <= margin else (gap < 0) == less,
-        within=_within(f"chance (95 %, by the seeds): {margin:.3f}{unit}", n, lost),
+        within=_within(interval(f"{margin:.3f}{unit}", n), n, lost),
         n=n,
     )
 
 
 def _within(words: str, n: int, lost: str) -> str:
-    return SOME_LOST if lost else words if n > 1 else ONE_SEED
+    return SOME_DIVERGED if lost else words if n > 1 else ONE_SEED
 
 
 def _lost(result: Result) -> str:

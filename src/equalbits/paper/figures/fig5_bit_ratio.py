@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._plotting import GAP, UP, new_figure, save_figure
-from equalbits.paper.chosen import above_chosen, best
-from equalbits.paper.claims import Claim, accuracies, score_of
+from equalbits.paper.claims import Claim, above, accuracies, best_key, score_of
 from equalbits.paper.drawing import heading, legend, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
@@ -72,8 +71,8 @@ def claims(result: Result) -> list[Claim]:
 def _best(claim: str, cases: dict[float, Any]) -> Claim:
     """One half against the best of the others, which was chosen by its score."""
     others = {share: case for share, case in cases.items() if share != 0.5} or cases
-    first, rival = best(cases.items()), best(others.items())
-    row = above_chosen(claim, cases[0.5], cases[rival], candidates=len(others))
+    first, rival = best_key(cases.items()), best_key(others.items())
+    row = above(claim, cases[0.5], cases[rival], best_of=len(others))
     other = rival if first == 0.5 else 0.5
     ours = f"{first:g} with {score_of(cases[first])}; {other:g} has {score_of(cases[other])}"
     if not accuracies(cases[first]):

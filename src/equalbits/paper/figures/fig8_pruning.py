@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.chosen import above_chosen, best
-from equalbits.paper.claims import Claim, above, accuracies
+from equalbits.paper.claims import Claim, above, accuracies, best_key
 from equalbits.paper.drawing import heading, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
@@ -139,15 +138,15 @@ _CLASSES = {"ResNet-18": 100}
 
 def _above(claim: str, ours: dict[str, Any], rates: list[dict[str, Any]], *, classes: int) -> Claim:
     """Ours above the best of a baseline's rates. To be above nets that never learnt is nothing."""
-    theirs = rates[int(best(enumerate(rates)))]
+    theirs = rates[best_key(enumerate(rates))]
     if len(rates) > 1:
-        row = above_chosen(f"{claim}, at the better of two rates", ours, theirs, candidates=len(rates))
+        row = above(f"{claim}, at the better of two rates", ours, theirs, best_of=len(rates))
     else:
         row = above(claim, ours, theirs)
     dead = [score < 2 * 100 / classes for score in accuracies(theirs)]  # not twice as often right as one class for all
     if not any(dead):
         return row
-    words = "the latter did not learn" if all(dead) else "some of the latter's nets did not learn"
+    words = "the baseline did not learn" if all(dead) else "some nets of the baseline did not learn"
     return replace(row, agrees=None, within=words)
 
 
@@ -156,9 +155,9 @@ def _better_than_full(words: str, cases: dict[float, Any]) -> list[Claim]:
     pruned = {sparsity: case for sparsity, case in cases.items() if sparsity}
     if 0.0 not in cases or not pruned:
         return []
-    chosen = best(pruned.items())
+    chosen = best_key(pruned.items())
     claim = f"{words} ({chosen:.0%}) above the full binary net"
-    return [above_chosen(claim, pruned[chosen], cases[0.0], candidates=len(pruned))]
+    return [above(claim, pruned[chosen], cases[0.0], best_of=len(pruned))]
 
 
 def draw(result: Result, out: Path) -> None:

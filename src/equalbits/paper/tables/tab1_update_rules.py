@@ -118,7 +118,7 @@ def claims(result: Result) -> list[Claim]:
             ours=f"{form['bits_that_differ']} over {form['steps']:,} steps and {form['flips']:,} flips",
             difference=float(form["bits_that_differ"]),
             agrees=form["bits_that_differ"] == 0 and form["flips"] > 0,
-            within="nothing: to the bit",
+            within="exact",
             n=1,
         )
     ]
@@ -126,10 +126,10 @@ def claims(result: Result) -> list[Claim]:
         exact, filters, even = found["filters_exactly_half"], found["filters"], method == "bihalf"
         up, down, name = sum(found["to_positive"]), sum(found["to_negative"]), method_name(method)
         rows += [
-            Claim(claim=f"{name}: filters at exactly half in the end", paper="all" if even else "not all",
-                  ours=f"{exact} of {filters}", agrees=(exact == filters) == even, within="nothing: to the bit", n=1),
+            Claim(claim=f"{name}: filters exactly half at the end", paper="all" if even else "not all",
+                  ours=f"{exact} of {filters}", agrees=(exact == filters) == even, within="exact", n=1),
             Claim(claim=f"{name}: flips to +1 and to −1", paper="equal" if even else "not equal",
-                  ours=f"{up:,} and {down:,}", agrees=(up == down) == even, within="nothing: to the flip", n=1),
+                  ours=f"{up:,} and {down:,}", agrees=(up == down) == even, within="exact", n=1),
         ]  # fmt: skip
     return rows
 

@@ -61,7 +61,7 @@ def claims(result: Result) -> list[Claim]:
         methods = by_method(cases)
         for method, case in methods.items():
             if (net, method) in TABLE_2 and not result["quick"]:
-                rows.append(near(f"{net.capitalize()}, {method_name(method)}", case, *TABLE_2[net, method]))
+                rows.append(near(f"{net.capitalize()}, {method_name(method)}", case, TABLE_2[net, method]))
         rows += ahead(net, methods, quick=result["quick"])
     return rows
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import SOME_LOST, Claim, above, accuracies, as_score, lost, other_images
+from equalbits.paper.claims import SOME_DIVERGED, Claim, above, accuracies, as_score, count_diverged, other_images
 from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
@@ -63,7 +63,7 @@ def claims(result: Result) -> list[Claim]:
 
 def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
     printed = {(row.net, row.method): (row.top1, row.top5) for row in TABLE_3}.get((net, method_name(method)))
-    ours, gone = top(case, count), lost(case)
+    ours, gone = top(case, count), count_diverged(case)
     paper = None if printed is None else printed[0 if count == 1 else 1]
     gap = sum(ours) / len(ours) - paper if ours and paper is not None else None
     others = other_images(case, "tab3")
@@ -71,10 +71,10 @@ def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
     return Claim(
         claim=f"{net}, {method_name(method)}, top-{count}",
         paper="not reported" if paper is None else f"{paper:.2f} %",
-        ours=as_score(ours, lost=gone),
+        ours=as_score(ours, diverged=gone),
         difference=gap,
         agrees=None if undecided else gap is not None and round(gap, 2) >= -MARGIN,
-        within=others or (SOME_LOST if ours and gone else f"{MARGIN} points below, or any above"),
+        within=others or (SOME_DIVERGED if ours and gone else f"{MARGIN} points below, or any above"),
         n=len(ours),
     )
 
