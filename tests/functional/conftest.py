@@ -1,4 +1,4 @@
-"""Triton's kernels without a GPU: their laws, run by its interpreter."""
+"""Fixtures that run Triton kernels without a GPU, in its interpreter."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A convolution as a matrix product is the same convolution, forward and back."""
+"""Convolutions as matrix products equal torch's convolution, forward and backward."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def assert_same(ours: torch.Tensor, theirs: torch.Tensor, *leaves: torch.Tensor)
 @settings(deadline=None, max_examples=50)
 @given(batch=SIZES, channels=SIZES, filters=SIZES, kernel=st.tuples(SIZES, SIZES), stride=st.tuples(SIZES, SIZES),
        padding=st.tuples(st.integers(0, 3), st.integers(0, 3)), biased=st.booleans())  # fmt: skip
-def test_patches_times_filters_is_the_convolution(batch, channels, filters, kernel, stride, padding, biased) -> None:
+def test_conv_as_matmul_equals_conv2d(batch, channels, filters, kernel, stride, padding, biased) -> None:
     inputs = torch.randn(batch, channels, 9, 8, dtype=torch.float64)
     weight = torch.randn(filters, channels, *kernel, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(filters, dtype=torch.float64) if biased else None
@@ -33,7 +33,7 @@ def test_patches_times_filters_is_the_convolution(batch, channels, filters, kern
 
 @settings(deadline=None, max_examples=50)
 @given(batch=SIZES, channels=SIZES, filters=SIZES, stride=st.tuples(SIZES, SIZES), biased=st.booleans())
-def test_pixels_times_filters_is_the_convolution_of_one_pixel(batch, channels, filters, stride, biased) -> None:
+def test_conv1x1_as_matmul_equals_conv2d(batch, channels, filters, stride, biased) -> None:
     inputs = torch.randn(batch, channels, 7, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(filters, channels, 1, 1, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(filters, dtype=torch.float64) if biased else None
@@ -43,7 +43,7 @@ def test_pixels_times_filters_is_the_convolution_of_one_pixel(batch, channels, f
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("channels", "kernel", "stride"), [(3, 3, 1), (64, 1, 2), (64, 3, 1), (1, 5, 2)])
-def test_on_a_gpu_each_way_gives_the_convolution(channels: int, kernel: int, stride: int) -> None:
+def test_convolve_on_a_gpu_equals_conv2d(channels: int, kernel: int, stride: int) -> None:
     inputs = torch.randn(8, channels, 16, 16, dtype=torch.float64)
     weight = torch.randn(32, channels, kernel, kernel, dtype=torch.float64)
     padding = (kernel // 2, kernel // 2)
@@ -51,7 +51,7 @@ def test_on_a_gpu_each_way_gives_the_convolution(channels: int, kernel: int, str
     torch.testing.assert_close(ours.cpu(), nnf.conv2d(inputs, weight, None, stride, padding))
 
 
-def test_what_flows_back_through_pixels_lies_as_they_do() -> None:
+def test_the_gradient_of_conv1x1_as_matmul_keeps_the_memory_layout() -> None:
     """Else whoever reads it must first turn it round, which takes longer than the product itself."""
     inputs = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last).requires_grad_()
     product = conv1x1_as_matmul(inputs, torch.randn(4, 8, 1, 1), None, stride=(2, 2))

@@ -1,4 +1,4 @@
-"""Entropy in bits, shares and flips, counted filter by filter."""
+"""Entropy, shares and flips per filter."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_every_filter_reaches_the_attainable_entropy_exactly(connections: int, p
     assert positive_share(symbols).tolist() == pytest.approx([positive_count(connections, p_pos) / connections] * 3)
 
 
-def test_one_bit_for_an_even_filter_and_a_little_less_for_an_odd_one() -> None:
+def test_attainable_entropy_is_one_bit_for_even_filters_and_less_for_odd_ones() -> None:
     assert attainable_entropy(576) == 1.0
     assert attainable_entropy(27) == pytest.approx(0.999010, abs=1e-6)
     assert attainable_entropy(9) == pytest.approx(0.991076, abs=1e-6)
@@ -39,7 +39,9 @@ def test_one_bit_for_an_even_filter_and_a_little_less_for_an_odd_one() -> None:
     ("connections", "filters", "expected"),
     [(27, 40_000, 0.9733), (256, 8_000, 0.9972), (576, 4_000, 0.9987), (4608, 500, 0.9998)],
 )
-def test_sign_starts_about_one_over_two_ln_two_d_below_one_bit(connections: int, filters: int, expected: float) -> None:
+def test_random_signs_have_an_entropy_about_one_over_two_ln_two_d_below_one_bit(
+    connections: int, filters: int, expected: float
+) -> None:
     latents = torch.randn(filters, connections, generator=torch.Generator().manual_seed(0))
     measured = float(filter_entropy(sign_symbols(latents)).mean())
     missing = 1 / (2 * math.log(2) * connections)
@@ -49,18 +51,18 @@ def test_sign_starts_about_one_over_two_ln_two_d_below_one_bit(connections: int,
 
 
 @given(st.floats(0, 1))
-def test_entropy_is_the_formula_even_and_at_most_one_bit(share: float) -> None:
+def test_binary_entropy_matches_its_formula_is_symmetric_and_at_most_one_bit(share: float) -> None:
     both = binary_entropy(torch.tensor([share, 1 - share], dtype=torch.float64)).tolist()
     expected = -sum(p * math.log2(p) for p in (share, 1 - share) if p > 0)
     assert both == pytest.approx([expected, expected], abs=1e-12)
     assert 0 <= both[0] <= 1
 
 
-def test_entropy_is_taken_in_float32_even_of_half_precision() -> None:
+def test_entropy_of_half_precision_is_computed_in_float32() -> None:
     assert binary_entropy(torch.tensor([0.5], dtype=torch.bfloat16)).dtype == torch.float32
 
 
-def test_pruned_connections_count_in_no_share_and_in_no_flip() -> None:
+def test_pruned_connections_are_ignored_in_shares_and_flips() -> None:
     symbols = torch.tensor([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
     share = positive_share(symbols)
     assert share[0] == 0.5 and share[1].isnan()
@@ -70,7 +72,7 @@ def test_pruned_connections_count_in_no_share_and_in_no_flip() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from([-1.0, 1.0]), st.sampled_from([-1.0, 1.0])), min_size=1, max_size=30))
-def test_flips_are_counted_by_direction_and_turn_round_with_time(pairs: list[tuple[float, float]]) -> None:
+def test_flips_are_counted_by_direction_and_swap_when_time_is_reversed(pairs: list[tuple[float, float]]) -> None:
     before, after = (torch.tensor(side) for side in zip(*pairs, strict=True))
     flips, back = count_flips(before, after), count_flips(after, before)
     assert int(flips.to_positive) == pairs.count((-1.0, 1.0)) == int(back.to_negative)

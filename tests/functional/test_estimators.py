@@ -1,4 +1,4 @@
-"""What flows back: symbols to the last bit forwards, each estimator's formula backwards."""
+"""Estimators: exact symbols forward, the slope of each formula backward."""
 
 import math
 from collections.abc import Callable
@@ -47,7 +47,7 @@ reals = st.lists(st.one_of(st.floats(-3, 3), st.sampled_from(edges)), min_size=1
 @settings(deadline=None)
 @pytest.mark.parametrize("estimator", FORMULAS, ids=lambda estimator: estimator.__name__)
 @given(values=reals, data=st.data())
-def test_the_gradient_is_the_formula_times_what_comes_in(
+def test_the_gradient_is_the_slope_times_the_incoming_gradient(
     estimator: Estimator, values: list[float], data: st.DataObject
 ) -> None:
     inputs = torch.tensor(values, dtype=torch.float64, requires_grad=True)
@@ -59,7 +59,7 @@ def test_the_gradient_is_the_formula_times_what_comes_in(
 
 @pytest.mark.parametrize("estimator", FORMULAS, ids=lambda estimator: estimator.__name__)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_forwards_the_symbols_come_out_as_they_went_in(estimator: Estimator, dtype: torch.dtype) -> None:
+def test_the_forward_value_equals_the_symbols_exactly(estimator: Estimator, dtype: torch.dtype) -> None:
     inputs = torch.randn(1000, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     symbols = sign_symbols(inputs)
     out = estimator(inputs, symbols)
@@ -109,7 +109,7 @@ def test_the_decaying_slope_is_one_at_zero_until_t_passes_one_and_then_t(small: 
     assert float(ede_slope(zero, torch.tensor(large, dtype=torch.float64))) == large
 
 
-def test_the_sharpness_starts_at_its_least_ends_at_its_most_and_only_grows() -> None:
+def test_the_sharpness_grows_monotonically_from_t_min_to_t_max() -> None:
     progress = torch.linspace(0, 1, 101, dtype=torch.float64)
     for t_min, t_max in ((0.1, 10.0), (1e-3, 10.0)):
         sharpness = ede_sharpness(progress, t_min, t_max)
@@ -120,7 +120,7 @@ def test_the_sharpness_starts_at_its_least_ends_at_its_most_and_only_grows() -> 
         torch.testing.assert_close(sharpness, 10**exponents)
 
 
-def test_the_slopes_under_ten_thousand_reals_sum_to_two() -> None:
+def test_each_slope_integrates_to_two() -> None:
     """Each bounded slope is the derivative of a function from −1 to +1, so its integral is 2."""
     grid = torch.linspace(-4, 4, 80_001, dtype=torch.float64, requires_grad=True)
     for estimator in (clipped, polynomial, at_ten):

@@ -1,4 +1,4 @@
-"""The paper's flip form and its rank form are one rule, step by step through training."""
+"""The paper's flip form and rank form are equivalent throughout training."""
 
 import pytest
 import torch
@@ -8,9 +8,7 @@ from equalbits.functional import bihalf, count_flips, flip_by_rank, transport_sy
 
 @pytest.mark.parametrize("p_pos", [0.5, 0.3])
 @pytest.mark.parametrize("connections", [8, 27, 576])
-def test_flipping_what_crosses_the_boundary_follows_the_ranking_and_flips_as_many_up_as_down(
-    connections: int, p_pos: float
-) -> None:
+def test_flip_by_rank_follows_the_ranking_and_flips_as_many_up_as_down(connections: int, p_pos: float) -> None:
     draw = torch.Generator().manual_seed(connections)
     latents = torch.randn(6, connections, generator=draw).mul_((2 / connections) ** 0.5).requires_grad_()
     inputs = torch.randn(64, connections, generator=draw)
@@ -33,7 +31,7 @@ def test_flipping_what_crosses_the_boundary_follows_the_ranking_and_flips_as_man
     assert total > 0, "a run without flips would prove nothing"
 
 
-def test_shrinking_all_weights_flips_nothing() -> None:
+def test_weight_decay_alone_flips_nothing() -> None:
     latents = torch.randn(4, 27, generator=torch.Generator().manual_seed(0))
     symbols = transport_symbols(latents)
     assert torch.equal(flip_by_rank(symbols, latents, 0.5 * latents), symbols)

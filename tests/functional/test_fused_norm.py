@@ -1,4 +1,4 @@
-"""The normed sum is PReLU, batch norm, add and sign, forward and backward, whichever of its parts are asked for."""
+"""The fused operation equals PReLU, batch norm, addition and sign, forward and backward."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def gradients(outputs: tuple[Tensor, Tensor], uses: tuple[bool, bool], inputs: l
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("uses", [(True, False), (False, True), (True, True)], ids=("y", "s", "y-and-s"))
-def test_values_and_gradients_are_those_of_torchs_own_parts(shape: tuple[int, ...], uses: tuple[bool, bool]) -> None:
+def test_values_and_gradients_equal_those_of_torch_modules(shape: tuple[int, ...], uses: tuple[bool, bool]) -> None:
     for slopes, residual in product((None, 1, shape[1]), (False, True)):
         inputs = draw(shape, slopes, residual)
         expected = by_torch(*inputs, eps=1e-3)
@@ -63,13 +63,13 @@ def test_values_and_gradients_are_those_of_torchs_own_parts(shape: tuple[int, ..
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
 
 
-def test_the_gradients_are_those_of_finite_differences() -> None:
+def test_gradients_equal_finite_differences() -> None:
     c, *others = draw((5, 3, 2, 1), 3, True)
     away = c.detach().add(0.1).requires_grad_()  # the PReLU has a corner at 0
     assert torch.autograd.gradcheck(lambda *inputs: prelu_norm_add_sign(*inputs, signs=False)[0], (away, *others))
 
 
-def test_a_module_can_keep_its_running_statistics() -> None:
+def test_running_statistics_follow_from_the_returned_mean_and_variance() -> None:
     c = draw((4, 10, 3, 2), None, False, torch.float32)[0].detach()
     norm = nn.BatchNorm2d(10)
     expected = norm(c)
@@ -82,7 +82,7 @@ def test_a_module_can_keep_its_running_statistics() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_results_have_the_inputs_dtype_and_lie_channels_last(dtype: torch.dtype) -> None:
+def test_results_have_the_input_dtype_and_are_channels_last(dtype: torch.dtype) -> None:
     inputs = draw((4, 10, 3, 2), 10, True, dtype)
     for layout in (torch.contiguous_format, torch.channels_last):
         c = inputs[0].detach().contiguous(memory_format=layout).requires_grad_()
@@ -96,7 +96,7 @@ def test_results_have_the_inputs_dtype_and_lie_channels_last(dtype: torch.dtype)
     assert torch.equal(s, sign_symbols(y))
 
 
-def test_signs_and_what_passes_are_those_of_the_rounded_output() -> None:
+def test_signs_and_clipping_use_the_rounded_output() -> None:
     c = torch.tensor([[-1.0], [1.0]], dtype=torch.bfloat16).repeat(8, 1).requires_grad_()
     bias = torch.tensor([-0.001])  # y would be 0.999, which bfloat16 rounds to 1
     y, s, _, _ = prelu_norm_add_sign(c, None, torch.ones(1), bias, eps=0.0, signs=True)
@@ -104,7 +104,7 @@ def test_signs_and_what_passes_are_those_of_the_rounded_output() -> None:
     assert torch.autograd.grad(s, c, torch.ones_like(s))[0].count_nonzero() == 0
 
 
-def test_backward_keeps_the_input_and_a_bit_for_each_output() -> None:
+def test_backward_keeps_the_input_and_one_bit_per_output() -> None:
     kept: list[Tensor] = []
     inputs = draw((4, 10, 3, 2), 10, True)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
@@ -113,7 +113,7 @@ def test_backward_keeps_the_input_and_a_bit_for_each_output() -> None:
     assert large == [(torch.float64, (4, 10, 3, 2)), (torch.uint8, (24, 2))]
 
 
-def test_without_signs_the_shortcut_is_handed_the_gradient_itself() -> None:
+def test_without_signs_the_residual_gets_the_gradient_without_a_copy() -> None:
     inputs = draw((4, 10, 3, 2), 10, True)
     y = prelu_norm_add_sign(*inputs, signs=False)[0]
     gradient = torch.randn(y.shape, dtype=y.dtype)
@@ -121,7 +121,7 @@ def test_without_signs_the_shortcut_is_handed_the_gradient_itself() -> None:
 
 
 @pytest.mark.parametrize("signs", [False, True])
-def test_compiled_whole_the_gradients_stay_the_same(signs: bool) -> None:
+def test_gradients_are_unchanged_by_compile(signs: bool) -> None:
     def step(*inputs: Tensor) -> Tensor:
         y, s, mean, _ = prelu_norm_add_sign(*inputs, signs=signs)
         again, bits, _, _ = prelu_norm_add_sign(
@@ -139,7 +139,7 @@ def test_compiled_whole_the_gradients_stay_the_same(signs: bool) -> None:
 
 @pytest.mark.parametrize("slopes", [None, 1, 10])
 @pytest.mark.parametrize("signs", [False, True])
-def test_the_operators_keep_torchs_rules_for_operators(slopes: int | None, signs: bool) -> None:
+def test_the_operators_pass_opcheck(slopes: int | None, signs: bool) -> None:
     inputs = draw((4, 10, 3, 2), slopes, signs)
     torch.library.opcheck(_forward_op, (*inputs, 1e-5, signs))
     c, slope, weight, bias, residual = (None if x is None else x.detach() for x in inputs)
@@ -159,13 +159,13 @@ def test_the_operators_keep_torchs_rules_for_operators(slopes: int | None, signs
         ({"residual": torch.ones(4, 1)}, "residual has shape"),
     ],
 )
-def test_what_does_not_fit_is_named(broken: dict[str, Tensor], words: str) -> None:
+def test_wrong_shapes_raise_with_the_name_of_the_argument(broken: dict[str, Tensor], words: str) -> None:
     fitting = {"c": torch.ones(4, 3), "slope": torch.ones(3), "weight": torch.ones(3), "bias": torch.ones(3)}
     with pytest.raises(ValueError, match=words):
         prelu_norm_add_sign(**(fitting | broken))
 
 
-def test_the_maths_load_without_triton_and_a_gpu_without_triton_takes_the_plain_way() -> None:
+def test_without_triton_a_gpu_uses_the_reference() -> None:
     program = """
 import sys, torch, equalbits.functional
 from equalbits.functional.fused_norm import _gpu_for
@@ -180,7 +180,7 @@ assert _gpu_for(torch.ones(1)) is None
     assert run.returncode == 0, run.stderr
 
 
-def test_running_statistics_move_as_those_of_torchs_batch_norm() -> None:
+def test_update_running_stats_equals_torch_batch_norm() -> None:
     norm, c = nn.BatchNorm2d(3, momentum=0.3), torch.randn(4, 3, 5, 5)
     mean, variance = norm.running_mean.clone(), norm.running_var.clone()
     norm(c)

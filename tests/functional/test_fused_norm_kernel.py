@@ -1,4 +1,4 @@
-"""The GPU's normed sum is the plain one's twin within rounding: interpreted without a GPU, and compiled on one."""
+"""The Triton kernels of the fused norm equal the reference up to rounding, interpreted and on a GPU."""
 
 import sys
 from collections.abc import Callable
@@ -77,11 +77,11 @@ def sizes_that_fill_tiles_and_sizes_that_do_not(device: str) -> None:
 def strips_of_several_tiles(device: str) -> None:
     from equalbits.functional.kernels import prelu_norm_add_sign as gpu
 
-    usual = gpu._SUMMED
-    gpu._SUMMED = (1024, 3)
+    usual = gpu._SUM_PASS
+    gpu._SUM_PASS = (1024, 3)
     for shape in ((2, 64, 8, 8), (2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
         same(shape, shape[1], torch.float32, (True, True, True), device)
-    gpu._SUMMED = usual
+    gpu._SUM_PASS = usual
 
 
 def halves(device: str) -> None:
@@ -113,11 +113,11 @@ LAWS: dict[str, Callable[[str], None]] = {
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_interpreted_kernels_equal_the_plain_way(law: str, hold_interpreted) -> None:
+def test_the_interpreted_kernels_equal_the_reference(law: str, hold_interpreted) -> None:
     hold_interpreted(__file__, law, "-W", "error")
 
 
-def test_numbers_the_kernels_do_not_take_go_the_plain_way() -> None:
+def test_unsupported_dtypes_use_the_reference() -> None:
     pytest.importorskip("triton")
     assert _gpu_for(torch.ones(1, dtype=torch.float64)) is None
     assert all(_gpu_for(torch.ones(1, dtype=dtype)) is not None for dtype in DTYPES)
@@ -125,7 +125,7 @@ def test_numbers_the_kernels_do_not_take_go_the_plain_way() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("law", LAWS)
-def test_the_compiled_kernels_equal_the_plain_way(law: str) -> None:
+def test_the_compiled_kernels_equal_the_reference(law: str) -> None:
     LAWS[law]("cuda")
 
 
@@ -151,7 +151,7 @@ def errors(shape: tuple[int, ...], dtype: torch.dtype, device: str, uses: tuple[
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", REAL_SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_real_layers_gradients_are_right_to_the_rounding(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_gradients_of_a_large_layer_are_exact_up_to_rounding(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     allowed = {torch.float32: 2e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
     for uses in ((True, True), (True, False), (False, True)):
         wrong = {name: error for name, error in errors(shape, dtype, "cuda", uses).items() if not error < allowed}
@@ -179,7 +179,7 @@ def two_layers(*inputs: Tensor) -> Tensor:
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32")
-def test_compiled_whole_on_a_gpu_the_gradients_stay_the_same() -> None:
+def test_gradients_on_a_gpu_are_unchanged_by_compile() -> None:
     inputs = [x.requires_grad_() for x in draw((16, 64, 8, 8), 64, True, torch.float32, "cuda")[:5]]
     compiled = torch.compile(two_layers, fullgraph=True)
     mine, theirs = (torch.autograd.grad(step(*inputs), inputs) for step in (compiled, two_layers))
@@ -188,7 +188,7 @@ def test_compiled_whole_on_a_gpu_the_gradients_stay_the_same() -> None:
 
 
 @pytest.mark.gpu
-def test_a_captured_graph_takes_what_the_input_holds_when_it_is_replayed() -> None:
+def test_a_replayed_graph_reads_the_current_input() -> None:
     inputs = [x.requires_grad_() for x in draw((16, 64, 8, 8), 64, True, torch.bfloat16, "cuda")[:5]]
     torch.autograd.grad(two_layers(*inputs), inputs)
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""The laws of the ranking: exact counts, only ranks matter, nothing is cheaper, the fast way equals the slow one."""
+"""Laws of the ranking: exact counts, only ranks matter, least cost, equal to the slow twin."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ def latents(draw: st.DrawFn, *, longest: int = 5000, kinds: tuple[str, ...] = ()
 
 @settings(deadline=None, max_examples=200)
 @given(latents(), shares)
-def test_every_row_holds_exactly_the_asked_count_of_plus_ones_and_else_minus_ones(rows: Tensor, p_pos: float) -> None:
+def test_every_row_has_exactly_the_requested_count_of_plus_ones(rows: Tensor, p_pos: float) -> None:
     symbols = transport_symbols(rows, p_pos)
     assert symbols.dtype == rows.dtype and symbols.shape == rows.shape
     assert torch.equal(symbols.abs(), torch.ones_like(rows)), "±1 to the last bit"
@@ -59,7 +59,7 @@ def test_every_row_holds_exactly_the_asked_count_of_plus_ones_and_else_minus_one
 @example(50, 0.29)
 @example(45, 0.7)
 @example(10, 0.25)
-def test_the_count_is_the_nearest_whole_number_and_one_half_rounds_up(connections: int, p_pos: float) -> None:
+def test_the_count_is_the_nearest_integer_and_one_half_rounds_up(connections: int, p_pos: float) -> None:
     exact = Fraction(p_pos) * connections
     count = positive_count(connections, p_pos)
     assert 0 <= count <= connections
@@ -70,7 +70,7 @@ def test_the_count_is_the_nearest_whole_number_and_one_half_rounds_up(connection
 
 @settings(deadline=None, max_examples=200)
 @given(latents(), shares)
-def test_the_fast_way_equals_the_slow_one(rows: Tensor, p_pos: float) -> None:
+def test_transport_symbols_equals_its_slow_twin(rows: Tensor, p_pos: float) -> None:
     assert torch.equal(transport_symbols(rows, p_pos), transport_by_sorting(rows, p_pos))
     assert torch.equal(transport_symbols(rows), transport_by_sorting(rows)), "both halve where no share is asked"
 
@@ -80,14 +80,16 @@ def test_the_fast_way_equals_the_slow_one(rows: Tensor, p_pos: float) -> None:
     st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32, allow_subnormal=True), min_size=1, max_size=40),
     shares,
 )
-def test_the_fast_way_equals_the_slow_one_on_the_oddest_floats(values: list[float], p_pos: float) -> None:
+def test_transport_symbols_equals_its_slow_twin_on_extreme_floats(values: list[float], p_pos: float) -> None:
     rows = torch.tensor([values, values[::-1]])
     assert torch.equal(transport_symbols(rows, p_pos), transport_by_sorting(rows, p_pos))
 
 
 @pytest.mark.parametrize("kind", ["normal", "tied"])
 @pytest.mark.parametrize("shape", [(201, 1152), (3, 100_001)])
-def test_the_fast_way_equals_the_slow_one_in_layers_larger_than_a_cache(shape: tuple[int, int], kind: str) -> None:
+def test_transport_symbols_equals_its_slow_twin_in_layers_larger_than_the_cache(
+    shape: tuple[int, int], kind: str
+) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         rows = draw_rows(kind, shape, 0).to(dtype)
         assert torch.equal(transport_symbols(rows, 0.4), transport_by_sorting(rows, 0.4))
@@ -120,7 +122,7 @@ def test_a_mask_that_keeps_all_changes_nothing(rows: Tensor, p_pos: float) -> No
 @pytest.mark.parametrize(
     "kind", [np.float16, np.float32, np.float64, lambda share: Fraction(share).limit_denominator()]
 )
-def test_a_share_that_is_numpys_or_a_fraction_counts_as_the_number_it_is(kind) -> None:
+def test_numpy_numbers_and_fractions_are_valid_shares(kind) -> None:
     for share in (0.01, 0.29, 0.53, 0.9):
         for connections in (50, 150, 4097):  # where numpy's float32 and float16 round the product up, or away
             p_pos, rows = kind(share), torch.arange(connections, dtype=torch.float32)[None]
@@ -211,7 +213,7 @@ def test_golden_rows(row: list[float], p_pos: float, expected: list[int]) -> Non
     assert transport_symbols(torch.tensor(row, dtype=torch.float32), p_pos).tolist() == expected
 
 
-def test_at_one_half_an_even_row_is_the_sign_about_its_median() -> None:
+def test_at_one_half_an_even_row_is_the_sign_around_its_median() -> None:
     rows = torch.randn(20, 576, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     ordered = rows.sort(dim=1).values
     median = (ordered[:, 287:288] + ordered[:, 288:289]) / 2
@@ -220,7 +222,7 @@ def test_at_one_half_an_even_row_is_the_sign_about_its_median() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(latents(longest=600), shares)
-def test_all_precisions_that_hold_the_weights_agree(rows: Tensor, p_pos: float) -> None:
+def test_all_dtypes_that_represent_the_weights_agree(rows: Tensor, p_pos: float) -> None:
     wider = {torch.bfloat16: torch.float32, torch.float16: torch.float32}.get(rows.dtype, torch.float64)
     assert torch.equal(transport_symbols(rows.to(wider), p_pos), transport_symbols(rows, p_pos).to(wider))
 

@@ -1,4 +1,4 @@
-"""A binary weight is the same under autocast as outside it: by every method, to the bit, and kept so in eval."""
+"""Binary weights do not depend on autocast, for every method, to the bit."""
 
 import copy
 
@@ -23,7 +23,7 @@ def layer_of(name):
 @pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
 @each_half
 @each_method
-def test_the_binary_weight_inside_autocast_is_the_one_outside(name, half, training):
+def test_the_binary_weight_does_not_depend_on_autocast(name, half, training):
     layer = layer_of(name).train(training)
     expected = copy.deepcopy(layer).binary_weight()
     with torch.autocast("cpu", half):
@@ -34,7 +34,7 @@ def test_the_binary_weight_inside_autocast_is_the_one_outside(name, half, traini
 
 
 @each_method
-def test_what_eval_keeps_from_a_pass_under_autocast_serves_one_without(name):
+def test_a_weight_cached_under_autocast_is_valid_without_it(name):
     layer = layer_of(name).eval()
     with torch.no_grad():
         with torch.autocast("cpu", torch.bfloat16):
@@ -43,7 +43,7 @@ def test_what_eval_keeps_from_a_pass_under_autocast_serves_one_without(name):
 
 
 @pytest.mark.parametrize("name", ["rbnn", "abc-net:bases=3"])
-def test_the_gradient_under_autocast_is_the_one_outside(name):
+def test_the_gradient_does_not_depend_on_autocast(name):
     gradients = []
     for enabled in (False, True):
         layer = layer_of(name)
@@ -56,7 +56,7 @@ def test_the_gradient_under_autocast_is_the_one_outside(name):
 
 
 @pytest.mark.parametrize("name", ["rbnn", "abc-net:bases=3"])
-def test_compiled_in_one_graph_under_autocast_it_is_the_same(name):
+def test_the_compiled_binary_weight_does_not_depend_on_autocast(name):
     torch._dynamo.reset()
     layer = layer_of(name)
     compiled = torch.compile(layer.binary_weight, fullgraph=True, backend="aot_eager")
@@ -65,7 +65,7 @@ def test_compiled_in_one_graph_under_autocast_it_is_the_same(name):
     torch._dynamo.reset()
 
 
-def test_a_rotation_fitted_under_autocast_is_the_one_outside():
+def test_fitting_a_rotation_does_not_depend_on_autocast():
     layer = layer_of("rbnn")
     other = copy.deepcopy(layer)
     other.weight_quantizer.at_epoch_(other.weight.detach())
@@ -76,7 +76,7 @@ def test_a_rotation_fitted_under_autocast_is_the_one_outside():
 
 
 @each_half
-def test_products_of_halves_are_those_of_float32_rounded_once(half):
+def test_rotations_in_half_precision_are_computed_in_float32_and_rounded_once(half):
     torch.manual_seed(0)
     rows = torch.randn(8, 64).to(half)
     rotation = Rotation(*(torch.linalg.qr(torch.randn(8, 8)).Q.to(half) for _ in range(2)))
@@ -86,7 +86,7 @@ def test_products_of_halves_are_those_of_float32_rounded_once(half):
 
 @each_half
 @each_method
-def test_a_wide_layer_in_half_precision_has_the_values_and_gradients_of_a_precise_one(name, half):
+def test_a_wide_layer_in_half_precision_matches_the_one_in_float32(name, half):
     torch.manual_seed(0)
     latents = torch.empty(8, 16400).uniform_(-1, 1).div(16400**0.5).to(half)  # squares of which float16 cannot hold
     precise = quantizer_by_name(name)
@@ -105,7 +105,7 @@ def test_a_wide_layer_in_half_precision_has_the_values_and_gradients_of_a_precis
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", sorted(set(list_quantizers()) - {"abc-net", "bits"}))
-def test_a_layer_multiplies_with_its_symbols_whatever_its_precision(name, dtype):
+def test_the_weight_decomposes_into_its_symbols_in_every_dtype(name, dtype):
     for middle, spread in ((1, 0.01), (-3, 1), (0, 1e-6)):
         layer = BinaryConv2d(32, 16, 3, bias=False, weight_quantizer=quantizer_by_name(name)).to(dtype)
         layer.weight.data.normal_(0, 1).mul_(spread).add_(middle)
@@ -117,6 +117,6 @@ def test_a_layer_multiplies_with_its_symbols_whatever_its_precision(name, dtype)
             assert torch.equal(values.sign(), symbols)
 
 
-def test_devices_that_autocast_does_not_know_are_left_alone():
+def test_autocast_disabled_accepts_devices_without_autocast():
     with torch.autocast("cpu", torch.bfloat16), autocast_disabled(torch.device("meta")):
         assert torch.is_autocast_enabled("cpu")

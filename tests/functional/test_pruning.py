@@ -1,4 +1,4 @@
-"""Laws of pruning: every count is exact, whatever the size, the rate and the ties."""
+"""Laws of pruning: exact counts for every size, sparsity and tie."""
 
 import math
 from itertools import pairwise
@@ -43,7 +43,7 @@ def slow_keep(importance: np.ndarray, pruned: int) -> np.ndarray:
 
 @settings(deadline=None)
 @given(shape=shapes, sparsity=rates, p_pos=shares, seed=st.integers(0, 999))
-def test_a_filter_pruned_by_rank_holds_exact_counts(shape, sparsity, p_pos, seed):
+def test_a_filter_pruned_by_rank_has_exact_counts(shape, sparsity, p_pos, seed):
     latents = tied(shape, seed)
     symbols = prune_middle_ranks(latents, sparsity, p_pos)
     kept = shape[1] - math.floor(sparsity * shape[1] + 0.5 + 1e-9)
@@ -63,7 +63,7 @@ def test_pruning_by_rank_is_equation_4_on_the_weights_it_keeps(shape, sparsity, 
 
 @settings(deadline=None)
 @given(shape=shapes, sparsity=rates, seed=st.integers(0, 999), scope=st.sampled_from(["filter", "layer"]))
-def test_a_mask_drops_the_least_important_and_the_first_of_equal_ones(shape, sparsity, seed, scope):
+def test_a_mask_prunes_the_least_important_and_the_first_of_equal_ones(shape, sparsity, seed, scope):
     importance = tied(shape, seed).abs()
     mask = keep_largest(importance, sparsity, scope=scope).numpy()
     if scope == "layer":
@@ -76,7 +76,7 @@ def test_a_mask_drops_the_least_important_and_the_first_of_equal_ones(shape, spa
 
 @settings(deadline=None)
 @given(shape=shapes, sparsity=rates, p_pos=shares, seed=st.integers(0, 999))
-def test_a_sparsity_given_as_a_tensor_answers_as_the_number_does(shape, sparsity, p_pos, seed):
+def test_a_sparsity_given_as_a_tensor_equals_one_given_as_a_number(shape, sparsity, p_pos, seed):
     latents = tied(shape, seed)
     dynamic = torch.tensor(sparsity, dtype=torch.float64)
     assert torch.equal(prune_middle_ranks(latents, dynamic, p_pos), prune_middle_ranks(latents, sparsity, p_pos))
@@ -101,7 +101,7 @@ def test_one_ranking_over_layers_keeps_an_exact_count_and_an_exact_share_in_ever
         assert (symbols == 1).sum(dim=1).tolist() == wanted
 
 
-def test_ties_across_layers_go_to_the_later_layer():
+def test_ties_across_layers_keep_the_later_layer():
     first, second = keep_largest_globally([torch.ones(1, 3), torch.ones(1, 3)], 0.5)
     assert first.tolist() == [[False] * 3]
     assert second.tolist() == [[True] * 3]
@@ -124,7 +124,7 @@ def test_pruned_counts_round_to_the_nearest_in_a_filter_and_down_in_a_layer():
     assert pruned_count(64 * 576, 0.9, scope="layer") == int(0.9 * 64 * 576)
 
 
-def test_a_ramp_rises_from_one_half_by_the_cube_and_then_stays():
+def test_a_ramp_rises_from_one_half_by_the_cube_and_then_stays_constant():
     epochs = torch.arange(0, 101) / 100
     ramp = [float(ramped_sparsity(progress, 0.9, 0.1)) for progress in epochs]
     assert ramp[:11] == pytest.approx([0.9 + (0.5 - 0.9) * (1 - e / 10) ** 3 for e in range(11)], abs=1e-6)
@@ -155,7 +155,7 @@ def test_mpt_values_are_the_signs_times_the_mean_magnitude_of_the_kept_weights()
 
 
 @pytest.mark.parametrize("sparsity", [-0.1, 1.0, 1.5])
-def test_a_sparsity_that_is_no_share_is_refused(sparsity):
+def test_an_invalid_sparsity_raises(sparsity):
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
         prune_middle_ranks(torch.randn(2, 4), sparsity)
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
@@ -163,14 +163,14 @@ def test_a_sparsity_that_is_no_share_is_refused(sparsity):
 
 
 @pytest.mark.parametrize("sparsity", [0.5, torch.tensor(0.5)], ids=["number", "tensor"])
-def test_a_layer_without_filters_has_nothing_to_prune(sparsity):
+def test_a_layer_without_filters_gives_an_empty_mask(sparsity):
     for scope in ("layer", "filter", "global"):
         assert keep_largest(torch.empty(0, 3, 2), sparsity, scope=scope).shape == (0, 3, 2)
     empty, full = keep_largest_globally([torch.empty(0, 4), torch.randn(2, 4)], sparsity)
     assert (empty.shape, int(full.sum())) == ((0, 4), 4)
 
 
-def test_an_unknown_scope_too_many_symbols_and_no_layers_are_refused():
+def test_an_unknown_scope_too_many_symbols_and_no_layers_raise():
     with pytest.raises(ValueError, match="choose one of 'filter'"):
         keep_largest(torch.randn(2, 4), 0.5, scope="channel")
     with pytest.raises(ValueError, match="do not fit into 4"):

@@ -1,4 +1,4 @@
-"""Layers ranked all at once get the symbols each would get alone: interpreted here, compiled where there is a GPU."""
+"""Ranking a whole model equals ranking each layer, interpreted and on a GPU."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def draw(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
 
 
 def rank_together(latents: list[Tensor], shares: list[float], device: str, dtype: torch.dtype) -> None:
-    from equalbits.functional.kernels.rank_model import Layer, Ranking, can_rank
+    from equalbits.functional.kernels.rank_model import ModelRanking, RankedLayer, can_rank
 
     layers, expected = [], []
     for rows, p_pos in zip(latents, shares, strict=True):
@@ -37,9 +37,9 @@ def rank_together(latents: list[Tensor], shares: list[float], device: str, dtype
         assert can_rank(there)
         connections = rows[0].numel()
         out = torch.empty_like(there, dtype=dtype)
-        layers.append(Layer(there, out, scale, connections - positive_count(connections, p_pos)))
+        layers.append(RankedLayer(there, out, scale, connections - positive_count(connections, p_pos)))
         expected.append((transport_by_sorting(rows, p_pos) * scale.cpu()).to(dtype))
-    ranking = Ranking(layers)
+    ranking = ModelRanking(layers)
     for _ in range(2 if device == "cuda" else 1):  # the second time from what the first noted
         for layer in layers:
             layer.out.fill_(7)
@@ -88,15 +88,15 @@ def rows_without_ranks(device: str) -> None:
 
 def rows_on_the_move(device: str) -> None:
     """Small steps, as in training, and now and then a leap, a tie, weights on one spot, one that is not finite."""
-    from equalbits.functional.kernels.rank_model import Layer, Ranking
+    from equalbits.functional.kernels.rank_model import ModelRanking, RankedLayer
 
     lengths = (100, 576, 1152, 4608, 16384) if device == "cuda" else (100, 1152, 8192)
     for length in lengths:
         rows = draw("normal", (16 if device == "cuda" else 4, length), length)
         there, scale = rows.to(device), torch.ones((), device=device)
         wanted = length - positive_count(length, 0.4)
-        layer = Layer(there, torch.empty_like(there), scale, wanted)
-        ranking = Ranking([layer])
+        layer = RankedLayer(there, torch.empty_like(there), scale, wanted)
+        ranking = ModelRanking([layer])
         for step in range(200 if device == "cuda" else 16):
             rows = rows + draw("normal", tuple(rows.shape), step) * 0.003
             now = rows.clone()
@@ -117,7 +117,7 @@ def rows_on_the_move(device: str) -> None:
 
 def notes_of_anything(device: str) -> None:
     """Whatever was noted, the answer is the same, and what is noted next is finite."""
-    from equalbits.functional.kernels.rank_model import Layer, Ranking
+    from equalbits.functional.kernels.rank_model import ModelRanking, RankedLayer
 
     choose, most = random.Random(0), torch.finfo(torch.float32).max
     numbers = (0.0, -0.0, 1e-45, -1e-45, 0.05, -0.05, 0.3, -5.0, 1e4, most, -most)
@@ -127,8 +127,8 @@ def notes_of_anything(device: str) -> None:
         rows[0, choose.randrange(length)] = choose.choice((math.nan, math.inf, -math.inf, most, -most))
         p_pos = choose.choice((0.0, 0.3, 0.5, 1.0))
         there, scale = rows.to(device), torch.ones((), device=device)
-        layer = Layer(there, torch.empty_like(there), scale, length - positive_count(length, p_pos))
-        ranking = Ranking([layer])
+        layer = RankedLayer(there, torch.empty_like(there), scale, length - positive_count(length, p_pos))
+        ranking = ModelRanking([layer])
         noted = [[choose.choice(numbers), abs(choose.choice(numbers))] for _ in rows]
         ranking.notes[0].copy_(torch.tensor(noted))
         for _ in range(2):
@@ -170,7 +170,7 @@ def test_scale_and_cast_round_as_torch_does() -> None:
         rank_together(latents, [0.5, 0.3, 0.5, 0.7, 0.5], "cuda", dtype)
 
 
-def test_rows_that_are_too_long_or_lie_apart_are_left_to_others() -> None:
+def test_rows_that_are_too_long_or_not_dense_are_not_supported() -> None:
     pytest.importorskip("triton")
     from equalbits.functional.kernels.rank_model import can_rank
 

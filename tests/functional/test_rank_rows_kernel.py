@@ -1,4 +1,4 @@
-"""The GPU kernel is the CPU's twin to the bit: interpreted without a GPU here, and compiled where there is one."""
+"""The Triton ranking equals the CPU to the bit, interpreted and on a GPU."""
 
 import math
 import os
@@ -156,7 +156,7 @@ def test_the_compiled_kernel_equals_the_cpu_to_the_bit(law: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_layer_on_the_gpu_gets_the_cpus_symbols(dtype: torch.dtype) -> None:
+def test_a_layer_on_the_gpu_gets_the_symbols_of_the_cpu(dtype: torch.dtype) -> None:
     for shape in (
         (64, 3, 3, 3),
         (64, 64, 3, 3),
@@ -178,7 +178,7 @@ def test_a_layer_on_the_gpu_gets_the_cpus_symbols(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
-def test_a_captured_graph_ranks_what_the_latents_hold_when_it_is_replayed() -> None:
+def test_a_replayed_graph_ranks_the_current_latents() -> None:
     latents = torch.randn(64, 576, device="cuda")
     transport_symbols(latents)
     graph = torch.cuda.CUDAGraph()
@@ -191,7 +191,7 @@ def test_a_captured_graph_ranks_what_the_latents_hold_when_it_is_replayed() -> N
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:TensorFloat32")
-def test_nets_stacked_on_the_gpu_and_compiled_ones_agree_with_the_cpu() -> None:
+def test_vmap_and_compile_on_the_gpu_agree_with_the_cpu() -> None:
     nets = torch.randn(4, 8, 27)
     expected = torch.stack([transport_by_sorting(net) for net in nets])
     assert torch.equal(torch.vmap(transport_symbols)(nets.cuda()).cpu(), expected)
@@ -199,7 +199,7 @@ def test_nets_stacked_on_the_gpu_and_compiled_ones_agree_with_the_cpu() -> None:
     assert torch.equal(compiled(nets[0].cuda()).cpu(), expected[0] * 0.5)
 
 
-def test_the_maths_load_without_triton_and_a_gpu_without_triton_sorts() -> None:
+def test_without_triton_a_gpu_sorts() -> None:
     program = """
 import sys, torch, equalbits.functional
 from equalbits.functional import ranking

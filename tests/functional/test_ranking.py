@@ -1,4 +1,4 @@
-"""The rankings as torch operators: they register well, compile, and stack nets by vmap."""
+"""The ranking as torch operators: registration, compile and vmap."""
 
 import math
 
@@ -15,14 +15,14 @@ MASKS = torch.rand(3, 5, 28, generator=torch.Generator().manual_seed(1)) < 0.6
 
 
 @pytest.mark.parametrize("rows", [NETS[0], NETS[0].T, NETS[0, :, ::2], NETS[0].bfloat16()])
-def test_the_operators_keep_their_promises_to_torch(rows: Tensor) -> None:
+def test_the_operators_pass_opcheck(rows: Tensor) -> None:
     mask = rows > -3
     torch.library.opcheck(rank_rows, (rows, rows.shape[1] // 2))
     torch.library.opcheck(rank_masked_rows, (rows, mask, mask.sum(dim=1) // 2))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_stacked_nets_get_the_symbols_each_would_get_alone(axis: int) -> None:
+def test_vmap_over_nets_gives_the_symbols_of_each_net(axis: int) -> None:
     expected = torch.stack([transport_symbols(net, 0.3) for net in NETS])
     stacked = NETS.movedim(0, axis)
     assert torch.equal(torch.vmap(lambda net: transport_symbols(net, 0.3), in_dims=axis)(stacked), expected)
@@ -30,7 +30,7 @@ def test_stacked_nets_get_the_symbols_each_would_get_alone(axis: int) -> None:
     assert torch.equal(twice, expected[None])
 
 
-def test_stacked_masks_and_one_mask_for_all_nets_both_work() -> None:
+def test_vmap_accepts_one_mask_per_net_and_one_mask_for_all() -> None:
     def masked(net: Tensor, mask: Tensor) -> Tensor:
         return transport_symbols(net, 0.3, mask=mask)
 
@@ -43,7 +43,7 @@ def test_stacked_masks_and_one_mask_for_all_nets_both_work() -> None:
 
 
 @pytest.mark.parametrize("method", [bihalf, sign, lambda net: irnet(net, torch.tensor(2.0))])
-def test_gradients_of_stacked_nets_equal_those_of_each_alone(method: type[bihalf]) -> None:
+def test_vmap_over_nets_gives_the_gradients_of_each_net(method: type[bihalf]) -> None:
     inputs = torch.randn(7, 28, generator=torch.Generator().manual_seed(2))
 
     def loss(net: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def test_gradients_of_stacked_nets_equal_those_of_each_alone(method: type[bihalf
         torch.testing.assert_close(gradient, alone.grad)
 
 
-def test_a_compiled_binarizer_is_one_graph_with_the_same_values_and_gradient() -> None:
+def test_a_compiled_function_is_one_graph_with_the_same_values_and_gradient() -> None:
     compiled = torch.compile(lambda w: bihalf(w, 0.3) * 0.5, fullgraph=True, backend="aot_eager")
     latents = NETS[0].clone().requires_grad_()
     out = compiled(latents)
@@ -69,14 +69,14 @@ def test_a_compiled_binarizer_is_one_graph_with_the_same_values_and_gradient() -
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_a_ranking_leaves_the_latents_memory_free_to_be_let_go_of_as_sharding_does(dtype: torch.dtype) -> None:
+def test_ranking_does_not_prevent_the_latents_memory_from_being_freed(dtype: torch.dtype) -> None:
     rows = torch.randn(4, 9).to(dtype)
     transport_symbols(rows)
     transport_symbols(rows, mask=rows > 0)
     rows.untyped_storage().resize_(0)
 
 
-def test_where_nothing_can_be_refused_a_row_without_ranks_comes_back_as_nan() -> None:
+def test_a_row_with_nan_or_infinity_becomes_nan_where_the_device_cannot_raise() -> None:
     rows = torch.tensor([[0.1, math.nan, 0.3], [math.inf, 0.2, 0.1], [0.3, 0.2, 0.1]])
     assert rank_by_sorting(rows, 1)[:2].isnan().all()
     assert rank_by_sorting(rows, 1)[2].tolist() == [1, 1, -1]

@@ -1,4 +1,4 @@
-"""What cannot be ranked is refused in one line that names the value, the rule and the way out."""
+"""Errors of the ranking name the value, the rule and the way out."""
 
 import math
 
@@ -17,7 +17,7 @@ def with_one(value: float, *, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("value", "name"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
-def test_weights_that_are_not_finite_are_refused(value: float, name: str, dtype: torch.dtype) -> None:
+def test_nonfinite_weights_raise(value: float, name: str, dtype: torch.dtype) -> None:
     latents = with_one(value, dtype=dtype)
     message = rf"latents hold {name}: only finite weights have symbols; lower the learning rate or clip the gradients"
     for rank in (
@@ -31,7 +31,7 @@ def test_weights_that_are_not_finite_are_refused(value: float, name: str, dtype:
 
 
 @pytest.mark.parametrize("p_pos", [-0.1, 1.0001, 50, math.nan, math.inf])
-def test_a_share_outside_zero_to_one_is_refused(p_pos: float) -> None:
+def test_a_share_outside_zero_to_one_raises(p_pos: float) -> None:
     latents, mask = torch.zeros(2, 4), torch.ones(2, 4, dtype=torch.bool)
     for rank in (
         lambda: transport_symbols(latents, p_pos),
@@ -52,7 +52,7 @@ def test_a_share_outside_zero_to_one_is_refused(p_pos: float) -> None:
         (torch.ones(2, 4, dtype=torch.uint8), "uint8"),
     ],
 )
-def test_a_mask_of_the_wrong_shape_or_dtype_is_refused(mask: Tensor, named: str) -> None:
+def test_a_mask_of_the_wrong_shape_or_dtype_raises(mask: Tensor, named: str) -> None:
     with pytest.raises(ValueError, match=rf"mask has .*{named}.*must be bool.*\(2, 4\); True keeps a weight"):
         transport_symbols(torch.zeros(2, 4), mask=mask)
 
@@ -66,12 +66,12 @@ def test_a_mask_of_the_wrong_shape_or_dtype_is_refused(mask: Tensor, named: str)
         (torch.ones(2, 2, dtype=torch.complex64), "complex64"),
     ],
 )
-def test_latents_without_an_axis_or_not_floating_are_refused(latents: Tensor, named: str) -> None:
+def test_latents_without_an_axis_or_not_floating_raise(latents: Tensor, named: str) -> None:
     with pytest.raises(ValueError, match=rf"{named}.*must be floating.*call \.float\(\) or add an axis"):
         transport_symbols(latents)
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (2, 4, 0)])
-def test_a_filter_without_connections_is_refused(shape: tuple[int, ...]) -> None:
+def test_a_filter_without_connections_raises(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="a filter needs at least one connection; leave the layer out"):
         transport_symbols(torch.empty(shape))

@@ -1,4 +1,4 @@
-"""The exact plan against an independent solver of optimal transport, and the rule that makes it a binary vector."""
+"""The exact plan equals that of an independent optimal transport solver, and rounds to the symbols."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ def solved(weights: Tensor, p_pos: float, power: int) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize("spread", [0.2, 1.0, 3.0])
 @pytest.mark.parametrize("p_pos", SHARES)
 @pytest.mark.parametrize("power", [1, 2])
-def test_the_plan_costs_what_the_solver_says_is_least(power: int, p_pos: float, spread: float) -> None:
+def test_the_plan_has_the_cost_of_the_solver(power: int, p_pos: float, spread: float) -> None:
     for size in SIZES:
         weights = weights_of(size, spread)
         plan, cost = solved(weights, p_pos, power)
@@ -57,7 +57,7 @@ def test_the_plan_moves_all_mass_and_splits_at_most_the_weight_at_the_boundary(s
 
 @pytest.mark.parametrize("p_pos", SHARES)
 @pytest.mark.parametrize("size", SIZES)
-def test_the_symbols_are_the_plan_with_the_split_weight_given_to_the_greater_part(size: int, p_pos: float) -> None:
+def test_the_symbols_round_the_plan_to_its_larger_part(size: int, p_pos: float) -> None:
     weights = weights_of(size, 1.0)
     to_negative, to_positive = transport_plan(weights, p_pos).unbind(dim=1)
     expected = torch.where(to_positive >= to_negative - 1e-9, 1.0, -1.0).double()

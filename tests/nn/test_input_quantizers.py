@@ -1,4 +1,4 @@
-"""Input quantizers and what stands behind a layer, against their formulas."""
+"""Input quantizers and output layers equal their formulas."""
 
 import copy
 
@@ -48,7 +48,7 @@ def test_rsign_shifts_each_channel_and_learns_the_shift():
     np.testing.assert_allclose(module.shift.grad.numpy(), (gradient * approx_sign_slope(moved)).sum(axis=(0, 2)))
 
 
-def test_an_rsign_without_channels_takes_them_from_its_first_input_or_its_checkpoint():
+def test_rsign_without_channels_is_fitted_by_its_first_input_or_checkpoint():
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 5, 3), nn.Conv2d(5, 4, 3), nn.Conv2d(4, 2, 1))
     binarize_(net, BinaryConnect(), input_quantizer=RSign())
     fresh = copy.deepcopy(net)
@@ -61,7 +61,7 @@ def test_an_rsign_without_channels_takes_them_from_its_first_input_or_its_checkp
     assert repr(fresh[1].input_quantizer) == "RSign(channels=3)"
 
 
-def test_an_rsign_that_met_its_first_input_in_inference_mode_learns_all_the_same():
+def test_rsign_fitted_in_inference_mode_can_be_trained():
     module = RSign()
     with torch.inference_mode():
         module(torch.randn(2, 3))
@@ -100,7 +100,7 @@ def test_bihalf_inputs_are_balanced_in_training_and_take_their_sign_in_eval():
     ("make", "shape"),
     [(BinaryConv1d, (3, 9)), (BinaryConv2d, (3, 4, 5)), (BinaryConvTranspose2d, (3, 4, 5))],
 )
-def test_one_example_without_a_batch_is_quantized_as_a_batch_of_one(name, make, shape):
+def test_an_unbatched_input_equals_a_batch_of_one(name, make, shape):
     layer, inputs = make(3, 2, 1, input_quantizer=input_quantizer_by_name(name)), torch.randn(shape) + 0.5
     for training in (True, False):
         layer.train(training)
@@ -108,7 +108,7 @@ def test_one_example_without_a_batch_is_quantized_as_a_batch_of_one(name, make, 
 
 
 @pytest.mark.parametrize(("progress", "t"), [(0.0, 1.0), (0.5, 1.0), (5 / 6, 10**0.5), (1.0, 10.0)])  # from 0.01 to 10
-def test_rbnn_inputs_are_standardised_per_sample_with_a_triangle_for_a_slope(progress, t):
+def test_rbnn_inputs_are_standardized_per_sample_with_a_triangle_slope(progress, t):
     random = np.random.default_rng(2)
     reals, gradient = random.normal(0.3, 2.0, (4, 3, 5, 2)), random.normal(size=(4, 3, 5, 2))
     module = RBNNActivation().double()
@@ -125,7 +125,7 @@ def test_rbnn_inputs_are_standardised_per_sample_with_a_triangle_for_a_slope(pro
         np.testing.assert_allclose(slopes, expected, rtol=1e-6, atol=1e-12)
 
 
-def test_rbnn_inputs_in_half_precision_take_the_signs_of_the_precise_mean():
+def test_rbnn_inputs_in_half_precision_use_a_float32_mean():
     inputs = (torch.randn(2, 3, 8, 8) + 100).bfloat16().requires_grad_()
     outputs = RBNNActivation()(inputs)
     exact = inputs.detach().double()
@@ -135,7 +135,7 @@ def test_rbnn_inputs_in_half_precision_take_the_signs_of_the_precise_mean():
     assert repr(RBNNActivation(t_max=5.0)) == "RBNNActivation(t_max=5.0)"
 
 
-def test_the_swish_sign_and_the_half_wave_pass_their_settings_on():
+def test_swish_sign_and_hwgq_use_their_settings():
     inputs = torch.tensor([0.0, 0.5], requires_grad=True)
     SwishSignActivation(3.0)(inputs).sum().backward()
     assert float(inputs.grad[0]) == pytest.approx(3.0)
@@ -148,7 +148,7 @@ def test_the_swish_sign_and_the_half_wave_pass_their_settings_on():
 
 
 @pytest.mark.parametrize("name", list_input_quantizers())
-def test_every_input_quantizer_serves_a_binary_layer(name):
+def test_every_input_quantizer_works_in_a_binary_layer(name):
     layer = BinaryConv2d(3, 4, 3, input_quantizer=input_quantizer_by_name(name))
     inputs = torch.randn(4, 3, 6, 6, requires_grad=True)
     layer(inputs).square().sum().backward()

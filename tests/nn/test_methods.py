@@ -1,4 +1,4 @@
-"""Every method of the comparison inside a layer: what it multiplies with, what learns, and one contract for all."""
+"""Every method inside a layer: values, learned parameters, and one contract for all."""
 
 import copy
 import math
@@ -59,7 +59,7 @@ def conv(quantizer, **kwargs):
         (AdaBin(), lambda w: adabin(w, torch.tensor(1e-3).double())),
     ],
 )
-def test_a_layer_multiplies_with_the_methods_values_alone(quantizer, function):
+def test_a_layer_multiplies_with_the_values_of_the_method_and_scale_one(quantizer, function):
     layer, gradient = conv(quantizer), torch.randn(6, 4, 3, 3, dtype=torch.float64)
     latents = layer.weight.detach().clone().requires_grad_()
     expected = function(latents)
@@ -70,7 +70,7 @@ def test_a_layer_multiplies_with_the_methods_values_alone(quantizer, function):
     assert float(layer.scale) == 1.0
 
 
-def test_binaryconnect_takes_the_layers_scale_and_cuts_the_gradient_beyond_one():
+def test_binaryconnect_uses_the_scale_of_the_layer_and_no_gradient_beyond_one():
     layer = conv(BinaryConnect())
     with torch.no_grad():
         layer.weight[0] = 1.5
@@ -89,7 +89,7 @@ def test_stochastic_binaryconnect_draws_in_training_and_takes_the_sign_in_eval()
     assert torch.equal(layer.eval().symbols(), F.sign_symbols(layer.weight))
 
 
-def test_clipping_puts_latents_back_to_the_bound_and_counts_them():
+def test_clip_latents_clips_to_the_bound_and_counts():
     net = nn.Sequential(conv(BinaryConnect()))
     with torch.no_grad():
         net[0].weight[0] = 3.0
@@ -129,7 +129,7 @@ def test_bnn_plus_starts_its_gains_where_the_squared_penalty_is_least():
         bnn_plus_penalty(nn.Linear(2, 2))
 
 
-def test_recu_follows_the_training_and_learns_its_gains():
+def test_recu_follows_the_progress_and_learns_its_gains():
     layer = conv(ReCU())
     grads = []
     for progress in (0.0, 1.0):
@@ -145,7 +145,7 @@ def test_recu_follows_the_training_and_learns_its_gains():
 
 
 @pytest.mark.parametrize("quantizer", [AdaBin(), RBNN()])
-def test_the_estimators_slope_sharpens_with_the_training(quantizer):
+def test_the_slope_sharpens_with_the_progress(quantizer):
     layer, grads = conv(quantizer), []
     for progress in (0.0, 1.0):
         set_progress(layer, progress)
@@ -155,7 +155,7 @@ def test_the_estimators_slope_sharpens_with_the_training(quantizer):
     assert not torch.allclose(*grads)
 
 
-def test_abc_nets_symbols_are_the_base_that_weighs_most():
+def test_the_symbols_of_abc_net_are_the_base_with_the_largest_weight():
     layer = conv(ABCNet(3))
     found = abcnet_bases(layer.weight.detach(), 3)
     for number, (bases, weights) in enumerate(zip(found.symbols, found.weights, strict=True)):
@@ -196,7 +196,7 @@ def test_rbnn_without_rotation_is_the_centred_sign():
 
 
 @pytest.mark.parametrize("name", list_quantizers())
-def test_every_method_trains_saves_copies_and_answers_alike_in_eval(name):
+def test_every_method_trains_saves_copies_and_gives_the_same_outputs_in_eval(name):
     torch.manual_seed(0)
     layer = BinaryConv2d(4, 6, 3, weight_quantizer=quantizer_by_name(name))
     inputs = torch.randn(2, 4, 5, 5)
@@ -218,7 +218,7 @@ def test_every_method_trains_saves_copies_and_answers_alike_in_eval(name):
 
 
 @pytest.mark.parametrize("name", list_quantizers())
-def test_every_method_works_in_half_precision_transposed_and_converted(name):
+def test_every_method_works_in_half_precision_in_transposed_layers_and_in_binarize(name):
     half = BinaryLinear(12, 5, weight_quantizer=quantizer_by_name(name), dtype=torch.bfloat16)
     half(torch.randn(3, 12, dtype=torch.bfloat16)).sum().backward()
     transposed = BinaryConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=quantizer_by_name(name))
@@ -230,7 +230,7 @@ def test_every_method_works_in_half_precision_transposed_and_converted(name):
 
 
 @pytest.mark.parametrize("name", [*list_quantizers(), "pruned-bihalf:by=score", "pruned-bihalf:ramp=0.2"])
-def test_every_method_exports_and_trains_nets_side_by_side(name):
+def test_every_method_exports_and_trains_under_vmap(name):
     torch.manual_seed(0)
     layers = [BinaryConv2d(4, 6, 3, weight_quantizer=quantizer_by_name(name)) for _ in range(2)]
     inputs = torch.randn(2, 4, 5, 5)
@@ -249,7 +249,7 @@ def test_every_method_exports_and_trains_nets_side_by_side(name):
 
 
 @pytest.mark.parametrize("name", [n for n in list_quantizers() if n not in ("adabin", "abc-net")])
-def test_what_a_layer_multiplies_with_has_the_sign_of_its_symbols(name):
+def test_the_binary_weight_has_the_signs_of_the_symbols(name):
     torch.manual_seed(1)
     layer = BinaryLinear(20, 6, weight_quantizer=quantizer_by_name(name))
     assert torch.equal(layer.binary_weight().detach().sign(), layer.symbols())
@@ -267,12 +267,12 @@ def test_what_a_layer_multiplies_with_has_the_sign_of_its_symbols(name):
         (lambda: XNORPlusPlus()(torch.randn(2, 3)), "a layer makes them"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make, message):
+def test_invalid_settings_raise(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_what_grows_with_training_may_stay_where_it_starts_and_reach_its_end():
+def test_schedules_accept_equal_ends_and_their_limits():
     for quantizer in (AdaBin(t_min=2.0, t_max=2.0), RBNN(t_min=2.0, t_max=2.0), ReCU(tau_min=1.0, tau_max=1.0)):
         (layer := conv(quantizer)).binary_weight().sum().backward()
         assert layer.weight.grad.isfinite().all()
@@ -290,7 +290,7 @@ def test_what_grows_with_training_may_stay_where_it_starts_and_reach_its_end():
         (RBNN(t_min=0.5), "RBNN(t_min=0.5)"),
     ],
 )
-def test_settings_show(quantizer, text):
+def test_repr_shows_the_settings(quantizer, text):
     assert repr(quantizer) == text
 
 
@@ -299,6 +299,6 @@ RANKED_TOGETHER = ("pruned-sign:scope=global", "mpt:scope=global", "pruned-bihal
 
 
 @pytest.mark.parametrize("name", [*LEARNED, *RANKED_TOGETHER])
-def test_a_method_asks_for_what_no_layer_has_made_yet(name):
+def test_a_method_without_a_layer_raises_until_it_is_fitted(name):
     with pytest.raises(ValueError, match=r"a layer makes them, or call fit_\(latents\) first"):
         quantizer_by_name(name)(torch.randn(2, 4))

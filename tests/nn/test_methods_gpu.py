@@ -1,4 +1,4 @@
-"""Every method on a GPU: the same symbols as on the CPU, and steps that a CUDA graph can hold."""
+"""Every method on a GPU: the symbols of the CPU, and steps that a CUDA graph can capture."""
 
 import copy
 
@@ -24,7 +24,7 @@ RULES = ["by=rank", "by=magnitude", "by=magnitude,scope=filter", "by=score", "by
 
 
 @pytest.mark.parametrize("name", [*list_quantizers(), *(f"pruned-bihalf:sparsity=0.8,{rule}" for rule in RULES)])
-def test_symbols_and_gradients_on_the_gpu_are_the_cpus(name):
+def test_symbols_and_gradients_on_the_gpu_equal_those_on_the_cpu(name):
     torch.manual_seed(0)
     here = BinaryConv2d(16, 32, 3, bias=False, weight_quantizer=quantizer_by_name(name))
     there = copy.deepcopy(here).cuda()
@@ -63,7 +63,7 @@ def test_a_captured_graph_follows_the_ramp(by):
         assert torch.equal(symbols, layer.symbols())
 
 
-def test_a_captured_graph_is_as_loud_as_the_layer_along_a_ramp_and_a_global_ranking():
+def test_a_captured_graph_applies_the_scale_correction_of_a_ramp_and_a_global_ranking():
     for settings in ("ramp=0.5", "scope=global"):
         layer = BinaryConv2d(
             16, 8, 3, weight_quantizer=quantizer_by_name(f"pruned-sign:sparsity=0.9,{settings}")
@@ -88,7 +88,7 @@ def test_a_captured_graph_follows_global_masks():
 
 
 @pytest.mark.parametrize(("kind", "p_pos"), [(Bop, None), (BalancedBop, 0.25)])
-def test_a_captured_step_flips_as_an_eager_one_does(kind, p_pos):
+def test_a_captured_step_flips_the_same_bits_as_an_eager_one(kind, p_pos):
     torch.manual_seed(0)
     eager, replayed = (BinaryConv2d(16, 8, 3, weight_quantizer=Bits(p_pos=p_pos)).cuda() for _ in range(2))
     replayed.load_state_dict(eager.state_dict())

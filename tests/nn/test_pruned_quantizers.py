@@ -99,7 +99,7 @@ def test_mpt_keeps_frozen_signs_at_one_scale_and_trains_its_scores_alone():
     assert not layer.weight.requires_grad
 
 
-def test_mpt_with_scale_fan_is_mpt_on_latents_that_started_for_the_connections_that_stay():
+def test_mpt_with_scale_fan_equals_mpt_on_latents_initialized_for_the_kept_connections():
     torch.manual_seed(3)
     fanned, plain = linear(20, 4, MPT(0.75), init="kaiming"), linear(20, 4, MPT(0.75, scale_fan=False))
     with torch.no_grad():
@@ -112,7 +112,7 @@ def test_mpt_with_scale_fan_is_mpt_on_latents_that_started_for_the_connections_t
     torch.testing.assert_close(fanned.weight_quantizer.scores.grad, plain.weight_quantizer.scores.grad)
 
 
-def test_mpt_with_scale_fan_keeps_a_deep_net_without_batch_norm_as_loud_whatever_is_pruned():
+def test_mpt_with_scale_fan_keeps_the_output_variance_of_a_deep_net_at_any_sparsity():
     def loudness(sparsity: float, scale_fan: bool) -> float:
         torch.manual_seed(0)
         rule = MPT(sparsity, scale_fan=scale_fan)
@@ -134,7 +134,7 @@ def test_mpt_with_scale_fan_follows_a_ramp(progress):
     assert float(layer.binary_weight().detach().abs().max()) == pytest.approx(expected)
 
 
-def test_a_score_that_learns_brings_its_weight_back():
+def test_training_a_score_restores_its_weight():
     torch.manual_seed(0)
     layer = linear(8, 1, MPT(0.5), init="kaiming")
     wanted = torch.zeros(1, 8, dtype=torch.float64)
@@ -159,14 +159,14 @@ def test_pruned_sign_zeros_the_smallest_weights_of_the_layer():
     assert float(linear(10, 4, PrunedSign(0.3, scale_fan=False)).scale) == pytest.approx(math.sqrt(0.2))
 
 
-def test_nothing_pruned_is_the_unpruned_method():
+def test_sparsity_zero_equals_the_unpruned_method():
     latents = torch.randn(3, 9)
     assert torch.equal(PrunedSign(0.0).symbols(latents), F.sign_symbols(latents))
     for by in ("rank", "magnitude"):
         assert torch.equal(PrunedBiHalf(0.0, by=by).symbols(latents), F.transport_symbols(latents))
 
 
-def test_the_released_counts_are_off_by_one_and_promise_no_share():
+def test_the_released_counts_are_off_by_one_and_guarantee_no_share():
     quantizer = PrunedBiHalf(0.1, released_counts=True)
     symbols = quantizer.symbols(torch.randn(3, 576))
     assert [(symbols == value).sum(dim=1).tolist() for value in (-1, 0, 1)] == [[259] * 3, [57] * 3, [260] * 3]
@@ -183,7 +183,7 @@ def test_the_released_counts_are_off_by_one_and_promise_no_share():
         MPT(0.9, ramp=0.1),
     ],
 )
-def test_the_sparsity_rises_with_training(quantizer):
+def test_the_sparsity_rises_with_the_progress(quantizer):
     layer = linear(100, 1, quantizer)
     zeros = []
     for progress in (0.0, 0.05, 0.1, 1.0):
@@ -202,7 +202,7 @@ LOUD = [
 
 @pytest.mark.parametrize("quantizer", LOUD)
 @pytest.mark.parametrize("training", [True, False])
-def test_a_ramp_leaves_the_layer_as_loud_at_every_moment(quantizer, training):
+def test_a_ramp_keeps_the_output_variance_constant(quantizer, training):
     layer = linear(100, 4, quantizer).train(training)
     for progress in (0.0, 0.05, 0.1, 1.0):
         set_progress(layer, progress)
@@ -213,7 +213,7 @@ def test_a_ramp_leaves_the_layer_as_loud_at_every_moment(quantizer, training):
     assert torch.equal(weight, symbols * layer.scale)  # at the full sparsity nothing is added
 
 
-def test_without_a_scale_for_the_fan_a_ramp_changes_none():
+def test_without_scale_fan_a_ramp_does_not_change_the_scale():
     layer = linear(100, 4, PrunedSign(0.9, ramp=0.1, scale_fan=False))
     assert torch.equal(layer.binary_weight().detach(), layer.symbols() * math.sqrt(2 / 100))
 
@@ -229,7 +229,7 @@ def test_scores_learn_by_the_same_rule_along_a_ramp():
     torch.testing.assert_close(layer.weight.grad, gradient * weight.detach().abs().max(), rtol=1e-12, atol=0)
 
 
-def test_an_empty_filter_is_allowed_and_told():
+def test_an_empty_filter_is_allowed_and_reported():
     layer = BinaryLinear(4, 3, weight_quantizer=PrunedBiHalf(2 / 3, by="magnitude"))
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.1, 0.2, 0.1, 0.1], [2.0, 3.0, 2.0, 2.0], [0.2, 0.2, -0.3, 0.1]]))
@@ -250,7 +250,7 @@ def test_transposed_convolutions_are_pruned_by_their_own_filters():
 
 
 @pytest.mark.parametrize("by", ["rank", "magnitude", "score"])
-def test_pruned_layers_keep_their_symbols_in_eval_and_see_changes(by):
+def test_pruned_layers_cache_their_weight_in_eval_and_notice_changes(by):
     layer = BinaryLinear(10, 3, weight_quantizer=PrunedBiHalf(0.4, by=by)).eval()
     inputs = torch.randn(2, 10)
     assert torch.equal(layer(inputs), layer(inputs))
@@ -261,7 +261,7 @@ def test_pruned_layers_keep_their_symbols_in_eval_and_see_changes(by):
     torch.testing.assert_close(layer(inputs), expected.T + layer.bias)
 
 
-def test_settings_show_and_names_make_them():
+def test_repr_shows_the_settings_given_by_name():
     text = repr(quantizer_by_name("pruned-bihalf:sparsity=0.9,by=score,p_pos=0.25,train_latent=False"))
     assert "p_pos=0.25, by='score', train_latent=False" in text
     assert "PruningMask(0.9, 'layer', ramp=0.0)" in text
@@ -288,6 +288,6 @@ def test_settings_show_and_names_make_them():
         ({"released_counts": True, "p_pos": 0.3}, "only by='rank'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(arguments, message):
+def test_invalid_settings_raise(arguments, message):
     with pytest.raises(ValueError, match=message):
         PrunedBiHalf(**{"sparsity": 0.5, **arguments})

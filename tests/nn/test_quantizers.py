@@ -1,4 +1,4 @@
-"""Quantizers: what they answer, what they refuse, and how they are told how far training is."""
+"""Quantizers: symbols, gradients, errors, and the progress of training."""
 
 import math
 
@@ -39,18 +39,18 @@ def gradient_of(quantizer: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         (IRNet(), [[-1, -1, 1, 1, 1], [-1, -1, 1, 1, 1]]),
     ],
 )
-def test_symbols_follow_the_methods_rule(quantizer, expected):
+def test_symbols_follow_the_rule_of_the_method(quantizer, expected):
     assert quantizer.symbols(LATENTS).tolist() == expected
     assert torch.equal(quantizer(LATENTS).sign(), torch.tensor(expected).float())
 
 
 @pytest.mark.parametrize("quantizer", [Sign(), BiHalf(0.2)])
-def test_the_gradient_of_the_papers_methods_passes_unchanged(quantizer):
+def test_the_gradient_of_sign_and_bihalf_is_unchanged(quantizer):
     assert torch.equal(gradient_of(quantizer, LATENTS), torch.arange(1.0, 11.0).view(2, 5))
 
 
 @pytest.mark.parametrize("quantizer", [Sign(estimator="clipped"), BiHalf(0.2, estimator="clipped")])
-def test_a_clipped_estimator_passes_the_gradient_on_up_to_one_and_counts_the_bound_in(quantizer):
+def test_a_clipped_estimator_passes_the_gradient_up_to_and_including_one(quantizer):
     latents = torch.tensor([[-1.5, -1.0, 0.0, 0.5, 1.0], [-0.9, 1.01, 2.0, -1.01, 0.3]])
     expected = [[0, 2, 3, 4, 5], [6, 0, 0, 0, 10]]
     plain = type(quantizer)() if type(quantizer) is Sign else BiHalf(0.2)
@@ -78,14 +78,14 @@ def test_layers_with_a_learned_scale_or_parametrized_latents_are_not_ranked_ahea
     assert [rank_ahead._can_rank_ahead(layer) for layer in layers] == [True, False, False, False, False]
 
 
-def test_the_estimator_of_weights_shows_where_it_is_unusual_and_is_one_of_two():
+def test_repr_shows_a_changed_estimator_and_an_unknown_one_raises():
     assert [repr(Sign()), repr(Sign(estimator="clipped"))] == ["Sign()", "Sign(estimator='clipped')"]
     assert repr(BiHalf(estimator="clipped")) == "BiHalf(p_pos=0.5, estimator='clipped')"
     with pytest.raises(ValueError, match="estimator='clip' is not known: choose one of 'straight', 'clipped'"):
         BiHalf(estimator="clip")
 
 
-def test_only_a_method_that_keeps_a_share_promises_one():
+def test_only_methods_with_an_exact_share_have_p_pos():
     assert BiHalf(0.3).p_pos == 0.3
     assert Sign().p_pos is None
     assert IRNet().p_pos is None
@@ -94,7 +94,7 @@ def test_only_a_method_that_keeps_a_share_promises_one():
 @pytest.mark.parametrize(
     ("statistics", "scale"), [("learned", 1.0), ("fixed", math.sqrt(2 / 50)), ("through", math.sqrt(2 / 50))]
 )
-def test_published_irnet_brings_its_own_scale_and_its_variants_take_the_layers(statistics, scale):
+def test_published_irnet_has_its_own_scale_and_its_variants_use_that_of_the_layer(statistics, scale):
     layer = BinaryLinear(50, 8, weight_quantizer=IRNet(statistics))
     assert layer.scale.item() == pytest.approx(scale)
     expected = irnet(layer.weight, torch.tensor(0.1)).abs() if statistics == "learned" else scale
@@ -109,7 +109,7 @@ def test_published_irnet_brings_its_own_scale_and_its_variants_take_the_layers(s
         ("through", lambda latents, t: irnet_stable(latents, t, through_statistics=True)),
     ],
 )
-def test_each_variant_of_irnet_is_its_function_both_ways(statistics, function):
+def test_each_variant_of_irnet_equals_its_function_in_values_and_gradients(statistics, function):
     latents = torch.randn(4, 200).pow(9).requires_grad_()  # heavy tails: the published scale is not 1
     quantizer, gradient = IRNet(statistics), torch.randn(4, 200)
     set_progress(quantizer, 0.5)
@@ -129,7 +129,7 @@ class Following(nn.Module):
         return inputs
 
 
-def test_set_progress_tells_an_input_quantizer_of_ones_own_and_its_parts():
+def test_set_progress_reaches_a_custom_input_quantizer_and_its_parts():
     alone, parts = (BinaryLinear(4, 2, input_quantizer=each) for each in (Following(), nn.Sequential(Following())))
     model = nn.Sequential(alone, parts, Following())
     set_progress(model, 0.75)
@@ -137,7 +137,7 @@ def test_set_progress_tells_an_input_quantizer_of_ones_own_and_its_parts():
     assert [float(each.progress) for each in told] == [0.75, 0.75, 0.0], "what no layer holds is the model's own affair"
 
 
-def test_set_progress_tells_every_quantizer_that_wants_to_know():
+def test_set_progress_reaches_every_quantizer_with_a_progress_buffer():
     layers = [
         BinaryConv2d(2, 4, 3, weight_quantizer=IRNet(), input_quantizer=SignActivation("decaying")),
         BinaryLinear(4, 2, weight_quantizer=BiHalf(), input_quantizer=SignActivation()),
@@ -154,7 +154,7 @@ def test_set_progress_tells_every_quantizer_that_wants_to_know():
 
 
 @pytest.mark.parametrize("quantizer", [IRNet("fixed"), SignActivation("decaying")])
-def test_the_gradient_sharpens_as_training_goes_on(quantizer):
+def test_the_gradient_sharpens_with_the_progress(quantizer):
     inputs = torch.tensor([[-1.0, -0.05, 0.05, 1.0]])
     set_progress(quantizer, 0.0)
     assert torch.allclose(gradient_of(quantizer, inputs), torch.arange(1.0, 5.0)[None], rtol=0.05)
@@ -166,7 +166,7 @@ def test_the_gradient_sharpens_as_training_goes_on(quantizer):
 
 
 @pytest.mark.parametrize("progress", [-0.1, 1.1, float("nan")])
-def test_progress_outside_zero_and_one_is_refused(progress):
+def test_progress_outside_zero_and_one_raises(progress):
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
         set_progress(IRNet(), progress)
 
@@ -199,12 +199,12 @@ def test_activations_are_signs_with_the_estimators_gradient(estimator, expected)
         (lambda: SignActivation("decaying", t_min=2, t_max=1), "the sharpness must grow"),
     ],
 )
-def test_wrong_settings_are_refused_at_birth(make, message):
+def test_invalid_settings_raise_at_construction(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_method_of_ones_own_answers_one_question_and_serves_in_any_layer():
+def test_a_custom_method_needs_only_symbols():
     class Positive(WeightQuantizer):
         def symbols(self, latents):
             return torch.ones_like(latents)
@@ -215,7 +215,7 @@ def test_a_method_of_ones_own_answers_one_question_and_serves_in_any_layer():
     assert torch.equal(layer.weight.grad, layer.scale.expand(3, 6))
 
 
-def test_a_quantizer_without_a_rule_says_so():
+def test_a_quantizer_without_symbols_raises():
     with pytest.raises(NotImplementedError):
         BinaryLinear(6, 3, weight_quantizer=WeightQuantizer())(torch.ones(1, 6))
 

@@ -48,7 +48,7 @@ def tables_restored() -> Iterator[None]:
         ("irnet: t_min = 0.001, t_max = 5", IRNet(t_min=0.001, t_max=5)),
     ],
 )
-def test_a_name_makes_the_weight_quantizer_its_class_would(name: str, made: WeightQuantizer) -> None:
+def test_a_name_creates_the_weight_quantizer_with_its_settings(name: str, made: WeightQuantizer) -> None:
     assert repr(quantizer_by_name(name)) == repr(made)
 
 
@@ -62,11 +62,11 @@ def test_a_name_makes_the_weight_quantizer_its_class_would(name: str, made: Weig
         ("rbnn:t_max=5", RBNNActivation(t_max=5)),
     ],
 )
-def test_a_name_makes_the_input_quantizer_its_class_would(name: str, made: SignActivation) -> None:
+def test_a_name_creates_the_input_quantizer_with_its_settings(name: str, made: SignActivation) -> None:
     assert repr(input_quantizer_by_name(name)) == repr(made)
 
 
-def test_every_name_makes_a_quantizer_that_gives_symbols_alone() -> None:
+def test_every_name_creates_a_quantizer_with_valid_symbols() -> None:
     latents = torch.randn(4, 18)
     for name in list_quantizers():
         quantizer = quantizer_by_name(name)
@@ -76,16 +76,16 @@ def test_every_name_makes_a_quantizer_that_gives_symbols_alone() -> None:
         assert len(input_quantizer_by_name(name)(latents).unique()) == 2, name
 
 
-def test_each_call_makes_a_quantizer_of_its_own() -> None:
+def test_each_call_creates_a_new_quantizer() -> None:
     assert quantizer_by_name("bihalf") is not quantizer_by_name("bihalf")
 
 
 @pytest.mark.parametrize(("word", "meant"), [("true", True), ("True", True), ("false", False), ("False", False)])
-def test_true_and_false_are_read_as_python_and_as_toml_write_them(word: str, meant: bool) -> None:
+def test_booleans_are_parsed_in_python_and_toml_spelling(word: str, meant: bool) -> None:
     assert quantizer_by_name(f"xnor:centre={word}").centre is meant
 
 
-def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
+def test_settings_are_listed_with_their_defaults() -> None:
     assert quantizer_settings("irnet") == {"t_min": 0.1, "t_max": 10.0}
     assert quantizer_settings("sign") == {"estimator": "straight"}
     assert quantizer_settings("bi-real") == input_quantizer_settings("sign") == {}
@@ -109,23 +109,23 @@ def test_the_settings_a_name_takes_are_told_with_their_defaults() -> None:
         ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must be a number in \[0, 1\]"),
     ],
 )
-def test_what_cannot_be_made_is_refused_with_the_way_out(text: str, message: str) -> None:
+def test_invalid_text_raises_with_a_hint(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         quantizer_by_name(text)
 
 
-def test_a_setting_an_input_quantizer_would_not_use_is_refused() -> None:
+def test_an_unused_setting_of_an_input_quantizer_raises() -> None:
     with pytest.raises(ValueError, match="'t_min' is not known"):
         input_quantizer_by_name("sign:t_min=0.1")
 
 
-def test_a_missing_setting_is_named(tables_restored: None) -> None:
+def test_a_missing_required_setting_is_named(tables_restored: None) -> None:
     register_quantizer("share")(lambda p_pos: BiHalf(p_pos))
     with pytest.raises(ValueError, match="p_pos"):
         quantizer_by_name("share")
 
 
-def test_a_method_of_ones_own_is_known_by_its_name(tables_restored: None) -> None:
+def test_a_registered_method_is_found_by_its_name(tables_restored: None) -> None:
     @register_quantizer("all-ones")
     class AllOnes(WeightQuantizer):
         def __init__(self, value: float = 1.0) -> None:
@@ -145,7 +145,7 @@ def test_a_method_of_ones_own_is_known_by_its_name(tables_restored: None) -> Non
 
 
 @pytest.mark.parametrize("register", [register_quantizer, register_input_quantizer])
-def test_a_name_taken_or_one_that_cannot_be_written_is_refused(register: object) -> None:
+def test_a_taken_or_invalid_name_raises(register: object) -> None:
     with pytest.raises(ValueError, match="'sign' is taken"):
         register("sign")  # type: ignore[operator]
     with pytest.raises(ValueError, match="cannot name"):
@@ -165,6 +165,6 @@ def test_a_name_taken_or_one_that_cannot_be_written_is_refused(register: object)
         ("bnn-plus:beta=nan", "beta=nan of 'bnn-plus:beta=nan' must be a number, as in beta=5.0"),
     ],
 )
-def test_settings_that_would_be_taken_for_something_else_are_refused(name, message):
+def test_values_of_the_wrong_type_raise(name, message):
     with pytest.raises(ValueError, match=message):
         quantizer_by_name(name)

@@ -1,4 +1,4 @@
-"""Settings of which no method could make sense are refused when they are given."""
+"""Invalid settings raise at construction."""
 
 import math
 
@@ -31,13 +31,13 @@ from equalbits.nn import (
         (lambda: GatedScale(16, 16, reduction=0), "reduction=0: it divides the channels"),
     ],
 )
-def test_a_setting_without_a_meaning_is_refused(make, message) -> None:
+def test_an_invalid_setting_raises(make, message) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("bound", [0, -1.0, math.nan])
-def test_a_bound_that_leaves_no_latent_is_refused_and_changes_none(bound) -> None:
+def test_an_invalid_bound_raises_and_changes_no_latent(bound) -> None:
     net = nn.Sequential(BinaryLinear(6, 4))
     before = net[0].weight.detach().clone()
     with pytest.raises(ValueError, match="clips every latent to 0"):

@@ -50,13 +50,13 @@ class AheadRanker:
     """
 
     def __init__(self, layers: Sequence[BinaryLayer], dtype: torch.dtype) -> None:
-        from equalbits.functional.kernels.rank_model import Layer, Ranking  # Triton loads when first needed
+        from equalbits.functional.kernels.rank_model import ModelRanking, RankedLayer  # Triton loads when first needed
 
         self.layers = layers
         self.symbols = [torch.empty_like(layer.weight, dtype=dtype, requires_grad=False) for layer in layers]
-        self.ranking = Ranking(
+        self.ranking = ModelRanking(
             [
-                Layer(layer.weight.detach(), symbols, layer.scale, _negative_count(layer))
+                RankedLayer(layer.weight.detach(), symbols, layer.scale, _negative_count(layer))
                 for layer, symbols in zip(layers, self.symbols, strict=True)
             ]
         )

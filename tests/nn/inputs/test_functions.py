@@ -1,4 +1,4 @@
-"""Few-valued inputs: bi-half over the batch, and the half-wave quantizer."""
+"""Functions of the input quantizers: bi-half over the batch, and HWGQ."""
 
 import math
 
@@ -21,7 +21,7 @@ from equalbits.nn.inputs.hwgq import HWGQ_LEVELS, hwgq
     p_pos=st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0]),
     seed=st.integers(0, 999),
 )
-def test_every_channel_holds_its_share_exactly_over_the_batch(batch, channels, side, p_pos, seed):
+def test_every_channel_has_an_exact_share_over_the_batch(batch, channels, side, p_pos, seed):
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randint(-2, 3, (batch, channels, side, side), generator=generator).double()  # many ties
     symbols = batch_symbols(inputs, p_pos)
@@ -44,13 +44,13 @@ def test_the_gradient_is_straight_through_plus_the_pull_to_the_bit():
     np.testing.assert_allclose(inputs.grad.numpy(), gradient + 6 * (reals - bits) / reals.size, rtol=1e-12)
 
 
-def test_inputs_without_a_channel_are_refused():
+def test_inputs_without_a_channel_raise():
     with pytest.raises(ValueError, match="batch, channel"):
         batch_symbols(torch.randn(5))
 
 
 @pytest.mark.parametrize("bits", [1, 2])
-def test_the_half_wave_is_its_formula(bits):
+def test_hwgq_matches_its_formula(bits):
     random = np.random.default_rng(1)
     reals, gradient = random.normal(size=200), random.normal(size=200)
     reals[:3] = [0.0, HWGQ_LEVELS[bits][-1], 3.0]
@@ -80,6 +80,6 @@ def test_the_levels_have_the_least_squared_error_for_a_normal_input(bits):
     assert HWGQ_LEVELS[1][0] == pytest.approx(math.sqrt(2 / math.pi))
 
 
-def test_other_bits_are_refused():
+def test_other_numbers_of_bits_raise():
     with pytest.raises(ValueError, match="has 1 or 2"):
         hwgq(torch.randn(3), 3)

@@ -1,4 +1,4 @@
-"""IR-Net against its formulas written again in numpy, with gradients worked out by hand."""
+"""IR-Net equals its formulas in numpy, with gradients derived by hand."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_irnet_is_two_to_s_times_the_sign_with_the_gradient_through_the_normalis
 
 @settings(deadline=None, max_examples=60)
 @given(*cases)
-def test_stable_irnet_is_the_centred_sign_with_the_statistics_held_or_not(
+def test_stable_irnet_is_the_centred_sign_with_or_without_gradient_through_the_statistics(
     seed: int, connections: int, skew: int, t: float
 ) -> None:
     latents, incoming = drawn(seed, connections, skew)
@@ -90,7 +90,7 @@ def test_heavy_tails_shift_by_a_whole_power_of_two() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32), st.integers(3, 300))
-def test_libra_sees_neither_mean_nor_scale_so_its_gradient_moves_neither(seed: int, connections: int) -> None:
+def test_libra_is_invariant_to_mean_and_scale_and_so_is_its_gradient(seed: int, connections: int) -> None:
     latents, incoming = drawn(seed, connections, 1)
     sharpness = torch.tensor(1.0)
     assert torch.equal(irnet(4 * latents + 0.5, sharpness), irnet(latents, sharpness))
@@ -104,7 +104,7 @@ def test_libra_sees_neither_mean_nor_scale_so_its_gradient_moves_neither(seed: i
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.7e4])
 @pytest.mark.parametrize("method", [irnet, irnet_stable])
-def test_a_filter_of_equal_weights_stays_finite_both_ways(method: type[irnet], value: float) -> None:
+def test_a_filter_of_equal_weights_has_finite_values_and_gradients(method: type[irnet], value: float) -> None:
     latents = torch.full((2, 27), value, requires_grad=True)
     out = method(latents, torch.tensor(1.0))
     out.backward(torch.randn(2, 27))
@@ -112,14 +112,14 @@ def test_a_filter_of_equal_weights_stays_finite_both_ways(method: type[irnet], v
     assert latents.grad is not None and latents.grad.abs().max() < 100
 
 
-def test_equal_weights_are_only_centred_so_their_gradient_keeps_its_size() -> None:
+def test_equal_weights_are_only_centred() -> None:
     latents = torch.full((2, 27), 0.1, dtype=torch.float64, requires_grad=True)
     incoming = torch.randn(2, 27, dtype=torch.float64)
     gradient = torch.autograd.grad(standardize(latents), latents, incoming)[0]
     torch.testing.assert_close(gradient, incoming - incoming.mean(dim=1, keepdim=True))
 
 
-def test_filters_keep_their_shape_and_a_filter_of_one_weight_is_refused() -> None:
+def test_filters_keep_their_shape_and_a_filter_of_one_weight_raises() -> None:
     weights = torch.randn(4, 3, 3, 3)
     for method in (irnet, irnet_stable):
         assert torch.equal(

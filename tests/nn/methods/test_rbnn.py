@@ -1,4 +1,4 @@
-"""RBNN's rotation: orthogonal, never farther from the signs, with the published gradient."""
+"""RBNN: orthogonal rotations that never move away from the signs, and the published gradient."""
 
 import math
 from itertools import pairwise
@@ -25,14 +25,14 @@ def test_the_factors_are_the_nearest_to_the_square_root(connections):
     assert not any(connections % n == 0 for n in range(a + 1, math.isqrt(connections) + 1))
 
 
-def test_a_rotation_is_the_kronecker_product_it_stands_for():
+def test_a_rotation_equals_its_kronecker_product():
     rotation = random_rotation(3, 4)
     rows = torch.randn(5, 12, dtype=torch.float64)
     whole = np.kron(rotation.left.numpy().T, rotation.right.numpy().T)  # acts on the rows of X, laid out one by one
     np.testing.assert_allclose(rbnn.rotate(rows, rotation).numpy(), rows.numpy() @ whole.T, rtol=1e-10, atol=1e-12)
 
 
-def test_no_round_of_fitting_moves_away_from_the_signs():
+def test_no_round_of_fitting_increases_the_distance_to_the_signs():
     torch.manual_seed(0)
     rows = F.standardize(torch.randn(8, 36, dtype=torch.float64))
     rotation, distances = random_rotation(6, 6), []
@@ -60,7 +60,7 @@ def test_each_step_of_a_round_is_the_published_procrustes_solution():
     np.testing.assert_allclose(fitted.right.numpy(), u @ vt, atol=1e-10)
 
 
-def test_rounds_follow_each_other_and_are_the_published_three_where_none_are_asked():
+def test_fitting_takes_three_rounds_by_default():
     torch.manual_seed(0)
     rows, one_by_one = F.standardize(torch.randn(20, 36, dtype=torch.float64)), random_rotation(6, 6)
     at_once = rbnn.fit_rotation(rows, one_by_one)
@@ -103,7 +103,7 @@ def test_values_and_gradients_are_the_published_ones(t):
         np.testing.assert_allclose(tensor.grad.numpy(), expected, rtol=1e-5, atol=1e-8)
 
 
-def test_filters_that_are_constant_give_finite_gradients():
+def test_constant_filters_have_finite_gradients():
     latents = torch.full((2, 12), 0.3, requires_grad=True)
     beta = torch.tensor([0.3, 0.6], requires_grad=True)
     rotation = rbnn.Rotation(*(matrix.float() for matrix in random_rotation(3, 4)))

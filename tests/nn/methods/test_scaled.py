@@ -1,4 +1,4 @@
-"""Methods with a scale of their own against slow formulas, a filter at a time in float64: values and gradients."""
+"""Methods with a scale of their own equal slow formulas in float64: values and gradients."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def slow_abcnet(bases):
     ids=["binaryconnect", "xnor", "bireal", "least squares", "abc-net 1", "abc-net 2", "abc-net 5"],
 )
 @pytest.mark.parametrize("shape", [(3, 4, 2, 2), (5, 7), (2, 3, 5)])
-def test_a_method_is_its_formula_in_every_filter(method, slow, shape):
+def test_a_method_matches_its_formula_in_every_filter(method, slow, shape):
     latents, gradient = _latents(1, shape), np.random.default_rng(2).normal(size=shape)
     values, found = values_and_gradient(method, latents, gradient)
     for filter_, (w, g) in enumerate(zip(latents, gradient, strict=True)):
@@ -86,14 +86,14 @@ def test_a_method_is_its_formula_in_every_filter(method, slow, shape):
         np.testing.assert_allclose(found[filter_], slope, rtol=1e-10, atol=1e-12)
 
 
-def test_dorefa_scales_by_the_whole_layer_and_passes_the_gradient_on():
+def test_dorefa_scales_by_the_whole_layer_with_an_unchanged_gradient():
     latents, gradient = _latents(3), np.random.default_rng(4).normal(size=(3, 4, 2, 2))
     values, found = values_and_gradient(dorefa, latents, gradient)
     np.testing.assert_allclose(values, np.abs(latents).mean() * signs(latents), rtol=1e-12)
     assert np.array_equal(found, gradient)
 
 
-def test_centred_xnor_takes_off_the_mean_of_each_kernel_position_in_the_graph():
+def test_centred_xnor_subtracts_the_mean_of_each_kernel_position_in_the_graph():
     latents, gradient = _latents(5), np.random.default_rng(6).normal(size=(3, 4, 2, 2))
     values, found = values_and_gradient(lambda w: xnor(w, centre=True), latents, gradient)
     centred = latents - latents.mean(axis=1, keepdims=True)
@@ -102,11 +102,11 @@ def test_centred_xnor_takes_off_the_mean_of_each_kernel_position_in_the_graph():
     np.testing.assert_allclose(found, inner - inner.mean(axis=1, keepdims=True), rtol=1e-10, atol=1e-14)
 
 
-def test_a_linear_layer_of_two_inputs_is_centred_too():
+def test_a_linear_layer_of_two_inputs_is_centred():
     assert centred_over_inputs(torch.tensor([[1.0, 3.0], [0.0, -4.0]])).tolist() == [[-1, 1], [2, -2]]
 
 
-def test_centring_a_depthwise_layer_is_refused():
+def test_centring_a_depthwise_layer_raises():
     with pytest.raises(ValueError, match="at least two input channels"):
         xnor(torch.randn(6, 1, 3, 3), centre=True)
 
@@ -120,14 +120,14 @@ def test_the_mean_magnitude_is_the_nearest_scale_for_the_signs():
 
 
 @pytest.mark.parametrize("bases", [0, -1, 1.5, "2"])
-def test_a_number_of_bases_that_is_none_is_refused(bases):
+def test_an_invalid_number_of_bases_raises(bases):
     with pytest.raises(ValueError, match=f"bases={bases!r}"):
         abcnet_bases(torch.randn(2, 6), bases)
     with pytest.raises(ValueError, match=f"bases={bases!r}"):
         ABCNet(bases)
 
 
-def test_more_bases_come_closer_and_equal_bases_do_no_harm():
+def test_more_bases_reduce_the_error_and_equal_bases_are_allowed():
     latents = torch.tensor(_latents(8, (4, 60)))
     errors = [float((latents - abcnet(latents, bases)).square().sum()) for bases in (1, 3, 5)]
     assert errors[0] > errors[1] > errors[2]
@@ -138,7 +138,7 @@ def test_more_bases_come_closer_and_equal_bases_do_no_harm():
         abcnet(latents, 0)
 
 
-def test_stochastic_bits_follow_the_hard_sigmoid():
+def test_stochastic_symbols_follow_the_hard_sigmoid():
     torch.manual_seed(0)
     latents = torch.tensor([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]).expand(20000, 7)
     share = (stochastic_symbols(latents) > 0).double().mean(dim=0)

@@ -1,4 +1,4 @@
-"""AdaBin, ReCU and BNN+ against slow formulas in float64.
+"""AdaBin, ReCU and BNN+ equal slow formulas in float64.
 
 Where a gradient flows through statistics, the sign is replaced by its tangent: a line with the estimator's slope
 through the symbol. What is left is smooth, and is differentiated numerically, a latent at a time.
@@ -35,7 +35,7 @@ def torch_gradient(method, latents, gradient):
 
 
 @pytest.mark.parametrize("t", [0.1, 1.0, 4.0])
-def test_adabin_is_its_formula_with_the_gradient_through_mean_and_distance(t):
+def test_adabin_matches_its_formula_with_the_gradient_through_mean_and_rms(t):
     random = np.random.default_rng(0)
     latents, gradient = random.normal(0.3, 1.0, size=(3, 10)), random.normal(size=(3, 10))
 
@@ -58,7 +58,7 @@ def test_adabin_is_its_formula_with_the_gradient_through_mean_and_distance(t):
 
 
 @pytest.mark.parametrize("tau", [0.6, 0.85, 0.99, 1.0])
-def test_recu_is_the_sign_with_the_gradient_cut_beyond_the_quantile(tau):
+def test_recu_is_the_sign_with_no_gradient_beyond_the_quantile(tau):
     random = np.random.default_rng(1)
     latents, gradient = random.normal(size=(3, 12)), random.normal(size=(3, 12))
 
@@ -114,7 +114,7 @@ def test_the_swish_sign_slope_is_the_derivative_of_the_swish_sign(beta):
     np.testing.assert_allclose(found, numeric_gradient(swish, reals, gradient), rtol=1e-5, atol=1e-8)
 
 
-def test_the_swish_sign_slope_stays_finite_far_out():
+def test_the_swish_sign_slope_is_finite_for_large_inputs():
     far = torch.tensor([-1e6, 1e6], requires_grad=True)
     swish_sign(far, torch.tensor([-1.0, 1.0])).sum().backward()
     assert far.grad.tolist() == [0.0, 0.0]
@@ -138,7 +138,7 @@ def test_the_distance_to_the_scale_pulls_weights_and_scale_together(power):
     assert float(absolute.detach()) == pytest.approx(np.abs(gap).sum()), "absolute, where no power is asked"
 
 
-def test_the_distance_of_many_half_precise_weights_is_counted_in_float32():
+def test_the_distance_of_half_precision_weights_is_summed_in_float32():
     latents = torch.full((4, 300), 100.0, dtype=torch.float16, requires_grad=True)
     for power, expected in ((1, 120_000.0), (2, 12_000_000.0)):
         penalty = distance_to_scale(latents, torch.zeros(4, dtype=torch.float16), power=power)
@@ -147,7 +147,7 @@ def test_the_distance_of_many_half_precise_weights_is_counted_in_float32():
     assert latents.grad.isfinite().all() and latents.grad.dtype == torch.float16
 
 
-def test_filters_that_are_constant_give_finite_gradients():
+def test_constant_filters_have_finite_gradients():
     latents = torch.full((2, 5), 0.3, dtype=torch.float64, requires_grad=True)
     total = adabin(latents, torch.tensor(1.0)).sum() + recu(latents, torch.tensor(0.9)).sum()
     total.backward()

@@ -1,1 +1,1 @@
-"""Triton kernels for the GPU. Each is equal to a plain torch or numpy function, named in its docstring."""
+"""Triton kernels. Each has a slow twin in plain torch, which its tests compare it with."""

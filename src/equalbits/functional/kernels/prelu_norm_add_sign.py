@@ -1,7 +1,8 @@
-"""The normed sum on a GPU, in Triton: as few passes over memory as there can be, and the same answer every time.
+"""Launch the Triton kernels of :mod:`equalbits.functional.fused_norm`: two passes over memory each way, deterministic.
 
-Batch norm needs its sums before it can write, so each way takes two passes over a (position, channel) matrix, with a
-tiny kernel between them that joins the sums of the strips. The kernels are in ``prelu_norm_add_sign_triton``.
+Batch norm needs its sums before it can write. So forward and backward each take two passes over a (position, channel)
+matrix, with a small kernel between them that combines the sums of the strips of rows. The kernels are in
+``prelu_norm_add_sign_triton``.
 """
 
 # mypy: allow-untyped-calls
@@ -15,10 +16,10 @@ from equalbits.functional.kernels import prelu_norm_add_sign_triton as kernels
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-_TILE = 2048  # entries a program holds at once: two loads of 16 bytes for each thread of 4 warps
-_COLUMNS = 64  # channels in a tile: a line of 128 bytes in 16-bit input
-_SUMMED = (4096, 264)  # entries of a tile and programs where it sums: two to each processor of a large GPU
-_JOINED = 8  # channels to a program that joins the strips: 32 bytes of each strip, the least a GPU reads
+_TILE = 2048  # entries per program: two 16-byte loads for each thread of 4 warps
+_COLUMNS = 64  # channels per tile: a cache line of 128 bytes in 16-bit input
+_SUM_PASS = (4096, 264)  # entries per tile and number of programs: two per multiprocessor of a large GPU
+_COMBINED = 8  # channels per program that combines strips: 32 bytes of each strip, the least a GPU reads
 
 _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
 
@@ -30,8 +31,8 @@ def forward(
     rows = as_rows(c)
     count, channels = rows.shape
     added = None if residual is None else as_rows(residual)
-    strips, tiles, tile = _strips(count, channels, *_SUMMED)
-    sums, join, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
+    strips, tiles, tile = _strips(count, channels, *_SUM_PASS)
+    sums, combine, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((4, strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
     y = torch.empty_like(rows)
@@ -40,7 +41,9 @@ def forward(
     blocks = triton.cdiv(channels, tile["COLUMNS"])
     with torch.cuda.device_of(c):
         kernels.sum_forward[(strips, blocks)](rows, slope, partial, count, tiles, **sums)
-        kernels.join_forward[(triton.cdiv(channels, _JOINED),)](partial, stats, count, tiles, strips, eps, **join)
+        kernels.combine_forward[(triton.cdiv(channels, _COMBINED),)](
+            partial, stats, count, tiles, strips, eps, **combine
+        )
         kernels.write_forward[(triton.cdiv(count, write["ROWS"]), blocks)](
             rows, slope, weight, bias, added, stats, y, s, near, count, **write
         )
@@ -54,8 +57,8 @@ def backward(
     rows = as_rows(c)
     count, channels = rows.shape
     of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))
-    strips, tiles, tile = _strips(count, channels, *_SUMMED)
-    sums, join, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
+    strips, tiles, tile = _strips(count, channels, *_SUM_PASS)
+    sums, combine, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((3, strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
     g_affine = torch.empty((2, channels), dtype=torch.float32, device=c.device)
@@ -67,8 +70,8 @@ def backward(
         kernels.sum_backward[(strips, blocks)](
             of_y, of_s, near, rows, slope, stats, total, partial, count, tiles, **sums
         )
-        kernels.join_backward[(triton.cdiv(channels, _JOINED),)](
-            partial, stats, slope, weight, factors, g_affine, g_slope, count, strips, **join
+        kernels.combine_backward[(triton.cdiv(channels, _COMBINED),)](
+            partial, stats, slope, weight, factors, g_affine, g_slope, count, strips, **combine
         )
         kernels.write_backward[(triton.cdiv(count, write["ROWS"]), blocks)](
             of_y if total is None else total, rows, slope, stats, factors, g_c, count, **write
@@ -77,7 +80,7 @@ def backward(
 
 
 def _strips(count: int, channels: int, entries: int, programs: int) -> tuple[int, int, dict[str, int]]:
-    """How many strips of rows there are, of how many tiles each, and the shape of a tile."""
+    """Return the number of strips of rows, the tiles per strip, and the shape of a tile."""
     columns = min(_COLUMNS, max(8, triton.next_power_of_2(channels)))
     rows = entries // columns
     wanted = max(1, programs // triton.cdiv(channels, columns))
@@ -86,9 +89,9 @@ def _strips(count: int, channels: int, entries: int, programs: int) -> tuple[int
 
 
 def _settings(count: int, strips: int, tiles: int, tile: dict[str, int]) -> tuple[dict[str, int], ...]:
-    """What the kernels that sum, that join and that write are compiled for."""
+    """Return the compile-time settings of the kernels that sum, combine and write."""
     whole = tile["C"] % tile["COLUMNS"] == 0
     sums = tile | _WARPS | {"EVEN": whole and count % (tile["ROWS"] * tiles) == 0}
-    join = tile | {"STRIPS": triton.next_power_of_2(strips), "COLUMNS": _JOINED, "num_warps": 8}
+    combine = tile | {"STRIPS": triton.next_power_of_2(strips), "COLUMNS": _COMBINED, "num_warps": 8}
     rows = _TILE // tile["COLUMNS"]
-    return sums, join, tile | _WARPS | {"ROWS": rows, "EVEN": whole and count % rows == 0}
+    return sums, combine, tile | _WARPS | {"ROWS": rows, "EVEN": whole and count % rows == 0}

@@ -1,13 +1,13 @@
-"""The kernels of the normed sum on a GPU, over a (position, channel) matrix; launched by ``prelu_norm_add_sign``.
+"""Triton kernels of the fused PReLU, batch norm, addition and sign, over a (position, channel) matrix.
 
-The first pass of each way gives a program a strip of rows and a block of channels. Each thread keeps running sums for
-its own places, and the strip joins them once, at its end. No sum goes through an atomic, so the order of additions is
-fixed. Deviations are taken from a value of the channel itself, and strips are joined by Chan's formula (Chan, Golub
-and LeVeque 1983), so a mean far from 0 costs no digits.
+In the first pass each program sums a strip of rows and a block of channels: each thread accumulates its own entries,
+and the strip reduces them once at its end. Sums use no atomics, so the order of additions is fixed. Deviations are
+taken from a value of the channel itself, and strips are combined by Chan's formula (Chan, Golub and LeVeque 1983), so
+a mean far from 0 costs no precision.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-# ruff: noqa: N803 (a kernel's compile-time settings are in capitals)
+# ruff: noqa: N803 (compile-time settings of a kernel are in capitals)
 
 import triton
 import triton.language as tl
@@ -15,13 +15,13 @@ import triton.language as tl
 
 @triton.jit
 def _tile(place, inside, EVEN: tl.constexpr):
-    """A tile of a matrix; only where tiles do not fill it is there anything to mask."""
+    """Load a tile of a matrix, masked unless the tiles fill it."""
     return tl.load(place) if EVEN else tl.load(place, mask=inside, other=0)
 
 
 @triton.jit
 def _tile_once(place, inside, EVEN: tl.constexpr):
-    """A tile that will not be read again soon, so that the cache may let go of it first."""
+    """Load a tile that will not be read again soon: the cache evicts it first."""
     if EVEN:
         values = tl.load(place, eviction_policy="evict_first")
     else:
@@ -31,13 +31,13 @@ def _tile_once(place, inside, EVEN: tl.constexpr):
 
 @triton.jit
 def _row(values, column, C: tl.constexpr, COLUMNS: tl.constexpr):
-    """One value for each channel, as a row."""
+    """Load one value per channel, as a row."""
     return _tile(values + column, column < C, C % COLUMNS == 0).to(tl.float32)[None, :]
 
 
 @triton.jit
 def _slope_row(slope, column, C: tl.constexpr, SLOPES: tl.constexpr, COLUMNS: tl.constexpr):
-    """The PReLU's slopes, as a row; without PReLU a row that nothing reads."""
+    """Load the PReLU slopes, as a row; without PReLU an unused row."""
     if SLOPES == C:
         slopes = _row(slope, column, C, COLUMNS)
     elif SLOPES == 1:
@@ -59,7 +59,7 @@ def sum_forward(
     c, slope, partial, count, tiles,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """For a strip: the mean and squared deviations of the PReLU's output, and two sums of inputs at or below 0."""
+    """Sum a strip: mean and squared deviations of the PReLU output, and two sums of the inputs up to 0."""
     row = tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     first = tl.program_id(0).to(tl.int64) * tiles * ROWS
@@ -67,7 +67,7 @@ def sum_forward(
     place = row[:, None] * C + column[None, :]
     c += first * C
     slopes = _slope_row(slope, column, C, SLOPES, COLUMNS)
-    typical = _prelu(_row(c, column, C, COLUMNS), slopes, SLOPES)  # the strip's first value stands in for its mean
+    typical = _prelu(_row(c, column, C, COLUMNS), slopes, SLOPES)  # the strip's first value approximates its mean
     sums = tl.zeros([ROWS, COLUMNS], tl.float32)
     squares = tl.zeros([ROWS, COLUMNS], tl.float32)
     low_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -84,7 +84,7 @@ def sum_forward(
             low_squares += low * low
         if not EVEN:
             off = tl.where(inside, off, 0.0)
-        place += ROWS * C  # the next tile is on its way while this one is summed
+        place += ROWS * C  # prefetch the next tile
         inside = ((tile + 1) * ROWS + row < left)[:, None] & (column < C)[None, :]
         loaded = tl.load(c + place, mask=inside) if EVEN else tl.load(c + place, mask=inside, other=0)
         sums += off
@@ -102,17 +102,17 @@ def sum_forward(
 
 
 @triton.jit
-def join_forward(
+def combine_forward(
     partial, stats, count, tiles, strips, eps,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, STRIPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The statistics of all strips together."""
+    """Combine the statistics of all strips."""
     strip = tl.arange(0, STRIPS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (strip < strips)[:, None] & (column < C)[None, :]
     place = partial + strip[:, None] * C + column[None, :]
     seen = tl.maximum(tl.minimum(count - strip * tiles * ROWS, tiles * ROWS), 0).to(tl.float32)[:, None]
-    means = tl.load(place, mask=inside, other=0)  # all loads before the first sum: a sum waits for its threads
+    means = tl.load(place, mask=inside, other=0)  # all loads before the first reduction, which synchronizes
     spread = tl.load(place + strips * C, mask=inside, other=0)
     if SLOPES > 0:
         low_sum = tl.load(place + 2 * strips * C, mask=inside, other=0)
@@ -133,12 +133,12 @@ def write_forward(
     c, slope, weight, bias, residual, stats, y, s, near, count,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The sum, and if asked its signs and a bit for each entry nearer to 0 than 1."""
+    """Write the output, and optionally its signs and the bits of ``|y| < 1``."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < count)[:, None] & (column < C)[None, :]
     place = row[:, None] * C + column[None, :]
-    x = _tile_once(c + place, inside, EVEN).to(tl.float32)  # not read again before the backward
+    x = _tile_once(c + place, inside, EVEN).to(tl.float32)  # not read again before the backward pass
     z = _prelu(x, _slope_row(slope, column, C, SLOPES, COLUMNS), SLOPES)
     gain = _row(stats + 2 * C, column, C, COLUMNS) * _row(weight, column, C, COLUMNS)
     wide = (z - _row(stats, column, C, COLUMNS)) * gain + _row(bias, column, C, COLUMNS)
@@ -147,7 +147,7 @@ def write_forward(
     rounded = wide.to(y.dtype.element_ty)
     tl.store(y + place, rounded, mask=inside)
     if s is not None:
-        kept = rounded.to(tl.float32)  # signs and bits are those of the y that others see
+        kept = rounded.to(tl.float32)  # signs and bits of the rounded output
         tl.store(s + place, tl.where(kept >= 0, 1.0, -1.0).to(s.dtype.element_ty), mask=inside)
         bits = tl.reshape((inside & (tl.abs(kept) < 1)).to(tl.int32), [ROWS, COLUMNS // 8, 8])
         packed = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2).to(tl.uint8)
@@ -161,7 +161,7 @@ def sum_backward(
     g_y, g_s, near, c, slope, stats, total, partial, count, tiles,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """For a strip: the gradient G of the sum, and ΣG, ΣG·x̂ and ΣG·c over c ≤ 0, where x̂ is the normed input."""
+    """Sum a strip: the gradient G of the output, ΣG, ΣG·x̂ and ΣG·c over c ≤ 0, with x̂ the normalized input."""
     row = tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     byte = tl.program_id(1) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
@@ -189,7 +189,7 @@ def sum_backward(
             passed = _tile_once(g_s + place, inside, EVEN)
             if g_y is not None:
                 g = _tile_once(g_y + place, inside, EVEN).to(tl.float32)
-        else:  # the next pass reads it again
+        else:  # read again by the next pass
             g = _tile(g_y + place, inside, EVEN).to(tl.float32)
         x = _tile(c + place, inside, EVEN).to(tl.float32)
         if g_s is not None:
@@ -215,11 +215,11 @@ def sum_backward(
 
 
 @triton.jit
-def join_backward(
+def combine_backward(
     partial, stats, slope, weight, factors, g_affine, g_slope, count, strips,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, STRIPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of weight, bias and slope, and what the last pass needs: g_z = a·(G − b − (z − mean)·d)."""
+    """Combine the gradients of weight, bias and slope, and the factors of g_z = a·(G − b − (z − mean)·d)."""
     strip = tl.arange(0, STRIPS)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (strip < strips)[:, None] & (column < C)[None, :]
@@ -254,8 +254,8 @@ def write_backward(
     total, c, slope, stats, factors, g_c, count,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of c."""
-    last_first = tl.num_programs(0) - 1 - tl.program_id(0)  # what the pass before read last is still in the cache
+    """Write the gradient of c."""
+    last_first = tl.num_programs(0) - 1 - tl.program_id(0)  # the end of the previous pass is still in the cache
     row = last_first.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < count)[:, None] & (column < C)[None, :]

@@ -1,20 +1,21 @@
-"""The ranking on a GPU, in Triton: the CPU's answers to the bit, without a sort.
+"""Rank the rows of a matrix on a GPU: equal to ``rank_by_sorting`` to the bit, without a sort.
 
-A float is a sign and a magnitude, and its bits read that way are an integer in the same order, with −0.0 and +0.0
-both 0. A row's keys stay in registers while a bisection over the integers closes in on the largest weight that
-becomes −1; it stops as soon as it has parted the row where asked, which is long before the last bit. Only a row tied
-at its boundary goes on to a second bisection, over the places of the tied weights: the lower ones get −1.
+The bits of a float, read as sign and magnitude, are an integer key in the same order, with −0.0 and +0.0 both 0. The
+keys of a row stay in registers while a bisection over the integers finds the threshold, the largest key that becomes
+−1. It stops once the counts on both sides are right, long before the last bit. Only rows with ties at the threshold
+need a second bisection, over the indices of the tied weights: the lower ones get −1. Rows that do not fit into
+registers go to ``rank_long_rows``.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-# ruff: noqa: N803 (a kernel's compile-time settings are in capitals)
+# ruff: noqa: N803 (compile-time settings of a kernel are in capitals)
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from equalbits.functional.kernels.rank_long_rows import keys_of, part_long_rows
+from equalbits.functional.kernels.rank_long_rows import keys_of, rank_long_rows
 from equalbits.functional.ranking import rank_by_sorting
 
 _BITS_AND_INFINITY = {
@@ -23,18 +24,18 @@ _BITS_AND_INFINITY = {
     torch.float32: (torch.int32, 0x7F80_0000),
     torch.float64: (torch.int64, 0x7FF0_0000_0000_0000),
 }
-_REGISTERS = 32768 * 4  # bytes of keys, padded to a power of two, that a program can hold; longer rows go by digits
-_LONGEST = 2**31 - 2**16  # places and counts are held in 32 bits
-_ENTRIES = 128  # a program ranks at least this many, so rows shorter than that share one
+_REGISTERS = 32768 * 4  # bytes of keys, padded to a power of two, that a program can hold
+_LONGEST = 2**31 - 2**16  # indices and counts are 32-bit
+_ENTRIES = 128  # entries per program at least: shorter rows share a program
 
-# At 64 registers a thread, two rows of 64 KiB run side by side on one processor.
-_SIDE_BY_SIDE = {} if torch.version.hip else {"maxnreg": 64}
+# With 64 registers per thread, two rows of 64 KiB run concurrently on one multiprocessor.
+_OCCUPANCY = {} if torch.version.hip else {"maxnreg": 64}
 
 
 def rank(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = None) -> Tensor:
-    """±1 for each entry of (filter, connection), 0 where masked, NaN through a row that holds NaN or infinity.
+    """Return ±1 for each entry of (filter, connection), 0 where masked; rows with NaN or infinity become NaN.
 
-    ``negatives`` is one count for all rows, or with a mask a column with a count for each.
+    ``negatives`` is one count for all rows, or with a mask a column with one count per row.
     """
     count, connections = rows.shape
     out = torch.empty(rows.shape, dtype=rows.dtype, device=rows.device)
@@ -47,17 +48,19 @@ def rank(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = None) -> T
     kept = None if mask is None else mask.contiguous().view(torch.uint8)
     counts = negatives.int().contiguous() if isinstance(negatives, Tensor) else negatives
     settings = {"MASKED": mask is not None, "MAGNITUDE": torch.iinfo(integer).max, "INFINITE": infinite}
-    settings["enable_fp_fusion"] = False  # there is nothing to fuse, and to say so keeps Triton from warning
+    settings["enable_fp_fusion"] = False  # nothing to fuse; the setting silences a warning of Triton
     block = triton.next_power_of_2(connections)
-    held = block * max(4, rows.element_size())
+    row_bytes = block * max(4, rows.element_size())
     with torch.cuda.device_of(rows):
-        if held > _REGISTERS:
-            part_long_rows(bits, kept, counts, out, settings)
+        if row_bytes > _REGISTERS:
+            rank_long_rows(bits, kept, counts, out, settings)
         else:
-            together = max(1, _ENTRIES // block)
-            warps = 32 if held == _REGISTERS else min(16, max(1, held // 2048))
-            settings |= {"ROWS": together, "BLOCK": block, "num_warps": warps} | _SIDE_BY_SIDE
-            _short_rows[(triton.cdiv(count, together),)](bits, kept, counts, out, count, connections, **settings)
+            rows_per_program = max(1, _ENTRIES // block)
+            warps = 32 if row_bytes == _REGISTERS else min(16, max(1, row_bytes // 2048))
+            settings |= {"ROWS": rows_per_program, "BLOCK": block, "num_warps": warps} | _OCCUPANCY
+            _short_rows[(triton.cdiv(count, rows_per_program),)](
+                bits, kept, counts, out, count, connections, **settings
+            )
     return out
 
 
@@ -71,7 +74,7 @@ def _short_rows(
     start = (row.to(tl.int64) * connections)[:, None]
     inside = (row < count)[:, None] & (column < connections)
     keys = keys_of(tl.load(bits + start + column, mask=inside, other=0), MAGNITUDE)
-    least = tl.min(keys, axis=1)  # padding reads as 0, which only widens the search
+    least = tl.min(keys, axis=1)  # padding reads as 0, which only widens the search range
     most = tl.max(keys, axis=1)
     if MASKED:
         wanted = tl.load(negatives + row, mask=row < count, other=0)
@@ -80,11 +83,11 @@ def _short_rows(
         wanted = tl.zeros([ROWS], tl.int32) + negatives
         ranked = inside
     keys = tl.where(ranked, keys, MAGNITUDE)  # above every finite key
-    edge = _part(keys, wanted, least - 1, most)
+    edge = _threshold(keys, wanted, least - 1, most)
     tied = tl.sum((keys <= edge[:, None]).to(tl.int32), axis=1) > wanted
     order = tl.where(keys == edge[:, None], column, tl.where(keys < edge[:, None], -1, BLOCK))
     last = tl.zeros([ROWS], tl.int32) + connections - 1
-    last = _part(order, wanted, tl.where(tied, -1, last - 1), last)
+    last = _threshold(order, wanted, tl.where(tied, -1, last - 1), last)
     negative = (order <= last[:, None]) & (wanted > 0)[:, None]
     finite = (most < INFINITE) & (least > -INFINITE)
     symbols = tl.where(finite[:, None], tl.where(negative, -1.0, 1.0), float("nan"))
@@ -94,8 +97,8 @@ def _short_rows(
 
 
 @triton.jit
-def _part(values, wanted, low, high):
-    """A threshold for each row with ``wanted`` values at or below it, or if ties forbid that, the least with more.
+def _threshold(values, wanted, low, high):
+    """Return a threshold per row with ``wanted`` values at or below it; with ties, the least one with more.
 
     There must be fewer than that many at or below ``low``, and enough at or below ``high``.
     """
