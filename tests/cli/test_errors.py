@@ -50,10 +50,19 @@ def copied(run: Path, tmp_path: Path) -> Path:
         (["fashion-conv2", "--set", "model.weight_quantizer=bihlaf"], "'bihlaf' is not known: did you mean 'bihalf'"),
         (["fashion-conv2", "--set", "model.options.wide=2"], "option 'wide' is not known: did you mean 'width'"),
         (["fashion-conv2", "--set", "model.options.width=wide"], "model.options.width='wide' must be a number"),
-        (["fashion-conv2", "--set", "model.options.num_classes=3"], "num_classes=3: leave it away, the data says how"),
-        (["fashion-conv2", "--set", "model.options.init=kaiming"], "init=kaiming: set model.init in its place"),
-        (["fashion-conv2", "--set", "model.weight_quantizer=real"], "leave it empty, as in model.weight_quantizer="),
-        (["fashion-conv2", "--set", "model.input_quantizer=None"], "leave it empty, as in model.input_quantizer="),
+        (
+            ["fashion-conv2", "--set", "model.options.num_classes=3"],
+            "num_classes=3: leave it out, it follows from",
+        ),
+        (["fashion-conv2", "--set", "model.options.init=kaiming"], "init=kaiming: set model.init instead"),
+        (
+            ["fashion-conv2", "--set", "model.weight_quantizer=real"],
+            "leave it empty for none, as in model.weight_quantizer=",
+        ),
+        (
+            ["fashion-conv2", "--set", "model.input_quantizer=None"],
+            "leave it empty for none, as in model.input_quantizer=",
+        ),
         (["fashion-conv2", "--set", "optimizer.name=bop"], "no bits to optimize: binarize it with Bits(), in a recipe"),
         (["fashion-conv2", "--set", "EPOCHS=3"], "no setting 'EPOCHS'; did you mean 'epochs'?"),
         (["fashion-conv2", "--set", "optimizer.lr=inf"], "optimizer.lr=inf must be a finite number, above 0"),
@@ -90,7 +99,7 @@ def test_an_output_directory_that_cannot_be_written_is_named(call, recipe: str, 
     line = refused(call("train", recipe, "--out", tmp_path / "file" / "inner", "--device", "cpu"), "train")
     assert str(tmp_path / "file" / "inner") in line
     line = refused(call("train", recipe, "--out", "/proc/nowhere", "--device", "cpu"), "train")
-    assert line.endswith("/proc/nowhere cannot be made: name a folder elsewhere with --out")
+    assert line.endswith("/proc/nowhere cannot be created: name a folder elsewhere with --out")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +133,7 @@ def test_damaged_results_are_named(content: str, call, recipe: str, tmp_path) ->
         path.parent.mkdir(parents=True)
         path.write_text(content)
         line = refused(call(command, *words, *(["--methods", "bihalf"] if command == "compare" else [])), command)
-        assert f"{path} does not say what made it (" in line and line.endswith("delete it to measure again")
+        assert f"{path} is not the record of a run (" in line and line.endswith("delete it to train again")
 
 
 def test_a_batch_too_small_for_batch_norm_is_reported_with_the_setting(call, recipe: str, tmp_path) -> None:

@@ -134,7 +134,7 @@ def test_evaluate_and_resume_ask_for_data_that_was_moved(run, pictures, tmp_path
     for words in (["evaluate", moved], ["train", "--resume", moved]):
         code, _, errors = call(*words, "--device", "cpu")
         assert (code, errors.count("\n")) == (1, 1)
-        assert f"{tmp_path / 'gone'}, where the run's data lay, is not there any more" in errors
+        assert f"{tmp_path / 'gone'}, the data directory of the run, does not exist any more" in errors
         assert errors.endswith("or give --data\n")
     assert call("evaluate", moved, "--device", "cpu", "--data", pictures)[0] == 0
 
@@ -196,7 +196,7 @@ def test_enlarged_images_are_reported_in_one_line(own, pictures, tmp_path, call,
     larger = ["--set", "data.resize=40", "--set", "data.crop=32", "--out", tmp_path / "b"]
     command = [sys.executable, "-m", "equalbits", *map(str, [*words, *larger])]
     (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
-    assert "is 26×31 pixels: pictures are enlarged to 40×40, of which the net sees 32×32" in line
+    assert "is 26×31 pixels: pictures are enlarged to 40×40, and cropped to 32×32" in line
     assert line.endswith("set data.resize and data.crop")
 
 

@@ -89,13 +89,13 @@ def test_a_finished_demo_is_not_overwritten(wanted: str, recipe: str, call, tmp_
 def test_files_of_the_user_are_not_overwritten(recipe: str, call, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text("mine")
     code, _, errors = call("train", recipe, "--out", tmp_path, "--device", "cpu")
-    assert (code, errors.count("holds a model.json that no run of ours left: give --out another folder")) == (1, 1)
+    assert (code, errors.count("holds a model.json that equalbits did not write: give --out another folder")) == (1, 1)
     assert (tmp_path / "model.json").read_text() == "mine"
     own = tmp_path / "a" / "recipe.toml"
     own.parent.mkdir()
     own.write_text(text := "# mine\n" + Path(recipe).read_text())
     code, _, errors = call("train", own, "--out", own.parent, "--device", "cpu")
-    assert (code, errors.count("holds a recipe.toml of someone's own: give --out another folder")) == (1, 1)
+    assert (code, errors.count("holds another recipe.toml: give --out another folder")) == (1, 1)
     assert own.read_text() == text
 
 
@@ -122,6 +122,6 @@ def test_a_directory_without_a_model_suggests_one_or_explains_why_not(held: Path
         assert code == 1 and line.endswith(f"it holds no recipe.toml; name one inside, as {inside}\n")
     for folder in (held / "compare", held / "compare" / "sign", held / "compare" / "sign" / "seed0"):
         code, _, line = call("pack", folder, held / "net.ebits")
-        assert code == 1 and line.endswith("keep results, not nets: train this one by itself to have it\n")
+        assert code == 1 and line.endswith("keep results, not weights: train this recipe by itself\n")
     code, _, line = call("inspect", held / "item")
-    assert code == 1 and line.endswith("it holds no recipe.toml; name one that train made\n")
+    assert code == 1 and line.endswith("it holds no recipe.toml; name one that train wrote\n")

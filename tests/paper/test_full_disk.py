@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from equalbits._plotting import save_figure
 from equalbits.paper.demo.show import METHODS, DemoCounts, draw_demo
-from equalbits.recipes import Compared, Comparison
+from equalbits.recipes import Comparison, MethodResult
 from equalbits.report import draw_comparison
 
 ROW = {
@@ -22,7 +22,7 @@ COUNTS = {
 }  # fmt: skip
 DRAWN = {
     "fig2": lambda out: save_figure(Figure(), out, "fig2"),
-    "compare": lambda out: draw_comparison(Comparison([Compared(**ROW)], {"recipe": "own", "n": 1}), out),
+    "compare": lambda out: draw_comparison(Comparison([MethodResult(**ROW)], {"recipe": "own", "n": 1}), out),
     "demo": lambda out: draw_demo([DemoCounts(method=name, **COUNTS) for name in METHODS], out),
 }
 

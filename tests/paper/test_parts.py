@@ -46,7 +46,7 @@ def test_a_part_that_is_not_the_items_is_refused_before_anything_trains(tmp_path
 
 def test_a_setting_that_the_item_goes_through_by_itself_is_refused(tmp_path, tiny):
     options = tiny({"model.weight_quantizer": "sign"})
-    with pytest.raises(ValueError, match=r"model\.weight_quantizer is what this item goes through"):
+    with pytest.raises(ValueError, match=r"model\.weight_quantizer is varied by this item"):
         reproduce("fig8", tmp_path, options=options)
 
 

@@ -11,9 +11,8 @@ from equalbits.paper import get_item, list_items
 from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.results.page import readme_table, replace_table, results_page
-from equalbits.recipes import get_recipe
-from equalbits.recipes.experiments.ledger import collect
-from equalbits.recipes.experiments.sweep import sweep
+from equalbits.recipes import Execution, get_recipe, sweep
+from equalbits.recipes.experiments.sweep import summarize_sweep
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,9 +118,9 @@ def test_a_ledger_says_once_what_all_runs_share(tmp_path):
         {"epochs": 1, "data.limit": 32, "data.batch_size": 16, "model.options.width": 0.05}
     )
     vary = {"model.weight_quantizer": ["sign", "bihalf"]}
-    sweep(recipe, tmp_path, vary=vary, seeds=[0, 1], stack=2, device="cpu")
+    sweep(recipe, tmp_path, vary=vary, seeds=[0, 1], execution=Execution(device="cpu", stack=2))
     ledger = json.loads((tmp_path / "sweep.json").read_text())
-    assert ledger == collect(tmp_path)
+    assert ledger == summarize_sweep(tmp_path)
     assert ledger["settings"]["epochs"] == 1
     assert [case["settings"] for case in ledger["cases"]] == [
         {"model.weight_quantizer": "bihalf"},
@@ -130,8 +129,3 @@ def test_a_ledger_says_once_what_all_runs_share(tmp_path):
     for case in ledger["cases"]:
         assert [run["seed"] for run in case["runs"]] == [0, 1]
         assert all(0 <= run["last"]["correct"] <= run["last"]["total"] == 2000 for run in case["runs"])
-
-
-def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no finished run"):
-        collect(tmp_path)

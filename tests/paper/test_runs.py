@@ -9,12 +9,15 @@ import pytest
 from equalbits.data import DataError
 from equalbits.paper import Options, reproduce
 from equalbits.paper.claims import accuracies
-from equalbits.paper.runs import swept
-from equalbits.paper.watched import watched
+from equalbits.paper.runs import Watch, item_cases, run_cases, run_watched
 from equalbits.recipes import get_recipe
 from equalbits.training import InterruptedTraining
 
 NARROW = {"model.options.width": 0.05}
+
+
+def swept(recipe, out, options, *, vary, seeds):
+    return run_cases(out, {"all": item_cases(recipe, vary, options)}, options, seeds=seeds)["all"]
 
 
 def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
@@ -109,18 +112,19 @@ def test_a_last_value_that_is_wrong_is_refused_before_the_first_is_trained(tmp_p
 def test_a_damaged_file_of_a_run_is_named_with_the_way_out(tmp_path, tiny, text):
     options = tiny({**NARROW, "optimizer.lr": 1e30}, seeds=(0,))
     swept(get_recipe("fashion-conv2"), tmp_path / "a", options, vary={"model.weight_quantizer": ["sign"]}, seeds=[0])
-    lost = tmp_path / "a" / "sign" / "seed0" / "diverged.json"
-    assert lost.exists()
-    seen = tmp_path / "b" / "measured.json"
-    seen.parent.mkdir()
+    lost = tmp_path / "a" / "sign" / "seed0" / "run.json"
+    assert json.loads(lost.read_text())["status"] == "diverged"
+    seen = tmp_path / "b" / "sign" / "seed0" / "run.json"
+    seen.parent.mkdir(parents=True)
     for path in (lost, seen):
         path.write_text(text)
-    with pytest.raises(ValueError, match=r"diverged\.json does not say what made it .*: delete it to measure again"):
+    with pytest.raises(ValueError, match=r"run\.json is not the record of a run .*: delete it to train again"):
         swept(
             get_recipe("fashion-conv2"), tmp_path / "a", options, vary={"model.weight_quantizer": ["sign"]}, seeds=[0]
         )
-    with pytest.raises(ValueError, match=r"measured\.json does not say what made it .*: delete it to measure again"):
-        watched(get_recipe("fashion-conv2"), tmp_path / "b", options, watchers=[], read=lambda finished: {})
+    with pytest.raises(ValueError, match=r"run\.json is not the record of a run .*: delete it to train again"):
+        recipes = {"sign": get_recipe("fashion-conv2")}
+        run_watched(tmp_path / "b", recipes, options, lambda name: Watch([], lambda finished: {}))
 
 
 def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_path, tiny):
@@ -136,15 +140,15 @@ def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_
         reproduce("tab2", tmp_path / "tab2", options=tiny(NARROW, **options))
     reproduce("tab1", tmp_path / "tab1", options=tiny(NARROW, reporters_for=reporters_for))
     assert asked[:4] == [
-        "conv2, sign: seed 0", "conv2, bihalf: seed 0", "conv2, sign: seed 1, first of 3 at once",
-        "conv2, bihalf: seed 2",
+        "conv2/sign: seed 0", "conv2/bihalf: seed 0", "conv2/sign: seed 1, first of 3 at once",
+        "conv2/bihalf: seed 2",
     ]  # fmt: skip
     assert asked[4:6] == ["sign", "irnet-stable"]
     reproduce("fig1", tmp_path / "fig1", options=tiny(NARROW, reporters_for=reporters_for, grid={"parts": ["weights"]}))
     assert asked[-3:] == ["weights/sign", "weights/irnet-stable", "weights/bihalf"]
     assert [line for line in told if "to train" in line] == [
-        "conv2, 2 of 2 runs to train",
-        "conv2, 4 of 6 runs to train",
+        "2 of 2 runs to train",
+        "4 of 6 runs to train",
     ]
 
 
@@ -153,12 +157,12 @@ def test_a_damaged_run_of_a_watched_net_is_named_with_the_way_out(tmp_path, tiny
     options = tiny(NARROW)
     reproduce("tab1", tmp_path, options=options)
     before = json.loads((tmp_path / "result.json").read_text())
-    damaged = tmp_path / "runs" / "sign" / "run.json"
+    damaged = tmp_path / "runs" / "sign" / "seed0" / "run.json"
     damaged.write_text(text)
     (tmp_path / "result.json").unlink()
-    with pytest.raises(ValueError, match=rf"^{damaged} does not say what .*: delete {damaged.parent} to measure"):
+    with pytest.raises(ValueError, match=rf"^{damaged} is not the record of a run .*: delete it to train again"):
         reproduce("tab1", tmp_path, options=options)
-    shutil.rmtree(damaged.parent)
+    damaged.unlink()
     reproduce("tab1", tmp_path, options=options)
     after = json.loads((tmp_path / "result.json").read_text())
     assert {**after["trained"], "seconds": 0} == {**before["trained"], "seconds": 0}

@@ -1,6 +1,10 @@
-"""A recipe whose runs take a moment, for all tests of what is done with runs."""
+"""A recipe whose runs take a moment, and short calls of what runs many of them."""
 
-from equalbits.recipes import Recipe, recipe_from_dict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from equalbits.recipes import CaseResult, Comparison, Execution, Recipe, experiments, recipe_from_dict
 
 
 def own(**settings) -> Recipe:
@@ -14,3 +18,15 @@ def own(**settings) -> Recipe:
         }
     )
     return recipe.with_settings(settings)
+
+
+def sweep(recipe: Recipe, out: Path, *, vary: Mapping[str, Any], seeds: Sequence[int], **how: Any) -> list[CaseResult]:
+    """Sweep with the fields of an :class:`Execution` as arguments."""
+    return experiments.sweep(recipe, out, vary=vary, seeds=seeds, execution=Execution(**how))
+
+
+def compare(
+    recipe: Recipe, out: Path, *, methods: Sequence[str], seeds: Sequence[int], tune: Sequence[float] = (), **how: Any
+) -> Comparison:
+    """Compare with the fields of an :class:`Execution` as arguments."""
+    return experiments.compare(recipe, out, methods=methods, seeds=seeds, tune=tune, execution=Execution(**how))

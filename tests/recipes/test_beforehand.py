@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from small_recipe import own
+from small_recipe import compare, own, sweep
 
 from equalbits.recipes import Recipe
-from equalbits.recipes.experiments.compare import compare
-from equalbits.recipes.experiments.sweep import sweep
 from equalbits.training import CheckpointError, InterruptedTraining
 
 
@@ -90,9 +88,7 @@ def test_nets_that_were_stopped_on_other_images_do_not_go_on_with_these(seeds: l
         with pytest.raises(InterruptedTraining):
             job(folder_recipe(), tmp_path / name, seeds=[0, 1], root=pets, reporters_for=lambda _: [stop], **both)
         before = sorted((tmp_path / name).rglob("*"))
-        with pytest.raises(
-            CheckpointError, match=r"holds nets that were stopped on 2 classes \(cat, dog\), this data has"
-        ):
+        with pytest.raises(CheckpointError, match=r"holds interrupted runs on 2 classes \(cat, dog\), this data has"):
             job(folder_recipe(), tmp_path / name, seeds=seeds, root=cars, **both)
         assert sorted((tmp_path / name).rglob("*")) == before
         job(folder_recipe(), tmp_path / name, seeds=[0, 1], root=pets, **both)

@@ -4,20 +4,24 @@ import json
 
 import pytest
 import torch
+from small_recipe import compare
 
 from equalbits.cli import main
 from equalbits.nn import BinaryLayer
-from equalbits.recipes import get_recipe
+from equalbits.recipes import Comparison, RunRecord, get_recipe
 from equalbits.recipes.build import ImageSpec
-from equalbits.recipes.experiments.compare import Comparison, _row, compare
-from equalbits.recipes.experiments.contest import run_file
-from equalbits.recipes.experiments.methods import list_methods, make_alike, parse_methods, recipe_for
+from equalbits.recipes.experiments.compare import _case, _method_result
+from equalbits.recipes.experiments.methods import list_methods, make_with_common_start, parse_methods, recipe_for
 from equalbits.recipes.experiments.tuning import tuning_seed
 from equalbits.report import text_table, write_markdown
 
 TINY = {"epochs": 1, "data.limit": 128, "data.batch_size": 64, "model.name": "conv2", "model.options.width": 0.05}
 RECIPE = get_recipe("fashion-compare").with_settings(TINY)
 IMAGES = ImageSpec(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
+
+
+def run_file(out, method, seed):
+    return out / _case(method) / f"seed{seed}" / "run.json"
 
 
 def first(out, *, methods=("sign", "bihalf"), seeds=(0, 1), **more):
@@ -148,15 +152,18 @@ def test_too_few_images_to_hold_some_out_are_refused(tmp_path) -> None:
 
 def test_a_row_names_the_speed_of_every_seed(finished) -> None:
     out, _ = finished
-    runs = [json.loads(run_file(out, "sign", seed).read_text()) for seed in (0, 1)]
-    runs[0]["recipe"]["speed"], runs[1]["recipe"]["speed"] = "recorded", "plain"
-    assert _row("sign", runs).speed == "plain and recorded"
+    records = [RunRecord.read(run_file(out, "sign", seed)) for seed in (0, 1)]
+    mixed = [
+        replace(record, recipe=record.recipe.with_settings({"speed": speed}))
+        for record, speed in zip(records, ("recorded", "plain"), strict=True)
+    ]
+    assert _method_result("sign", mixed).speed == "plain and recorded"
 
 
 @pytest.mark.parametrize("method", list_methods())
 def test_every_method_starts_from_the_same_latents(method) -> None:
-    start = dict(make_alike(recipe_for("sign", RECIPE), IMAGES).named_parameters())
-    model = make_alike(recipe_for(method, RECIPE), IMAGES)
+    start = dict(make_with_common_start(recipe_for("sign", RECIPE), IMAGES).named_parameters())
+    model = make_with_common_start(recipe_for(method, RECIPE), IMAGES)
     bits = "bop" in method
     for name, tensor in start.items():
         mine = dict(model.named_parameters())[name]
@@ -169,7 +176,7 @@ def test_every_method_starts_from_the_same_latents(method) -> None:
 
 
 def test_a_gain_fitted_to_latents_is_fitted_to_those_it_starts_from() -> None:
-    model = make_alike(recipe_for("recu", RECIPE), IMAGES)
+    model = make_with_common_start(recipe_for("recu", RECIPE), IMAGES)
     layer = next(layer for layer in model.modules() if isinstance(layer, BinaryLayer))
     torch.testing.assert_close(layer.weight_quantizer.gains, layer.weight.abs().flatten(1).mean(dim=1))
 
@@ -189,7 +196,7 @@ def test_all_names_every_method_once() -> None:
         (["--methods", ","], "names none"),
         (
             ["--methods", "bop:gamma=1"],
-            "method 'bop' takes no settings: write bop, and set its optimizer's, if any, by",
+            "method 'bop' takes no settings: write bop, and set those of its optimizer by",
         ),
         (["--stack", "0"], "--stack 0"),
         (["--tune", ","], "--tune ,: write learning rates, as in 0.03,0.1,0.3"),

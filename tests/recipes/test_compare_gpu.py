@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from small_recipe import compare
 
 from equalbits.recipes import get_recipe
-from equalbits.recipes.experiments.compare import compare
 from equalbits.recipes.experiments.methods import list_methods
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

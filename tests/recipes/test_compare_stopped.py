@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from small_recipe import compare
 
-from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes import Comparison, Recipe, get_recipe
 from equalbits.recipes.build import ImageSpec
-from equalbits.recipes.experiments.compare import Comparison, compare
-from equalbits.recipes.experiments.measurements import Look
-from equalbits.recipes.experiments.methods import list_methods, make_alike
-from equalbits.training import CheckpointError, EpochRecord, InterruptedTraining
+from equalbits.recipes.experiments.measurements import BitMeasurements
+from equalbits.recipes.experiments.methods import list_methods, make_with_common_start
+from equalbits.training import EpochRecord, InterruptedTraining
 
 BLINK = get_recipe("fashion-compare").with_settings({
     "epochs": 3, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
@@ -82,7 +82,7 @@ def test_a_net_that_died_goes_on_from_its_last_checkpoint_and_counts_no_epoch_tw
 
 
 def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not(tmp_path, monkeypatch) -> None:
-    look, clock = Look(make_alike(BLINK, IMAGES)), iter((100.0, 1000.0, 1007.0))
+    look, clock = BitMeasurements(make_with_common_start(BLINK, IMAGES)), iter((100.0, 1000.0, 1007.0))
     look.began = 95.0
     monkeypatch.setattr("equalbits.recipes.experiments.measurements.time.perf_counter", lambda: next(clock))
     look.load_state_dict(look.state_dict())
@@ -122,12 +122,10 @@ def test_seeds_whose_results_do_not_all_fit_leave_none_and_go_on_from_what_is_sa
     assert counted(tmp_path / "sign") == counted(tmp_path / "whole" / "sign")
 
 
-def test_a_result_without_what_was_measured_is_named_with_the_way_out(tmp_path) -> None:
+def test_a_record_without_measurements_is_trained_again(tmp_path) -> None:
     words = {"methods": ["sign"], "seeds": [0], "device": "cpu"}
     whole = compare(BLINK, tmp_path, **words).rows[0]
     path = tmp_path / "sign" / "seed0" / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "measured": None}))
-    with pytest.raises(CheckpointError, match=rf"^{path} does not say what was measured: delete it to measure again$"):
-        compare(BLINK, tmp_path, **words)
-    path.unlink()
     assert compare(BLINK, tmp_path, **words).rows[0].correct == whole.correct
+    assert json.loads(path.read_text())["measured"]

@@ -8,8 +8,8 @@ import torch
 from equalbits.recipes import DataConfig, get_recipe, read_recipe, recipe_from_dict, run_recipe
 from equalbits.recipes.build import make_loader
 from equalbits.recipes.catalogue import own_settings, published_score
-from equalbits.recipes.experiments.contest import Ground
-from equalbits.recipes.experiments.tuning import _held_out
+from equalbits.recipes.experiments.store import RunStore
+from equalbits.recipes.experiments.tuning import trials_of
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import Place
 
@@ -90,6 +90,5 @@ def test_a_run_with_it_trains_otherwise_than_one_without(tmp_path):
 
 
 def test_tuning_on_held_out_images_erases_too(tmp_path):
-    ground = Ground.of(_tiny(**{"data.erase": 3}), tmp_path, root=None, device="cpu")
-    found = _held_out(ground)
-    assert (ground.train.erase, found.train.erase, found.test.erase) == (3, 3, 0)
+    (trial,) = trials_of(_tiny(**{"data.erase": 3}), ["sign"], [0.1], [0], store=RunStore(tmp_path), root=None)
+    assert (trial.recipe.data.erase, trial.recipe.data.hold_out) == (3, 8)

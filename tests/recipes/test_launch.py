@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_recipe import own
+from small_recipe import own, sweep
 
-from equalbits.recipes import evaluate_run, get_recipe, load_run, run_recipe
-from equalbits.recipes.experiments.engine import DivergedError
-from equalbits.recipes.experiments.sweep import cases_of, missing_of, side_by_side, sweep
+from equalbits.recipes import DivergedError, evaluate_run, get_recipe, load_run, run_recipe
+from equalbits.recipes.experiments.engine import make_stacks
+from equalbits.recipes.experiments.grid import cases_of
+from equalbits.recipes.experiments.store import RunStore
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint, save_checkpoint
 from equalbits.training.checkpoint import WEIGHTS
 
@@ -35,7 +36,7 @@ def test_every_combination_has_a_folder_of_its_own() -> None:
 
 @pytest.mark.parametrize("word", ["..", ".", " ", "a\nb", "a\\b", "ä" * 128])
 def test_a_combination_that_can_name_no_folder_of_the_sweeps_is_refused(word: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="would name a folder: vary words that can, of 255 letters at most"):
+    with pytest.raises(ValueError, match="cannot name a folder: vary plain words of 255 bytes at most"):
         sweep(own(), tmp_path / "sweep", vary={"about": ["plain", word]}, seeds=[0], device="cpu")
     assert not list(tmp_path.iterdir())
 
@@ -67,7 +68,7 @@ def test_a_stack_keeps_the_nets_of_its_last_epoch_and_they_are_those_that_runs_a
         assert nets[0].keys() == nets[1].keys()
         assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])
         assert evaluate_run(stacked, device="cpu").correct == noted(stacked)["last"]["test"]["correct"]
-        with pytest.raises(CheckpointError, match="side by side with others, so its last epoch alone is kept: take"):
+        with pytest.raises(CheckpointError, match="in a stack, which keeps the last epoch only: use which='last'"):
             load_run(stacked, which="best")
         assert load_run(alone, which="best")
 
@@ -87,22 +88,26 @@ def noted(folder: Path) -> dict[str, Any]:
     return found
 
 
-def grouped(tmp_path: Path, stack: int, vary) -> list[list[tuple[str, tuple[int, ...]]]]:
-    batches = [batch for case in cases_of(own(), vary) for batch in missing_of(tmp_path, case, [0, 5])]
-    return [[(batch.case, batch.seeds) for batch in group] for group in side_by_side(tmp_path, batches, stack)]
+def grouped(tmp_path: Path, stack: int, vary) -> list[list[tuple[str, int]]]:
+    runs = [run for case in cases_of(own(), vary) for run in case.runs([0, 5])]
+    return [[(run.case, run.seed) for run in group] for group in make_stacks(RunStore(tmp_path), runs, stack)]
 
 
 def test_seeds_of_several_cases_share_a_stack_where_their_settings_allow_it(tmp_path: Path) -> None:
     rates = {"optimizer.lr": [0.1, 0.2, 0.3]}
-    assert grouped(tmp_path, 3, rates) == [[("0.1", (0, 5)), ("0.2", (0,))], [("0.2", (5,)), ("0.3", (0, 5))]]
-    assert grouped(tmp_path, 99, {"data.batch_size": [8, 12]}) == [[("8", (0, 5))], [("12", (0, 5))]]
+    first, second = [("0.1", 0), ("0.1", 5), ("0.2", 0)], [("0.2", 5), ("0.3", 0), ("0.3", 5)]
+    assert grouped(tmp_path, 3, rates) == [first, second]
+    assert grouped(tmp_path, 99, {"data.batch_size": [8, 12]}) == [[("8", 0), ("8", 5)], [("12", 0), ("12", 5)]]
     many = grouped(tmp_path, 99, {"optimizer.lr": [number / 100 for number in range(1, 13)]})
-    assert [len(group) for group in many] == [8, 4]
+    assert [len({case for case, _ in group}) for group in many] == [8, 4]
 
 
 def test_runs_that_may_share_a_stack_are_brought_together(tmp_path: Path) -> None:
     groups = grouped(tmp_path, 4, {"optimizer.lr": [0.1, 0.2], "data.erase": [0, 2]})
-    assert groups == [[("0.1_0", (0, 5)), ("0.2_0", (0, 5))], [("0.1_2", (0, 5)), ("0.2_2", (0, 5))]]
+    assert groups == [
+        [("0.1_0", 0), ("0.1_0", 5), ("0.2_0", 0), ("0.2_0", 5)],
+        [("0.1_2", 0), ("0.1_2", 5), ("0.2_2", 0), ("0.2_2", 5)],
+    ]
 
 
 def test_a_stack_of_several_settings_finds_what_runs_alone_find(tmp_path: Path) -> None:
@@ -118,19 +123,21 @@ def test_a_stack_of_several_settings_finds_what_runs_alone_find(tmp_path: Path) 
 def test_a_run_that_diverges_is_named_and_the_others_of_its_stack_are_kept(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"^1e\+30 seed 0: ") as caught:
         sweep(own(), tmp_path, vary={"optimizer.lr": [0.1, 1e30]}, seeds=[0], stack=4, device="cpu")
-    assert [(run.case, run.recipe.train.seed) for run in caught.value.runs] == [("1e+30", 0)]
-    assert (tmp_path / "0.1" / "seed0" / "run.json").exists()
-    assert not (tmp_path / "1e+30" / "seed0" / "run.json").exists()
+    assert [(run.case, run.seed) for run in caught.value.runs] == [("1e+30", 0)]
+    assert noted(tmp_path / "0.1" / "seed0")["status"] == "finished"
+    assert noted(tmp_path / "1e+30" / "seed0")["status"] == "diverged"
 
 
 @pytest.mark.parametrize("stack", [1, 2])
 def test_runs_that_diverge_are_named_in_the_end_and_stop_no_other(stack: int, tmp_path: Path) -> None:
     told: list[str] = []
     vary = {"optimizer.lr": [1e30, 0.1, 0.02]}
-    with pytest.raises(DivergedError, match=r"^1e\+30 seed 0, 1e\+30 seed 1: .* non-finite weights at step ") as caught:
-        sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", log=told.append)
-    assert all(run.error.__traceback__ is None for run in caught.value.runs)  # which would hold on to the nets
-    done = {f"{path.parent.parent.name} {path.parent.name}" for path in tmp_path.glob("*/*/run.json")}
+    for _ in range(2):  # a diverged run is not trained again, and named again
+        with pytest.raises(DivergedError, match=r"^1e\+30 seed 0, 1e\+30 seed 1: .* non-finite weights at step "):
+            sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", log=told.append)
+    paths = [path for path in tmp_path.glob("*/*/run.json") if noted(path.parent)["status"] == "finished"]
+    done = {f"{path.parent.parent.name} {path.parent.name}" for path in paths}
+    assert sum("done in" in line for line in told) == 4 // stack
     assert done == {f"{lr} seed{seed}" for lr in (0.1, 0.02) for seed in (0, 1)}
     assert [case["name"] for case in json.loads((tmp_path / "sweep.json").read_text())["cases"]] == ["0.02", "0.1"]
     assert [line for line in told if line.startswith("0.1: ") and "n=2" in line]
@@ -250,7 +257,7 @@ def test_a_result_that_was_damaged_is_named_be_it_of_this_sweep_or_of_an_earlier
     path = tmp_path / "sign" / "seed0" / "run.json"
     path.write_text(damaged(json.loads(path.read_text())))
     for method in ("sign", "bihalf"):
-        with pytest.raises(CheckpointError, match=r"sign/seed0/run\.json does not say what .+ it \(.+\): delete it to"):
+        with pytest.raises(CheckpointError, match=r"sign/seed0/run\.json is not the record of a run \(.+\): delete it"):
             sweep(recipe, tmp_path, vary={"model.weight_quantizer": [method]}, **shared)
     path.unlink()
     assert len(sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign", "bihalf"]}, **shared)) == 2

@@ -1,6 +1,5 @@
 """Runs on a Ray cluster are the runs here: the same files and numbers, also when a node dies under them."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -11,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from small_recipe import own
+from small_recipe import own, sweep
 
-from equalbits.recipes.experiments.engine import Batch, train_in_turn
+from equalbits.recipes import Execution, PlannedRun, RunStore, Trainer
+from equalbits.recipes.experiments.ray_cluster import job_of
 from equalbits.recipes.experiments.ray_node import remove_leftovers, train_here
-from equalbits.recipes.experiments.sweep import sweep
 from equalbits.training import load_checkpoint
 
 RECIPE = """
@@ -34,28 +33,26 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "equalbits", *map(str, words)]
 
 
-def batch(**settings: object) -> Batch:
-    return Batch(own(**settings), "own", (3,))
+def planned(seed: int = 3, **settings: object) -> PlannedRun:
+    return PlannedRun("own", own(seed=seed, **settings))
 
 
-def job(each: Batch, **more: object) -> str:
-    from equalbits import __version__
-
-    return json.dumps({**each.as_dict(), "version": __version__, "root": None, "device": "cpu", **more})
+def job(*runs: PlannedRun, **more: object) -> str:
+    return json.dumps({**json.loads(job_of(runs, Execution(device="cpu"))), **more})
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed")
 def test_without_ray_the_way_to_get_it_is_said_and_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--ray needs the package ray: install .* -e '\.\[ray\]'"):
-        sweep(batch().recipe, tmp_path / "a", vary={}, seeds=[0], ray="auto")
+        sweep(own(), tmp_path / "a", vary={}, seeds=[0], ray="auto")
     assert not (tmp_path / "a").exists()
 
 
 def test_a_node_gives_back_its_progress_and_the_files_of_a_run_here(tmp_path: Path) -> None:
-    *records, end = train_here(job(batch()))
+    *records, end = train_here(job(planned()))
     assert [said["facts"]["epoch"] for said in records if said["record"] == "epoch"] == [1, 2]
     assert "failed" not in end
-    train_in_turn([batch()], tmp_path, root=None, device="cpu")
+    Trainer(RunStore(tmp_path), None, "cpu").train([planned()], [], alone=True)
     mine = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
     assert {name for name in end["files"] if "tensorboard" not in name} == {n for n in mine if "tensorboard" not in n}
     there, here = (
@@ -63,23 +60,24 @@ def test_a_node_gives_back_its_progress_and_the_files_of_a_run_here(tmp_path: Pa
     )
     assert there["last"]["test"] == here["last"]["test"]
     assert there["recipe"] == here["recipe"]
-    assert Batch.from_dict(json.loads(job(batch()))) == batch()
+    assert PlannedRun.from_dict(json.loads(job(planned()))["runs"][0]) == planned()
 
 
 def test_a_node_trains_the_seeds_of_a_batch_side_by_side() -> None:
-    *records, end = train_here(job(dataclasses.replace(batch(), seeds=(3, 4))))
+    *records, end = train_here(job(planned(3), planned(4)))
     assert [said["facts"]["epoch"] for said in records if said["record"] == "epoch"] == [1, 2]
     runs = [json.loads(end["files"][f"own/seed{seed}/run.json"]) for seed in (3, 4)]
     assert [(run["seed"], run["stacked_with"]) for run in runs] == [(3, 2), (4, 2)]
 
 
 def test_a_node_says_why_a_run_failed_and_whose_fault_it_was() -> None:
-    *_, end = train_here(job(batch(**{"optimizer.lr": 1e30, "epochs": 5})))
-    assert end["failed"] == "NonFiniteError"
-    assert end["refused"]
-    assert tempfile.gettempdir() not in end["why"]
-    *_, end = train_here(job(batch(), version="0.0.0"))
-    assert "the sweep is of 0.0.0: install the same" in end["why"]
+    *_, end = train_here(job(planned(**{"optimizer.lr": 1e30, "epochs": 5})))
+    assert "failed" not in end  # a diverged run is a result
+    record = json.loads(end["files"]["own/seed3/run.json"])
+    assert record["status"] == "diverged" and tempfile.gettempdir() not in record["error"]
+    *_, end = train_here(job(planned(), version="0.0.0"))
+    assert end["failed"] == "ValueError" and end["expected"]
+    assert "the sweep has 0.0.0: install the same" in end["reason"]
 
 
 def test_a_node_clears_away_what_killed_workers_left_and_nothing_else(tmp_path: Path) -> None:
@@ -130,7 +128,7 @@ def test_a_sweep_over_two_nodes_one_of_which_is_killed_finds_what_runs_here_find
             printed, errors = job.communicate(timeout=300)
         assert job.returncode == 0, errors
         lost = [line for line in errors.splitlines() if "was lost with its node or worker" in line]
-        assert lost and all(line.endswith("it begins anew, try 2 of 3") for line in lost)
+        assert lost and all(line.endswith("it starts over, attempt 2 of 3") for line in lost)
         assert {path: path.stat().st_mtime_ns for path in finished} == times  # what was finished is not run again
     finally:
         cluster.shutdown()
@@ -155,12 +153,13 @@ SWEPT = """
 import json, sys
 from pathlib import Path
 from equalbits.paper.item import Options
-from equalbits.paper.runs import swept
+from equalbits.paper.runs import item_cases, run_cases
 from equalbits.recipes import read_recipe
 
 out, vary = Path(sys.argv[2]), {"optimizer.lr": [0.1, 1e30]}
 options = Options(device="cpu", ray=sys.argv[3], log=lambda line: print(line, file=sys.stderr))
-found = swept(read_recipe(Path(sys.argv[1])), out, options, vary=vary, seeds=[0, 1])
+cases = item_cases(read_recipe(Path(sys.argv[1])), vary, options)
+found = run_cases(out, {"all": cases}, options, seeds=[0, 1])["all"]
 for case in found:
     for run in case["runs"]:
         for name in ("seconds", "last", "best"):
@@ -180,7 +179,7 @@ def test_a_run_that_diverges_on_the_cluster_is_told_and_stops_no_other(tmp_path:
     words = command("sweep", recipe, "--vary", "optimizer.lr=0.1,1e30", "--ray", "local", "--device", "cpu")
     done = subprocess.run([*words, "--out", tmp_path / "a"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "equalbits sweep: 1e+30: seed 0 on " in done.stderr.splitlines()[-1]
+    assert "equalbits sweep: 1e+30 seed 0: " in done.stderr.splitlines()[-1]
     assert "non-finite" in done.stderr.splitlines()[-1]
     assert (tmp_path / "a" / "0.1" / "seed0" / "run.json").exists()
     found = [

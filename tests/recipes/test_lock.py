@@ -10,18 +10,17 @@ import threading
 from pathlib import Path
 
 import pytest
-from small_recipe import own
+from small_recipe import own, sweep
 
 from equalbits.recipes import run_recipe
-from equalbits.recipes.experiments.sweep import sweep
-from equalbits.recipes.output_dir import FolderInUse, in_use
+from equalbits.recipes.output_dir import DirInUseError, lock_dir
 
 HOLDS = """
 import sys, time
 from pathlib import Path
-from equalbits.recipes.output_dir import in_use
+from equalbits.recipes.output_dir import lock_dir
 
-with in_use(Path(sys.argv[1]), command="equalbits sweep own"):
+with lock_dir(Path(sys.argv[1]), command="equalbits sweep own"):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -32,16 +31,16 @@ RECIPE = own(epochs=1)
 def test_what_a_kill_left_half_written_is_removed_when_the_folder_is_next_used_but_not_while_it_is(tmp_path) -> None:
     half = tmp_path / ".result.json.4242.partial"
     half.write_text("{")
-    with in_use(tmp_path):
+    with lock_dir(tmp_path):
         assert not half.exists()
         half.write_text("{")
-        with in_use(tmp_path):  # by the same job, which may be writing it
+        with lock_dir(tmp_path):  # by the same job, which may be writing it
             assert half.exists()
 
 
 def test_what_cannot_be_removed_stops_no_one(tmp_path) -> None:
     (tmp_path / ".result.json.4242.partial").mkdir()
-    with in_use(tmp_path):
+    with lock_dir(tmp_path):
         (tmp_path / "result.json").write_text("{}")
 
 
@@ -59,7 +58,7 @@ def test_a_second_job_is_refused_in_one_line_and_may_go_on_when_the_first_has_en
         lambda: run_recipe(RECIPE, tmp_path, device="cpu"),
         lambda: sweep(RECIPE, tmp_path, vary={}, seeds=[0], device="cpu"),
     ):
-        with pytest.raises(FolderInUse) as refused:
+        with pytest.raises(DirInUseError) as refused:
             job()
         line = str(refused.value)
         assert line.startswith(f"{tmp_path} is in use by process {another_job.pid} on ")
@@ -75,7 +74,7 @@ def test_what_a_killed_job_left_is_taken_over(another_job, tmp_path) -> None:
     another_job.send_signal(signal.SIGKILL)
     another_job.wait()
     assert json.loads((tmp_path / ".lock").read_text())["process"] == another_job.pid
-    with in_use(tmp_path):
+    with lock_dir(tmp_path):
         assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
 
 
@@ -84,12 +83,12 @@ def test_a_job_may_hold_its_folder_twice_but_not_in_two_threads(tmp_path: Path) 
 
     def other() -> None:
         try:
-            with in_use(tmp_path):
+            with lock_dir(tmp_path):
                 found.append("held")
-        except FolderInUse as error:
+        except DirInUseError as error:
             found.append(str(error))
 
-    with in_use(tmp_path), in_use(tmp_path):
+    with lock_dir(tmp_path), lock_dir(tmp_path):
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
@@ -99,32 +98,32 @@ def test_a_job_may_hold_its_folder_twice_but_not_in_two_threads(tmp_path: Path) 
 
 
 def test_a_folder_is_free_again_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), in_use(tmp_path):
+    with pytest.raises(KeyError), lock_dir(tmp_path):
         raise KeyError
-    with in_use(tmp_path):
+    with lock_dir(tmp_path):
         pass
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match="file is a file: name a folder"), in_use(tmp_path / "file"):
+    with pytest.raises(ValueError, match="file is a file: name a folder"), lock_dir(tmp_path / "file"):
         pass
 
 
 def test_a_full_disk_is_told_with_the_file_and_leaves_no_lock(tmp_path: Path, monkeypatch) -> None:
-    def full(descriptor: int, content: bytes) -> None:
+    def full(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*a/\.lock'"), in_use(tmp_path / "a"):
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*a/\.lock'"), lock_dir(tmp_path / "a"):
         pass
     assert not list(tmp_path.iterdir())
 
 
 def test_what_took_the_locks_place_stays_and_hides_no_error(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
-    with in_use(tmp_path):
+    with lock_dir(tmp_path):
         lock.unlink()
         lock.write_text("another's")
     assert lock.read_text() == "another's"
-    with pytest.raises(KeyError), in_use(tmp_path):
+    with pytest.raises(KeyError), lock_dir(tmp_path):
         lock.unlink()
         lock.mkdir()  # that cannot be unlinked
         raise KeyError

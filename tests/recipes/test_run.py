@@ -18,7 +18,7 @@ from equalbits.recipes import (
     recipe_from_dict,
     run_recipe,
 )
-from equalbits.recipes.run_dir import forgotten_if_it_fails
+from equalbits.recipes.run_dir import removed_on_failure
 from equalbits.training import CheckpointError
 
 
@@ -88,7 +88,10 @@ def test_a_finished_run_is_left_as_it_is(done: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"epochs": 3}, "holds a run with epochs=2, this one has epochs=3: use the same settings to go on, or another"),
+        (
+            {"epochs": 3},
+            "holds a run with epochs=2, this one has epochs=3: use the same settings to resume, or",
+        ),
         ({"data.augment": False}, "holds a run with data.augment=True, this one has data.augment=False"),
         ({"model.weight_quantizer": "sign"}, "holds a run with model.weight_quantizer=bihalf"),
         ({"model.options.batch_norm": True}, "holds a run with model.options.batch_norm=None, this one has"),
@@ -164,8 +167,8 @@ def test_a_run_whose_weights_are_gone_starts_anew_and_its_old_result_goes(done: 
 @pytest.mark.parametrize(
     ("missing", "line"),
     [
-        ("recipe.toml", "is not the folder of a run: it holds no recipe.toml; name one that train made"),
-        ("model.json", "model.json is not there: name the folder of a run that train made"),
+        ("recipe.toml", "is not the folder of a run: it holds no recipe.toml; name one that train wrote"),
+        ("model.json", "model.json does not exist: name the folder of a run that train wrote"),
         ("last.safetensors", "last.safetensors does not exist: name the directory of a run, or train one first"),
     ],
 )
@@ -180,7 +183,7 @@ def test_a_model_json_that_says_nothing_is_refused(done: Path, tmp_path: Path) -
     out = copied(done, tmp_path)
     for text in ("{", "[]", '{"classes": 3}'):
         (out / "model.json").write_text(text)
-        with pytest.raises(CheckpointError, match="does not say what images the model takes"):
+        with pytest.raises(CheckpointError, match="does not describe the images of the model"):
             load_run(out)
 
 
@@ -232,7 +235,7 @@ def test_training_on_fewer_images_takes_the_first_ones(tmp_path: Path) -> None:
 def test_what_cannot_be_taken_away_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
     (tmp_path / "model.json").mkdir()  # as little to be unlinked as a file of a folder that was made read-only
     (tmp_path / "recipe.toml").touch()
-    with pytest.raises(KeyError), forgotten_if_it_fails(tmp_path):
+    with pytest.raises(KeyError), removed_on_failure(tmp_path):
         raise KeyError
     assert [path.name for path in tmp_path.iterdir()] == ["model.json"]
 

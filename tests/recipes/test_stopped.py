@@ -8,12 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from small_recipe import own
+from small_recipe import compare, own, sweep
 
-from equalbits.recipes import get_recipe
-from equalbits.recipes.experiments.compare import compare
-from equalbits.recipes.experiments.engine import DivergedError
-from equalbits.recipes.experiments.sweep import sweep
+from equalbits.recipes import DivergedError, get_recipe
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint
 
 METHODS = {"model.weight_quantizer": ["sign", "bihalf"]}
@@ -109,7 +106,7 @@ def test_a_net_stopped_alone_does_not_leave_half_trained_weights_beside_its_resu
     assert facts["epoch"] == 2
 
 
-def test_a_stack_goes_on_although_a_net_of_an_earlier_one_diverged_and_is_tried_again(tmp_path) -> None:
+def test_a_stack_resumes_after_a_net_of_an_earlier_one_diverged(tmp_path) -> None:
     words = {"vary": {"optimizer.lr": [1e30, 0.1]}, "seeds": [0, 1, 2], "stack": 2, "device": "cpu"}
     with pytest.raises(InterruptedTraining):
         sweep(own(), tmp_path, reporters_for=lambda name: [stop] if "0.1: seed 1" in name else [], **words)
@@ -127,13 +124,12 @@ def test_a_stack_goes_on_although_a_net_of_an_earlier_one_diverged_and_is_tried_
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from equalbits.recipes import recipe_from_dict
-from equalbits.recipes.experiments.sweep import sweep
+from equalbits.recipes import Execution, recipe_from_dict, sweep
 
 whole = os.replace
 if sys.argv[2] == "unlink":  # the last file is in its place, and what is saved of the stack is still there
-    from equalbits.recipes.experiments import engine as batch
-    batch.forget = lambda path, members: os.kill(os.getpid(), signal.SIGKILL)
+    from equalbits.recipes.experiments import train_runs
+    train_runs.discard_stack = lambda path, runs: os.kill(os.getpid(), signal.SIGKILL)
 def replace(old, new, **words):
     if str(new).endswith(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -143,8 +139,8 @@ import pathlib
 pathlib.Path.replace = lambda self, new: replace(self, new)
 recipe = recipe_from_dict({"name": "own", "epochs": 2, "checkpoint_seconds": 0.0,
     "model": {"name": "conv2", "options": {"width": 0.05}}, "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8}})
-sweep(recipe, Path(sys.argv[1]), vary={"model.weight_quantizer": ["sign", "bihalf"]}, seeds=[0, 1], stack=4,
-    device="cpu")
+sweep(recipe, Path(sys.argv[1]), vary={"model.weight_quantizer": ["sign", "bihalf"]}, seeds=[0, 1],
+    execution=Execution(stack=4, device="cpu"))
 """
 
 
@@ -171,7 +167,7 @@ def test_a_note_that_was_damaged_is_named_with_the_way_out(tmp_path) -> None:
         sweep(own(), tmp_path, stack=2, reporters_for=lambda name: [stop], **words)
     (note,) = tmp_path.glob("stack-*.json")
     note.write_text("[1, 2")
-    with pytest.raises(CheckpointError, match=r"stack-\w+\.json does not name the nets that .*: delete both"):
+    with pytest.raises(CheckpointError, match=r"stack-\w+\.json does not name the runs of .*: delete both"):
         sweep(own(), tmp_path, stack=1, **words)
 
 
@@ -189,7 +185,7 @@ def test_a_kill_behind_a_result_of_tuning_leaves_nothing_of_it_once_it_was_calle
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("equalbits.recipes.experiments.contest.forget", die)
+        patch.setattr("equalbits.recipes.experiments.train_runs.discard_stack", die)
         compare(recipe, tmp_path, **words)
     assert list(tmp_path.glob("tuning/*/sign/*/run.json")) and len(left_over(tmp_path)) == 2
     compare(recipe, tmp_path, **words)
@@ -209,14 +205,3 @@ def test_a_comparison_goes_on_by_another_number_at_once(tmp_path) -> None:
     assert heard == [2, 2]
     assert (again.correct, again.to_positive, again.entropy) == (whole.correct, whole.to_positive, whole.entropy)
     assert left_over(tmp_path / "out") == []
-
-
-def test_a_note_that_names_no_images_as_they_once_did_not_serves_still(tmp_path, undisturbed) -> None:
-    four = {"vary": METHODS, "seeds": [0, 1], "stack": 4, "device": "cpu"}
-    with pytest.raises(InterruptedTraining):
-        sweep(own(), tmp_path, **four, reporters_for=lambda _: [stop])
-    (note,) = tmp_path.glob("stack-*.json")
-    note.write_text(json.dumps(json.loads(note.read_text())["nets"]))
-    heard: list[int] = []
-    sweep(own(), tmp_path, **four, reporters_for=lambda _: [lambda record: heard.append(record.epoch)])
-    assert set(heard) == {2} and counted(tmp_path) == undisturbed and not left_over(tmp_path)

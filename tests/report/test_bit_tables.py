@@ -9,10 +9,10 @@ import pytest
 
 from equalbits.analysis import audit, summarize
 from equalbits.functional import positive_count
-from equalbits.recipes import load_run, recipe_from_dict, run_recipe
-from equalbits.recipes.experiments.sweep import sweep
+from equalbits.recipes import Execution, load_run, recipe_from_dict, run_recipe, sweep
 from equalbits.report import bit_tables, report_page
 
+CPU = Execution(device="cpu")
 RECIPE = recipe_from_dict(
     {
         "name": "own",
@@ -32,7 +32,13 @@ def folder(tmp_path_factory) -> Path:
     """A run and a sweep."""
     out = tmp_path_factory.mktemp("bits")
     run_recipe(RECIPE, out / "one", device="cpu")
-    sweep(RECIPE, out / "sweep", vary={"model.weight_quantizer": ["sign", "bihalf"]}, seeds=[0, 1], device="cpu")
+    sweep(
+        RECIPE,
+        out / "sweep",
+        vary={"model.weight_quantizer": ["sign", "bihalf"]},
+        seeds=[0, 1],
+        execution=CPU,
+    )
     return out
 
 

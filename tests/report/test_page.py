@@ -14,13 +14,13 @@ import pytest
 from equalbits._plotting import METHOD_COLORS
 from equalbits.cli import main
 from equalbits.paper import Claim, reproduce
-from equalbits.recipes import get_recipe, recipe_from_dict, run_recipe
-from equalbits.recipes.experiments.sweep import sweep
+from equalbits.recipes import Execution, get_recipe, recipe_from_dict, run_recipe, sweep
 from equalbits.report import report_page, write_report
 from equalbits.report.charts import line_styles
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
 NAME = HOSTILE.replace("/", "")  # a name, which folders have too, holds no slash
+CPU = Execution(device="cpu")
 RECIPE = recipe_from_dict(
     {
         "name": "own",
@@ -67,7 +67,13 @@ def folder(tmp_path_factory) -> Path:
     """A run, a sweep, a comparison and an item, nested."""
     out = tmp_path_factory.mktemp("many")
     run_recipe(RECIPE, out / "one", device="cpu")
-    sweep(RECIPE, out / "sweep", vary={"model.weight_quantizer": ["sign", "bihalf"]}, seeds=[0, 1], device="cpu")
+    sweep(
+        RECIPE,
+        out / "sweep",
+        vary={"model.weight_quantizer": ["sign", "bihalf"]},
+        seeds=[0, 1],
+        execution=CPU,
+    )
     (out / "own.toml").write_text(RECIPE.to_toml())
     words = ["compare", str(out / "own.toml"), "--methods", "sign,bihalf", "--seeds", "0-1", "--device", "cpu"]
     assert main([*words, "--out", str(out / "compare")]) == 0
@@ -170,7 +176,13 @@ def test_an_item_shows_its_claims_and_a_comparison_its_methods(folder: Path, pag
 
 def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     settings = {"model.weight_quantizer": ["sign"], "about": [NAME]}
-    sweep(RECIPE.with_settings({"name": NAME}), tmp_path / "<b>&", vary=settings, seeds=[0], device="cpu")
+    sweep(
+        RECIPE.with_settings({"name": NAME}),
+        tmp_path / "<b>&",
+        vary=settings,
+        seeds=[0],
+        execution=CPU,
+    )
     run_recipe(RECIPE.with_settings({"name": NAME, "about": HOSTILE}), tmp_path / "run", device="cpu")
     for folder, shown in (("<b>&", NAME), ("run", HOSTILE)):
         page = Page(report_page(tmp_path / folder))

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equalbits.recipes import Recipe, recipe_from_dict
-from equalbits.recipes.experiments.compare import compare
+from equalbits.recipes import Execution, Recipe, compare, recipe_from_dict
 from equalbits.report import report_page, write_report
 from equalbits.report.scan import scan
 
@@ -22,7 +21,7 @@ RECIPE = recipe_from_dict(
 
 def stopped(out: Path, recipe: Recipe = RECIPE) -> Path:
     """A comparison that was killed before its table was written."""
-    compare(recipe, out, methods=["sign", "bihalf"], seeds=[0], tune=[0.1, 1e30], device="cpu")
+    compare(recipe, out, methods=["sign", "bihalf"], seeds=[0], tune=[0.1, 1e30], execution=Execution(device="cpu"))
     (out / "compare.json").unlink()
     return out
 

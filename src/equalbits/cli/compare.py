@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
-    from equalbits.recipes import compare, find_recipe, parse_methods, parse_settings
+    from equalbits.recipes import Execution, compare, find_recipe, parse_methods, parse_settings
     from equalbits.report import describe_precision, draw_comparison, text_table, write_markdown
     from equalbits.training import InterruptedTraining
 
@@ -66,12 +66,14 @@ def run(options: argparse.Namespace) -> int:
                 out,
                 methods=parse_methods(options.methods),
                 seeds=parse_seeds(options.seeds),
-                stack=options.stack,
                 tune=rates,
-                root=Path(options.data) if options.data else None,
-                device=options.device,
-                log=lambda line: print(line, file=sys.stderr, flush=True),
-                reporters_for=bar.start_run,
+                execution=Execution(
+                    root=Path(options.data) if options.data else None,
+                    device=options.device,
+                    stack=options.stack,
+                    log=lambda line: print(line, file=sys.stderr, flush=True),
+                    reporters_for=bar.start_run,
+                ),
             )
     except InterruptedTraining as interrupted:
         print(f"equalbits compare: {interrupted}\nrun the same command to resume", file=sys.stderr)

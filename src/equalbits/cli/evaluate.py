@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Evaluate the run and print its score."""
     # Imported here: --help must not import torch.
-    from equalbits.recipes import epoch_under_way, evaluate_run
+    from equalbits.recipes import unfinished_epoch, evaluate_run
 
     root = Path(options.data) if options.data else None
     score = evaluate_run(Path(options.run), root=root, device=options.device, which=options.which)
-    unfinished = epoch_under_way(Path(options.run))
+    unfinished = unfinished_epoch(Path(options.run))
     if options.json:
         shares = {"accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}
         print(json.dumps({**asdict(score), **shares, "finished": unfinished is None}))

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     """Train the runs that are missing, then print a row per combination."""
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.recipes import find_recipe, parse_settings, sweep
+    from equalbits.recipes import Execution, find_recipe, parse_settings, sweep
     from equalbits.training import InterruptedTraining
 
     settings = parse_settings(options.settings)
@@ -64,12 +64,14 @@ def run(options: argparse.Namespace) -> int:
                 Path(options.out or f"runs/sweep-{recipe.name}"),
                 vary=vary,
                 seeds=parse_seeds(options.seeds),
-                stack=options.stack,
-                root=Path(options.data) if options.data else None,
-                device=options.device,
-                ray=options.ray,
-                log=lambda line: print(line, file=sys.stderr),
-                reporters_for=bar.add_row if options.ray else bar.start_run,
+                execution=Execution(
+                    root=Path(options.data) if options.data else None,
+                    device=options.device,
+                    stack=options.stack,
+                    ray=options.ray,
+                    log=lambda line: print(line, file=sys.stderr),
+                    reporters_for=bar.add_row if options.ray else bar.start_run,
+                ),
             )
         except InterruptedTraining as interrupted:
             bar.close()

@@ -70,17 +70,17 @@ def run(options: argparse.Namespace) -> int:
 
 def _data_root(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path | None]:
     """Return the data directory that was given, or for a resumed run the one it used."""
-    from equalbits.recipes import data_of
+    from equalbits.recipes import data_root_of
 
     root = Path(options.data) if options.data else None
-    return data_of(out, root) if options.resume else nullcontext(root)
+    return data_root_of(out, root) if options.resume else nullcontext(root)
 
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
     """Return the command that resumes a run."""
-    from equalbits.recipes import started_by
+    from equalbits.recipes import launch_words
 
-    words = [*started_by(), "train", "--resume", str(out)]
+    words = [*launch_words(), "train", "--resume", str(out)]
     for name in ("data", "device", "teacher", "wandb"):
         value = getattr(options, name)
         if value and (name, value) != ("device", "auto"):

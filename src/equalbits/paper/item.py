@@ -18,8 +18,16 @@ from equalbits._text import unknown_name
 from equalbits.paper.claims import Claim, write_claims
 from equalbits.paper.parts import Grid, holds, split
 from equalbits.paper.trained import trained
-from equalbits.recipes import FREE, check_kind, command_line, in_use, no_reporters, pick_device, where_and_with
-from equalbits.training import Reporter
+from equalbits.recipes import (
+    FREE,
+    Execution,
+    check_kind,
+    check_one_process,
+    command_line,
+    lock_dir,
+    pick_device,
+    where_and_with,
+)
 
 #: Name of an item to the module that holds it; each is imported when it is asked for.
 ITEMS = {
@@ -44,29 +52,24 @@ Result = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """How an item is to be measured.
+class Options(Execution):
+    """What of an item is measured, and where it runs (:class:`~equalbits.recipes.Execution`).
 
-    ``quick`` takes small nets on the embedded data in place of the paper's setting. ``settings`` are a recipe's, laid
-    over the item's own; ``grid`` replaces the values an item goes through, by name, as does a setting of such a name;
-    ``seeds`` its seeds. ``stack`` trains so many runs at once (0: all that fit, on a GPU; one by one on a CPU).
-    ``ray`` is the address of a cluster to spread runs over; those that are watched while they train stay here.
-    ``reporters_for`` is asked for the listeners of each run, by its name.
+    - ``quick``: small nets on the embedded data instead of the paper's setting
+    - ``settings``: recipe settings that replace the item's own; one named like a grid parameter counts as ``grid``
+    - ``grid``: values of the item's grid parameters, such as nets or methods
+    - ``seeds``: seeds instead of the item's own
+
+    By default up to 16 nets are stacked on a GPU, and none on a CPU. Items with watchers ignore ``stack`` and ``ray``.
     """
 
     quick: bool = False
-    root: Path | None = None
-    device: str = "auto"
-    stack: int = 0
     seeds: Sequence[int] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    ray: str = ""
-    log: Callable[[str], None] = lambda line: None
-    reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters
 
     def asked(self) -> dict[str, Any]:
-        """What decides the numbers, as plain data."""
+        """The options that decide the numbers, as plain data."""
         grid = {name: list(values) for name, values in self.grid.items()}
         return {"quick": self.quick, "seeds": list(self.seeds), "settings": dict(self.settings), "grid": grid}
 
@@ -132,11 +135,11 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
     own, grid = split(options.settings, options.grid, whole=item.grid, item=item.name)
     options = replace(options, settings=own, grid=grid, seeds=tuple(dict.fromkeys(options.seeds)))
     _check(item, options)
+    if item.seeds:
+        check_one_process("reproduce")
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file: name a folder, new or of the same item, with --out")
     check_kind(out, "item")
-    with in_use(out, command=command_line()):
+    with lock_dir(out, command=command_line()):
         known = _known(item, out / "result.json", options)
         result = known or _measured(item, out, options)
         with from_file(item, out / "result.json") if known else nullcontext():

@@ -1,53 +1,37 @@
-"""What a measurement cost: the nets that were trained for it, on which devices, and how long that took."""
+"""The cost of a measurement: the nets trained for it, the devices, and the time."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from equalbits.recipes import RunRecord
+
 
 def trained(out: Path) -> dict[str, Any]:
-    """Count the runs in an item's folder, those that earlier calls made too.
+    """Count the runs in an item's directory, including those of earlier calls.
 
-    ``seconds`` adds up what each net took; of nets trained side by side each has an equal share, so that the sum is a
-    device's time. A net that diverged is counted, its time is not known.
+    ``seconds`` is device time: nets trained at once take an equal share each. The time of a diverged net is not known.
     """
-    runs = [_made(path) for path in sorted(out.rglob("run.json"))]
-    watched = [json.loads(path.read_text()) for path in out.rglob("measured.json")]
-    diverged = len(list(out.rglob("diverged.json"))) + sum("diverged" in measured for measured in watched)
+    records = [RunRecord.read(path) for path in sorted(out.rglob("run.json"))]
     return {
-        "nets": len(runs) + diverged,
-        "diverged": diverged,
-        "seconds": round(sum(run["seconds"] for run in runs), 2),
-        "side_by_side": max((run["side_by_side"] for run in runs), default=0),
-        **{name: sorted({run[name] for run in runs}) for name in ("data", "devices", "versions")},
+        "nets": len(records),
+        "diverged": sum(record.diverged for record in records),
+        "seconds": round(sum(record.seconds for record in records), 2),
+        "side_by_side": max((record.stacked_with for record in records if not record.diverged), default=0),
+        "data": sorted({record.recipe.data.name for record in records}),
+        "devices": sorted({record.device for record in records}),
+        "versions": sorted({" · ".join(f"{k} {v}" for k, v in record.versions.items()) for record in records}),
     }
 
 
-def _made(path: Path) -> dict[str, Any]:
-    """What one net took, by its run.json."""
-    try:
-        run = json.loads(path.read_text())
-        return {
-            "seconds": float(run["seconds"]),
-            "side_by_side": int(run.get("stacked_with", 1)),
-            "data": str(run["recipe"]["data"]["name"]),
-            "devices": str(run["device"]),
-            "versions": " · ".join(f"{name} {version}" for name, version in run["versions"].items()),
-        }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        what = f"{path} does not say what the net took ({type(error).__name__}: {error})"
-        raise ValueError(f"{what}: delete {path.parent} to measure it again") from None
-
-
 def cost(kept: Mapping[str, Any]) -> str:
-    """How many nets a measurement trained, how long that took, and on what."""
+    """Describe how many nets a measurement trained, how long that took, and on which device."""
     nets = kept["trained"]
     if not nets["nets"]:
         return f"{duration(kept['seconds'])} on {kept['device']}"
-    devices = nets["devices"] or [kept["device"]]  # runs that diverged have not said theirs
+    devices = nets["devices"] or [kept["device"]]
     device = f"one {devices[0]}" if len(devices) == 1 else " and ".join(devices)
-    # The command's own time, unless it went on with what others had begun, or spread it over a cluster.
+    # The time of the command, unless earlier calls trained some of the nets, or a cluster did.
     by_one = kept["seconds"] >= nets["seconds"]
     time = f"{duration(kept['seconds'])} of" if by_one else f"{duration(nets['seconds'])} of training on"
     words = f"{nets['nets']} net{'s' if nets['nets'] > 1 else ''} in {time} {device}"
@@ -56,13 +40,13 @@ def cost(kept: Mapping[str, Any]) -> str:
 
 
 def made_with(kept: Mapping[str, Any]) -> str:
-    """The versions that trained the nets, also where another draws them."""
+    """Name the versions that trained the nets; without nets, those that measured."""
     here = " · ".join(f"{name} {version}" for name, version in kept["versions"].items())
     return " and ".join(kept["trained"]["versions"]) or here
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Format a time in hours, minutes and seconds.
 
     >>> duration(1023.4), duration(8.25), duration(59.97), duration(7322)
     ('17 m 03 s', '8.2 s', '1 m 00 s', '2 h 02 m 02 s')

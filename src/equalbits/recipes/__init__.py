@@ -1,24 +1,30 @@
-"""What to train, by name; and running it."""
+"""Recipes: named experiments. Run one, or run many."""
 
-from equalbits.recipes.build import check_names, make_loader
+from equalbits.recipes.build import ImageSpec, check_names, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
-from equalbits.recipes.experiments.compare import HOW, Compared, Comparison, compare
-from equalbits.recipes.experiments.engine import Batch, DivergedError, goes_alone, run_folder, train_side_by_side
-from equalbits.recipes.experiments.methods import list_methods, parse_methods, split_values
-from equalbits.recipes.experiments.ray_cluster import RunsFailed, import_ray, train_on_ray
-from equalbits.recipes.experiments.stack_checkpoint import tidy
-from equalbits.recipes.experiments.sweep import (
+from equalbits.recipes.experiments import (
+    HOW,
     Case,
+    CaseResult,
+    Comparison,
+    DivergedError,
+    Engine,
+    Execution,
+    MethodResult,
+    PlannedRun,
+    Protocol,
+    RunStore,
+    Trainer,
     cases_of,
-    missing_of,
-    no_reporters,
-    side_by_side,
+    check_one_process,
+    choose,
+    compare,
+    list_methods,
+    parse_methods,
+    split_values,
     sweep,
-    timed,
-    write_ledger,
 )
-from equalbits.recipes.kinds import check_kind
-from equalbits.recipes.output_dir import clear_up, in_use
+from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import (
     DataConfig,
     ModelConfig,
@@ -27,16 +33,15 @@ from equalbits.recipes.recipe import (
     read_recipe,
     recipe_from_dict,
 )
-from equalbits.recipes.run import FinishedRun, ImageSpec, evaluate_run, load_run, make_model, pick_device, run_recipe
-from equalbits.recipes.run_dir import (
+from equalbits.recipes.run import FinishedRun, evaluate_run, run_recipe
+from equalbits.recipes.run_dir import data_root_of, last_weights, load_run, unfinished_epoch
+from equalbits.recipes.run_record import (
     FREE,
-    check_same,
+    RunRecord,
+    check_same_recipe,
     command_line,
-    data_of,
-    epoch_under_way,
-    last_weights,
-    recipe_in,
-    started_by,
+    launch_words,
+    stored_recipe,
     where_and_with,
 )
 from equalbits.recipes.settings import Table, settings_tables
@@ -44,41 +49,44 @@ from equalbits.recipes.settings import Table, settings_tables
 __all__ = [
     "FREE",
     "HOW",
-    "Batch",
     "Case",
-    "Compared",
+    "CaseResult",
     "Comparison",
     "DataConfig",
     "DivergedError",
+    "Engine",
+    "Execution",
     "FinishedRun",
     "ImageSpec",
+    "MethodResult",
     "ModelConfig",
+    "PlannedRun",
+    "Protocol",
     "Recipe",
-    "RunsFailed",
+    "RunRecord",
+    "RunStore",
     "Table",
+    "Trainer",
     "cases_of",
     "check_kind",
     "check_names",
-    "check_same",
-    "clear_up",
+    "check_one_process",
+    "check_same_recipe",
+    "choose",
     "command_line",
     "compare",
-    "data_of",
-    "epoch_under_way",
+    "data_root_of",
     "evaluate_run",
     "find_recipe",
     "get_recipe",
-    "goes_alone",
-    "import_ray",
-    "in_use",
     "last_weights",
+    "launch_words",
     "list_methods",
     "list_recipes",
     "load_run",
+    "lock_dir",
     "make_loader",
     "make_model",
-    "missing_of",
-    "no_reporters",
     "own_settings",
     "parse_methods",
     "parse_settings",
@@ -86,18 +94,11 @@ __all__ = [
     "published_score",
     "read_recipe",
     "recipe_from_dict",
-    "recipe_in",
-    "run_folder",
     "run_recipe",
     "settings_tables",
-    "side_by_side",
     "split_values",
-    "started_by",
+    "stored_recipe",
     "sweep",
-    "tidy",
-    "timed",
-    "train_on_ray",
-    "train_side_by_side",
+    "unfinished_epoch",
     "where_and_with",
-    "write_ledger",
 ]

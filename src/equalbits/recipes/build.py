@@ -1,4 +1,4 @@
-"""What a recipe names, made: its device, its batches, its model."""
+"""Build what a recipe names: its device, its batches, its model."""
 
 import json
 import logging
@@ -17,12 +17,12 @@ from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_qu
 from equalbits.recipes.recipe import WORDS, DataConfig, ModelConfig, Recipe
 from equalbits.training import CheckpointError, Place
 
-#: What people write for real weights or inputs.
+#: Words users write for real-valued weights or inputs.
 _NO_QUANTIZER = ("real", "none", "float", "fp32")
 
 
 def check_names(recipe: Recipe) -> None:
-    """Refuse a recipe whose model or method nobody knows, without making them."""
+    """Raise where a recipe names an unknown model or quantizer, without building them."""
     _check_model(recipe.model.name)
     _check_options(recipe.model)
     if recipe.model.weight_quantizer:
@@ -33,12 +33,12 @@ def check_names(recipe: Recipe) -> None:
 
 def _check_model(name: str) -> None:
     if name not in list_models():
-        own = "a network of your own is known to the script that registers it: call that in place of equalbits"
+        own = "a network of your own exists only in the script that registers it: run that instead of equalbits"
         raise ValueError(f"{unknown_name('model', name, list_models())}; {own}")
 
 
 def pick_device(name: str = "auto") -> str:
-    """The device to train on: the first GPU where there is one, unless another is named."""
+    """Return the device to train on; "auto" is the first GPU, or the CPU where there is none."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
@@ -52,18 +52,18 @@ def pick_device(name: str = "auto") -> str:
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """What a model must know of its images; kept as model.json beside its weights."""
+    """The images a model takes: classes, size and normalisation. Stored as model.json beside its weights."""
 
     classes: tuple[str, ...]
     channels: int
     size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    resize: int | None = None  # of image files: the side they are scaled to before the middle is taken
+    resize: int | None = None  # image files only: side they are scaled to before the center crop
 
     @classmethod
     def of(cls, loader: Loader | FolderLoader) -> "ImageSpec":
-        """The images a loader gives."""
+        """Describe the images of a loader."""
         dataset, resize = loader.dataset, None
         if isinstance(dataset, Dataset):
             channels, height, width = dataset.images.shape[1:]
@@ -77,25 +77,25 @@ class ImageSpec:
 
     @classmethod
     def read(cls, path: Path) -> "ImageSpec":
-        """What a run wrote."""
+        """Read the model.json of a run."""
         try:
             return cls.from_dict(json.loads(path.read_text()))
         except FileNotFoundError:
-            raise CheckpointError(f"{path} is not there: name the folder of a run that train made") from None
+            raise CheckpointError(f"{path} does not exist: name the folder of a run that train wrote") from None
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise CheckpointError(f"{path} does not say what images the model takes ({error}): train again") from None
+            raise CheckpointError(f"{path} does not describe the images of the model ({error}): train again") from None
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "ImageSpec":
-        """Rebuild them from plain data, as ``asdict`` and JSON give it."""
+        """Rebuild it from plain data, as ``asdict`` and JSON give it."""
         mean, std = tuple(facts["mean"]), tuple(facts["std"])
         channels, size, resize = int(facts["channels"]), int(facts["size"]), facts.get("resize")
         return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
 
-    def against(self, other: "ImageSpec") -> str:
-        """What a model of these images cannot take of others, as ``2 classes (a, b), this data has 1 (a)``; else empty.
+    def difference(self, other: "ImageSpec") -> str:
+        """Describe why a model of these images cannot take others, as ``2 classes (a, b), this data has 1 (a)``.
 
-        A label is a number: of other classes, or the same in another order, each would mean something else.
+        Empty where it can. Classes must be in the same order too, since a label is their index.
         """
         mine, theirs = (f"{len(each.classes)} ({_few(each.classes)})" for each in (self, other))
         if self.classes != other.classes:
@@ -111,14 +111,14 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _check_options(config: ModelConfig) -> None:
-    """Refuse what has a setting of its own, or none at all because the data decides it; and a word for no quantizer."""
-    instead = {name: f"set model.{name} in its place" for name in ("weight_quantizer", "input_quantizer", "init")}
-    instead["num_classes"] = "leave it away, the data says how many classes there are"
+    """Raise for options that have a setting of their own or follow from the data, and for options of a wrong type."""
+    instead = {name: f"set model.{name} instead" for name in ("weight_quantizer", "input_quantizer", "init")}
+    instead["num_classes"] = "leave it out, it follows from the data"
     for name, value in config.options.items():
         if name in instead:
             raise ValueError(f"model.options.{name}={value}: {instead[name]}")
         default = model_options(config.name).get(name) if config.name in list_models() else None
-        if isinstance(default, bool) and not isinstance(value, bool):  # a word, a list, a share would count as true
+        if isinstance(default, bool) and not isinstance(value, bool):  # any word or list would count as true
             raise ValueError(f"model.options.{name}={value!r} must be {WORDS[bool]}")
         if isinstance(default, int | float) and isinstance(value, str):
             raise ValueError(f"model.options.{name}={value!r} must be {WORDS[float]}")
@@ -126,11 +126,11 @@ def _check_options(config: ModelConfig) -> None:
     for name, names in known.items():
         word = getattr(config, name)
         if word.lower() in _NO_QUANTIZER and word not in names:
-            raise ValueError(f"model.{name}={word}: to have none leave it empty, as in model.{name}=")
+            raise ValueError(f"model.{name}={word}: leave it empty for none, as in model.{name}=")
 
 
 def make_model(recipe: Recipe, images: ImageSpec) -> nn.Module:
-    """The recipe's model for such images, with weights that hang on the recipe's seed alone."""
+    """Build the recipe's model for such images; its initial weights depend on the recipe's seed only."""
     config = recipe.model
     _check_model(config.name)
     _check_options(config)
@@ -145,21 +145,24 @@ def make_model(recipe: Recipe, images: ImageSpec) -> nn.Module:
                 init=config.init,
                 **{"in_channels": images.channels, "image_size": images.size, **config.options},
             )
-        except (TypeError, OverflowError) as error:  # what is no number, or none that counts anything
+        except (TypeError, OverflowError) as error:  # not a number, or not a whole one
             raise ValueError(f"model.options={config.options} do not make a {config.name}: {error}") from error
 
 
 def make_loader(
     data: DataConfig, split: str, *, root: Path | None, device: str, seed: int, place: Place
 ) -> Loader | FolderLoader:
-    """The batches of one split: shuffled and augmented for training, in order and whole for testing."""
+    """Return the batches of one split: shuffled and augmented for training, in order for testing.
+
+    With ``data.hold_out`` that many training images, spread evenly, are the test split; the others are trained on.
+    """
     training = split == "train"
     source = "train" if data.hold_out else split
     dataset = load_dataset(data.name, root, split=source, device=device, statistics=data.statistics or None)
     if data.hold_out:
-        dataset = _part(dataset, data.hold_out, held_out=not training)
+        dataset = _hold_out_split(dataset, data.hold_out, held_out=not training)
     if training and data.limit:
-        dataset = _some(dataset, data.limit)
+        dataset = _first(dataset, data.limit)
     size = data.batch_size if training else data.test_batch_size
     shared: dict[str, Any] = {
         "batch_size": max(1, size // place.world_size),
@@ -173,52 +176,52 @@ def make_loader(
     if isinstance(dataset, FolderDataset):
         decoding = Decoding(resize=data.resize, crop=data.crop)
         if training and place.is_writer:
-            _say_if_enlarged(dataset, decoding)
+            _warn_if_enlarged(dataset, decoding)
         return FolderLoader(dataset, workers=data.workers, decoding=decoding, **shared)
     return Loader(dataset, **shared)
 
 
 def on_device(loader: Loader | FolderLoader) -> Loader:
-    """The same batches from images that lie on the device: files are decoded once, if they are not too many."""
+    """Return the same batches from images held on the device: files are decoded once, if they fit."""
     return loader.in_memory() if isinstance(loader, FolderLoader) else loader
 
 
-def _say_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
-    """A line of the logger ``equalbits`` where the first picture is smaller than what the net is to see of it."""
+def _warn_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
+    """Log a warning where the first picture is smaller than the crop that the net takes."""
     from PIL import Image  # heavy, and only image folders need it
 
     try:
         with Image.open(files.paths[0]) as picture:
             width, height = picture.size
-    except Exception:  # whoever decodes it will say what is wrong with it
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # the loader reports what is wrong
         return
     if max(width, height) < decoding.crop:
         logging.getLogger("equalbits").warning(
-            "%s is %d×%d pixels: pictures are enlarged to %d×%d, of which the net sees %d×%d; to change that, "
-            "set data.resize and data.crop",
+            "%s is %d×%d pixels: pictures are enlarged to %d×%d and cropped to %d×%d; set data.resize and data.crop "
+            "to change that",
             files.paths[0], width, height, *(decoding.resize,) * 2, *(decoding.crop,) * 2,
         )  # fmt: skip
 
 
-def _part(dataset: Dataset | FolderDataset, count: int, *, held_out: bool) -> Dataset | FolderDataset:
-    """``count`` images spread evenly over a training set, or all the others.
+def _hold_out_split(dataset: Dataset | FolderDataset, count: int, *, held_out: bool) -> Dataset | FolderDataset:
+    """Select ``count`` images spread evenly over a training set, or all the others.
 
-    Evenly, so that files sorted by class give some of every class.
+    Evenly, so that files sorted by class give images of every class.
     """
     if count >= len(dataset):
         raise ValueError(f"data.hold_out={count} leaves nothing to train on: {dataset.name} has {len(dataset)} images")
     held = torch.zeros(len(dataset), dtype=torch.bool)
     held[torch.arange(count) * len(dataset) // count] = True
-    return _picked(dataset, (held if held_out else ~held).nonzero().flatten())
+    return _select(dataset, (held if held_out else ~held).nonzero().flatten())
 
 
-def _some(dataset: Dataset | FolderDataset, count: int) -> Dataset | FolderDataset:
-    """The first ``count`` images; of files, which are sorted by class, as many spread evenly over all."""
+def _first(dataset: Dataset | FolderDataset, count: int) -> Dataset | FolderDataset:
+    """Select the first ``count`` images; of files, which are sorted by class, as many spread evenly."""
     first = dataset.take(count)
-    return first if isinstance(first, Dataset) else _picked(dataset, torch.arange(count) * len(dataset) // count)
+    return first if isinstance(first, Dataset) else _select(dataset, torch.arange(count) * len(dataset) // count)
 
 
-def _picked(dataset: Dataset | FolderDataset, places: Tensor) -> Dataset | FolderDataset:
+def _select(dataset: Dataset | FolderDataset, places: Tensor) -> Dataset | FolderDataset:
     if isinstance(dataset, FolderDataset):
         paths = tuple(dataset.paths[place] for place in places.tolist())
         return replace(dataset, paths=paths, labels=dataset.labels[places])

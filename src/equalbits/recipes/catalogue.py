@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
-from equalbits.recipes.run_dir import FREE
+from equalbits.recipes.run_record import FREE
 from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig, flat
 
 _SHALLOW = TrainConfig(epochs=100, optimizer=OptimizerConfig(weight_decay=1e-4))

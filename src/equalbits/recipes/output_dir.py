@@ -1,145 +1,140 @@
-"""One job a folder: who writes to a folder holds its lock, and a second one is refused, not mixed with the first.
+"""Output directories: detect which command wrote one, and lock it while a command writes."""
 
-The lock is the kernel's (``flock`` on the file ``.lock``), so it ends with the process that holds it: what a killed job
-leaves behind is taken over. Where there is no ``flock`` (Windows, some network disks) nothing is locked.
-"""
-
+import errno
 import json
 import os
 import platform
-import sys
-import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from equalbits._files import errors_name, remove_partial_files
 
-_NAME = ".lock"
-_held: dict[Path, int] = {}  # the folders this process holds, and the thread that does
-_guard = threading.Lock()
+# kind: (files that are all present in such a directory, its description)
+_MARKS = (
+    ("item", ("result.json",), "the item"),
+    ("compare", ("compare.json",), "a comparison on"),
+    ("sweep", ("sweep.json",), "a sweep of"),
+    ("demo", ("demo.png", "report.html"), "the"),
+    ("run", ("recipe.toml", "model.json"), "a run of"),  # a recipe.toml alone may be the user's own
+    ("run", ("run.json",), "a run of"),
+)
 
 
-class FolderInUse(ValueError):  # noqa: N818 (it says what is the case)
-    """Another job writes to this folder."""
+class DirInUseError(ValueError):
+    """Another process or thread writes to this directory."""
+
+
+def check_kind(out: Path, kind: str) -> None:
+    """Raise where ``out`` holds the output of another command; a directory that only holds others is fine.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "sweep.json").write_text('{"recipe": "fashion-conv2"}')
+    >>> check_kind(folder, "sweep")
+    >>> check_kind(folder, "run")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: ... holds a sweep of fashion-conv2: give --out another folder
+    """
+    for held, files, description in _MARKS:
+        if all((out / name).is_file() for name in files):
+            if held != kind:
+                raise ValueError(f"{out} holds {description} {_subject(out / files[0])}: give --out another folder")
+            return
+    seed = next((path.parent for path in sorted(out.glob("seed*/run.json"))), None)
+    if seed and kind == "run":
+        raise ValueError(f"{out} holds runs of a sweep or a comparison, as {seed.name}: give --out another folder")
+
+
+def _subject(path: Path) -> str:
+    """Return the name of the recipe or item that a file is about."""
+    if path.suffix == ".png":
+        return path.stem
+    try:
+        text = path.read_text()
+        table: dict[str, Any] = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        recipe = table.get("recipe", table.get("name", table.get("item")))
+        return str(recipe["name"] if isinstance(recipe, dict) else recipe or "something")
+    except (OSError, ValueError, AttributeError, KeyError):
+        return f"something ({path.name} cannot be read)"
 
 
 @contextmanager
-def in_use(folder: Path, *, command: str | None = None) -> Iterator[None]:
-    """Hold the folder, made if need be, while the ``with`` lasts; refuse if another job does.
+def lock_dir(out: Path, *, command: str | None = None) -> Iterator[None]:
+    """Create ``out`` if needed and lock it; raise :class:`DirInUseError` where another process or thread holds it.
 
-    A job may hold a folder twice, as an item of the paper does whose runs lie in its own folder. A folder that was made
-    here and is empty at the end, since the job failed before its first file, is taken away again. What a kill left
-    half-written in it is removed first.
+    The lock is released when its process ends, also by a kill, and one thread may take it twice. File systems without
+    locks are not locked. Partial files of a killed process are removed. A directory created here is removed again if
+    it is still empty at the end.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, in_use(Path(folder)), in_use(Path(folder)):
+    >>> with tempfile.TemporaryDirectory() as folder, lock_dir(Path(folder)), lock_dir(Path(folder)):
     ...     [path.name for path in Path(folder).iterdir()]
     ['.lock']
     """
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: name a folder, new or of the same run, with --out")
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
+    created = [each for each in (out, *out.parents) if not each.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileNotFoundError:  # a place that takes no folders, as /proc
-        raise ValueError(f"{folder} cannot be made: name a folder elsewhere with --out") from None
-    place, me = folder.resolve(), threading.get_ident()
-    with _guard:
-        holder = _held.get(place)
-        if holder is None:
-            _held[place] = me
-    if holder == me:
-        yield
+        out.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError:  # /proc and the like
+        raise ValueError(f"{out} cannot be created: name a folder elsewhere with --out") from None
+    path = out.resolve() / ".lock"
+    lock = FileLock(path, timeout=0, is_singleton=True)  # one per path and thread: the same thread may nest it
+    nested = lock.is_locked
+    try:
+        with _acquired(lock, path, out):
+            if not nested:
+                _write_holder(path, command)
+                remove_partial_files(out)
+            yield
+    finally:
+        for folder in created:  # innermost first, up to the first that holds something
+            try:
+                folder.rmdir()
+            except OSError:
+                break
+
+
+@contextmanager
+def _acquired(lock: FileLock, path: Path, out: Path) -> Iterator[None]:
+    try:
+        lock.acquire()
+    except Timeout:
+        raise DirInUseError(f"{out} is in use by {_holder(path)}: wait for it to end, or use another --out") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+            raise
+        yield  # a network disk without locks
         return
-    if holder is not None:
-        raise FolderInUse(_refusal(folder, f"another thread of this process, {os.getpid()}"))
-    descriptor = None
+    mine = path.stat()
     try:
-        descriptor = _locked(folder, command)
-        clear_up(folder)
         yield
     finally:
-        if descriptor is not None:
-            _let_go(folder / _NAME, descriptor)
-        with _guard:
-            del _held[place]
-        _take_away(made)
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # a file that replaced ours stays; one that cannot be removed locks nothing
+                if os.path.samestat(path.stat(), mine):
+                    path.unlink()
+        lock.release()
 
 
-def clear_up(folder: Path) -> None:
-    """Remove what a kill left half-written in a folder of ours; what cannot be removed stops no one."""
-    with suppress(OSError):
-        remove_partial_files(folder)
-
-
-def _take_away(folders: list[Path]) -> None:
-    """Remove folders, the innermost first, as far as they are empty."""
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:  # something lies in it
-            return
-
-
-def _locked(folder: Path, command: str | None) -> int | None:
-    """The locked file's descriptor; None where files cannot be locked."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    path = folder / _NAME
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(path)
-            os.close(descriptor)
-            raise FolderInUse(_refusal(folder, holder)) from None
-        except OSError:  # a disk that knows no locks
-            os.close(descriptor)
-            return None
-        if _is_still(path, descriptor):
-            note = {"process": os.getpid(), "host": platform.node(), "command": command}
-            try:
-                with errors_name(path):
-                    os.ftruncate(descriptor, 0)
-                    os.write(descriptor, json.dumps(note).encode())
-            except OSError:
-                _let_go(path, descriptor)
-                raise
-            return descriptor
-        os.close(descriptor)  # its holder has just taken it away: the name now belongs to another file, or none
-
-
-def _let_go(path: Path, descriptor: int) -> None:
-    """Remove the lock, if it is still ours, before it is let go, so that no other's is taken away.
-
-    Where it cannot be removed, as in a folder that was made read-only, it stays: it locks nothing any more.
-    """
-    with suppress(OSError):
-        if _is_still(path, descriptor):
-            path.unlink()
-    os.close(descriptor)
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+def _write_holder(path: Path, command: str | None) -> None:
+    note = {"process": os.getpid(), "host": platform.node(), "command": command}
+    with errors_name(path):
+        path.write_text(json.dumps(note))
 
 
 def _holder(path: Path) -> str:
-    """Who holds the lock, in words."""
+    """Describe the process that holds a lock."""
     try:
         note = json.loads(path.read_text())
-        what = f" ({note['command']})" if note["command"] else ""
-        return f"process {note['process']} on {note['host']}{what}"
-    except (OSError, ValueError, KeyError):  # it is being written or taken away right now
+        command = f" ({note['command']})" if note["command"] else ""
+        if (note["process"], note["host"]) == (os.getpid(), platform.node()):
+            return f"another thread of this process, {os.getpid()}"
+        return f"process {note['process']} on {note['host']}{command}"
+    except (OSError, ValueError, KeyError):  # written or removed at this moment
         return "another process"
-
-
-def _refusal(folder: Path, holder: str) -> str:
-    return f"{folder} is in use by {holder}: wait for it to end, or use another --out"

@@ -1,4 +1,4 @@
-"""Running a recipe: everything it names is made, joined, trained, and left in one folder."""
+"""Run a recipe: build what it names, train it, and leave everything in one directory."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,38 +10,24 @@ from torch import nn
 
 from equalbits.data import DataError
 from equalbits.recipes.build import ImageSpec, make_loader, make_model, pick_device
-from equalbits.recipes.kinds import check_kind
-from equalbits.recipes.output_dir import in_use
+from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_dir import (
-    begin,
-    check_folder,
-    command_line,
-    data_of,
-    facts_of,
-    finish,
-    forgotten_if_it_fails,
+    begin_run_dir,
+    check_run_dir,
+    data_root_of,
+    finish_run_dir,
+    history_writers,
     load_run,
-    writers,
+    removed_on_failure,
 )
+from equalbits.recipes.run_record import RunRecord, command_line
 from equalbits.training import History, Place, Reporter, Score, Watcher, evaluate, process_group, train
-
-__all__ = [
-    "FinishedRun",
-    "ImageSpec",
-    "evaluate_run",
-    "facts_of",
-    "load_run",
-    "make_loader",
-    "make_model",
-    "pick_device",
-    "run_recipe",
-]
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its recipe, its model, its history, and where it lies."""
+    """A finished run: its recipe, model, history and directory."""
 
     recipe: Recipe
     model: nn.Module
@@ -59,16 +45,16 @@ def run_recipe(
     reporters: Sequence[Reporter] = (),
     teacher: Path | None = None,
 ) -> FinishedRun:
-    """Train a recipe into the folder ``out``, going on with what is there already.
+    """Train a recipe into the directory ``out``, or resume the run that is there.
 
-    The folder then holds recipe.toml, history.jsonl, TensorBoard events (where that is installed), the last and the
-    best checkpoint, and run.json: settings, versions, seed, device and scores. ``teacher`` is the folder of a finished
-    run to distil from.
+    The directory then holds recipe.toml, history.jsonl, TensorBoard events (where that is installed), the last and the
+    best checkpoint, and run.json: settings, versions, seed, device and scores. ``teacher`` is the directory of a
+    finished run to distil from.
     """
     device = pick_device(device)
     out = Path(out)
     check_kind(out, "run")
-    with process_group(device) as place, ExitStack() as at_the_end:
+    with process_group(device) as place, ExitStack() as at_exit:
         if device == "cuda" and place.world_size > 1:
             device = f"cuda:{place.local_rank}"
         if recipe.data.batch_size % place.world_size:
@@ -80,20 +66,20 @@ def run_recipe(
         test = make_loader(recipe.data, "test", root=root, device=device, seed=seed, place=place)
         images = ImageSpec.of(batches)
         model = make_model(recipe, images).to(device)
-        taught_by = _teacher(teacher, images).to(device) if teacher else None
+        teacher_model = _load_teacher(teacher, images).to(device) if teacher else None
         if place.is_writer:
             new = not out.exists()
-            at_the_end.enter_context(in_use(out, command=command_line()))
+            at_exit.enter_context(lock_dir(out, command=command_line()))
             if new:
-                at_the_end.enter_context(forgotten_if_it_fails(out))
-        check_folder(out, recipe, images)
+                at_exit.enter_context(removed_on_failure(out))
+        check_run_dir(out, recipe, images)
 
-        def listeners(known: History) -> Sequence[Reporter]:
-            """Asked once nothing stands against the run any more: one that is refused leaves the folder as it was."""
+        def start_reporters(known: History) -> Sequence[Reporter]:
+            """Write the first files after all checks have passed: a refused run leaves the directory unchanged."""
             if not place.is_writer:
                 return reporters
-            begin(out, recipe, images, root=root)
-            return [*reporters, *writers(out, known)]
+            begin_run_dir(out, recipe, images, root=root)
+            return [*reporters, *history_writers(out, known)]
 
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
@@ -103,32 +89,32 @@ def run_recipe(
             recipe.train,
             test=test,
             watchers=watchers,
-            reporters=listeners,
-            teacher=taught_by,
+            reporters=start_reporters,
+            teacher=teacher_model,
             out=out,
         )
         if place.is_writer:
             seconds = sum(record.seconds for record in history.epochs)
-            finish(out, facts_of(recipe, device, place, history, seconds))
+            finish_run_dir(out, RunRecord.of(recipe, device, history, seconds, processes=place.world_size))
         return FinishedRun(recipe, model, history, out)
 
 
 def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", which: str = "last") -> Score:
-    """Score a run's model on every image of its test data, in ``root`` or where they lay when it was trained."""
+    """Score a run's model on its whole test set, found in ``root`` or in the data directory the run recorded."""
     out = Path(out)
     recipe, model = load_run(out, which=which)
     device = pick_device(device)
     config = recipe.train.settled(torch.device(device).type, can_capture=False)
-    with data_of(out, root) as here:
+    with data_root_of(out, root) as here:
         test = make_loader(recipe.data, "test", root=here, device=device, seed=0, place=Place())
-    other = ImageSpec.read(out / "model.json").against(ImageSpec.of(test))
+    other = ImageSpec.read(out / "model.json").difference(ImageSpec.of(test))
     if other:
         raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")
     return evaluate(model.to(device), test, precision=config.precision)
 
 
-def _teacher(folder: Path, images: ImageSpec) -> nn.Module:
-    """The model of a finished run, if it knows the same images."""
+def _load_teacher(folder: Path, images: ImageSpec) -> nn.Module:
+    """Load the model of a finished run; refuse one trained on other images."""
     _, model = load_run(folder)
     known = ImageSpec.read(folder / "model.json")
     if (known.classes, known.channels) != (images.classes, images.channels):

@@ -8,7 +8,7 @@ from pathlib import Path
 from equalbits._files import write_atomically
 from equalbits._statistics import student_t
 from equalbits._text import format_table
-from equalbits.recipes import HOW, Compared, Comparison, list_methods
+from equalbits.recipes import HOW, Comparison, MethodResult, list_methods
 from equalbits.report.scan import Facts
 
 _OTHER_SPEED_MARK = "†"
@@ -19,7 +19,7 @@ HEADER = (
 )
 
 
-def ranked(comparison: Comparison) -> list[Compared]:
+def ranked(comparison: Comparison) -> list[MethodResult]:
     """Return the methods, best mean accuracy first, failed ones last."""
     return sorted(comparison.rows, key=lambda row: (row.mean is None, -(row.mean or 0), row.method))
 
@@ -49,7 +49,7 @@ def _other_speeds(comparison: Comparison) -> list[str]:
     ]
 
 
-def cells(row: Compared, *, usual: str | None = None) -> list[str]:
+def cells(row: MethodResult, *, usual: str | None = None) -> list[str]:
     """Return a method's row as text; seconds are marked where its speed is not the ``usual`` one."""
     if row.mean is None:
         return [row.method, "failed", "0", *("–",) * 6, _rate(row)]
@@ -75,7 +75,7 @@ def cells(row: Compared, *, usual: str | None = None) -> list[str]:
     ]
 
 
-def _rate(row: Compared) -> str:
+def _rate(row: MethodResult) -> str:
     return f"{row.lr:g}" if row.gamma is None else f"{row.lr:g}, gamma {row.gamma:g}"
 
 
@@ -162,7 +162,7 @@ def describe_precision(comparison: Comparison) -> str:
     return f"{total:,} test images{seeds}: {limit} {tuned}"
 
 
-def _pooled_deviation(rows: Sequence[Compared]) -> tuple[float, int, int]:
+def _pooled_deviation(rows: Sequence[MethodResult]) -> tuple[float, int, int]:
     """Return the pooled sample deviation over seeds, its degrees of freedom, and the fewest seeds of a method.
 
     The deviation is 0 where each method has one seed.
@@ -173,7 +173,7 @@ def _pooled_deviation(rows: Sequence[Compared]) -> tuple[float, int, int]:
     return (squares / max(freedom, 1)) ** 0.5, freedom, min((len(row.correct) for row in several), default=1)
 
 
-def _tuned_gammas(rows: Sequence[Compared]) -> str:
+def _tuned_gammas(rows: Sequence[MethodResult]) -> str:
     """Return that methods that flip bits by a gamma had it tuned instead of the learning rate."""
     flipping = [row.method for row in rows if row.gamma is not None]
     return f"{' and '.join(flipping)} had gamma scaled by the same factors instead; " if flipping else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from equalbits._plotting import new_figure, save_figure
 from equalbits.nn import list_quantizers, quantizer_settings
-from equalbits.recipes import Compared, Comparison
+from equalbits.recipes import Comparison, MethodResult
 from equalbits.report.comparison import ranked
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def draw_comparison(comparison: Comparison, out: Path) -> None:
         save_figure(figure, out, "compare", dpi=140)
 
 
-def _colors(rows: Sequence[Compared]) -> list[str]:
+def _colors(rows: Sequence[MethodResult]) -> list[str]:
     return [_OTHER if row.p_pos is None else _EXACT for row in rows]
 
 
-def _accuracy(axes: "Axes", rows: Sequence[Compared]) -> None:
+def _accuracy(axes: "Axes", rows: Sequence[MethodResult]) -> None:
     for place, (row, color) in enumerate(zip(rows, _colors(rows), strict=True)):
         axes.errorbar(row.mean, place + 0.12, xerr=row.std, fmt="o", color=color, capsize=3, markersize=5)
         below = [place - 0.22] * len(row.correct)  # the error bar would hide them
@@ -58,7 +58,7 @@ def _accuracy(axes: "Axes", rows: Sequence[Compared]) -> None:
     axes.grid(alpha=0.25)
 
 
-def _entropy(axes: "Axes", rows: Sequence[Compared]) -> None:
+def _entropy(axes: "Axes", rows: Sequence[MethodResult]) -> None:
     places = [place for place, row in enumerate(rows) if row.entropy]
     means = [statistics.fmean(rows[place].entropy) for place in places]
     axes.scatter(means, places, color=[_colors(rows)[place] for place in places], s=28, zorder=3)
@@ -71,7 +71,7 @@ def _entropy(axes: "Axes", rows: Sequence[Compared]) -> None:
     axes.grid(alpha=0.25)
 
 
-def attainable_entropy(row: Compared) -> float | None:
+def attainable_entropy(row: MethodResult) -> float | None:
     """Return the maximum entropy for the filters' numbers of weights; None for methods that prune.
 
     Pruning leaves each filter fewer weights than the recorded maximum counts.
@@ -81,7 +81,7 @@ def attainable_entropy(row: Compared) -> float | None:
     return None if prunes else row.attainable_entropy
 
 
-def _flips(axes: "Axes", rows: Sequence[Compared]) -> None:
+def _flips(axes: "Axes", rows: Sequence[MethodResult]) -> None:
     for place, row in enumerate(rows):
         if row.entropy:
             axes.barh(place, statistics.fmean(row.to_positive) / 1000, color=_UP, height=0.6)
@@ -92,7 +92,7 @@ def _flips(axes: "Axes", rows: Sequence[Compared]) -> None:
     axes.grid(alpha=0.25, axis="x")
 
 
-def _bars(axes: "Axes", values: Sequence[float | None], rows: Sequence[Compared], label: str) -> None:
+def _bars(axes: "Axes", values: Sequence[float | None], rows: Sequence[MethodResult], label: str) -> None:
     bars = axes.barh(range(len(rows)), [value or 0.0 for value in values], color=_colors(rows), height=0.6)
     axes.bar_label(bars, [_label(value) for value in values], padding=2, fontsize=_FONT - 1)
     axes.margins(x=0.24)

@@ -20,7 +20,7 @@ _MAIN_FILES = {"item": "result.json", "compare": "compare.json", "sweep": "sweep
 class RunFiles:
     """Contents of one run folder.
 
-    ``facts`` is run.json, empty until the run has finished. ``diverged`` is the reason why a run never finishes.
+    ``facts`` is run.json, empty until the run has ended. ``diverged`` is the reason why it has no score.
     ``error`` says in one line what could not be read.
     """
 
@@ -129,8 +129,7 @@ def _is_readable(folder: Path) -> bool:
 
 
 def _is_run(folder: Path) -> bool:
-    names = ("run.json", "recipe.toml", "diverged.json")
-    return _is_readable(folder) and any((folder / name).is_file() for name in names)
+    return _is_readable(folder) and any((folder / name).is_file() for name in ("run.json", "recipe.toml"))
 
 
 def _read_entry(kind: str, folder: Path, own: Sequence[Path]) -> Entry:
@@ -159,12 +158,11 @@ def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
 
 def _read_run(folder: Path) -> RunFiles:
     try:
-        facts, diverged = (
-            _read_object(folder / name) if (folder / name).is_file() else {} for name in ("run.json", "diverged.json")
-        )
+        facts = _read_object(folder / "run.json") if (folder / "run.json").is_file() else {}
+        diverged = str(facts.get("error", "")) if facts.get("status") == "diverged" else ""
         recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
         epochs = tuple(_read_epochs(folder / "history.jsonl"))
-        return RunFiles(folder, facts, epochs, recipe, str(diverged.get("diverged", "")))
+        return RunFiles(folder, facts, epochs, recipe, diverged)
     except (OSError, ValueError) as error:
         return RunFiles(folder, {}, error=_one_line(error))
 

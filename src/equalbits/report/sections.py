@@ -68,12 +68,11 @@ def _methods(runs: Sequence[RunFiles]) -> str:
 
 def _run(entry: Entry) -> dict[str, object]:
     (run,) = entry.runs
-    reason = run.diverged or run.facts.get("failed", "")
     count, scores = len(run.epochs), [_scores(split, run, split) for split in ("train", "test")]
     state = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
     return {
-        "scores": score_table(run) if run.facts and "failed" not in run.facts else None,
-        "diverged": reason,
+        "scores": score_table(run) if run.facts and not run.diverged else None,
+        "diverged": run.diverged,
         "state": state,
         "bits": layer_bits(run),
         "charts": _charts(loss=("Loss", scores), accuracy=("Accuracy, %", scores)),
@@ -86,7 +85,7 @@ def _run(entry: Entry) -> dict[str, object]:
 
 def _sweep(entry: Entry) -> dict[str, object]:
     runs = entry.scored_runs
-    finished = [run for run in runs if run.facts and not run.error and "failed" not in run.facts]
+    finished = [run for run in runs if run.facts and not run.error and not run.diverged]
     first: Facts = finished[0].facts if finished else {}
     seeds = sorted({run.facts["seed"] for run in finished})
     facts = {**first, **entry.facts, "seeds": seeds, "command": _commands(finished), "seconds": None}

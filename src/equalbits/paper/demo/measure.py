@@ -18,12 +18,12 @@ from equalbits.recipes import (
     ImageSpec,
     Recipe,
     check_kind,
-    check_same,
+    check_same_recipe,
     get_recipe,
     load_run,
     pick_device,
-    recipe_in,
     run_recipe,
+    stored_recipe,
 )
 from equalbits.runtime import load_packed
 from equalbits.training import BEST, LAST, Reporter
@@ -72,7 +72,7 @@ def _measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter
     """Train one method into ``out``, or read the counts that an earlier call left there."""
     stored = out / _COUNTS
     if stored.exists():
-        check_same(out, recipe_in(out / "run.json"), recipe)
+        check_same_recipe(out, stored_recipe(out / "run.json"), recipe)
         try:
             return DemoCounts(**json.loads(stored.read_text()))
         except (ValueError, TypeError) as error:

@@ -16,8 +16,7 @@ from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, signed
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import check_data, quick_recipe
-from equalbits.paper.watched import EachEpoch, is_measured, watched
+from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe, make_loader, pick_device
 from equalbits.training import Place
 
@@ -43,21 +42,25 @@ def _recipes(options: Options) -> tuple[Recipe, Recipe]:
 def measure(out: Path, options: Options) -> Result:
     """Train the three methods twice: shallow for the weights, with binary inputs for the activations."""
     shallow, deep = _recipes(options)
-    weights, activations, parts = {}, {}, options.grid.get("parts", PARTS)
-    asked = {"weights": (shallow, WEIGHTS), "activations": (deep, ACTIVATIONS)}
-    to_train = [asked[part][0] for part in parts if not all(is_measured(out / part / one) for one in asked[part][1])]
-    check_data(to_train, options)
-    for method in WEIGHTS if "weights" in parts else ():
-        entropy = EntropyWatcher()
-        of_method = shallow.with_settings({"model.weight_quantizer": method})
-        read = partial(_weights, entropy)
-        folder = out / "weights" / method
-        weights[method] = watched(of_method, folder, options, watchers=[EachEpoch(entropy)], read=read)
-    for method in ACTIVATIONS if "activations" in parts else ():
-        of_method = deep.with_settings({"model.weight_quantizer": method})
-        read = partial(_activations, options)
-        activations[method] = watched(of_method, out / "activations" / method, options, watchers=[], read=read)
-    return {"seeds": [shallow.train.seed], "weights": weights, "activations": activations}
+    planned = {"weights": (shallow, WEIGHTS), "activations": (deep, ACTIVATIONS)}
+    recipes = {
+        f"{part}/{method}": planned[part][0].with_settings({"model.weight_quantizer": method})
+        for part in options.grid.get("parts", PARTS)
+        for method in planned[part][1]
+    }
+    measured = run_watched(out, recipes, options, partial(_watch, options))
+    found: dict[str, Any] = {"seeds": [shallow.train.seed], "weights": {}, "activations": {}}
+    for name, counts in measured.items():
+        part, _, method = name.partition("/")
+        found[part][method] = counts
+    return found
+
+
+def _watch(options: Options, name: str) -> Watch:
+    if name.startswith("activations"):
+        return Watch([], partial(_activations, options))
+    entropy = EntropyWatcher()
+    return Watch([EachEpoch(entropy)], partial(_weights, entropy))
 
 
 def _weights(entropy: EntropyWatcher, finished: FinishedRun) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.figures.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe
-from equalbits.paper.watched import watched
+from equalbits.paper.runs import Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
 
 COMPARED = ("sign", "irnet-stable", "bihalf")
@@ -30,13 +29,14 @@ def _recipe(options: Options) -> Recipe:
 
 def measure(out: Path, options: Options) -> Result:
     """Train the three methods, every step watched."""
-    methods = {}
-    for method in COMPARED:
-        start, flips = HalfStart(), FlipWatcher(filters={LAYER: FILTER})
-        recipe = _recipe(options).with_settings({"model.weight_quantizer": method})
-        read = partial(_counts, start, flips)
-        methods[method] = watched(recipe, out / "runs" / method, options, watchers=[start, flips], read=read)
+    recipes = {method: _recipe(options).with_settings({"model.weight_quantizer": method}) for method in COMPARED}
+    methods = run_watched(out / "runs", recipes, options, _watch)
     return {"seeds": [_recipe(options).train.seed], "layer": LAYER, "index": FILTER, "methods": methods}
+
+
+def _watch(method: str) -> Watch:
+    start, flips = HalfStart(), FlipWatcher(filters={LAYER: FILTER})
+    return Watch([start, flips], partial(_counts, start, flips))
 
 
 def _counts(start: HalfStart, flips: FlipWatcher, finished: FinishedRun) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import heading, legend, panel, shades
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe
-from equalbits.paper.watched import EachEpoch, watched
+from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
 
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)
@@ -78,18 +77,19 @@ def _recipe(options: Options) -> Recipe:
 def measure(out: Path, options: Options) -> Result:
     """A run for each weight decay and schedule, every step watched."""
     decays = list(options.grid.get("optimizer.weight_decay", QUICK_DECAYS if options.quick else DECAYS))
-    runs = []
-    for schedule in SCHEDULES:
-        for decay in decays:
-            sizes, flips = MagnitudeWatcher(), FlipWatcher()
-            settings = {"schedule.name": schedule, "optimizer.weight_decay": decay}
-            folder = out / "runs" / f"{schedule}_{decay:g}"
-            found = watched(
-                _recipe(options).with_settings(settings), folder, options,
-                watchers=[sizes, flips, EachEpoch(sizes.look)], read=partial(_read, sizes, flips), may_diverge=True,
-            )  # fmt: skip
-            runs.append({"schedule": schedule, "weight_decay": decay, **found})
+    grid = {f"{schedule}_{decay:g}": (schedule, decay) for schedule in SCHEDULES for decay in decays}
+    recipes = {
+        name: _recipe(options).with_settings({"schedule.name": schedule, "optimizer.weight_decay": decay})
+        for name, (schedule, decay) in grid.items()
+    }
+    found = run_watched(out / "runs", recipes, options, _watch, may_diverge=True)
+    runs = [{"schedule": grid[name][0], "weight_decay": grid[name][1], **counts} for name, counts in found.items()]
     return {"seeds": [_recipe(options).train.seed], "weight_decays": decays, "runs": runs}
+
+
+def _watch(name: str) -> Watch:
+    sizes, flips = MagnitudeWatcher(), FlipWatcher()
+    return Watch([sizes, flips, EachEpoch(sizes.look)], partial(_read, sizes, flips))
 
 
 def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: FinishedRun) -> dict[str, Any]:

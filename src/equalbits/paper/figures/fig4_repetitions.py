@@ -9,7 +9,7 @@ from equalbits._statistics import student_t
 from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, Claim, interval, signed, squared_error
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe, swept
+from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
 from equalbits.recipes import get_recipe
 
 COMPARED = ("sign", "bihalf")
@@ -30,8 +30,9 @@ def measure(out: Path, options: Options) -> Result:
     seeds = list(options.seeds or range(6 if options.quick else SEEDS))
     recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs})
-    cases = swept(recipe, out / "runs", options, vary={"model.weight_quantizer": COMPARED}, seeds=seeds)
-    return {"seeds": seeds, "methods": {case["settings"]["model.weight_quantizer"]: case for case in cases}}
+    cases = item_cases(recipe, {"model.weight_quantizer": COMPARED}, options)
+    found = run_cases(out / "runs", {"conv2": cases}, options, seeds=seeds)["conv2"]
+    return {"seeds": seeds, "methods": by_method(found)}
 
 
 def values(case: dict[str, Any], split: str, what: str) -> list[float]:

@@ -14,7 +14,7 @@ from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.paper.claims import Claim, above, accuracies, best_key, score_of
 from equalbits.paper.drawing import heading, legend, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
+from equalbits.paper.runs import item_cases, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
@@ -35,19 +35,19 @@ def measure(out: Path, options: Options) -> Result:
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
-    sweeps = {
-        (data, form): Sweep(
+    groups = {
+        (data, form): item_cases(
             recipe.with_settings({"model.options.batch_norm": batch_norm}),
-            out / "runs" / data.lower() / form.replace(" ", "-"),
             vary,
+            options,
+            within=f"{data.lower()}/{form.replace(' ', '-')}",
         )
         for data, recipe in _recipes(options).items()
         for form, batch_norm in FORMS.items()
     }
-    check_data(unfinished(sweeps.values(), options, seeds), options)
-    found: dict[str, Any] = {data: {} for data, _ in sweeps}
-    for (data, form), each in sweeps.items():
-        found[data][form] = swept(each.recipe, each.folder, options, vary=vary, seeds=seeds)
+    found: dict[str, Any] = {data: {} for data, _ in groups}
+    for (data, form), cases in run_cases(out / "runs", groups, options, seeds=seeds).items():
+        found[data][form] = cases
     return {"seeds": seeds, "shares": shares, "data": found, "notes": [_NOTE]}
 
 

@@ -10,7 +10,7 @@ from equalbits._plotting import method_color, method_name, new_figure, save_figu
 from equalbits.paper.claims import Claim, above, accuracies
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe, swept
+from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
 
 SEEDS = 5
@@ -40,12 +40,13 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 def measure(out: Path, options: Options) -> Result:
     """Every net with every method; five seeds, of which the paper says nothing here, or two when quick."""
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
-    found = {}
-    for net, recipe in _recipes(options).items():
-        folder = out / "runs" / net.lower().replace(" ", "-").replace("/", "w")
-        cases = swept(recipe, folder, options, vary={"model.weight_quantizer": COMPARED}, seeds=seeds)
-        found[net] = {case["settings"]["model.weight_quantizer"]: case for case in cases}
-    return {"seeds": seeds, "nets": found}
+    vary = {"model.weight_quantizer": COMPARED}
+    groups = {
+        net: item_cases(recipe, vary, options, within=net.lower().replace(" ", "-").replace("/", "w"))
+        for net, recipe in _recipes(options).items()
+    }
+    nets = run_cases(out / "runs", groups, options, seeds=seeds)
+    return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}}
 
 
 def claims(result: Result) -> list[Claim]:

@@ -17,7 +17,7 @@ from equalbits._plotting import method_color, method_name, new_figure, save_figu
 from equalbits.paper.claims import Claim, above, accuracies, best_key
 from equalbits.paper.drawing import heading, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import Sweep, check_data, quick_recipe, swept, unfinished
+from equalbits.paper.runs import item_cases, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
 
 
@@ -57,24 +57,19 @@ def measure(out: Path, options: Options) -> Result:
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     asked = options.grid.get("rules", RULES)
-    groups = {start: [name for name in asked if _start(name) == start] for start in sorted({*map(_start, asked)})}
-    sweeps = {
-        (net, start): Sweep(
-            _started(recipe, start),
-            out / "runs" / net.lower() / _folder(start),
-            {"model.weight_quantizer": [quantizer for name in names for quantizer in _quantizers(name, sparsities)]},
+    groups = {
+        (net, name): item_cases(
+            _started(recipe, _start(name)),
+            {"model.weight_quantizer": _quantizers(name, sparsities)},
+            options,
+            within=f"{net.lower()}/{_folder(_start(name))}",
         )
         for net, recipe in _recipes(options).items()
-        for start, names in groups.items()
+        for name in sorted(asked, key=_start)  # those of one start are trained side by side
     }
-    check_data(unfinished(sweeps.values(), options, seeds), options)
-    found: dict[str, Any] = {net: {} for net, _ in sweeps}
-    for (net, start), each in sweeps.items():
-        cases = iter(swept(each.recipe, each.folder, options, vary=each.vary, seeds=seeds))
-        for name in groups[start]:
-            found[net][name] = [next(cases) for _ in sparsities]
-    found = {net: {name: rules[name] for name in RULES if name in rules} for net, rules in found.items()}
-    return {"seeds": seeds, "sparsities": sparsities, "nets": found, "notes": [_NOTE]}
+    measured = run_cases(out / "runs", groups, options, seeds=seeds)
+    nets = {net: {name: measured[net, name] for name in RULES if (net, name) in measured} for net in _recipes(options)}
+    return {"seeds": seeds, "sparsities": sparsities, "nets": nets, "notes": [_NOTE]}
 
 
 def _start(rule: str) -> tuple[str, float]:

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from equalbits._files import remove_partial_files
 from equalbits.paper.keep import take
 from equalbits.paper.results.page import write_results_page
-from equalbits.recipes import clear_up
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -19,8 +19,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if not (results.is_dir() and docs.is_dir()):
         print("results: there is no results/ and docs/ here: run it beside README.md", file=sys.stderr)
         return 1
-    clear_up(results)
-    clear_up(docs)
+    remove_partial_files(results)
+    remove_partial_files(docs)
     for folder in folders:
         try:
             print(f"{folder}: kept as {take(folder, results, docs, log=print)}")

@@ -14,7 +14,8 @@ from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.results.benchmarks import benchmark_sections
 from equalbits.paper.results.items import item_sections, setting_differences
-from equalbits.paper.tables.tab2_convnets import COMPARED, by_method
+from equalbits.paper.runs import by_method
+from equalbits.paper.tables.tab2_convnets import COMPARED
 from equalbits.paper.trained import cost
 
 _BEGIN, _END = "<!-- results table: begin -->", "<!-- results table: end -->"

@@ -20,10 +20,8 @@ from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import quick_recipe
-from equalbits.paper.watched import watched
+from equalbits.paper.runs import Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
-from equalbits.training import Watcher
 
 #: Method to what it needs beside its name.
 RULES: dict[str, dict[str, Any]] = {
@@ -77,14 +75,19 @@ def _recipe(options: Options) -> Recipe:
 
 def measure(out: Path, options: Options) -> Result:
     """Train by each rule, every step watched; bi-half also by its flip form."""
-    rules = {}
-    for method, own in RULES.items():
-        flips, form = FlipWatcher(), FlipForm()
-        recipe = _recipe(options).with_settings({"model.weight_quantizer": method, **own})
-        watchers: list[Watcher] = [flips, form] if method == "bihalf" else [flips]
-        read = partial(_read, flips, form if method == "bihalf" else None)
-        rules[method] = watched(recipe, out / "runs" / method, options, watchers=watchers, read=read)
+    recipes = {
+        method: _recipe(options).with_settings({"model.weight_quantizer": method, **own})
+        for method, own in RULES.items()
+    }
+    rules = run_watched(out / "runs", recipes, options, _watch)
     return {"seeds": [_recipe(options).train.seed], "rules": rules}
+
+
+def _watch(method: str) -> Watch:
+    flips, form = FlipWatcher(), FlipForm()
+    if method == "bihalf":
+        return Watch([flips, form], partial(_read, flips, form))
+    return Watch([flips], partial(_read, flips, None))
 
 
 def _read(flips: FlipWatcher, form: FlipForm | None, finished: FinishedRun) -> dict[str, Any]:

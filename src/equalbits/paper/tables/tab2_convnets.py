@@ -16,7 +16,7 @@ from equalbits.paper.claims import Claim, above, accuracies, near
 from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.runs import quick_recipe, swept
+from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
 
 NETS = ("conv2", "conv4", "conv6", "conv8")
@@ -42,16 +42,11 @@ def recipe_of(net: str, options: Options) -> Recipe:
 def measure(out: Path, options: Options, *, init: str = "torch") -> Result:
     """Every net with every method and seed, its latents started as ``init`` says."""
     vary = {"model.weight_quantizer": COMPARED}
-    found = {}
-    for net in nets(options):
-        recipe = recipe_of(net, options).with_settings({"model.init": init})
-        found[net] = swept(recipe, out / "runs" / net, options, vary=vary, seeds=seeds(options))
-    return {"seeds": seeds(options), "nets": found}
-
-
-def by_method(cases: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The cases of one net by their method's name."""
-    return {case["settings"]["model.weight_quantizer"]: case for case in cases}
+    groups = {
+        net: item_cases(recipe_of(net, options).with_settings({"model.init": init}), vary, options, within=net)
+        for net in nets(options)
+    }
+    return {"seeds": seeds(options), "nets": run_cases(out / "runs", groups, options, seeds=seeds(options))}
 
 
 def claims(result: Result) -> list[Claim]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import swept
+from equalbits.paper.runs import item_cases, run_cases
 from equalbits.paper.tables.tab2_convnets import NETS, SEEDS, claims, draw, nets, recipe_of, seeds
 
 #: The learning rate of each reading.
@@ -23,12 +23,20 @@ def measure(out: Path, options: Options) -> Result:
     for reading in readings:
         if reading not in READINGS:
             raise ValueError(f"model.weight_quantizer={reading}: tab2-irnet trains {' and '.join(READINGS)}")
-    found: dict[str, Any] = {net: [] for net in nets(options)}
-    for net, cases in found.items():
-        for reading in readings:
-            recipe = recipe_of(net, options).with_settings({"optimizer.lr": READINGS[reading]})
-            folder, one = out / "runs" / net / reading, replace(options, grid={})
-            cases += swept(recipe, folder, one, vary={"model.weight_quantizer": [reading]}, seeds=seeds(options))
+    whole = replace(options, grid={})
+    groups = {
+        (net, reading): item_cases(
+            recipe_of(net, options).with_settings({"optimizer.lr": READINGS[reading]}),
+            {"model.weight_quantizer": [reading]},
+            whole,
+            within=f"{net}/{reading}",
+        )
+        for net in nets(options)
+        for reading in readings
+    }
+    found: dict[str, list[Any]] = {net: [] for net in nets(options)}
+    for (net, _), cases in run_cases(out / "runs", groups, options, seeds=seeds(options)).items():
+        found[net] += cases
     return {"seeds": seeds(options), "nets": found}
 
 

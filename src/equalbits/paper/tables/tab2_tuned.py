@@ -14,8 +14,8 @@ from equalbits._plotting import method_name
 from equalbits.paper.claims import Claim, accuracies, beyond
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.runs import swept
-from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, by_method, draw, nets, recipe_of, seeds
+from equalbits.paper.runs import by_method, item_cases, run_cases
+from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, draw, nets, recipe_of, seeds
 
 #: What is tuned, and the values tried: those that a wider search left.
 TUNED = {
@@ -47,22 +47,39 @@ def measure(out: Path, options: Options) -> Result:
     """Tune, then train what was picked."""
     hold_out = 1000 if options.quick else 5000
     found: dict[str, Any] = {"seeds": seeds(options), "tuning": {}, "nets": {}, "notes": []}
+    methods = options.grid.get("model.weight_quantizer", COMPARED)
+    whole = replace(options, grid={})
     for net in options.grid.get("nets", ("conv2",)) if options.quick else nets(options):
-        recipe = recipe_of(net, options)
-        found["tuning"][net], found["nets"][net] = {}, []
-        for method in options.grid.get("model.weight_quantizer", COMPARED):
-            plain = recipe.with_settings({"model.weight_quantizer": method})
-            held = plain.with_settings({"data.hold_out": hold_out})
-            few = replace(options, seeds=seeds(options)[: 1 if options.quick else TUNING_SEEDS.get(net, 1)])
-            tried = swept(held, out / "tuning" / net / method, few, vary=tried_with(net, options), seeds=few.seeds)
-            best = pick(tried)
-            found["tuning"][net][method] = {"tried": tried, "picked": best}
-            vary = {name: [value] for name, value in best.items()}
-            one = replace(options, grid={})
-            (case,) = swept(plain, out / "runs" / net / method, one, vary=vary, seeds=seeds(options))
+        plain = recipe_of(net, options)
+        recipes = {method: plain.with_settings({"model.weight_quantizer": method}) for method in methods}
+        trials = {
+            method: item_cases(
+                recipe.with_settings({"data.hold_out": hold_out}),
+                tried_with(net, options),
+                options,
+                within=f"{net}/{method}",
+            )
+            for method, recipe in recipes.items()
+        }
+        few = seeds(options)[: 1 if options.quick else TUNING_SEEDS.get(net, 1)]
+        tried = run_cases(out / "tuning", trials, options, seeds=few)
+        tuning: dict[str, dict[str, Any]] = {
+            method: {"tried": tried[method], "picked": pick(tried[method])} for method in methods
+        }
+        picked = {
+            method: item_cases(
+                recipes[method],
+                {name: [value] for name, value in tuning[method]["picked"].items()},
+                whole,
+                within=f"{net}/{method}",
+            )
+            for method in methods
+        }
+        runs = run_cases(out / "runs", picked, options, seeds=seeds(options))
+        for method, (case,) in runs.items():
             case["settings"]["model.weight_quantizer"] = method
-            found["nets"][net].append(case)
-            found["notes"].append(_in_words(net, method, found["tuning"][net][method], hold_out))
+            found["notes"].append(_in_words(net, method, tuning[method], hold_out))
+        found["tuning"][net], found["nets"][net] = tuning, [case for (case,) in runs.values()]
     if not options.quick:
         found["notes"].append(_SEARCHED)
     return found

@@ -12,7 +12,7 @@ from equalbits.paper.claims import SOME_DIVERGED, Claim, above, accuracies, as_s
 from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
-from equalbits.paper.runs import quick_recipe, swept
+from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
 
 NETS = {"ResNet-18": "imagenet-resnet18", "ResNet-34": "imagenet-resnet34"}
@@ -34,12 +34,10 @@ def measure(out: Path, options: Options) -> Result:
     ImageNet is read from files, so nothing is stacked.
     """
     seeds = list(options.seeds or range(2 if options.quick else 1))
-    found = {}
-    for net, recipe in _recipes(options).items():
-        vary = {"model.weight_quantizer": COMPARED}
-        cases = swept(recipe, out / "runs" / net.lower(), options, vary=vary, seeds=seeds, may_stack=False)
-        found[net] = {case["settings"]["model.weight_quantizer"]: case for case in cases}
-    return {"seeds": seeds, "nets": found}
+    vary = {"model.weight_quantizer": COMPARED}
+    groups = {net: item_cases(recipe, vary, options, within=net.lower()) for net, recipe in _recipes(options).items()}
+    nets = run_cases(out / "runs", groups, options, seeds=seeds, may_stack=False)
+    return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}}
 
 
 def top(case: dict[str, Any], count: int) -> list[float]:

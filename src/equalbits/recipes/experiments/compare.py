@@ -1,32 +1,25 @@
-"""Methods side by side: the same net, data, settings, seeds, start and batches; nothing but the method differs.
+"""Compare methods: the same net, data, settings, seeds, initial weights and batches; only the method differs."""
 
-Each run that is done leaves its run.json; a comparison that is started again does only what is missing, and goes on
-with the net it was stopped in from that net's checkpoint.
-"""
-
-import functools
 import json
+import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits.recipes.build import pick_device
-from equalbits.recipes.experiments.contest import Ground, groups_of, is_done, run_file, run_method
-from equalbits.recipes.experiments.data_check import DataHere
-from equalbits.recipes.experiments.methods import check_method
-from equalbits.recipes.experiments.stack_checkpoint import tidy
-from equalbits.recipes.experiments.sweep import no_reporters
-from equalbits.recipes.experiments.tuning import Trials, tuning_seed
-from equalbits.recipes.kinds import check_kind, check_none_in
-from equalbits.recipes.output_dir import in_use
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.recipes.run_dir import check_same, command_line, recipe_in
-from equalbits.training import Reporter, announced_place
+from equalbits.recipes.experiments.engine import Ended, Engine
+from equalbits.recipes.experiments.execution import Execution, check_one_process
+from equalbits.recipes.experiments.methods import check_method, make_with_common_start, recipe_for
+from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe_seeds
+from equalbits.recipes.experiments.train_runs import Protocol
+from equalbits.recipes.experiments.tuning import Trial, choose, trials_of
+from equalbits.recipes.output_dir import check_kind, lock_dir
+from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.run_record import RunRecord, check_same_recipe, command_line, stored_recipe
 
-#: What stands in compare.json about how the numbers were taken.
+#: Explanation of the numbers, stored in compare.json.
 HOW = {
     "accuracy": "per cent of all test images right after the last epoch; mean and sample standard deviation over seeds",
     "entropy": "bits, the mean over all filters of all binary layers at the end",
@@ -39,11 +32,11 @@ HOW = {
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What a method came to. Each list has an entry for each seed that ended well; ``failed`` says why others did not.
+class MethodResult:
+    """The result of a method. Each list has an entry per finished seed; ``failed`` holds the errors of the others.
 
-    ``entropy`` and ``flips`` are empty for a net without bits; ``gamma`` is None where no bits are flipped by it.
-    ``speed`` names each setting of it that these seeds were trained with.
+    ``entropy`` and the flips are empty for a net without binary layers; ``gamma`` is None unless the optimizer flips
+    bits. ``speed`` names every value of that setting the seeds were trained with.
     """
 
     method: str
@@ -69,42 +62,45 @@ class Compared:
 
     @property
     def accuracies(self) -> list[float]:
-        """Per cent right of each seed."""
+        """Test accuracy of each seed, in per cent."""
         return [100 * correct / self.total for correct in self.correct]
 
     @property
     def mean(self) -> float | None:
-        """Their mean; None where every seed failed."""
+        """Mean of the accuracies; None where every seed failed."""
         return statistics.fmean(self.accuracies) if self.correct else None
 
     @property
     def std(self) -> float | None:
-        """Their sample standard deviation (n − 1); None below two seeds."""
+        """Sample standard deviation (n − 1) of the accuracies; None below two seeds."""
         return statistics.stdev(self.accuracies) if len(self.correct) > 1 else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Counts and what is taken from them, for JSON."""
+        """Plain data for JSON: counts, mean and deviation."""
         known = {name: value for name, value in asdict(self).items() if (name, value) != ("gamma", None)}
         return {**known, "n": len(self.correct), "mean": self.mean, "std": self.std}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A finished comparison: a row for each method, and what made them."""
+    """A finished comparison: a row per method, and the settings they share."""
 
-    rows: list[Compared]
+    rows: list[MethodResult]
     facts: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Plain data for JSON; the inverse of :meth:`from_dict`."""
         return {**self.facts, "how": HOW, "methods": [row.as_dict() for row in self.rows]}
 
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> "Comparison":
-        """What :meth:`as_dict` gave, read back."""
-        own = {each.name for each in fields(Compared)}
-        rows = [Compared(**{name: value for name, value in row.items() if name in own}) for row in table["methods"]]
+        """Rebuild a comparison from plain data."""
+        own = {each.name for each in fields(MethodResult)}
+        rows = [MethodResult(**{name: value for name, value in row.items() if name in own}) for row in table["methods"]]
         return cls(rows, {name: value for name, value in table.items() if name not in ("how", "methods")})
+
+
+_PROTOCOL = Protocol(build=make_with_common_start, measure=True, keep_weights=False, capture_only=True)
 
 
 def compare(
@@ -113,88 +109,122 @@ def compare(
     *,
     methods: Sequence[str],
     seeds: Sequence[int],
-    stack: int | None = None,
     tune: Sequence[float] = (),
-    root: Path | None = None,
-    device: str = "auto",
-    log: Callable[[str], None] = lambda line: None,
-    reporters_for: Callable[[str], Sequence[Reporter]] = no_reporters,
+    execution: Execution = Execution(),  # noqa: B008 (it is frozen)
 ) -> Comparison:
-    """Train every method with every seed and write compare.json; runs that are done are not run again.
+    """Train every method with every seed and write compare.json; finished runs are not run again.
 
-    ``stack`` nets of one method are trained at once: all seeds on a GPU and one on a CPU, if you do not say. Of the
-    learning rates to ``tune`` over, each method is first given the one that does best on training images held out;
-    methods that flip bits are given a ``gamma`` in its place (:func:`.tuning.setting_at`).
-    ``reporters_for`` is asked for the listeners of each method, by its name.
+    ``execution.stack`` nets of one method are trained at once: by default all seeds on a GPU and one on a CPU. With
+    ``tune``, each method first gets the learning rate that scores best on held-out training images (:mod:`.tuning`).
+    Reporters are asked for by the name of the method.
     """
-    if announced_place().world_size > 1:
-        raise ValueError("a comparison runs in one process: start it without torchrun")
+    check_one_process("a comparison")
     out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
     if not seeds or not methods:
         raise ValueError("there is nothing to compare: give at least one method and one seed")
     for method in methods:
         check_method(method)
+        check_kind(out / _case(method), "case")
+    if execution.ray:
+        raise ValueError("a comparison runs on this machine: leave ray empty")
     check_kind(out, "compare")
-    check_none_in(run_file(out, method, 0).parents[1] for method in methods)
     _check_same_settings(out, recipe)
-    device = pick_device(device)
-    stack = stack or (len(seeds) if device.startswith("cuda") else 1)
-    with in_use(out, command=command_line()):
-        tidy(out)
-        done = [run_file(out, method, seed).parent for method in methods for seed in seeds]
-        DataHere(root).check_done(done, recipe.data)
-        ground = functools.cache(lambda: Ground.of(recipe, out, root=root, device=device))  # loaded when first needed
-        for number, method in enumerate(methods, start=1):
-            mine = recipe
-            if tune:
-                trials = Trials(recipe, out, tuple(tune), seed=tuning_seed(seeds))
-                mine = trials.best(method, ground, log)
-            missing = [seed for seed in seeds if not is_done(mine, out, method, seed)]
-            for some in groups_of(mine, out, method, missing, stack):
-                here = replace(ground(), recipe=mine, reporters=reporters_for(method))
-                told = run_method(here, method, some)
-                log(f"[{number}/{len(methods)}] {method}: {told}")
-        comparison = _read(recipe, out, methods, seeds, tune)
+    stack = execution.stack or (len(seeds) if execution.on_gpu else 1)
+    with lock_dir(out, command=command_line()):
+        tuned, store = dict.fromkeys(methods, recipe), RunStore(out)
+        if tune:
+            held_out = RunStore(out / "tuning")
+            trials = trials_of(recipe, methods, tune, seeds, store=held_out, root=execution.root)
+            tuned = _tune(recipe, held_out, trials, execution)
+        runs = {method: _runs(tuned[method], method, seeds) for method in methods}
+
+        def log(ended: Ended) -> None:
+            method = ended.runs[0].method
+            place = f"[{methods.index(method) + 1}/{len(methods)}]"
+            execution.log(f"{place} {method}: {ended.remark}{_scores(store, ended)}")
+
+        engine = Engine(store, execution, _PROTOCOL, on_end=log, name_of=lambda group: group[0].method)
+        engine.run_missing([run for some in runs.values() for run in some], stack=stack)
+        comparison = _comparison(recipe, {method: store.records(some) for method, some in runs.items()}, seeds, tune)
         write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
         return comparison
 
 
+def _tune(recipe: Recipe, store: RunStore, trials: Sequence[Trial], execution: Execution) -> dict[str, Recipe]:
+    """Run the trials that are missing; return the recipe of each method at its best trial."""
+    runs = {trial: _runs(trial.recipe, trial.method, [trial.seed], within=trial.name)[0] for trial in trials}
+    by_case = {run.case: trial for trial, run in runs.items()}
+
+    def log(ended: Ended) -> None:
+        execution.log(f"{by_case[ended.runs[0].case]}, on held-out images: {ended.remark}{_scores(store, ended)}")
+
+    engine = Engine(store, execution, _PROTOCOL, on_end=log, name_of=lambda group: group[0].method)
+    engine.run_missing(list(runs.values()))
+    scored: dict[str, dict[Trial, list[RunRecord]]] = {}
+    for trial, run in runs.items():
+        scored.setdefault(trial.method, {})[trial] = store.records([run])
+    return {
+        method: recipe.with_settings((choose(tried) or next(iter(tried))).settings) for method, tried in scored.items()
+    }
+
+
+def _case(method: str) -> str:
+    """Return the name of a method's directory."""
+    return re.sub(r"[^\w.=-]+", "-", method)
+
+
+def _runs(recipe: Recipe, method: str, seeds: Sequence[int], *, within: str = "") -> list[PlannedRun]:
+    case, mine = f"{within}/" * bool(within) + _case(method), recipe_for(method, recipe)
+    seeded = [mine.with_settings({"seed": seed}) for seed in seeds]
+    return [PlannedRun(case, each, stack_key=case, measured=True, method=method) for each in seeded]
+
+
+def _scores(store: RunStore, ended: Ended) -> str:
+    """Describe the scores of runs that have just ended."""
+    records = store.records(ended.runs)
+    scores = [f"{each.last.test.accuracy:.2f} %" if each.last and each.last.test else "failed" for each in records]
+    errors = "".join(f"; seed {each.seed}: {each.error}" for each in records if each.diverged)
+    seeds = describe_seeds([each.seed for each in records])
+    return f"{seeds}: {', '.join(scores)}  ({ended.seconds:.1f} s){errors}"
+
+
 def _check_same_settings(out: Path, recipe: Recipe) -> None:
-    """Refuse the folder of a comparison with other settings: one table would stand for both."""
+    """Raise where the directory holds a comparison with other settings: one table could not show both."""
     if (out / "compare.json").exists():
-        before = recipe_in(out / "compare.json", "settings")
-        check_same(out, before, recipe.with_settings({"seed": before.train.seed}))
+        before = stored_recipe(out / "compare.json", "settings")
+        check_same_recipe(out, before, recipe.with_settings({"seed": before.train.seed}))
 
 
-def _read(recipe: Recipe, out: Path, methods: Sequence[str], seeds: Sequence[int], tune: Sequence[float]) -> Comparison:
-    runs = {method: [json.loads(run_file(out, method, seed).read_text()) for seed in seeds] for method in methods}
-    every = [run for some in runs.values() for run in some]
-    settings = {name: value for name, value in recipe.as_dict().items() if name != "seed"}
+def _comparison(
+    recipe: Recipe, records: Mapping[str, Sequence[RunRecord]], seeds: Sequence[int], tune: Sequence[float]
+) -> Comparison:
+    every = [record for some in records.values() for record in some]
     facts = {
         "recipe": recipe.name,
-        "settings": settings,
+        "settings": {name: value for name, value in recipe.as_dict().items() if name != "seed"},
         "seeds": list(seeds),
         "n": len(seeds),
         "tuned_over": sorted(set(tune)),
-        "device": sorted({run["device"] for run in every}),
-        "versions": list({json.dumps(run["versions"]): run["versions"] for run in every}.values()),
+        "device": sorted({record.device for record in every}),
+        "versions": list({json.dumps(dict(record.versions)): dict(record.versions) for record in every}.values()),
     }
-    return Comparison([_row(method, some) for method, some in runs.items()], facts)
+    return Comparison([_method_result(method, some) for method, some in records.items()], facts)
 
 
-def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
-    well = [run for run in runs if "failed" not in run]
-    measured = [run["measured"] for run in well]
+def _method_result(method: str, records: Sequence[RunRecord]) -> MethodResult:
+    finished = [record for record in records if not record.diverged]
+    measured = [record.measured or {} for record in finished]
     binary = [each for each in measured if "entropy" in each]
-    first: dict[str, Any] = measured[0] if measured else {}
-    optimizer = recipe_from_dict(runs[0]["recipe"]).train.optimizer
-    return Compared(
+    tests = [record.last.test for record in finished if record.last and record.last.test]
+    first: Mapping[str, Any] = measured[0] if measured else {}
+    optimizer = records[0].recipe.train.optimizer
+    return MethodResult(
         method=method,
         p_pos=first.get("p_pos"),
-        seeds=[run["seed"] for run in well],
-        failed={run["seed"]: run["failed"] for run in runs if "failed" in run},
-        correct=[run["last"]["test"]["correct"] for run in well],
-        total=well[0]["last"]["test"]["total"] if well else 0,
+        seeds=[record.seed for record in finished],
+        failed={record.seed: record.error for record in records if record.diverged},
+        correct=[test.correct for test in tests],
+        total=tests[0].total if tests else 0,
         entropy=[each["entropy"][-1] for each in binary],
         attainable_entropy=first.get("attainable_entropy"),
         to_positive=[sum(each["to_positive"]) for each in binary],
@@ -202,11 +232,11 @@ def _row(method: str, runs: list[dict[str, Any]]) -> Compared:
         symbols=first.get("symbols", 0),
         filters=first.get("filters", 0),
         exact_filters=[each["exact_filters"] for each in binary],
-        seconds=[run["seconds"] for run in well],
+        seconds=[record.seconds for record in finished],
         packed_bytes=first.get("packed_bytes", 0),
         float32_bytes=first.get("float32_bytes", 0),
         lr=optimizer.lr,
-        speed=" and ".join(sorted({run["recipe"]["speed"] for run in well or runs})),
-        stacked_with=max(run.get("stacked_with", 1) for run in runs),
+        speed=" and ".join(sorted({record.recipe.train.speed for record in finished or records})),
+        stacked_with=max(record.stacked_with for record in records),
         gamma=optimizer.gamma if optimizer.flips else None,
     )

@@ -1,165 +1,140 @@
-"""What a sweep hands out, here or to another machine: a case and some seeds; trained in turn, or side by side."""
+"""The engine that runs many experiments: it trains what a store lacks, in turn, in stacks, or on a Ray cluster.
 
-import json
+``sweep``, ``compare``, ``tune`` and ``reproduce`` say which runs they need, call :meth:`Engine.run_missing`, and
+read the records. A run that diverges is a record like any other, with that status; the others go on.
+"""
+
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import torch
+from equalbits._files import remove_partial_files
+from equalbits.recipes.build import pick_device
+from equalbits.recipes.experiments.execution import Execution
+from equalbits.recipes.experiments.preflight import Preflight
+from equalbits.recipes.experiments.ray_cluster import import_ray, train_on_ray
+from equalbits.recipes.experiments.stack_checkpoint import find_stack, remove_ended_stacks
+from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe
+from equalbits.recipes.experiments.train_runs import Protocol, Trainer
+from equalbits.training import LAST, NonFiniteError, shared
 
-from equalbits._files import write_all_atomically
-from equalbits.recipes.build import ImageSpec, make_loader, make_model, on_device, pick_device
-from equalbits.recipes.experiments.stack_checkpoint import Member, forget, stack_file, stack_of, taken_over
-from equalbits.recipes.output_dir import clear_up
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.recipes.run import run_recipe
-from equalbits.recipes.run_dir import facts_of, net_files
-from equalbits.training import LAST, History, NonFiniteError, Place, Reporter, StackError, shared, train_stack
+_MAX_CASES = 8  # per stack: torch recompiles the same code for other settings this many times, then no more
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A case's recipe, the name of its folder, and the seeds."""
+class Ended:
+    """Some runs that were trained together, with their time and a remark."""
 
-    recipe: Recipe
-    case: str
-    seeds: tuple[int, ...]
+    runs: Sequence[PlannedRun]
+    seconds: float
+    remark: str = ""
 
-    @property
-    def name(self) -> str:
-        """The batch in words.
-
-        >>> from equalbits.recipes import get_recipe
-        >>> Batch(get_recipe("fashion-conv2"), "sign", (0, 1)).name
-        'sign: seeds 0, 1'
-        """
-        return f"{self.case}: seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; the inverse of :meth:`from_dict`."""
-        return {"recipe": self.recipe.as_dict(), "case": self.case, "seeds": list(self.seeds)}
-
-    @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> "Batch":
-        """Rebuild a batch from plain data, its recipe checked anew."""
-        return cls(recipe_from_dict(table["recipe"]), table["case"], tuple(table["seeds"]))
-
-    def seeded(self) -> list[Recipe]:
-        """The recipe with each of the seeds."""
-        return [self.recipe.with_settings({"seed": seed}) for seed in self.seeds]
-
-    def members(self, out: Path) -> list[Member]:
-        """Its nets, as a stack in the sweep's folder knows them."""
-        return [Member(self.case, each, run_folder(out, self.case, each.train.seed)) for each in self.seeded()]
+    def __str__(self) -> str:
+        return f"{describe(self.runs)} done in {self.seconds:.1f} s"
 
 
-def run_folder(out: Path, case: str, seed: int) -> Path:
-    """Where a sweep keeps one seed of a case."""
-    return Path(out) / case / f"seed{seed}"
+def group_name(group: Sequence[PlannedRun]) -> str:
+    """Name the run of a group whose progress is reported: the first.
+
+    >>> from equalbits.recipes import get_recipe
+    >>> recipe = get_recipe("fashion-conv2")
+    >>> group_name([PlannedRun(case, recipe) for case in ("sign", "bihalf")])
+    'sign: seed 0, first of 2 at once'
+    """
+    return describe(group[:1]) + (f", first of {len(group)} at once" if len(group) > 1 else "")
 
 
-def train_in_turn(
-    batches: Sequence[Batch], out: Path, *, root: Path | None, device: str, reporters: Sequence[Reporter] = ()
-) -> None:
-    """Train run after run into ``out/<case>/seed<n>``; run.json is written last, and says that one is done."""
-    for batch in batches:
-        for recipe in batch.seeded():
-            folder = run_folder(out, batch.case, recipe.train.seed)
-            run_recipe(recipe, folder, root=root, device=device, reporters=reporters)
+def make_stacks(store: RunStore, runs: Sequence[PlannedRun], size: int) -> list[list[PlannedRun]]:
+    """Group runs into stacks of at most ``size``, in their order.
+
+    Runs share a stack only if they agree in the data and in all settings that a stack must share, and if they are
+    resumed from the same checkpoint.
+    """
+    alike: dict[object, list[PlannedRun]] = {}
+    for run in runs:
+        key = _checkpoint_of(store, run), run.stack_key, run.recipe.data, shared(run.recipe.train)
+        alike.setdefault(key, []).append(run)
+    stacks: list[list[PlannedRun]] = []
+    for some in alike.values():
+        stacks.append([])
+        for run in some:
+            cases = {each.case for each in stacks[-1]}
+            if len(stacks[-1]) == size or (run.case not in cases and len(cases) == _MAX_CASES):
+                stacks.append([])
+            stacks[-1].append(run)
+    return stacks
+
+
+def _checkpoint_of(store: RunStore, run: PlannedRun) -> Path | None:
+    """Return the checkpoint of an interrupted run: its own, or that of its stack."""
+    own = store.dir(run) / LAST
+    return own if own.exists() else find_stack(store.out, run)
 
 
 class DivergedError(NonFiniteError):
-    """Some of several runs left the finite; the others are done and written. ``runs`` names them."""
+    """Some of several runs diverged; ``runs`` names them. The others have ended and are stored."""
 
-    def __init__(self, runs: "Sequence[Diverged]") -> None:
-        names = ", ".join(f"{run.case} seed {run.recipe.train.seed}" for run in runs)
-        super().__init__(f"{names}: {runs[0].error}")
+    def __init__(self, store: RunStore, runs: Sequence[PlannedRun]) -> None:
+        names = ", ".join(f"{run.case} seed {run.seed}" for run in runs)
+        super().__init__(f"{names}: {store.records(runs[:1])[0].error}")
         self.runs = list(runs)
 
 
-class Diverged(NamedTuple):
-    """A run that left the finite: its case, its recipe with its seed, and what was seen."""
+@dataclass
+class Engine:
+    """Trains the runs that a store lacks.
 
-    case: str
-    recipe: Recipe
-    error: NonFiniteError
-
-
-def train_side_by_side(
-    batches: Sequence[Batch],
-    out: Path,
-    *,
-    root: Path | None,
-    device: str,
-    reporters: Sequence[Reporter] = (),
-    keep_nets: bool = True,
-) -> None:
-    """Train all seeds of several batches at once on one device; their recipes agree in :func:`beside`.
-
-    ``reporters`` hear of the first. While they train they are saved in a file of ``out``, and go on from it, or from
-    that of a larger stack which held them all. Runs that diverge do not stop the others: :class:`DivergedError` tells
-    of them when those are written. Results are left of them and, with ``keep_nets``, the nets of their last epoch.
+    ``on_end`` is called after each group of runs trained together, else a line is logged. ``name_of`` names a group;
+    its reporters are asked for by that name.
     """
-    device, alone = pick_device(device), Place()
-    members = [member for batch in batches for member in batch.members(out)]
-    recipes = [member.recipe for member in members]
-    data, seeds = recipes[0].data, [recipe.train.seed for recipe in recipes]
-    first = on_device(make_loader(data, "train", root=root, device=device, seed=seeds[0], place=alone))
-    loaders = [first, *(first.with_seed(seed) for seed in seeds[1:])]
-    test = on_device(make_loader(data, "test", root=root, device=device, seed=0, place=alone))
-    images = ImageSpec.of(first)
-    models = [make_model(recipe, images).to(device) for recipe in recipes]
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats()
-    began, errors, shared_file = time.perf_counter(), {}, stack_file(out, members)
-    histories: Sequence[History | None]
-    try:
-        told = [reporters, *[()] * (len(seeds) - 1)]
-        configs = [recipe.train for recipe in recipes]
-        with taken_over(shared_file, members, images):
-            histories = train_stack(models, loaders, configs, test=test, reporters=told, checkpoint=shared_file)
-    except StackError as some:
-        histories, errors = some.histories, some.errors
-    share = (time.perf_counter() - began) / len(seeds)
-    done: dict[Path, bytes] = {}
-    for member, model, history in zip(members, models, histories, strict=True):
-        if history is not None:
-            seconds = max(share, sum(record.seconds for record in history.epochs))  # where earlier calls began it
-            facts = facts_of(member.recipe, device, alone, history, seconds) | {"stacked_with": len(seeds)}
-            done |= net_files(member.folder, member.recipe, images, model, root=root) if keep_nets else {}
-            done |= _files(member.folder, facts, history)
-    write_all_atomically(done)  # or none of them: what is saved of the stack serves all of it, and no part
-    forget(shared_file, members)
-    if errors:
-        gone = [(members[place], error) for place, error in errors.items()]
-        raise DivergedError([Diverged(member.case, member.recipe, error) for member, error in gone])
 
+    store: RunStore
+    execution: Execution
+    protocol: Protocol = field(default_factory=Protocol)
+    on_end: Callable[[Ended], None] | None = None
+    name_of: Callable[[Sequence[PlannedRun]], str] = group_name
 
-def stopped_in(out: Path, batch: Batch) -> Path | None:
-    """The checkpoint that the first net of a batch was stopped in: its own, that of a stack, or None."""
-    own = run_folder(out, batch.case, batch.seeds[0]) / LAST
-    return own if own.exists() else stack_of(out, batch.members(out)[0])
+    def run_missing(self, runs: Sequence[PlannedRun], *, stack: int = 1) -> None:
+        """Train every run without a record, up to ``stack`` at once; interrupted ones resume."""
+        execution, store = self.execution, self.store
+        if execution.ray:
+            import_ray()
+        self.check(runs)
+        missing = store.missing(runs)
+        if execution.ray:
+            cases = {run.case: [each for each in missing if each.case == run.case] for run in missing}
+            groups = [group for case in cases.values() for group in make_stacks(store, case, stack)]
+            if groups:
+                train_on_ray(groups, store, execution)
+            return
+        trainer = self.trainer()
+        for group in make_stacks(store, missing, stack):
+            began = time.perf_counter()
+            reporters = execution.reporters_for(self.name_of(group))
+            remark = trainer.train(group, reporters, alone=self._trains_alone(group, stack))
+            ended = Ended(group, time.perf_counter() - began, remark)
+            (self.on_end or self.log)(ended)
 
+    def check(self, runs: Sequence[PlannedRun]) -> None:
+        """Clean up after a kill, and raise for runs that cannot be trained or whose records are of other data."""
+        remove_partial_files(self.store.out)
+        remove_ended_stacks(self.store.out)
+        # The nodes of a cluster hold its data, so nothing can be built here.
+        Preflight(self.execution.root).check(self.store, runs, build=not self.execution.ray)
 
-def goes_alone(out: Path, group: Sequence[Batch], stack: int) -> bool:
-    """Whether a group, which is one net then, is to be trained by itself: as it was when it was stopped, if it was."""
-    path = stopped_in(out, group[0])
-    return stack == 1 if path is None else path.name == LAST
+    def trainer(self) -> Trainer:
+        """Return what trains the runs on this machine."""
+        return Trainer(self.store, self.execution.root, pick_device(self.execution.device), self.protocol)
 
+    def log(self, ended: Ended) -> None:
+        """Log that some runs have ended."""
+        self.execution.log(str(ended))
+        for run, record in zip(ended.runs, self.store.records(ended.runs), strict=True):
+            if record.diverged:
+                self.execution.log(f"{run.case}: seed {run.seed} diverged")
 
-def beside(recipe: Recipe) -> tuple[object, ...]:
-    """What recipes must agree in to be trained side by side."""
-    return recipe.data, shared(recipe.train)
-
-
-def _files(folder: Path, facts: Mapping[str, Any], history: History) -> dict[Path, bytes]:
-    """What a run that is done leaves in its folder, which is made, or swept of what a kill left half-written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    clear_up(folder)
-    lines = "".join(json.dumps(record.as_dict()) + "\n" for record in history.epochs)
-    return {
-        folder / "history.jsonl": lines.encode(),
-        folder / "run.json": (json.dumps(facts, indent=1) + "\n").encode(),
-    }
+    def _trains_alone(self, group: Sequence[PlannedRun], stack: int) -> bool:
+        """Whether a group, one run then, is trained by itself; an interrupted run resumes the way it was begun."""
+        path = _checkpoint_of(self.store, group[0])
+        return not self.protocol.measure and (stack == 1 if path is None else path.name == LAST)

@@ -1,4 +1,4 @@
-"""What a comparison counts of a net while it trains: its flips, its entropy, its seconds."""
+"""Measurements of a net while it trains, for comparisons of methods: flips, entropy, seconds, packed size."""
 
 import time
 from typing import Any
@@ -13,15 +13,15 @@ from equalbits.recipes.build import ImageSpec
 from equalbits.training import EpochRecord, StepRecord
 
 
-class Look:
-    """Counts flips between the ends of epochs, and takes the entropy there, of a net with binary layers.
+class BitMeasurements:
+    """Count the flips between the ends of epochs, and take the entropy there, of a net with binary layers.
 
-    All of it is saved with the net, so that of one which was stopped and gone on with nothing is missing. Of the time
-    that ``nets`` take at once each has an equal share.
+    All counts are saved with the net, so they survive a resume. Of ``nets`` trained at once each takes an equal share
+    of the time.
     """
 
     def __init__(self, model: nn.Module, *, nets: int = 1) -> None:
-        self.model, self.nets, self.before = model, nets, 0.0
+        self.model, self.nets, self.earlier_seconds = model, nets, 0.0
         self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
         self.symbols = self._symbols()
         self.flipped = [torch.zeros_like(symbols, dtype=torch.bool) for symbols in self.symbols]
@@ -32,7 +32,7 @@ class Look:
         self.began, self.ended = time.perf_counter(), 0.0
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
-        """Look when an epoch has ended."""
+        """Measure at the end of an epoch."""
         if not isinstance(record, EpochRecord):
             return
         before, self.symbols = self.symbols, self._symbols()
@@ -44,7 +44,7 @@ class Look:
             self.to_negative.append(sum(int(each.to_negative.sum()) for each in flips))
             self.entropy += self._entropy()
         now = time.perf_counter()
-        if self.ended:  # the first epoch after a start also warms up
+        if self.ended:  # the first epoch after a start includes the warm-up
             self.epoch_seconds.append(now - self.ended)
         self.ended = now
 
@@ -53,43 +53,41 @@ class Look:
         return [layer.symbols().to(torch.int8) for layer in self.layers]
 
     def _entropy(self) -> list[float]:
-        """The mean over all filters of all layers, if there are any."""
+        """Return the mean over all filters of all layers; nothing for a net without binary layers."""
         return [float(torch.cat([filter_entropy(each) for each in self.symbols]).nanmean())] if self.layers else []
 
     @property
     def seconds(self) -> float:
-        """The net's share of the time since it was begun, without the time it lay stopped."""
-        return self.before + (time.perf_counter() - self.began) / self.nets
+        """The net's share of the training time, including that before a resume."""
+        return self.earlier_seconds + (time.perf_counter() - self.began) / self.nets
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that was counted, to be saved with the net."""
-        held = {f"symbols.{place}": symbols for place, symbols in enumerate(self.symbols)}
-        held |= {f"flipped.{place}": flipped for place, flipped in enumerate(self.flipped)}
+        """All counts, to be saved with the net."""
+        state = {f"symbols.{place}": symbols for place, symbols in enumerate(self.symbols)}
+        state |= {f"flipped.{place}": flipped for place, flipped in enumerate(self.flipped)}
         counts = {"to_positive": self.to_positive, "to_negative": self.to_negative}
-        held |= {name: torch.tensor(values, dtype=torch.int64) for name, values in counts.items()}
-        reals = {"entropy": self.entropy, "epoch_seconds": self.epoch_seconds, "share": [self.seconds]}
-        return held | {name: torch.tensor(values, dtype=torch.float64) for name, values in reals.items()}
+        state |= {name: torch.tensor(values, dtype=torch.int64) for name, values in counts.items()}
+        reals = {"entropy": self.entropy, "epoch_seconds": self.epoch_seconds, "seconds": [self.seconds]}
+        return state | {name: torch.tensor(values, dtype=torch.float64) for name, values in reals.items()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from what was counted when the net was saved."""
+        """Restore the counts of a checkpoint."""
         for place, (symbols, flipped) in enumerate(zip(self.symbols, self.flipped, strict=True)):
             symbols.copy_(tensors[f"symbols.{place}"])
             flipped.copy_(tensors[f"flipped.{place}"])
         self.to_positive, self.to_negative = tensors["to_positive"].tolist(), tensors["to_negative"].tolist()
         self.entropy, self.epoch_seconds = tensors["entropy"].tolist(), tensors["epoch_seconds"].tolist()
-        # Once those of all nets were saved, which only went on as many at once.
-        known = tensors["share"] if "share" in tensors else tensors["seconds"] / self.nets
-        self.before, self.began = float(known), time.perf_counter()
+        self.earlier_seconds, self.began = float(tensors["seconds"]), time.perf_counter()
 
     def measured(self, images: ImageSpec) -> dict[str, Any]:
-        """All that was seen, as counts; what has no bits has no entropy."""
+        """Return all measurements as counts; a net without binary layers has no entropy."""
         total = summarize(self.model, (1, images.channels, images.size, images.size)).total
-        taken = sorted(self.epoch_seconds)
+        seconds = sorted(self.epoch_seconds)
         found: dict[str, Any] = {
             "symbols": total["symbols"],
             "packed_bytes": total["packed_bytes"],
             "float32_bytes": total["float32_bytes"],
-            "epoch_seconds": taken[len(taken) // 2] if taken else None,
+            "epoch_seconds": seconds[len(seconds) // 2] if seconds else None,
         }
         if not self.layers:
             return found
@@ -98,7 +96,7 @@ class Look:
         return found | {
             "p_pos": self.layers[0].weight_quantizer.p_pos,
             "filters": sum(map(len, filters)),
-            "exact_filters": sum(map(_exactly_half, filters)),
+            "exact_filters": sum(map(_count_halves, filters)),
             "attainable_entropy": attainable / sum(map(len, filters)),
             "entropy": self.entropy,
             "to_positive": self.to_positive,
@@ -107,7 +105,7 @@ class Look:
         }
 
 
-def _exactly_half(rows: Tensor) -> int:
-    """How many filters hold as many +1 as −1 among the kept; one more where the number is odd."""
+def _count_halves(rows: Tensor) -> int:
+    """Count the filters with as many +1 as −1 among their kept weights, or one +1 more where that number is odd."""
     positive, kept = (rows > 0).sum(dim=1), (rows != 0).sum(dim=1)
     return int((positive == (kept + 1) // 2).sum())

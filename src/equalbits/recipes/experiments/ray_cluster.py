@@ -1,9 +1,8 @@
-"""A sweep's batches spread over a Ray cluster.
+"""Train groups of runs on a Ray cluster.
 
-A batch goes out as JSON; its progress and, at last, its files come back through Ray, so no disk need be shared. Nothing
-of ours is pickled but the name of one function: each node has the same equalbits installed, and the data set where
-``root`` says. A batch whose node or worker dies begins anew elsewhere, a few times; what has come back is never run
-again.
+A group is sent as JSON; its progress and its files come back through Ray, so no disk need be shared. Only the name of
+one function is pickled: each node has the same equalbits installed, and the data set in ``root``. A group whose node
+or worker dies starts over on another, a few times; records that have come back are never run again.
 """
 
 import json
@@ -18,180 +17,168 @@ import equalbits
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 from equalbits.data import DataError
-from equalbits.recipes.experiments.engine import Batch
+from equalbits.recipes.experiments.execution import Execution
 from equalbits.recipes.experiments.ray_node import train_here
-from equalbits.recipes.run_dir import command_line
-from equalbits.training import (
-    EpochRecord,
-    InterruptedTraining,
-    NonFiniteError,
-    Reporter,
-    Score,
-    StepRecord,
-    stop_requests,
-)
+from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe
+from equalbits.recipes.run_record import command_line
+from equalbits.training import EpochRecord, InterruptedTraining, Reporter, Score, StepRecord, stop_requests
 
-#: How often a batch is given out before it is given up.
-TRIES = 3
-_KINDS: Mapping[str, type[ValueError]] = {
-    "NonFiniteError": NonFiniteError,
-    "DivergedError": NonFiniteError,
-    "DataError": DataError,
-}
+#: Attempts before a group is given up.
+ATTEMPTS = 3
 
 
 class RunsFailed(ValueError):  # noqa: N818 (it says what is the case)
-    """Some batches failed while the others went on to their end; ``failures`` holds each with its error."""
+    """Some groups of runs failed while the others ended; ``failures`` holds each with its error."""
 
-    def __init__(self, failures: Sequence[tuple[Batch, Exception]]) -> None:
+    def __init__(self, failures: "Sequence[tuple[Sequence[PlannedRun], Exception]]") -> None:
         others = f" (and {len(failures) - 1} more failed)" if len(failures) > 1 else ""
         super().__init__(f"{failures[0][1]}{others}")
         self.failures = tuple(failures)
 
 
 class InterruptedSweep(InterruptedTraining):
-    """The sweep was told to stop."""
+    """A signal interrupted a sweep on a cluster."""
 
     def __init__(self, signal_number: int, out: Path) -> None:
         super().__init__(signal_number, out)
         stopped = str(self).partition(";")[0]
-        self.args = (f"{stopped}; runs that ended are in {out}, those under way on the cluster begin anew",)
+        self.args = (f"{stopped}; runs that ended are in {out}, unfinished ones on the cluster start over",)
 
 
 @dataclass
 class _Attempt:
-    """A batch that was given out, how often it was, and who listens since it spoke first."""
+    """A group that was sent, the number of the attempt, and its reporters since its first message."""
 
-    batch: Batch
+    runs: Sequence[PlannedRun]
     number: int = 1
-    reporters: Sequence[Reporter] = ()
-    has_spoken: bool = False
+    reporters: Sequence[Reporter] | None = None
+
+    @property
+    def name(self) -> str:
+        return describe(self.runs)
 
 
 @dataclass
 class _Cluster:
-    """What is under way, and what became of the rest."""
+    """The attempts under way, and the failures so far."""
 
     ray: Any
-    send: Callable[[Batch], Any]
-    out: Path
-    log: Callable[[str], None]
-    reporters_for: Callable[[str], Sequence[Reporter]]
+    send: Callable[[Sequence[PlannedRun]], Any]
+    store: RunStore
+    execution: Execution
     streams: dict[Any, _Attempt] = field(default_factory=dict)
-    failures: list[tuple[Batch, Exception]] = field(default_factory=list)
+    failures: list[tuple[Sequence[PlannedRun], Exception]] = field(default_factory=list)
 
     def start(self, attempt: _Attempt) -> None:
-        self.streams[self.send(attempt.batch)] = attempt
+        self.streams[self.send(attempt.runs)] = attempt
 
-    def hear(self, stream: Any) -> None:
-        """Take the next thing that a batch has to say."""
+    def receive(self, stream: Any) -> None:
+        """Handle the next message of an attempt."""
         attempt = self.streams[stream]
         try:
-            said = self.ray.get(next(stream))
-        except StopIteration:  # it has said all; the last thing was its files or its failure
-            self._forget(stream)
+            message = self.ray.get(next(stream))
+        except StopIteration:  # the last message was its files or its failure
+            self._close(stream)
         except self.ray.exceptions.RayTaskError as error:  # our function did not even start
-            self._forget(stream)
-            why = str(error).strip().splitlines()[-1]
-            self._failed(attempt, ValueError(f"{attempt.batch.name}: a node could not begin ({why})"))
+            self._close(stream)
+            reason = str(error).strip().splitlines()[-1]
+            self._failed(attempt, ValueError(f"{attempt.name}: a node could not start ({reason})"))
         except self.ray.exceptions.RayError as error:
-            self._forget(stream)
+            self._close(stream)
             self._lost(attempt, type(error).__name__)
         else:
-            self._answer(attempt, said)
+            self._handle(attempt, message)
 
-    def _forget(self, stream: Any) -> None:
-        for reporter in self.streams.pop(stream).reporters:
+    def _close(self, stream: Any) -> None:
+        for reporter in self.streams.pop(stream).reporters or ():
             if hasattr(reporter, "close"):
                 reporter.close()
 
-    def _answer(self, attempt: _Attempt, said: dict[str, Any]) -> None:
-        if "record" in said:
-            if not attempt.has_spoken:
-                attempt.reporters, attempt.has_spoken = self.reporters_for(attempt.batch.name), True
+    def _handle(self, attempt: _Attempt, message: dict[str, Any]) -> None:
+        if "record" in message:
+            if attempt.reporters is None:
+                attempt.reporters = self.execution.reporters_for(attempt.name)
             for reporter in attempt.reporters:
-                reporter(_record(said))
+                reporter(_record(message))
             return
-        _keep(self.out, said["files"], node=said["node"])
-        if "failed" in said:
-            self._failed(attempt, _failure(attempt.batch, said, self.out))
+        _write(self.store.out, message["files"], node=message["node"])
+        if "failed" in message:
+            self._failed(attempt, _error(attempt.name, message, self.store.out))
         else:
-            self.log(f"{attempt.batch.name} done in {said['seconds']:.1f} s on {said['node']}")
+            self.execution.log(f"{attempt.name} done in {message['seconds']:.1f} s on {message['node']}")
 
     def _lost(self, attempt: _Attempt, reason: str) -> None:
-        name, number = attempt.batch.name, attempt.number + 1
-        if number > TRIES:
-            why = f"lost {TRIES} times, at last by {reason}: look at the nodes' memory and logs"
-            self._failed(attempt, ValueError(f"{name}: {why}; the same command does what is missing"))
+        name, number = attempt.name, attempt.number + 1
+        if number > ATTEMPTS:
+            problem = f"lost {ATTEMPTS} times, at last by {reason}: check the memory and the logs of the nodes"
+            self._failed(attempt, ValueError(f"{name}: {problem}; the same command runs what is missing"))
             return
-        self.log(f"{name} was lost with its node or worker ({reason}): it begins anew, try {number} of {TRIES}")
-        self.start(_Attempt(attempt.batch, number))
+        lost = f"{name} was lost with its node or worker ({reason})"
+        self.execution.log(f"{lost}: it starts over, attempt {number} of {ATTEMPTS}")
+        self.start(_Attempt(attempt.runs, number))
 
     def _failed(self, attempt: _Attempt, error: Exception) -> None:
-        self.failures.append((attempt.batch, error))
-        self.log(f"{attempt.batch.name} failed{'; the others go on' if self.streams else ''}")
+        self.failures.append((attempt.runs, error))
+        self.execution.log(f"{attempt.name} failed{'; the others go on' if self.streams else ''}")
 
 
-def train_on_ray(
-    batches: Sequence[Batch],
-    out: Path,
-    address: str,
-    *,
-    root: Path | None,
-    device: str,
-    log: Callable[[str], None],
-    reporters_for: Callable[[str], Sequence[Reporter]],
-) -> None:
-    """Train every batch on the cluster at ``address`` ('auto', 'local' or 'host:port') into ``out``.
+def train_on_ray(groups: Sequence[Sequence[PlannedRun]], store: RunStore, execution: Execution) -> None:
+    """Train every group on the cluster at ``execution.ray`` ('auto', 'local' or 'host:port') into a store.
 
-    One that fails does not stop the others; :class:`RunsFailed` is raised when all have ended.
+    A group that fails does not stop the others; :class:`RunsFailed` is raised when all have ended.
     """
     ray = import_ray()
-    mine = not ray.is_initialized()
-    if mine:
-        _connect(ray, address)
+    connect = not ray.is_initialized()
+    if connect:
+        _connect(ray, execution.ray)
     try:
-        cluster = _Cluster(ray, _sender(ray, root, device, log), out, log, reporters_for)
-        _see_through(cluster, batches)
+        cluster = _Cluster(ray, _sender(ray, execution), store, execution)
+        _train_all(cluster, groups)
     finally:
-        if mine:
+        if connect:
             ray.shutdown()
     for _, error in cluster.failures:
-        if isinstance(error, RuntimeError):  # a mistake of ours: its whole story
+        if isinstance(error, RuntimeError):  # a bug: raise it with its traceback
             raise error
     if cluster.failures:
         raise RunsFailed(cluster.failures)
 
 
-def _see_through(cluster: _Cluster, batches: Sequence[Batch]) -> None:
+def _train_all(cluster: _Cluster, groups: Sequence[Sequence[PlannedRun]]) -> None:
     with stop_requests(listen=True) as request:
-        for batch in batches:
-            cluster.start(_Attempt(batch))
+        for group in groups:
+            cluster.start(_Attempt(group))
         while cluster.streams:
             ready, _ = cluster.ray.wait(list(cluster.streams), num_returns=1, timeout=0.5)
             for stream in ready:
-                cluster.hear(stream)
+                cluster.receive(stream)
             if request.signal_number is not None:
                 for stream in cluster.streams:
                     cluster.ray.cancel(stream)
-                raise InterruptedSweep(request.signal_number, cluster.out)
+                raise InterruptedSweep(request.signal_number, cluster.store.out)
 
 
-def _sender(ray: Any, root: Path | None, device: str, log: Callable[[str], None]) -> Callable[[Batch], Any]:
-    """Gives a batch to the cluster: one GPU each where there are some, else one core."""
+def _sender(ray: Any, execution: Execution) -> Callable[[Sequence[PlannedRun]], Any]:
+    """Return a function that sends a group to the cluster: one GPU each where there are some, else one core."""
     has_gpu = ray.cluster_resources().get("GPU", 0) >= 1
-    wants_gpu = device.startswith("cuda") or (device == "auto" and has_gpu)
+    wants_gpu = execution.device.startswith("cuda") or (execution.device == "auto" and has_gpu)
     if wants_gpu and not has_gpu:
-        log("no node of the cluster has a GPU now: waiting for one; --device cpu does without")
-    there = ray.remote(
+        execution.log("no node of the cluster has a GPU now: waiting for one; --device cpu does without")
+    remote = ray.remote(
         num_returns="streaming", max_retries=0, num_cpus=1, num_gpus=int(wants_gpu), scheduling_strategy="SPREAD"
     )(train_here)
-    shared = {"version": equalbits.__version__, "root": str(root) if root else None, "device": device}
-    return lambda batch: there.remote(json.dumps({**batch.as_dict(), **shared}))
+    return lambda runs: remote.remote(job_of(runs, execution))
+
+
+def job_of(runs: Sequence[PlannedRun], execution: Execution) -> str:
+    """Return a group as JSON, as :func:`~.ray_node.train_here` takes it."""
+    root = str(execution.root) if execution.root else None
+    job = {"runs": [run.as_dict() for run in runs], "version": equalbits.__version__, "root": root}
+    return json.dumps({**job, "device": execution.device})
 
 
 def import_ray() -> Any:
-    """The package, or one line on how to get it."""
+    """Import Ray, or raise with the way to install it."""
     if find_spec("ray") is None:
         raise ValueError(f"--ray needs the package ray: {install_hint('ray')}")
     import ray
@@ -204,49 +191,48 @@ def _connect(ray: Any, address: str) -> None:
     if address.startswith("ray://"):
         raise ValueError(f"--ray {address}: run this on a node of the cluster, with --ray auto or host:port")
     host, colon, port = address.rpartition(":")
-    if colon and port.isdigit():  # Ray itself takes minutes to notice that nobody is there
+    if colon and port.isdigit():  # Ray itself takes minutes to notice that no cluster is there
         try:
             socket.create_connection((host, int(port)), timeout=5).close()
         except (OSError, OverflowError) as error:
-            raise _nobody(address, error) from None
+            raise _no_cluster(address, error) from None
     more = {"include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **more)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise _nobody(address, error) from None
+        raise _no_cluster(address, error) from None
 
 
-def _nobody(address: str, error: Exception) -> ValueError:
+def _no_cluster(address: str, error: Exception) -> ValueError:
     reason = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0].partition(". ")[0]
     return ValueError(
         f"no Ray cluster answers at {address!r} ({reason}): start one with ray start --head, or use --ray local"
     )
 
 
-def _record(said: Mapping[str, Any]) -> StepRecord | EpochRecord:
-    facts = said["facts"]
-    if said["record"] == "epoch":
+def _record(message: Mapping[str, Any]) -> StepRecord | EpochRecord:
+    facts = message["facts"]
+    if message["record"] == "epoch":
         return EpochRecord.from_dict(facts)
     return StepRecord(**{**facts, "train": Score(**facts["train"])})
 
 
-def _failure(batch: Batch, said: Mapping[str, Any], out: Path) -> Exception:
-    if not said["refused"]:
-        return RuntimeError(f"{batch.name} on {said['node']}:\n{said['story']}")
-    return _KINDS.get(said["failed"], ValueError)(
-        f"{batch.name} on {said['node']}: {said['why']}".replace("<out>", str(out))
-    )
+def _error(name: str, message: Mapping[str, Any], out: Path) -> Exception:
+    if not message["expected"]:
+        return RuntimeError(f"{name} on {message['node']}:\n{message['traceback']}")
+    kind = DataError if message["failed"] == "DataError" else ValueError
+    return kind(f"{name} on {message['node']}: {message['reason']}".replace("<out>", str(out)))
 
 
-def _keep(out: Path, files: Mapping[str, bytes], *, node: str) -> None:
-    """Write what a batch made, each run.json last: it says that the run is done."""
+def _write(out: Path, files: Mapping[str, bytes], *, node: str) -> None:
+    """Write the files of a group, each run.json last, since it marks a run as ended."""
     for name in sorted(files, key=lambda name: (name.endswith("run.json"), name)):
         inside = PurePosixPath(name)
         if inside.is_absolute() or ".." in inside.parts:
-            raise ValueError(f"node {node} sent a file for {name}, outside of the sweep's folder: it was not written")
+            raise ValueError(f"node {node} sent {name}, a file outside of the output folder: it was not written")
         path, content = out / inside, files[name]
         path.parent.mkdir(parents=True, exist_ok=True)
         if inside.name == "run.json":
-            facts = {**json.loads(content), "command": command_line(), "node": node}
-            content = (json.dumps(facts, indent=1) + "\n").encode()
+            table = {**json.loads(content), "command": command_line(), "node": node}
+            content = (json.dumps(table, indent=1) + "\n").encode()
         write_atomically(path, content)

@@ -1,8 +1,7 @@
-"""Runs that were stopped: the checkpoint each lies in, by itself or with those it was trained beside.
+"""Checkpoints of nets trained in a stack: one file per stack, and a note of its runs and their images.
 
-Nets side by side are saved in one file, and beside it lies a note of which they are, and of their images. Called again
-they may be grouped otherwise, as with another ``--stack``: they then move, as they are, into a file of those they go on
-with.
+An interrupted sweep may resume with stacks of another size: runs are then copied, as they are, from the checkpoint of
+the old stack to that of the new one.
 """
 
 import json
@@ -17,141 +16,135 @@ from torch import Tensor
 
 from equalbits._files import write_atomically
 from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.experiments.store import PlannedRun
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run_dir import FREE
+from equalbits.recipes.run_record import FREE
 from equalbits.training import CheckpointError, flat, load_checkpoint, prefixed, save_checkpoint, with_prefix
 
 
-class Member(NamedTuple):
-    """A net of a stack: the name of its case, its recipe with its seed, and the folder its result goes to."""
+class _Note(NamedTuple):
+    """The runs of a stack checkpoint in their order, and their images; the name of a run that has left is empty."""
 
-    case: str
-    recipe: Recipe
-    folder: Path
-
-
-def stack_file(out: Path, members: Sequence[Member]) -> Path:
-    """Where runs side by side are saved: the same name for the same runs, with the settings that decide their result.
-
-    Their weights alone do not tell what they were started from, or which data they have seen.
-    """
-    cases, settings = [member.case for member in members], [_deciding(member.recipe) for member in members]
-    return out / f"stack-{_sum([cases, settings])}.safetensors"
+    path: Path
+    names: list[str]
+    images: ImageSpec
 
 
-def stack_of(out: Path, member: Member) -> Path | None:
-    """The file of the stopped stack that holds a net, where there is one."""
-    return next((path for path, names, _ in _noted(out) if _name(out, member) in names and path.exists()), None)
+def stack_path(out: Path, runs: Sequence[PlannedRun]) -> Path:
+    """Return the checkpoint of a stack: the same name for the same runs with the same settings."""
+    key = [run.path for run in runs], [_deciding_settings(run.recipe) for run in runs]
+    return out / f"stack-{_checksum(key)}.safetensors"
+
+
+def find_stack(out: Path, run: PlannedRun) -> Path | None:
+    """Return the checkpoint of the interrupted stack that holds a run, if there is one."""
+    return next((note.path for note in _notes(out) if _name(run) in note.names and note.path.exists()), None)
 
 
 @contextmanager
-def taken_over(path: Path, members: Sequence[Member], images: ImageSpec) -> Iterator[None]:
-    """Have ``path`` hold these nets as they were stopped, where one stack held them all, while they are trained.
+def stack_checkpoint(out: Path, runs: Sequence[PlannedRun], images: ImageSpec) -> Iterator[Path]:
+    """Give the checkpoint to train a stack with; it holds the runs' state where an interrupted stack held them all.
 
-    That it does is noted; where they are refused, or die before they are saved, no note stays either. Nets that were
-    stopped on other images are refused.
+    Raise where that stack was trained on other images. The note is removed if training ends without a checkpoint.
     """
-    _take_over(path, members, images)
+    path = stack_path(out, runs)
+    _take_over(path, [_name(run) for run in runs], images)
     try:
-        yield
+        yield path
     finally:
         if not path.exists():
-            _note(path).unlink(missing_ok=True)
+            _note_path(path).unlink(missing_ok=True)
 
 
-def _take_over(path: Path, members: Sequence[Member], images: ImageSpec) -> None:
-    names, others = [_name(path.parent, member) for member in members], list(_noted(path.parent))
-    for other, known, before in others:
-        unlike = before.against(images) if before and set(names) <= set(known) and other.exists() else ""
-        if unlike:
+def _take_over(path: Path, names: list[str], images: ImageSpec) -> None:
+    holders = [note for note in _notes(path.parent) if set(names) <= set(note.names) and note.path.exists()]
+    for note in holders:
+        if other := note.images.difference(images):
             raise CheckpointError(
-                f"{other} holds nets that were stopped on {unlike}: use the same data, or another --out"
+                f"{note.path} holds interrupted runs on {other}: use the same data to resume, or another --out"
             )
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_note(path, names, images)
-    for other, known, _ in others:
-        if set(names) <= set(known) and other.exists() and not path.exists():
-            _copy(other, path, [known.index(name) for name in names])
-    _strike(path.parent, names, but=path)
+    _write_note(_Note(path, names, images))
+    for note in holders:
+        if not path.exists():
+            _copy(note.path, path, [note.names.index(name) for name in names])
+    _remove_runs(path.parent, names, keep=path)
 
 
-def forget(path: Path, members: Sequence[Member]) -> None:
-    """These nets are done: nothing is kept of them."""
+def discard_stack(path: Path, runs: Sequence[PlannedRun]) -> None:
+    """Remove the checkpoint of runs that have ended."""
     path.unlink(missing_ok=True)
-    _strike(path.parent, [_name(path.parent, member) for member in members])
+    _remove_runs(path.parent, [_name(run) for run in runs])
 
 
-def tidy(out: Path) -> None:
-    """Remove the stacks of a folder all of whose nets are done: a kill came between their results and this."""
-    _strike(out, [])
+def remove_ended_stacks(out: Path) -> None:
+    """Remove checkpoints whose runs have all ended, left by a kill just after their records were written."""
+    _remove_runs(out, [])
 
 
 def _copy(path: Path, to: Path, places: Sequence[int]) -> None:
-    """Save some nets of a stack as one of their own; which had diverged is told with them."""
+    """Save some runs of a stack as a stack of their own, with the errors of those that diverged."""
     tensors, facts = load_checkpoint(path)
-    found: dict[str, Tensor] = {}
+    copied: dict[str, Tensor] = {}
     for new, old in enumerate(places):
-        found |= prefixed(f"{new}.", with_prefix(f"{old}.", tensors))
-    told = {
+        copied |= prefixed(f"{new}.", with_prefix(f"{old}.", tensors))
+    renumbered = {
         kind: {str(new): facts[kind][str(old)] for new, old in enumerate(places) if str(old) in facts[kind]}
         for kind in ("stack", "diverged")
     }
-    save_checkpoint(to, found, told)
+    save_checkpoint(to, copied, renumbered)
 
 
-def _strike(out: Path, names: Sequence[str], *, but: Path | None = None) -> None:
-    """Take nets out of the notes, and those that are done; a stack that holds no other is removed."""
-    for path, known, images in _noted(out):
-        left = ["" if name in names or _is_done(out, name) else name for name in known]
-        if path == but or left == known:
+def _remove_runs(out: Path, names: Sequence[str], *, keep: Path | None = None) -> None:
+    """Take runs, and those that have ended, out of the notes; remove checkpoints without any run left."""
+    for note in _notes(out):
+        left = ["" if name in names or _has_ended(out, name) else name for name in note.names]
+        if note.path == keep or left == note.names:
             continue
         if any(left):
-            _write_note(path, left, images)
+            _write_note(note._replace(names=left))
         else:
-            path.unlink(missing_ok=True)
-            _note(path).unlink()
+            note.path.unlink(missing_ok=True)
+            _note_path(note.path).unlink()
 
 
-def _noted(out: Path) -> Iterator[tuple[Path, list[str], ImageSpec | None]]:
-    """The stacks of a folder: each one's file, the names of its nets in their order, and its images where noted.
-
-    A net that has left is named "". The file is not there where nothing was saved yet. Notes were once names alone.
-    """
+def _notes(out: Path) -> list[_Note]:
+    """Read the notes of a directory; the checkpoint of one may not have been written yet."""
+    found = []
     for note in sorted(out.glob("stack-*.json")):
         path = note.with_suffix(".safetensors")
         try:
-            told = json.loads(note.read_text())
-            names, images = (told["nets"], told["images"]) if isinstance(told, dict) else (told, None)
-            if not all(isinstance(name, str) for name in names):
-                raise ValueError("no names")
-            known = ImageSpec.from_dict(images) if images else None
+            table = json.loads(note.read_text())
+            if not all(isinstance(name, str) for name in table["runs"]):
+                raise ValueError("a name is not a string")
+            found.append(_Note(path, table["runs"], ImageSpec.from_dict(table["images"])))
         except (ValueError, TypeError, KeyError) as error:
-            what = f"{note} does not name the nets that {path.name} holds ({error})"
-            raise CheckpointError(f"{what}: delete both to train them again") from None
-        yield path, names, known
+            problem = f"{note} does not name the runs of {path.name} ({error})"
+            raise CheckpointError(f"{problem}: delete both to train them again") from None
+    return found
 
 
-def _write_note(path: Path, names: Sequence[str], images: ImageSpec | None) -> None:
-    told = {"nets": list(names), "images": asdict(images) if images else None}
-    write_atomically(_note(path), json.dumps(told).encode())
+def _write_note(note: _Note) -> None:
+    content = json.dumps({"runs": note.names, "images": asdict(note.images)})
+    write_atomically(_note_path(note.path), content.encode())
 
 
-def _note(path: Path) -> Path:
+def _note_path(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-def _name(out: Path, member: Member) -> str:
-    """A net by its folder, and by the settings that decide its result."""
-    return f"{member.folder.relative_to(out).as_posix()} {_sum(_deciding(member.recipe))}"
+def _name(run: PlannedRun) -> str:
+    """Identify a run by its directory and the settings that decide its result."""
+    return f"{run.path} {_checksum(_deciding_settings(run.recipe))}"
 
 
-def _is_done(out: Path, name: str) -> bool:
+def _has_ended(out: Path, name: str) -> bool:
     return bool(name) and (out / name.rpartition(" ")[0] / "run.json").exists()
 
 
-def _deciding(recipe: Recipe) -> dict[str, object]:
+def _deciding_settings(recipe: Recipe) -> dict[str, object]:
     return {name: value for name, value in flat(recipe.as_dict()).items() if name not in FREE}
 
 
-def _sum(words: object) -> str:
-    return f"{zlib.crc32(json.dumps(words, sort_keys=True).encode()):08x}"
+def _checksum(value: object) -> str:
+    return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"

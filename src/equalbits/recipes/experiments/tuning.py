@@ -1,30 +1,82 @@
-"""A learning rate for each method, chosen on training images held out from it, so that none is judged at another's.
+"""Tuning: trials of one setting on held-out training images, and the choice among them.
 
-How far a step moves the bits depends on the method: one that divides by the latents' spread takes far larger steps at
-the same rate. Bop's bits do not feel the rate: their gamma is tuned in its place. The test images have no say in the
-choice.
+A fair comparison gives each method a learning rate of its own, since the same rate moves the bits of one method far
+more than those of another. Bop's bits do not depend on the rate: its gamma is tuned instead. Test images have no say.
 """
 
 import itertools
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
-import torch
-
-from equalbits.data import Dataset, Loader
-from equalbits.recipes.experiments.contest import Ground, is_done, run_file, run_method
+from equalbits.data import DataError
 from equalbits.recipes.experiments.methods import recipe_for
-from equalbits.recipes.experiments.stack_checkpoint import tidy
+from equalbits.recipes.experiments.preflight import Preflight
+from equalbits.recipes.experiments.store import RunStore
 from equalbits.recipes.recipe import Recipe
+from equalbits.recipes.run_record import RunRecord
 
-_EVERY = 5  # one image in five is held out
-_FIRST_SEED = 1_000_003  # where nobody counts to
+_HELD_OUT = 5  # one training image in five
+_FIRST_SEED = 1_000_003  # far from the seeds users count with
+
+Choice = TypeVar("Choice")
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A method with one value of the tuned setting; ``recipe`` holds out training images."""
+
+    method: str
+    setting: str
+    value: float
+    recipe: Recipe
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The value, fit for a directory."""
+        return f"{self.setting}{self.value:g}"
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The tuned setting of a recipe."""
+        return {f"optimizer.{self.setting}": self.value}
+
+    def __str__(self) -> str:
+        return f"{self.method} at {self.setting} {self.value:g}"
+
+
+def trials_of(
+    recipe: Recipe,
+    methods: Sequence[str],
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    *,
+    store: RunStore,
+    root: Path | None,
+) -> list[Trial]:
+    """Return a trial for each method and learning rate, ``seeds`` being those that trials must not use."""
+    held_out, seed = recipe.with_settings(_hold_out(recipe, store, root)), tuning_seed(seeds)
+    return [
+        Trial(method, name, value, held_out.with_settings({f"optimizer.{name}": value}), seed)
+        for method in methods
+        for name, value in (setting_at(recipe, method, rate) for rate in sorted(set(rates)))
+    ]
+
+
+def choose(tried: Mapping[Choice, Sequence[RunRecord]]) -> Choice | None:
+    """Return the choice with the most correct held-out images; the first of equals, and none that diverged."""
+    totals = {
+        choice: sum(record.last.test.correct for record in records if record.last and record.last.test)
+        for choice, records in tried.items()
+        if not any(record.diverged for record in records)
+    }
+    return max(totals, key=lambda choice: totals[choice], default=None)
 
 
 def tuning_seed(seeds: Sequence[int]) -> int:
-    """A seed for tuning that is none of the comparison's, and stays the same when seeds are added later.
+    """Return a seed for trials that is none of the comparison's, and stays the same when seeds are added later.
 
     >>> tuning_seed([0, 1, 2]) == tuning_seed(range(100))
     True
@@ -33,9 +85,9 @@ def tuning_seed(seeds: Sequence[int]) -> int:
 
 
 def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
-    """What a method has in place of a learning rate, and its value there: gamma where bits are flipped.
+    """Return the tuned setting of a method and its value: the learning rate, or gamma where the optimizer flips bits.
 
-    The gamma is as many times the recipe's as the rate is the recipe's rate; all else keeps the recipe's.
+    The gamma is scaled by the same factor as the rate.
 
     >>> from equalbits.recipes import get_recipe
     >>> recipe = get_recipe("fashion-compare")
@@ -46,48 +98,19 @@ def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
     return ("gamma", optimizer.gamma * (rate / optimizer.lr)) if optimizer.flips else ("lr", rate)
 
 
-@dataclass(frozen=True)
-class Trials:
-    """Runs at several learning rates, each kept under ``tuning/`` in the comparison's folder and not run again."""
-
-    recipe: Recipe
-    out: Path
-    rates: tuple[float, ...]
-    seed: int
-
-    def best(self, method: str, ground: Callable[[], Ground], log: Callable[[str], None]) -> Recipe:
-        """The recipe at the rate with which the method scores best on held-out images; of equals the smaller."""
-        scores: list[tuple[int, Recipe]] = []
-        for rate in sorted(set(self.rates)):
-            name, value = setting_at(self.recipe, method, rate)
-            recipe = self.recipe.with_settings({f"optimizer.{name}": value})
-            out = self.out / "tuning" / f"{name}{value:g}"
-            tidy(out)
-            if not is_done(recipe, out, method, self.seed):
-                told = run_method(_held_out(replace(ground(), recipe=recipe, out=out)), method, [self.seed])
-                log(f"{method} at {name} {value:g}, on held-out images: {told}")
-            run = json.loads(run_file(out, method, self.seed).read_text())
-            scores.append((-1 if "failed" in run else run["last"]["test"]["correct"], recipe))
-        return max(scores, key=lambda found: found[0])[1]
-
-
-def _held_out(ground: Ground) -> Ground:
-    """The ground with four fifths of the training images to train on, and the others in place of the test images."""
-    known = ground.train.dataset
-    if len(known) < _EVERY:
-        raise ValueError(f"--tune holds out one training image in {_EVERY}, and there are {len(known)}: train on more")
-    out = torch.arange(len(known), device=known.device) % _EVERY == _EVERY - 1
-    data, seed = ground.recipe.data, ground.recipe.train.seed
-    train = Loader(
-        _chosen(known, ~out),
-        batch_size=data.batch_size,
-        shuffle=True,
-        augment=data.augment,
-        erase=data.erase,
-        seed=seed,
-    )
-    return replace(ground, train=train, test=Loader(_chosen(known, out), batch_size=data.test_batch_size))
-
-
-def _chosen(dataset: Dataset, which: torch.Tensor) -> Dataset:
-    return replace(dataset, images=dataset.images[which], labels=dataset.labels[which])
+def _hold_out(recipe: Recipe, store: RunStore, root: Path | None) -> dict[str, Any]:
+    """Return the settings that hold out one training image in five; without the data, those of stored trials."""
+    if recipe.data.hold_out:
+        raise ValueError(f"--tune holds out training images by itself: leave data.hold_out={recipe.data.hold_out} out")
+    try:
+        images = Preflight(root).counts(recipe.data).train
+    except DataError:
+        stored = next(iter(sorted(store.out.glob("*/*/seed*/run.json"))), None)
+        if stored is None:
+            raise
+        data = RunRecord.read(stored).recipe.data
+        return {"data.hold_out": data.hold_out, "data.limit": data.limit}
+    if images < _HELD_OUT:
+        raise ValueError(f"--tune holds out one training image in {_HELD_OUT}, and there are {images}: train on more")
+    count = images // _HELD_OUT
+    return {"data.hold_out": count, "data.limit": images - count if recipe.data.limit else 0}

@@ -1,0 +1,163 @@
+"""Train planned runs into a store: one by itself, or several at once as a stack. Each leaves its record."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from equalbits._files import remove_partial_files, write_all_atomically, write_atomically
+from equalbits.data import Loader
+from equalbits.recipes.build import ImageSpec, make_loader, make_model, on_device
+from equalbits.recipes.experiments.measurements import BitMeasurements
+from equalbits.recipes.experiments.stack_checkpoint import discard_stack, stack_checkpoint, stack_path
+from equalbits.recipes.experiments.store import PlannedRun, RunStore
+from equalbits.recipes.recipe import DataConfig, Recipe
+from equalbits.recipes.run import FinishedRun, run_recipe
+from equalbits.recipes.run_dir import stacked_files
+from equalbits.recipes.run_record import DIVERGED, RunRecord
+from equalbits.training import BEST, LAST, History, NonFiniteError, Place, Reporter, StackError, Watcher, train_stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """The treatment of each net beside training it.
+
+    - ``build``: builds the model of a recipe
+    - ``measure``: counts of each net while it trains are stored in its record; such runs are always stacked
+    - ``keep_weights``: nets of a stack leave their weights of the last epoch
+    - ``capture_only``: on a GPU with ``speed="auto"``, capture each step as a CUDA graph and compile nothing; where
+      capturing fails, run it plain
+    """
+
+    build: Callable[[Recipe, ImageSpec], nn.Module] = make_model
+    measure: bool = False
+    keep_weights: bool = True
+    capture_only: bool = False
+
+
+@dataclass
+class Trainer:
+    """Trains runs of one store on one device."""
+
+    store: RunStore
+    root: Path | None
+    device: str
+    protocol: Protocol = field(default_factory=Protocol)
+    _loaded: tuple[DataConfig, Loader, Loader] | None = None
+
+    def train(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter], *, alone: bool) -> str:
+        """Train runs at once, or ``alone`` one after another; return a remark on how it went, mostly empty."""
+        if alone:
+            for run in runs:
+                self.train_alone(run, reporters)
+            return ""
+        speeds = {run.recipe.train.speed for run in runs}
+        if not (self.protocol.capture_only and self.device.startswith("cuda") and speeds == {"auto"}):
+            self._train_stack(runs, reporters)
+            return ""
+        try:
+            self._train_stack([_at_speed(run, "recorded") for run in runs], reporters)
+            return ""
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:160]
+        torch.cuda.synchronize()
+        self._train_stack([_at_speed(run, "plain") for run in runs], reporters)
+        return f"could not be captured as a CUDA graph ({reason}), so it ran with speed=plain; "
+
+    def train_alone(
+        self,
+        run: PlannedRun,
+        reporters: Sequence[Reporter],
+        *,
+        watchers: Sequence[Watcher] = (),
+        read: Callable[[FinishedRun], dict[str, Any]] | None = None,
+    ) -> None:
+        """Train one run by itself, or resume it; ``read`` returns its measurements.
+
+        The counts of watchers are not part of a checkpoint: a run with watchers starts over.
+        """
+        out = self.store.dir(run)
+        for name in (LAST, BEST) if watchers else ():
+            (out / name).unlink(missing_ok=True)
+        try:
+            finished = run_recipe(
+                run.recipe, out, root=self.root, device=self.device, watchers=watchers, reporters=reporters
+            )
+        except NonFiniteError as error:
+            record = RunRecord.of(run.recipe, self.device, History(()), 0.0, status=DIVERGED, error=str(error))
+            out.mkdir(parents=True, exist_ok=True)
+            write_atomically(out / "run.json", record.as_json())
+            return
+        if read:
+            record = replace(RunRecord.read(out / "run.json"), measured=read(finished))
+            write_atomically(out / "run.json", record.as_json())
+
+    def _train_stack(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter]) -> None:
+        """Train runs at once on one device; ``reporters`` follow the first.
+
+        While they train they are saved in one checkpoint, which the same call resumes. Records are written together
+        or not at all, since that checkpoint can resume all of them or none.
+        """
+        train, test = self._load(runs[0].recipe.data)
+        images, seeds = ImageSpec.of(train), [run.seed for run in runs]
+        models = [self.protocol.build(run.recipe, images).to(self.device) for run in runs]
+        if self.device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(self.device)
+        counts = [BitMeasurements(model, nets=len(runs)) for model in models] if self.protocol.measure else []
+        followed: list[list[Reporter]] = [list(counts[place : place + 1]) for place in range(len(runs))]
+        followed[0] += reporters
+        began, errors = time.perf_counter(), {}
+        histories: Sequence[History | None]
+        try:
+            with stack_checkpoint(self.store.out, runs, images) as checkpoint:
+                histories = train_stack(
+                    models,
+                    [train.with_seed(seed) for seed in seeds],
+                    [run.recipe.train for run in runs],
+                    seeds=seeds,
+                    test=test,
+                    reporters=followed,
+                    checkpoint=checkpoint,
+                    memories=counts,
+                )
+        except StackError as error:
+            histories, errors = error.histories, error.errors
+        share = (time.perf_counter() - began) / len(runs)
+        files: dict[Path, bytes] = {}
+        for place, (run, model, history) in enumerate(zip(runs, models, histories, strict=True)):
+            out = self.store.dir(run)
+            out.mkdir(parents=True, exist_ok=True)
+            remove_partial_files(out)
+            more: dict[str, Any] = {"method": run.method, "stacked_with": len(runs)}
+            if history is None:
+                more |= {"status": DIVERGED, "error": str(errors[place])}
+                seconds = 0.0
+            elif counts:
+                more |= {"measured": counts[place].measured(images)}
+                seconds = max(each.seconds for each in counts)
+            else:  # an interrupted stack took part of the time in earlier calls
+                seconds = max(share, sum(epoch.seconds for epoch in history.epochs))
+            ended = history or History(())
+            record = RunRecord.of(run.recipe, self.device, ended, seconds, **more)
+            kept = model if history is not None and self.protocol.keep_weights else None
+            stored = stacked_files(record, ended, images, kept, root=self.root)
+            files |= {out / name: content for name, content in stored.items()}
+        write_all_atomically(files)
+        discard_stack(stack_path(self.store.out, runs), runs)
+
+    def _load(self, data: DataConfig) -> tuple[Loader, Loader]:
+        """Load a data set onto the device; the last one stays for the next stack."""
+        if self._loaded is None or self._loaded[0] != data:
+            self._loaded = None
+            shared: dict[str, Any] = {"root": self.root, "device": self.device, "seed": 0, "place": Place()}
+            train, test = (on_device(make_loader(data, split, **shared)) for split in ("train", "test"))
+            self._loaded = data, train, test
+        return self._loaded[1:]
+
+
+def _at_speed(run: PlannedRun, speed: str) -> PlannedRun:
+    return replace(run, recipe=run.recipe.with_settings({"speed": speed}))

@@ -1,0 +1,172 @@
+"""The record of one run, stored as run.json: its recipe, status, scores and measurements, and where it ran."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import equalbits
+from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History, flat
+
+#: Settings that do not change the result.
+FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
+FINISHED, DIVERGED = "finished", "diverged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One run that has ended.
+
+    ``status`` is "finished", or "diverged" with the reason in ``error``. ``last`` and ``best`` are the last and the
+    best scored epoch. ``stacked_with`` counts the nets trained at once, ``measured`` holds measurements taken while it
+    trained, ``method`` names the compared method and ``node`` the machine of a cluster.
+    """
+
+    recipe: Recipe
+    status: str = FINISHED
+    error: str = ""
+    device: str
+    versions: Mapping[str, str]
+    seconds: float
+    last: EpochRecord | None = None
+    best: EpochRecord | None = None
+    measured: Mapping[str, Any] | None = None
+    method: str = ""
+    stacked_with: int = 1
+    processes: int = 1
+    peak_device_bytes: int | None = None
+    command: str | None = None
+    node: str = ""
+
+    @classmethod
+    def of(cls, recipe: Recipe, device: str, history: History, seconds: float, **more: Any) -> "RunRecord":
+        """Make the record of a run that has just ended here; ``more`` are further fields."""
+        peak = torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None
+        where: dict[str, Any] = {**where_and_with(device), "command": command_line(), "peak_device_bytes": peak}
+        scores = {"last": history.last, "best": history.best}
+        return cls(**{"recipe": recipe, "seconds": round(seconds, 2), **where, **scores, **more})
+
+    @property
+    def seed(self) -> int:
+        """The seed it was trained with."""
+        return self.recipe.train.seed
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its loss or weights became infinite or NaN."""
+        return self.status == DIVERGED
+
+    def as_json(self) -> bytes:
+        """The content of run.json; empty optional fields are left out."""
+        required = {
+            "recipe": self.recipe.as_dict(),
+            "seed": self.seed,
+            "status": self.status,
+            "device": self.device,
+            "peak_device_bytes": self.peak_device_bytes,
+            "processes": self.processes,
+            "stacked_with": self.stacked_with,
+            "versions": dict(self.versions),
+            "command": self.command,
+            "seconds": self.seconds,
+            "last": self.last.as_dict() if self.last else None,
+            "best": self.best.as_dict() if self.best else None,
+        }
+        optional = {"method": self.method, "error": self.error, "node": self.node, "measured": self.measured}
+        table = required | {name: value for name, value in optional.items() if value}
+        return (json.dumps(table, indent=1) + "\n").encode()
+
+    @classmethod
+    def read(cls, path: Path) -> "RunRecord":
+        """Read a run.json; one that lacks a part is refused."""
+        try:
+            table = _json_object(path.read_text(), required=("recipe", "seed", "last", "best", "seconds", "device"))
+            recipe = recipe_from_dict(table.pop("recipe")).with_settings({"seed": table.pop("seed")})
+            scores = {name: EpochRecord.from_dict(end) if (end := table[name]) else None for name in ("last", "best")}
+            record = cls(**{**table, "recipe": recipe, **scores})
+            record._check()
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"{path} is not the record of a run ({error}): delete it to train again") from None
+        return record
+
+    def _check(self) -> None:
+        if self.status not in (FINISHED, DIVERGED):
+            raise ValueError(f"status is {self.status!r}")
+        if not self.diverged and not (self.last and self.last.test and self.best and self.best.test):
+            raise ValueError("it has no test score")
+        if not (isinstance(self.device, str) and dict(self.versions) and self.seconds >= 0):
+            raise ValueError("a part has no value")
+
+
+def _json_object(text: str, *, required: Sequence[str]) -> dict[str, Any]:
+    table = json.loads(text)
+    if not isinstance(table, dict):
+        raise ValueError("it is not a JSON object")
+    for name in required:
+        if name not in table:
+            raise ValueError(f"it has no {name}")
+    return table
+
+
+def check_same_recipe(out: Path, before: Recipe, now: Recipe) -> None:
+    """Raise where two recipes differ in a setting that changes the result."""
+    old, new = flat(before.as_dict()), flat(now.as_dict())
+    for name in {**old, **new}:
+        if name not in FREE and old.get(name) != new.get(name):
+            raise CheckpointError(
+                f"{out} holds a run with {name}={old.get(name)}, this one has {name}={new.get(name)}: "
+                f"use the same settings to resume, or another --out to start over"
+            )
+
+
+def stored_recipe(path: Path, name: str = "recipe") -> Recipe:
+    """Read the recipe that a JSON file of results holds under a name."""
+    try:
+        return recipe_from_dict(json.loads(path.read_text())[name])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path} holds no recipe ({error}): delete it to measure again") from None
+
+
+def command_line() -> str | None:
+    """Return the command that runs, or None in a program of the user's own."""
+    program = Path(sys.argv[0])
+    ours = program.name == "equalbits" or program.parts[-2:] == ("equalbits", "__main__.py")
+    return shlex.join([*launch_words(), *sys.argv[1:]]) if ours else None
+
+
+def launch_words() -> list[str]:
+    """Return the words that start the command: torchrun's where several processes share a run."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes == "1":
+        return ["equalbits"]
+    return ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", processes), "-m", "equalbits"]
+
+
+def where_and_with(device: str) -> dict[str, Any]:
+    """Return the name of the device and the versions that run on it."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
+        "versions": {
+            "equalbits": equalbits.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _processor() -> str:
+    """Return the name of the processor where the system gives it, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
