@@ -57,10 +57,10 @@ def test_the_rows_of_the_flips_hold_what_was_measured(flips, drawn):
 
 def test_without_its_result_the_flips_are_read_back_and_not_trained_again(flips):
     out, claims, _, options = flips
-    before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/measured.json")}
+    before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/seed*/run.json")}
     (out / "result.json").unlink()
     assert reproduce("fig2", out, options=options) == claims
-    assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/measured.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in out.glob("runs/*/seed*/run.json")} == before
     assert len(before) == 3
 
 
@@ -127,10 +127,11 @@ def test_one_half_of_figure_1_can_be_asked_for_alone(entropy, tmp_path, drawn, p
 def test_a_finished_net_whose_activations_were_not_counted_is_not_trained_again(entropy):
     out, claims, result, options = entropy
     (out / "result.json").unlink()
-    for path in out.glob("activations/*/measured.json"):
-        path.unlink()
-    before = {path: path.stat().st_mtime_ns for path in out.glob("activations/*/run.json")}
+    for path in out.glob("activations/*/seed*/run.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "measured": None}))
+    before = {path: path.stat().st_mtime_ns for path in out.glob("activations/*/seed*/last.safetensors")}
     assert reproduce("fig1", out, options=options) == claims
-    assert {path: path.stat().st_mtime_ns for path in out.glob("activations/*/run.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in out.glob("activations/*/seed*/last.safetensors")} == before
+    assert len(before) == 3
     again = json.loads((out / "result.json").read_text())
     assert again["activations"] == result["activations"]

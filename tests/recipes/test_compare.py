@@ -1,6 +1,7 @@
 """Comparing methods: alike in all but the method, kept run by run, and refused in one line where a name is wrong."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch

@@ -125,8 +125,9 @@ def test_a_run_that_diverged_is_not_shown_as_unfinished(run: Path, tmp_path: Pat
     settings = {**data, "epochs": 1, "model.options.width": 0.05, "optimizer.lr": 1e30}
     reproduce("fig4", tmp_path / "fig4", quick=True, device="cpu", settings=settings, seeds=(0,))
     shutil.copytree(run, tmp_path / "fig4" / "runs" / "late")
-    (tmp_path / "fig4" / "runs" / "late" / "run.json").unlink()
-    (tmp_path / "fig4" / "runs" / "late" / "diverged.json").write_text('{"diverged": "the loss is nan at step 7"}')
+    late = tmp_path / "fig4" / "runs" / "late" / "run.json"
+    ended = {"status": "diverged", "error": "the loss is nan at step 7", "last": None, "best": None}
+    late.write_text(json.dumps({**json.loads(late.read_text()), **ended}))
     page = report_page(tmp_path / "fig4")
     assert "All 3 runs" in page and page.count(">diverged</td>") == 3 and "not finished" not in page
     one = report_page(tmp_path / "fig4" / "runs" / "late")
