@@ -33,10 +33,10 @@ def pack_run(
     import torch
 
     from equalbits.deploy import pack
-    from equalbits.recipes import ImageSpec, epoch_under_way, load_run
+    from equalbits.recipes import ImageSpec, unfinished_epoch, load_run
 
     _, model = load_run(out, which=which)
-    if unfinished := epoch_under_way(out):
+    if unfinished := unfinished_epoch(out):
         print(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", file=sys.stderr)
     images = ImageSpec.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))

@@ -99,7 +99,7 @@ def run_table(runs: Sequence[RunFiles], within: Path) -> ReportTable:
 
 def _run_cells(run: RunFiles) -> list[str]:
     if run.error or not run.facts or run.facts.get("last") is None:
-        reason = run.error or ("diverged" if run.diverged else "")
+        reason = run.error or (f"diverged: {run.diverged}" if run.diverged else "")
         state = reason or f"not finished, epochs done: {len(run.epochs)}"
         return [str(run.facts.get("seed", "–")), state, "–", "–", "–"]
     test, best = run.facts["last"]["test"], run.facts["best"]
