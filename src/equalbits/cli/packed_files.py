@@ -33,7 +33,7 @@ def pack_run(
     import torch
 
     from equalbits.deploy import pack
-    from equalbits.recipes import ImageSpec, unfinished_epoch, load_run
+    from equalbits.recipes import ImageSpec, load_run, unfinished_epoch
 
     _, model = load_run(out, which=which)
     if unfinished := unfinished_epoch(out):

@@ -103,7 +103,7 @@ class Trainer:
         or not at all, since that checkpoint can resume all of them or none.
         """
         train, test = self._load(runs[0].recipe.data)
-        images, seeds = ImageSpec.of(train), [run.seed for run in runs]
+        images = ImageSpec.of(train)
         models = [self.protocol.build(run.recipe, images).to(self.device) for run in runs]
         if self.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -116,13 +116,11 @@ class Trainer:
             with stack_checkpoint(self.store.out, runs, images) as checkpoint:
                 histories = train_stack(
                     models,
-                    [train.with_seed(seed) for seed in seeds],
+                    [train.with_seed(run.seed) for run in runs],
                     [run.recipe.train for run in runs],
-                    seeds=seeds,
                     test=test,
                     reporters=followed,
                     checkpoint=checkpoint,
-                    memories=counts,
                 )
         except StackError as error:
             histories, errors = error.histories, error.errors
