@@ -6,6 +6,11 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import torch
+from hypothesis import settings
+
+# A deadline is a wall-clock limit: a busy machine would fail tests that are right.
+settings.register_profile("equalbits", deadline=None)
+settings.load_profile("equalbits")
 
 RoomFor = Callable[[int], AbstractContextManager[None]]
 

@@ -17,7 +17,7 @@ from equalbits.nn import (
 )
 
 _METHODS = [*list_quantizers(), *(f"abc-net:bases={n}" for n in (2, 3, 5)), "pruned-bihalf:sparsity=0.9"]
-_INPUTS = [None, *sorted({*list_input_quantizers()} - {"rbnn"}), "hwgq:bits=2"]  # those of rbnn cannot be packed
+_INPUTS = [None, *sorted({*list_input_quantizers()} - {"rbnn", "horq"}), "hwgq:bits=2"]  # those two cannot be packed
 
 
 def foretold_and_stored(model, *shape):

@@ -118,7 +118,7 @@ def test_every_method_packs_exactly(name):
         assert (counted[place] == (model[int(place)].symbols() == 1).flatten(1).sum(1).numpy()).all()
 
 
-@pytest.mark.parametrize("name", sorted({*list_input_quantizers()} - {"rbnn"}))
+@pytest.mark.parametrize("name", sorted({*list_input_quantizers()} - {"rbnn", "horq"}))
 def test_every_input_quantizer_packs(name):
     torch.manual_seed(0)
     conv = BinaryConv2d(4, 6, 3, padding=1, input_quantizer=input_quantizer_by_name(name))
@@ -132,6 +132,12 @@ def test_every_input_quantizer_packs(name):
 def test_inputs_standardised_by_their_own_mean_are_refused():
     conv = BinaryConv2d(4, 6, 3, input_quantizer=input_quantizer_by_name("rbnn"))
     with pytest.raises(PackError, match=r"layer '0\.input_quantizer' \(RBNNActivation\) does aten\.std"):
+        packs(nn.Sequential(conv, nn.Flatten()))
+
+
+def test_inputs_scaled_by_their_own_magnitude_are_refused():
+    conv = BinaryConv2d(4, 6, 3, input_quantizer=input_quantizer_by_name("horq"))
+    with pytest.raises(PackError, match=r"layer '0\.input_quantizer' multiplies two values"):
         packs(nn.Sequential(conv, nn.Flatten()))
 
 

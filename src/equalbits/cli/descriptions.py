@@ -40,6 +40,7 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "sign": "the sign of each weight: the paper's baseline, no promised share of +1",
         "xnor": "XNOR-Net: signs times each filter's mean magnitude, both differentiated",
         "xnor-plus-plus": "XNOR-Net++: signs times a learned scale per filter",
+        "zero-mean": "a control: two values per filter with zero mean and unit variance, whatever the share of +1",
     },
     "compare-only": {
         "balanced-bop": "Bop with exactly half +1 per filter; in train: bits:p_pos=0.5, optimizer.name=balanced-bop",
@@ -51,6 +52,7 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "approx-sign": "sign with the polynomial gradient of Bi-Real Net (ApproxSign)",
         "bihalf": "exactly half of each channel is +1 in training",
         "ede": "sign; its gradient sharpens during training, as in IR-Net",
+        "horq": "HORQ: a sum of two scaled signs, the second of the residual that the first leaves",
         "hwgq": "HWGQ: 0 or one positive value (three with bits=2); replaces a ReLU",
         "rbnn": "RBNN: sign of the standardized values of each image",
         "rsign": "ReActNet: sign with a learned shift per channel",

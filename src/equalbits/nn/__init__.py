@@ -4,6 +4,7 @@ from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.inputs.adabin import AdaBinActivation
 from equalbits.nn.inputs.bihalf import BiHalfActivation
+from equalbits.nn.inputs.horq import HORQ
 from equalbits.nn.inputs.hwgq import HWGQ, HWGQ_LEVELS
 from equalbits.nn.inputs.rbnn import RBNNActivation
 from equalbits.nn.inputs.rsign import RSign
@@ -28,6 +29,7 @@ from equalbits.nn.methods.recu import ReCU
 from equalbits.nn.methods.sign import Sign
 from equalbits.nn.methods.xnor import XNOR
 from equalbits.nn.methods.xnor_plus_plus import XNORPlusPlus
+from equalbits.nn.methods.zero_mean import ZeroMean
 from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
 from equalbits.nn.parametrized import parametrization_in_eval
 from equalbits.nn.pruning_mask import (
@@ -55,6 +57,7 @@ from equalbits.nn.registry import (
 from equalbits.nn.training_hooks import after_step_, at_epoch_, layers_with_hook, penalty
 
 __all__ = [
+    "HORQ",
     "HWGQ",
     "HWGQ_LEVELS",
     "MPT",
@@ -97,6 +100,7 @@ __all__ = [
     "SwishSignActivation",
     "WeightQuantizer",
     "XNORPlusPlus",
+    "ZeroMean",
     "abcnet_bases",
     "after_step_",
     "ahead_ranker",

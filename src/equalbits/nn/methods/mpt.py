@@ -31,9 +31,10 @@ class MPT(PrunedSign):
 
     ``a`` is the mean ``|w|`` of the kept weights. Only the scores are trained, by ``g · w · sign(s)`` (edge-popup); the
     latents get no gradient. Start the layer with ``init="kaiming"``, as the method does. ``scale_fan`` multiplies by
-    ``1/√(1 − sparsity)``, as if the latents had been initialized for the connections that are kept; this is the
-    authors' setting for nets without batch norm. Without it the activations shrink from layer to layer, and a deep net
-    at high sparsity does not train. A batch norm cancels it.
+    ``1/√(1 − sparsity)``, as if the latents had been initialized for the connections that are kept. Without it the
+    activations of a net without batch norm shrink from layer to layer, and a deep one at high sparsity does not train.
+    The authors' setting of that name divides by ``√sparsity`` instead, since their pruning rate is the share that is
+    kept: at 90 % sparsity 1.05 where this has 3.16. A batch norm cancels it.
 
     >>> [float(MPT(0.75, scale_fan=on).initial_scale(64)) for on in (False, True)]
     [1.0, 2.0]

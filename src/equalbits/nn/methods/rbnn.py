@@ -85,11 +85,11 @@ class RBNN(WeightQuantizer):
     """Signs of rotated filters times a learned gain per filter.
 
     Each standardized filter ``h`` moves to ``h + |sin β|(R1ᵀ h R2 − h)``. ``β`` and the gain are parameters, one per
-    filter. ``β`` starts uniform between 0 and π/2, as the authors draw it: at π/2 itself nothing would learn, since the
-    rotated part has no gradient and ``sin`` is flat there. The gain starts at the filter's mean ``|w|``. The rotation
-    is shared by the layer. It starts random and is fitted to the latents at the start and before every epoch
-    (:func:`~equalbits.nn.at_epoch_`). The sharpness of the slope goes from ``t_min`` to ``t_max`` with the progress of
-    training, which :func:`~equalbits.nn.set_progress` sets.
+    filter. ``β`` starts uniform between 0 and π/2, as the authors' code drew it until May 2020. Their current code
+    starts every ``β`` at π/2, where ``sin`` is flat, so that it hardly moves. The gain starts at the filter's mean
+    ``|w|``. The rotation is shared by the layer. It starts random and is fitted to the latents at the start and before
+    every epoch (:func:`~equalbits.nn.at_epoch_`). The sharpness of the slope goes from ``t_min`` to ``t_max`` with the
+    progress of training, which :func:`~equalbits.nn.set_progress` sets.
     """
 
     has_own_scale = True
