@@ -140,7 +140,7 @@ def test_a_batch_too_small_for_batch_norm_is_reported_with_the_setting(call, rec
     words = ["--set", "model.options.batch_norm=true", "--set", "data.batch_size=23", "--device", "cpu"]
     line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
     assert "batch norm cannot train on one image: choose data.batch_size" in line
-    assert line.endswith("(batch 2 of 2 is)")
+    assert "(batch 2 of 2 is: " in line
     words = ["--set", "model.options.batch_norm=true", "--set", "accumulate=24", "--device", "cpu"]
     line = refused(call("train", recipe, *words, "--out", tmp_path / "a"), "train")
     assert "choose data.batch_size and accumulate so that no part of a batch" in line

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import random
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -94,17 +95,17 @@ def test_a_download_is_checked_unpacked_and_kept(tmp_path, server, kind):
     assert len(server.asked) == 1  # the second call found all in place
 
 
-def test_a_download_that_broke_off_goes_on_where_it_stopped(tmp_path, server):
-    where = source(server, CONTENT)
-    server.break_after = 1000
+def test_an_interrupted_download_is_resumed(tmp_path, server):
+    where = source(server, archive(one=b"1", two=b"2" * 500, three=random.Random(0).randbytes(300_000)))
+    server.break_after = 200_000
     with pytest.raises(DataError) as error:
         download_dataset("made", tmp_path, source=where, progress=False)
     text = str(error.value)
-    assert "broke off after 1000 of" in text and "try again to go on from 1000 bytes" in text and "\n" not in text
+    assert "200000 bytes read" in text and "try again to resume after 196608 bytes" in text and "\n" not in text
     assert not (tmp_path / "made/made").exists()
     server.break_after = None
     folder = download_dataset("made", tmp_path, source=where, progress=False)
-    assert server.asked == [None, "bytes=1000-"] and (folder / "two").read_bytes() == b"2" * 500
+    assert server.asked == [None, "bytes=196608-"] and (folder / "two").read_bytes() == b"2" * 500
 
 
 def test_a_server_that_cannot_resume_sends_all_of_it_again(tmp_path, server):
@@ -123,7 +124,7 @@ def test_a_part_that_is_whole_is_judged_by_its_checksum(tmp_path, server, more):
     part = tmp_path / "made/made.tar.gz.part"
     part.write_bytes(CONTENT + more)
     if more:
-        with pytest.raises(DataError, match=r"sha256 is .* so the archive is damaged; try again"):
+        with pytest.raises(DataError, match=r"hash of downloaded file .* does not match the known hash.*; try again"):
             download_dataset("made", tmp_path, source=where, progress=False)
         assert not part.exists()
     assert (download_dataset("made", tmp_path, source=where, progress=False) / "two").is_file()
@@ -131,7 +132,7 @@ def test_a_part_that_is_whole_is_judged_by_its_checksum(tmp_path, server, more):
 
 def test_a_wrong_checksum_leaves_nothing_behind(tmp_path, server):
     where = source(server, CONTENT, checksum="md5:" + "0" * 32)
-    with pytest.raises(DataError, match="not 00000000000000000000000000000000, so the archive is damaged; try again"):
+    with pytest.raises(DataError, match=r"does not match the known hash: expected md5:0{32} .*; try again"):
         download_dataset("made", tmp_path, source=where, progress=False)
     assert list((tmp_path / "made").iterdir()) == []
 
@@ -143,13 +144,13 @@ def test_without_a_network_one_line_says_what_to_put_where(tmp_path, server):
     with pytest.raises(DataError) as error:
         download_dataset("made", tmp_path, source=where, progress=False)
     text = str(error.value)
-    assert f"put made.tar.gz into {tmp_path / 'made'} by hand and call again" in text
+    assert f"put made.tar.gz into {tmp_path / 'made'} by hand" in text
     assert where.url in text and "\n" not in text
 
 
 def test_a_missing_page_is_told(tmp_path, server):
     url = f"http://127.0.0.1:{server.server_port}/missing/made.tar.gz"
-    with pytest.raises(DataError, match=r"cannot download http.*made.tar.gz \(Not Found\)"):
+    with pytest.raises(DataError, match=r"cannot download http.*made.tar.gz \(404 .*Not Found"):
         download_dataset("made", tmp_path, source=source(server, CONTENT, url=url), progress=False)
 
 
@@ -226,14 +227,14 @@ def test_an_archive_that_reaches_outside_is_refused(tmp_path, server, name, kind
     info.type, info.linkname, info.size = kind, link, 3 if kind == tarfile.REGTYPE else 0
     root = tmp_path / "root"
     where = source(server, with_member(info))
-    with pytest.raises(DataError, match=r"refuses to unpack .* which is no plain file inside it"):
+    with pytest.raises(DataError, match=r"cannot be unpacked|holds no made/one"):
         download_dataset("made", root, source=where, progress=False)
     assert not list(tmp_path.rglob("escaped")) and not (root / "made/made").exists()
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [(b"not an archive", "not a whole tar archive"), (archive(other=b"1"), "holds no made/one; it is another archive")],
+    [(b"not an archive", "cannot be unpacked"), (archive(other=b"1"), "holds no made/one; it is another archive")],
     ids=["no archive", "another archive"],
 )
 def test_an_archive_with_the_right_sum_and_wrong_content_is_refused(tmp_path, server, content, says):
@@ -244,7 +245,7 @@ def test_an_archive_with_the_right_sum_and_wrong_content_is_refused(tmp_path, se
 
 def test_a_root_that_is_a_file_is_told_in_one_line(tmp_path, server):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="make room there, or choose another folder"):
+    with pytest.raises(DataError, match="choose another directory"):
         download_dataset("made", tmp_path / "file", source=source(server, CONTENT), progress=False)
 
 

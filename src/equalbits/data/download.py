@@ -1,37 +1,34 @@
-"""Fetch a data set from its publisher: resumed where it broke off, checked, unpacked in one step."""
+"""Download a data set from its publisher: resumable, verified by checksum, unpacked atomically."""
 
-import hashlib
-import http.client
 import shutil
-import ssl
 import tarfile
 import tempfile
-import urllib.error
-import urllib.parse
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
+from equalbits._extras import install_hint
 from equalbits.data.cifar import EDITIONS, whole_copy
 from equalbits.data.datasets import data_root
 from equalbits.data.records import DataError
 
+#: Called with the bytes so far and, if known, the total.
 Progress = Callable[[int, int | None], None]
-"""Told the bytes so far and, where known, how many there will be."""
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16  # bytes; a connection that breaks loses less than this
 _TIMEOUT = 30.0
-_NETWORK = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from, and how to know that it came whole.
+    """Address of a data set's archive, and its checksum.
 
-    ``checksum`` is ``md5:...`` or ``sha256:...`` of the archive; ``folder`` and ``files`` are what it holds.
+    ``checksum`` is ``md5:...`` or ``sha256:...``; ``folder`` and ``files`` are the archive's content.
     """
 
     url: str
@@ -47,7 +44,7 @@ class Source:
     @property
     def archive(self) -> str:
         """The archive's file name."""
-        return PurePosixPath(urllib.parse.urlsplit(self.url).path).name
+        return PurePosixPath(urlsplit(self.url).path).name
 
 
 SOURCES = {
@@ -65,18 +62,13 @@ SOURCES = {
 
 
 def download_dataset(
-    name: str,
-    root: str | Path | None = None,
-    *,
-    source: Source | None = None,
-    progress: Progress | bool = True,
+    name: str, root: str | Path | None = None, *, source: Source | None = None, progress: Progress | bool = True
 ) -> Path:
-    """Put a data set under ``root/<name>`` and return the folder its files are in.
+    """Download a data set to ``root/<name>`` and return the directory of its files.
 
-    What is there already is kept, and so is a whole copy of CIFAR that lies elsewhere in ``root`` where it is read. An
-    archive that was put into ``root`` or ``root/<name>`` by hand is used instead of the network. A download that broke
-    off goes on where it stopped. ``progress`` is True for a bar on a terminal, or a function of (bytes so far, bytes
-    in all). Call it in one process, before the others start.
+    Existing files are kept, and so is a complete copy of CIFAR elsewhere in ``root``. An archive placed in ``root`` or
+    ``root/<name>`` by hand is used instead of the network. An interrupted download is resumed. ``progress`` is True for
+    a progress bar on a terminal, or a function of (bytes so far, total). Call it in one process, before others start.
     """
     source = source or SOURCES.get(name)
     if source is None:
@@ -87,90 +79,96 @@ def download_dataset(
         return target
     if name in EDITIONS and (copy := whole_copy(name, home.parent)):
         return copy
+    if find_spec("pooch") is None:
+        raise DataError(f"downloads need pooch: {install_hint('train')}")
     try:
         home.mkdir(parents=True, exist_ok=True)
         given = [path for path in (home / source.archive, home.parent / source.archive) if path.is_file()]
         if given:
-            _check(given[0], source, "delete it and try again")
+            _check(given[0], source)
             _unpack(given[0], source, target)
         else:
-            archive = home / source.archive
-            with _reporting(source.archive, progress) as report:
-                _fetch(source, archive, report)
+            with _progress_bar(source.archive, progress) as report:
+                archive = _fetch(source, home, report)
             _unpack(archive, source, target)
             archive.unlink()
     except OSError as error:
         raise DataError(
-            f"{home}: {error.strerror or error}; make room there, or choose another folder (--data)"
+            f"{home}: {error.strerror or error}; free some space, or choose another directory (--data)"
         ) from None
     return target
 
 
-def _fetch(source: Source, archive: Path, report: Progress) -> None:
-    """Download into a file beside the archive, and give it its name only when it is whole and right."""
-    part = archive.with_name(archive.name + ".part")
+def _fetch(source: Source, home: Path, report: Progress) -> Path:
+    """Download the archive; it gets its name only if the checksum is right."""
+    import pooch
+    import requests
+
+    part = home / f"{source.archive}.part"
+    logger = pooch.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")  # errors and progress are reported here
     try:
-        _transfer(source.url, part, report)
-    except _NETWORK as error:
-        reason = getattr(error, "reason", None) or error
+        resume = partial(_resume_download, part=part, report=report)
+        return Path(pooch.retrieve(source.url, source.checksum, fname=source.archive, path=home, downloader=resume))
+    except requests.RequestException as error:
+        done = part.stat().st_size if part.is_file() else 0
         raise DataError(
-            f"cannot download {source.url} ({reason}); try again to go on from {_size(part)} bytes, "
-            f"or put {source.archive} into {archive.parent} by hand and call again"
+            f"cannot download {source.url} ({_reason(error)}); try again to resume after {done} bytes, "
+            f"or put {source.archive} into {home} by hand"
         ) from None
-    try:
-        _check(part, source, "try again")
-    except DataError:
-        part.unlink()
-        raise
-    part.replace(archive)
+    except ValueError as error:  # pooch's word on a wrong checksum; it has deleted the file
+        raise DataError(f"cannot download {source.url} ({error}); try again") from None
+    finally:
+        logger.setLevel(level)
 
 
-def _transfer(url: str, part: Path, report: Progress) -> None:
-    have = _size(part)
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        answer = urllib.request.urlopen(request, timeout=_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        return  # all of it is here already; the checksum decides
-    with answer:
-        if answer.status != http.client.PARTIAL_CONTENT:
-            have = 0  # the server sends all of it, from the start
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length else None
-        with part.open("ab" if have else "wb") as file:
-            report(have, total)
-            while chunk := answer.read(_CHUNK):
-                file.write(chunk)
-                have += len(chunk)
-                report(have, total)
-    if total is not None and have < total:
-        raise ConnectionError(f"the connection broke off after {have} of {total} bytes")
+def _resume_download(url: str, output_file: str, _pooch: object, *, part: Path, report: Progress) -> None:
+    """Download to ``part``, from where an earlier call stopped, and move it to ``output_file``: a pooch downloader."""
+    import requests
+
+    done = part.stat().st_size if part.is_file() else 0
+    headers = {"Range": f"bytes={done}-"} if done else {}
+    with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+        if response.status_code != requests.codes.requested_range_not_satisfiable:  # else the part is complete
+            response.raise_for_status()
+            if response.status_code != requests.codes.partial_content:
+                done = 0  # the server cannot resume and sends the whole file
+            length = response.headers.get("Content-Length")
+            total = done + int(length) if length else None
+            with part.open("ab" if done else "wb") as file:
+                report(done, total)
+                for chunk in response.iter_content(_CHUNK):
+                    file.write(chunk)
+                    done += len(chunk)
+                    report(done, total)
+    part.replace(output_file)
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
+def _reason(error: Exception) -> str:
+    """Return the innermost cause of a network error, in one line."""
+    while isinstance(error.args[0] if error.args else None, Exception):
+        error = error.args[0]
+    return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
-def _check(path: Path, source: Source, way_out: str) -> None:
+def _check(archive: Path, source: Source) -> None:
+    import pooch
+
     kind, _, wanted = source.checksum.partition(":")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    found = pooch.file_hash(archive, alg=kind)
     if found != wanted.lower():
-        raise DataError(f"{path}: {kind} is {found}, not {wanted}, so the archive is damaged; {way_out}")
+        raise DataError(f"{archive}: {kind} is {found}, not {wanted}: the archive is damaged; delete it and try again")
 
 
 def _unpack(archive: Path, source: Source, target: Path) -> None:
-    """Unpack beside the target and move it there in one step, so that a half-unpacked folder is never seen."""
+    """Unpack next to the target and rename, so that a partly unpacked directory is never seen."""
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as work:
         try:
             with tarfile.open(archive) as tar:
-                for member in tar:
-                    _extract(tar, member, Path(work), archive)
+                tar.extractall(work, filter="data")  # rejects links and paths that lead outside
         except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise DataError(f"{archive}: not a whole tar archive ({error}); delete it and try again") from None
+            raise DataError(f"{archive}: cannot be unpacked ({error}); delete it and try again") from None
         missing = [file for file in source.files if not (Path(work) / source.folder / file).is_file()]
         if missing:
             raise DataError(f"{archive}: holds no {source.folder}/{missing[0]}; it is another archive: delete it")
@@ -179,22 +177,8 @@ def _unpack(archive: Path, source: Source, target: Path) -> None:
         (Path(work) / source.folder).replace(target)
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, work: Path, archive: Path) -> None:
-    """Write one plain file of the archive below ``work``; anything that could land elsewhere is refused."""
-    place = PurePosixPath(member.name)
-    if member.isdir():
-        return  # folders are made as files need them
-    data = tar.extractfile(member) if member.isreg() else None
-    if data is None or place.is_absolute() or ".." in place.parts or "\\" in member.name or ":" in member.name:
-        raise DataError(f"{archive}: refuses to unpack {member.name!r}, which is no plain file inside it; delete it")
-    path = work.joinpath(*place.parts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with data, path.open("wb") as file:
-        shutil.copyfileobj(data, file, _CHUNK)
-
-
 @contextmanager
-def _reporting(title: str, progress: Progress | bool) -> Iterator[Progress]:
+def _progress_bar(title: str, progress: Progress | bool) -> Iterator[Progress]:
     if not isinstance(progress, bool):
         yield progress
         return
