@@ -34,7 +34,7 @@ def test_a_pattern_selects_settings_and_json_holds_their_cells(call) -> None:
     assert code == 0
     (row,) = json.loads(printed)["optimizer"]
     assert row.pop("meaning")
-    assert row == {"setting": "optimizer.lr", "default": "0.1", "may_be": "a number, above 0"}
+    assert row == {"setting": "optimizer.lr", "default": "0.1", "values": "a number, above 0"}
     printed = call("list", "--settings", "--match", "optimizer.betas")[1]
     assert "[0.9, 0.999]" in printed and len(printed.splitlines()) == 3
 

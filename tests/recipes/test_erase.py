@@ -39,7 +39,7 @@ def test_training_images_are_erased_and_test_images_are_not():
     [
         ({"data.erase": -1}, r"^data.erase=-1 must be at least 0$"),
         ({"data.erase": 4, "data.augment": False}, r"^data.erase=4 is a part of augmentation: set data.augment=true"),
-        ({"data.erase": 4.5}, r"^data.erase=4.5 must be a whole number$"),
+        ({"data.erase": 4.5}, r"^data.erase=4.5 must be an integer$"),
         ({"erase": 4}, r"^no setting 'erase'; did you mean 'data.erase'\?$"),
     ],
 )

@@ -14,20 +14,20 @@ from equalbits.data import STATISTICS
 from equalbits.models import list_models, model_options
 from equalbits.training import TrainConfig, Within, check_settings, flat
 
-#: How each type of setting is called.
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", dict: "a group"}
+#: Name of each type of setting, for messages.
+WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string", dict: "a group"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The network by its registered name, its quantizers by theirs, and its own options.
+    """Network and quantizers by name, and options of the network.
 
     - ``name``: the network
-    - ``weight_quantizer``: the method that makes weights binary; its settings follow a colon, as in
+    - ``weight_quantizer``: the method that binarizes weights, with its settings after a colon, such as
       ``bihalf:p_pos=0.25``
-    - ``input_quantizer``: what makes the inputs of the binary layers binary, too; settings as above
-    - ``init``: how weights start: as torch starts them, or Kaiming normal
-    - ``options``: what this network takes besides, as in ``model.options.width=0.5``
+    - ``input_quantizer``: the quantizer of the inputs of binary layers, with settings as above
+    - ``init``: initialization of the weights: torch's default or Kaiming normal
+    - ``options``: keyword arguments of the network, such as ``model.options.width=0.5``
     """
 
     name: Annotated[str, "a name of ``equalbits list models``"]
@@ -39,21 +39,20 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The data set by its name, and how it is cut into batches.
+    """Data set by name, and its batches.
 
-    - ``name``: the data set; ``synthetic`` may go on with a shape and classes, as in ``synthetic:3x32x32:10``
-    - ``batch_size``: images in a step, shared out among the processes
-    - ``augment``: whether training images are shifted and mirrored at random
-    - ``erase``: the side in pixels of a square, at most twice the image's, that is set to the mean at a random place of
-      each training image (0: none); needs ``augment``
-    - ``statistics``: whose mean and std the pixels are normalised with
-    - ``test_batch_size``: images in a batch of the test data; changes no score
-    - ``limit``: train on so many images only (0: all)
-    - ``hold_out``: keep so many training images back and test on them, so that settings can be tuned without a look at
-      the test data
-    - ``resize``: of image files: the side of the square that a file is scaled to
-    - ``crop``: of image files: the side of the part that the net sees, at most ``resize``
-    - ``workers``: of image files: so many processes decode ahead (0: the training process does it)
+    - ``name``: the data set; ``synthetic`` accepts a shape and a number of classes, such as ``synthetic:3x32x32:10``
+    - ``batch_size``: training images per step, over all processes
+    - ``augment``: random shifts and horizontal flips of training images
+    - ``erase``: side in pixels of a square at a random position of each training image that is set to the mean
+      (0: none); at most twice the image's side; needs ``augment``
+    - ``statistics``: data set whose mean and std normalize the pixels
+    - ``test_batch_size``: batch size of the evaluation; does not change scores
+    - ``limit``: number of training images to use (0: all)
+    - ``hold_out``: number of training images to hold out and evaluate on in place of the test data, for tuning
+    - ``resize``: image files: side of the square that images are resized to
+    - ``crop``: image files: side of the crop that the network sees; at most ``resize``
+    - ``workers``: image files: number of decoding processes (0: decode in the training process)
     """
 
     name: Annotated[str, "a name of ``equalbits list data``"]
@@ -78,11 +77,11 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What to train, by name; the settings of training stand beside it.
+    """Recipe: model, data and training settings under a name.
 
-    - ``name``: what the run is called; a file's own name where it says none
-    - ``about``: a line on where the recipe comes from
-    - ``expected``: the published score in per cent, where there is one
+    - ``name``: name of the run (default: that of the TOML file)
+    - ``about``: description of the recipe in one line
+    - ``expected``: published accuracy in per cent, if any
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""All settings a recipe can have, as tables: read off the classes that hold them, nothing said twice."""
+"""Tables of all settings of a recipe, generated from the settings classes and their docstrings."""
 
 import dataclasses
 import inspect
@@ -13,17 +13,17 @@ from equalbits.recipes.recipe import WORDS, Recipe, toml_value
 from equalbits.training import OneOf, rules_of
 
 NONE = "–"
-_SETTING = ("setting", "default", "may be", "meaning")
+_SETTING = ("setting", "default", "values", "meaning")
 _OPTIONS = (
-    "What ``--set`` takes after ``model.options.``, with the defaults; ``in_channels`` and ``image_size``, which all "
-    "take, come from the data."
+    "Options of each network with their defaults, set as ``--set model.options.NAME=VALUE``. ``in_channels`` and "
+    "``image_size`` come from the data."
 )
-_COLON = "What may follow the name's colon, parted by commas, as in ``{}``; with the defaults."
+_COLON = "Settings of each quantizer with their defaults, given after a colon and separated by commas, such as ``{}``."
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a heading; a cell holds plain words, and ``code`` between double backticks."""
+    """Table with a title; cells are text with code in double backticks."""
 
     title: str
     about: str
@@ -32,7 +32,7 @@ class Table:
 
 
 def settings_tables() -> list[Table]:
-    """A table for each group of settings; behind them what each model and quantizer takes besides.
+    """Return a table for each group of settings, then tables of the options of models and quantizers.
 
     >>> [table.title for table in settings_tables()][:6]
     ['top level', 'model', 'data', 'optimizer', 'schedule', 'distill']
@@ -49,7 +49,7 @@ def settings_tables() -> list[Table]:
 
 
 def _groups(kind: type, group: str = "") -> Iterator[tuple[str, type]]:
-    """Every class of settings with the group it fills; training's own settings stand at the top."""
+    """Yield every settings class with its group; those of :class:`TrainConfig` are at the top level."""
     yield group, kind
     for name, hint in get_type_hints(kind).items():
         if dataclasses.is_dataclass(hint):
@@ -63,23 +63,23 @@ def _rows(kind: type, group: str) -> Iterator[tuple[str, ...]]:
         if not dataclasses.is_dataclass(hints[field.name]):
             name = f"{prefix}{field.name}" + (".NAME" if get_origin(hints[field.name]) is dict else "")
             default = NONE if field.default in (dataclasses.MISSING, None) else f"``{_value(field.default)}``"
-            may_be = _may_be(hints[field.name], rules_of(kind).get(field.name, ""))
-            yield f"``{name}``", default, may_be, meanings.get(field.name, "")
+            values = _values(hints[field.name], rules_of(kind).get(field.name, ""))
+            yield f"``{name}``", default, values, meanings.get(field.name, "")
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """What each field means: the items of the class's docstring."""
+    """Return the meaning of each field from the list in the class's docstring."""
     items = re.findall(r"^- ``(\w+)``: (.+(?:\n  .+)*)", inspect.getdoc(kind) or "", flags=re.MULTILINE)
     return {name: " ".join(meaning.split()) for name, meaning in items}
 
 
 def _first(kind: type) -> str:
-    """The first paragraph of the class's docstring."""
+    """Return the first paragraph of the class's docstring."""
     return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
 
 
-def _may_be(hint: Any, rule: object) -> str:
-    """The type and the rule in words."""
+def _values(hint: Any, rule: object) -> str:
+    """Describe the type and the constraint."""
     if isinstance(rule, str) and rule:
         return rule
     if isinstance(rule, OneOf):
@@ -87,13 +87,15 @@ def _may_be(hint: Any, rule: object) -> str:
     if get_origin(hint) is tuple:
         inner, *others = get_args(hint)
         count = "" if others == [...] else f"{1 + len(others)} "
-        return f"a list of {count}{WORDS[inner].removeprefix('a ')}s" + (f", each {rule}" if rule else "")
+        return f"a list of {count}{WORDS[inner].removeprefix('an ').removeprefix('a ')}s" + (
+            f", each {rule}" if rule else ""
+        )
     words = WORDS[float] if hint == float | None else WORDS[hint]
     return f"{words}, {rule}" if rule else words
 
 
 def _named() -> list[Table]:
-    """What each model and each quantizer takes besides."""
+    """Return the tables of the options of models and quantizers."""
     models = {name: model_options(name) for name in list_models()}
     options = {
         name: {option: value for option, value in taken.items() if option not in ("in_channels", "image_size")}
@@ -117,5 +119,5 @@ def _names(title: str, about: str, head: str, known: Mapping[str, Mapping[str, A
 
 
 def _value(value: Any) -> str:
-    """A default as one writes it: a word bare, but for the empty one."""
+    """Return a default as it is written: strings without quotes, except the empty one."""
     return value if isinstance(value, str) and value else toml_value(value)

@@ -1,4 +1,4 @@
-"""Settings of a training run: frozen, checked at birth, varied by :func:`dataclasses.replace`."""
+"""Settings of a training run: frozen dataclasses, validated at construction."""
 
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -8,17 +8,17 @@ from equalbits.training.setting_rules import OneOf, Within, check_settings
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How the parameters move. One group: weight decay acts on every parameter, as in the paper's code.
+    """Optimizer settings. Weight decay applies to every parameter, as in the paper's code.
 
-    - ``name``: the optimizer; ``bop`` and ``balanced-bop`` flip the weights of a net whose quantizer is ``bits``
-    - ``lr``: the learning rate at the start, before the schedule lowers it
-    - ``momentum``: the share of the last step that SGD keeps
-    - ``nesterov``: whether SGD looks ahead along its momentum, which must then be above 0
-    - ``weight_decay``: how strongly every parameter is pulled to 0 (``adamw``: apart from the gradient)
-    - ``betas``: the averaging of the gradient and of its square in ``adam`` and ``adamw``
-    - ``gamma``: how quickly Bop's average of the gradient adapts; it follows the schedule as ``lr`` does
-    - ``tau``: how far that average must stand against a bit to flip it
-    - ``reals``: what trains the real parameters beside ``bop`` and ``balanced-bop``; Bop's authors take ``adam``
+    - ``name``: the optimizer; ``bop`` and ``balanced-bop`` need the weight quantizer ``bits``
+    - ``lr``: initial learning rate
+    - ``momentum``: momentum of SGD
+    - ``nesterov``: use Nesterov momentum in SGD; needs ``momentum`` above 0
+    - ``weight_decay``: weight decay; decoupled from the gradient in ``adamw``
+    - ``betas``: decay of the running averages of the gradient and its square in ``adam`` and ``adamw``
+    - ``gamma``: adaptivity rate of Bop's average of the gradient; it follows the schedule as ``lr`` does
+    - ``tau``: threshold of that average above which Bop flips a bit
+    - ``reals``: optimizer of the real parameters beside ``bop`` and ``balanced-bop``; Bop's authors use ``adam``
     """
 
     name: Annotated[str, OneOf("sgd", "adam", "adamw", "bop", "balanced-bop")] = "sgd"
@@ -38,19 +38,19 @@ class OptimizerConfig:
 
     @property
     def flips(self) -> bool:
-        """Whether bits are flipped, and only the other parameters move."""
+        """True for optimizers that flip bits and train only the other parameters by gradient."""
         return self.name in ("bop", "balanced-bop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """How the learning rate goes from its start to its end.
+    """Learning rate schedule.
 
-    - ``name``: the curve; ``cosine`` and ``linear`` end near 0, ``step`` falls at the milestones
-    - ``per``: whether it moves each epoch or each step
-    - ``milestones``: after how many epochs, in rising order, ``step`` multiplies the rate by ``factor``
-    - ``factor``: what ``step`` multiplies the rate by
-    - ``warmup_epochs``: so many epochs, fewer than all, in which the rate first rises to its start
+    - ``name``: ``cosine`` and ``linear`` decay to near 0, ``step`` decays at the milestones
+    - ``per``: update the learning rate each epoch or each step
+    - ``milestones``: epochs, in ascending order, after which ``step`` multiplies the learning rate by ``factor``
+    - ``factor``: factor of ``step``
+    - ``warmup_epochs``: epochs of linear warm-up to ``lr``; fewer than ``epochs``
     """
 
     name: Annotated[str, OneOf("cosine", "linear", "step", "constant")] = "cosine"
@@ -64,18 +64,18 @@ class ScheduleConfig:
         if self.name == "step" and not self.milestones:
             raise ValueError("schedule.name='step' needs schedule.milestones, as in [150, 250, 320]")
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise ValueError(f"schedule.milestones={list(self.milestones)} must rise")
+            raise ValueError(f"schedule.milestones={list(self.milestones)} must be in ascending order")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig:
-    """How much a teacher counts: the loss is ``(1 − weight) · labels + weight · teacher's soft labels``.
+    """Distillation from a teacher: the loss is ``(1 − weight) · labels + weight · teacher's soft labels``.
 
-    - ``weight``: the share of the loss that is the teacher's; above 0 it needs a teacher (``--teacher``)
-    - ``temperature``: what both nets' logits are divided by before they are compared; higher is softer
-    - ``attention``: adds so many times the distance between the attention maps of the paired layers, as
-      Real-to-Binary does; above 0 it needs a teacher and ``layers``
-    - ``layers``: the names of the layers to pair, which both nets have
+    - ``weight``: share of the distillation loss; above 0 it needs a teacher (``--teacher``)
+    - ``temperature``: divisor of the logits of both networks; higher is softer
+    - ``attention``: weight of the distance between attention maps of paired layers, as in Real-to-Binary; above 0 it
+      needs a teacher and ``layers``
+    - ``layers``: names of the layers to pair; both networks must have them
     """
 
     weight: Annotated[float, Within(at_least=0, at_most=1)] = 0.0
@@ -90,26 +90,26 @@ class DistillConfig:
 
     @property
     def wants_teacher(self) -> bool:
-        """Whether a teacher has any say."""
+        """True if the loss uses a teacher."""
         return self.weight > 0 or self.attention > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """All that :func:`train` needs to know beside the model and the batches.
+    """Settings of :func:`train` besides the model and the batches.
 
-    - ``epochs``: how often every training image is seen
-    - ``seed``: what the start, the order of the images, their augmentation and dropout hang on
-    - ``precision``: what the net computes in; ``auto`` is bf16 on a GPU and fp32 on a CPU
-    - ``speed``: how a step runs: ``plain`` (torch as it comes), ``compiled`` (torch.compile), ``captured`` (compiled,
-      and one CUDA graph) or ``recorded`` (one CUDA graph, nothing compiled: slower steps that begin at once); ``auto``
-      is the fastest that works on a GPU and plain on a CPU
-    - ``label_smoothing``: the share of each label that is spread evenly over all classes
-    - ``clip_norm``: the most the norm of all gradients together may be before a step (0: no limit)
-    - ``accumulate``: in so many parts a batch is worked through, to save memory; the step is still one
-    - ``sync_batch_norm``: whether batch norm averages over the processes, too; needs GPUs
-    - ``evaluate_every``: the test data is scored every so many epochs, and after the last
-    - ``checkpoint_seconds``: so many seconds at least lie between two checkpoints
+    - ``epochs``: number of epochs
+    - ``seed``: seed of initialization, shuffling, augmentation and dropout
+    - ``precision``: precision of forward and backward; ``auto`` is bf16 on a GPU and fp32 on a CPU
+    - ``speed``: execution of a step: ``plain`` (eager), ``compiled`` (torch.compile), ``captured`` (compiled, in one
+      CUDA graph) or ``recorded`` (eager, in one CUDA graph: slower steps, but no compile time); ``auto`` is the fastest
+      that works on a GPU, and plain on a CPU
+    - ``label_smoothing``: share of each label that is spread evenly over all classes
+    - ``clip_norm``: maximum norm of all gradients together (0: no clipping)
+    - ``accumulate``: number of parts that a batch is split into to save memory; gradients accumulate to one step
+    - ``sync_batch_norm``: synchronize batch norm across processes; needs GPUs
+    - ``evaluate_every``: evaluate on the test data every n epochs, and after the last
+    - ``checkpoint_seconds``: minimum time between two checkpoints, in seconds
 
     >>> TrainConfig(epochs=0)
     Traceback (most recent call last):
@@ -135,7 +135,7 @@ class TrainConfig:
         check_settings(self)
         if self.schedule.warmup_epochs >= self.epochs and self.schedule.warmup_epochs > 0:
             raise ValueError(
-                f"schedule.warmup_epochs={self.schedule.warmup_epochs} leaves nothing of {self.epochs} epochs"
+                f"schedule.warmup_epochs={self.schedule.warmup_epochs} must be less than epochs={self.epochs}"
             )
 
     @property
