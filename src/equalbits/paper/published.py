@@ -1,11 +1,11 @@
-"""The paper's own numbers: test accuracy in per cent (tables 2 and 3) and the counts of its toy net (figure 6)."""
+"""The paper's numbers: test accuracy in per cent (tables 2 and 3) and the counts of its toy net (figure 6)."""
 
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 
 class Published(NamedTuple):
-    """A number of the paper's, with its ±; whether that is a sample's or a population's deviation it does not say."""
+    """A published mean with its ±; the paper does not say whether that is the sample or population deviation."""
 
     mean: float
     spread: float
@@ -27,13 +27,13 @@ _TABLE_2 = {
     ("conv8", "bihalf"): Published(90.40, 0.17),
 }
 
-# IR-Net's rule on nets without batch norm is not said: these of ours stand for it, each by itself.
+# The paper does not give IR-Net's rule for nets without batch norm: each of these methods is a reading of it.
 _ROWS = {"irnet-stable": "irnet", "irnet-identity": "irnet", "irnet-through": "irnet"}
 
-#: How many test images the numbers of a table are shares of.
+#: Number of test images behind each table.
 TEST_IMAGES = MappingProxyType({"tab2": 10_000, "tab3": 50_000})
 
-#: Table 2 by net and method of ours.
+#: Table 2 by net and by our method.
 TABLE_2 = MappingProxyType(
     {
         (net, method): score
@@ -44,7 +44,7 @@ TABLE_2 = MappingProxyType(
 
 
 def row_of(method: Any) -> Any:
-    """The row of the paper's that a method stands in; anything else is itself.
+    """Return the paper's method that one of ours is a reading of; any other value is returned as it is.
 
     >>> row_of("irnet-identity") == row_of("irnet-stable")
     True
@@ -52,16 +52,16 @@ def row_of(method: Any) -> Any:
     return _ROWS.get(method, method)
 
 
-#: Figure 6: the toy net whose 12 parameters are ±1, and the same with exactly half of them −1.
+#: Figure 6: the toy net with 12 parameters of ±1, and with exactly half of them −1.
 TOY = MappingProxyType(
     {"full": {"combinations": 4096, "unique": 76}, "bihalf": {"combinations": 924, "unique": 66}},
 )
-#: Its unique boundaries with 2, 3, … 10 negatives, read off the vector drawing the authors published.
+#: Its unique boundaries with 2, 3, … 10 negatives, read from the published vector graphic.
 TOY_BOUNDARIES = (2, 14, 35, 55, 66, 59, 37, 15, 3)
 
 
 class ImageNetRow(NamedTuple):
-    """A row of the paper's table 3: top-1 and top-5 in per cent, single runs."""
+    """A row of table 3: top-1 and top-5 accuracy of a single run in per cent."""
 
     net: str
     method: str
@@ -69,7 +69,7 @@ class ImageNetRow(NamedTuple):
     top5: float
 
 
-#: Binary weights and activations but for FP. There is no Sign row for ResNet-34.
+#: Binary weights and activations except for FP. There is no Sign row for ResNet-34.
 TABLE_3 = (
     ImageNetRow("ResNet-18", "FP", 69.3, 89.2),
     ImageNetRow("ResNet-18", "ABC-Net", 42.7, 67.6),

@@ -1,7 +1,7 @@
-"""Figure 1: (a) the entropy of binary weights over the epochs, (b) that of binary activations after training.
+"""Figure 1: entropy of binary weights over the epochs (a), and of binary activations after training (b).
 
-Entropy is taken of each filter (of each channel in b) and then averaged: pooling a layer's weights would hide filters
-that lean in opposite directions.
+Entropy is computed per filter (per channel in b) and then averaged: pooling a layer's weights would hide filters that
+lean in opposite directions.
 """
 
 import math
@@ -23,9 +23,9 @@ from equalbits.training import Place
 WEIGHTS = ("sign", "irnet-stable", "bihalf")
 ACTIVATIONS = ("sign", "irnet", "bihalf")  # IR-Net as published: these nets have batch norm
 PARTS = ("weights", "activations")
-#: A mean of float32 entropies cannot be nearer than this to the number worked out in float64.
+#: Rounding error of a mean of float32 entropies against the float64 value.
 ROUNDING = 1e-6
-#: Legends stand under the axes: inside, whiskers would run through them.
+#: Legends below the axes, where no whisker crosses them.
 _BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)}
 
 
@@ -77,13 +77,13 @@ def _activations(options: Options, finished: FinishedRun) -> dict[str, Any]:
 
 
 def attainable(shapes: dict[str, list[int]]) -> float:
-    """The greatest mean over all filters that whole numbers of weights allow."""
+    """Return the maximum mean entropy of filters of these shapes."""
     filters = sum(count for count, _ in shapes.values())
     return sum(count * attainable_entropy(connections) for count, connections in shapes.values()) / filters
 
 
 def channel_entropies(layers: dict[str, dict[str, Any]]) -> list[list[float]]:
-    """Bits of entropy of each channel, layer by layer."""
+    """Return the entropy of each channel in bits, layer by layer."""
     return [[_entropy(count / layer["total"]) for count in layer["positive"]] for layer in layers.values()]
 
 
@@ -92,7 +92,7 @@ def _entropy(share: float) -> float:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Bi-half's weights hold the maximum throughout, the others do not; its activations come nearer to it."""
+    """Only bi-half's weights stay at the maximum, and its activations have the highest entropy."""
     rows = []
     for method, found in result["weights"].items():
         most = attainable(found["shapes"])
@@ -119,7 +119,7 @@ def _mean(found: dict[str, Any]) -> float:
 
 
 def draw(result: Result, out: Path) -> None:
-    """Left the weights over epochs, right the channels of each layer as boxes; what was not asked for is left out."""
+    """Plot the weights over epochs (left) and the channels of each layer as boxes (right), where measured."""
     widths = [share for name, share in zip(PARTS, (2, 3), strict=True) if result[name]]
     figure = new_figure(2.6 * sum(widths), 5.2, title=heading(result))
     grid = figure.add_gridspec(1, len(widths), width_ratios=widths)
@@ -135,7 +135,7 @@ def _draw_weights(figure: Any, place: Any, result: Result) -> None:
     for method, found in result["weights"].items():
         axes.plot(found["steps"], found["network"], color=method_color(method), label=method_name(method), marker=".")
     axes.axhline(attainable(found["shapes"]), color="black", linestyle=":", linewidth=1, label="attainable")
-    axes.locator_params(axis="x", integer=True)  # there is no half an epoch
+    axes.locator_params(axis="x", integer=True)
     legend(axes, **_BELOW, ncols=2)
 
 

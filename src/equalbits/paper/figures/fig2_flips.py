@@ -1,7 +1,7 @@
-"""Figure 2: the bits of one filter that flip at each step, to +1 and to −1, under Sign, IR-Net and bi-half.
+"""Figure 2: bits of one filter that flip at each step, to +1 and to −1, with Sign, IR-Net and bi-half.
 
-All three start with the same bits, half of each filter +1, and see the same batches. The paper does not say which
-filter it shows; this is the first of the second convolution. Its text calls the Sign panel (c); it is (a).
+All three start with the same bits, half of each filter +1, and get the same batches. The paper does not name its
+filter; ours is the first of the second convolution. Its text calls the Sign panel (c); it is (a).
 """
 
 from functools import partial
@@ -50,18 +50,18 @@ def _counts(start: HalfStart, flips: FlipWatcher, finished: FinishedRun) -> dict
 
 
 def _uneven(series: dict[str, Any]) -> int:
-    """At how many steps a layer flipped more bits one way than the other."""
+    """Count the steps at which a layer flipped more bits one way than the other."""
     return sum(up != down for up, down in zip(series["to_positive"], series["to_negative"], strict=True))
 
 
 def difference(series: dict[str, Any]) -> list[int]:
-    """By how much the flips to +1 so far outnumber those to −1, step by step."""
+    """Accumulate flips to +1 minus flips to −1 over the steps."""
     pairs = zip(series["to_positive"], series["to_negative"], strict=True)
     return list(accumulate(up - down for up, down in pairs))
 
 
 def claims(result: Result) -> list[Claim]:
-    """Even for bi-half at every step, uneven for the others."""
+    """Bi-half flips evenly at every step, the others do not."""
     rows = []
     for method, found in result["methods"].items():
         off, steps, name = found["filters_off_half_at_start"], len(found["filter"]["steps"]), method_name(method)
@@ -84,7 +84,7 @@ def claims(result: Result) -> list[Claim]:
 
 
 def draw(result: Result, out: Path) -> None:
-    """A row per method: flips at each step, flips so far, and by how much one direction leads."""
+    """Plot a row per method: flips per step, accumulated flips, and their difference."""
     figure = new_figure(15, 8, title=heading(result, f"Flips of filter {result['index']} of {result['layer']}"))
     grid = figure.add_gridspec(len(result["methods"]), 3)
     first: list[Any] = [None, None, None]

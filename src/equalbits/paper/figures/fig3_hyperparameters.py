@@ -1,6 +1,6 @@
-"""Figure 3: how weight decay and the learning rate's schedule act on latents, gradients, flips and accuracy.
+"""Figure 3: effect of weight decay and learning rate schedule on latents, gradients, flips and accuracy.
 
-Bi-half, Conv2. The paper does not print its weight decays; these are the usual ones around its own 1e-4.
+Bi-half, Conv2. The paper does not give its weight decays; these are common values around its own 1e-4.
 """
 
 from dataclasses import replace
@@ -22,16 +22,16 @@ from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
 
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)
-QUICK_DECAYS = (0.0, 1e-3, 1e-2)  # a few epochs show only what a large one does
+QUICK_DECAYS = (0.0, 1e-3, 1e-2)  # in a few epochs only large ones have an effect
 SCHEDULES = ("constant", "cosine")
 STYLES = {"constant": "--", "cosine": "-"}
 
 
 class MagnitudeWatcher:
-    """Mean |latent| and mean |cut| at each call of :meth:`look`; mean |gradient| over the steps since the one before.
+    """Mean |latent| and |cut| at each call of :meth:`look`, and mean |gradient| over the steps since the last one.
 
     The cut is the smallest latent that is +1: the threshold of figure 3 (a). All are means over the weights of the net,
-    so a filter's cut counts as often as the filter has weights.
+    so a filter's cut is weighted by the filter's number of weights.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class MagnitudeWatcher:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, step: int) -> None:
-        """Add up the gradients of a step; nothing is fetched from the device."""
+        """Accumulate the gradients of a step, without a transfer from the device."""
         grads = [layer.weight.grad for layer in binary_layers(model).values() if layer.weight.grad is not None]
         if step and grads:
             mean = torch.stack([grad.abs().sum() for grad in grads]).sum() / sum(grad.numel() for grad in grads)
@@ -52,7 +52,7 @@ class MagnitudeWatcher:
 
     @torch.no_grad()
     def look(self, model: nn.Module, epoch: int) -> None:
-        """Take the latents' and cuts' size now, and close the gradients' sum."""
+        """Record the latents and cuts, and average the accumulated gradients."""
         rows = [as_filters(layer.to_filters(layer.weight)) for layer in binary_layers(model).values()]
         weights = sum(row.numel() for row in rows)
         cuts = [row.kthvalue(_cut_rank(row), dim=1).values.abs().sum() * row.shape[1] for row in rows]
@@ -64,7 +64,7 @@ class MagnitudeWatcher:
 
 
 def _cut_rank(rows: Tensor) -> int:
-    """The rank, counted from 1, of the smallest latent that is +1."""
+    """Return the rank, counted from 1, of the smallest latent that is +1."""
     return rows.shape[1] - positive_count(rows.shape[1], 0.5) + 1
 
 
@@ -112,7 +112,7 @@ def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: FinishedRun) ->
 
 
 def _run(result: Result, schedule: str, decay: float) -> dict[str, Any] | None:
-    """The run of these settings, unless it diverged."""
+    """Return the run of these settings; None where it diverged."""
     for run in result["runs"]:
         if run["schedule"] == schedule and run["weight_decay"] == decay and "diverged" not in run:
             return dict(run)
@@ -120,14 +120,14 @@ def _run(result: Result, schedule: str, decay: float) -> dict[str, Any] | None:
 
 
 def claims(result: Result) -> list[Claim]:
-    """What the text reads off its five panels.
+    """Compare with the text on each of the five panels.
 
-    Of (b) it says that gradients fall under cosine, where it compares the schedules: that they fall more than under a
-    constant rate is implied, and held against ours too.
+    Of (b) it says that gradients fall under cosine, in a comparison of the schedules. That they fall more than under a
+    constant rate is implied, and tested too.
     """
     low, high = min(result["weight_decays"]), max(result["weight_decays"])
     runs = {(s, d): _run(result, s, d) for s in SCHEDULES for d in (low, high)}
-    ends = (low, high) if low < high else (low,)  # one weight decay is not held against itself
+    ends = (low, high) if low < high else (low,)  # a single one is not compared with itself
     more = [
         _compare("(a) latents smaller with more weight decay, at the end", runs["cosine", high], runs["cosine", low],
                  "latent", -1),
@@ -207,7 +207,7 @@ def _shown(value: float) -> str:
 
 
 def draw(result: Result, out: Path) -> None:
-    """The five panels; the sixth place says what the lines are."""
+    """Plot the five panels, and the legend in the sixth place."""
     figure = new_figure(13, 7.5, title=heading(result))
     names = {
         "a": ("epoch", "mean |latent|; dotted: |cut|", "(a) latents, cosine rate"),

@@ -1,4 +1,4 @@
-"""Figure 4: Conv2 trained a hundred times with Sign and with bi-half; where losses and accuracies come to lie."""
+"""Figure 4: distribution of losses and accuracies of Conv2, trained a hundred times with Sign and with bi-half."""
 
 import statistics
 from pathlib import Path
@@ -14,9 +14,9 @@ from equalbits.recipes import get_recipe
 
 COMPARED = ("sign", "bihalf")
 SEEDS = 100
-#: Seeds from which on losses that lie below by chance alone, each at its place, are as rare as one in twenty.
+#: Fewest seeds at which sorted losses that all lie below by chance are rarer than one in twenty.
 ENOUGH = 19
-#: What is drawn: split, what of it, and whether less is better.
+#: Split, quantity, and whether less is better.
 PANELS = (
     ("train", "loss", True),
     ("test", "loss", True),
@@ -36,7 +36,7 @@ def measure(out: Path, options: Options) -> Result:
 
 
 def values(case: dict[str, Any], split: str, what: str) -> list[float]:
-    """One number for each run after its last epoch: mean loss, or per cent right."""
+    """Return the mean loss, or the accuracy in per cent, of each run after its last epoch."""
     scores = [run["last"][split] for run in case["runs"] if run["last"] is not None]
     if what == "loss":
         return [score["loss_sum"] / score["total"] for score in scores]
@@ -44,10 +44,10 @@ def values(case: dict[str, Any], split: str, what: str) -> list[float]:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Bi-half better in all four on average; and, sorted, loss by loss. Where runs diverged nothing is decided.
+    """Bi-half is better in all four means, and in each of the sorted losses. Diverged runs leave it undecided.
 
-    Two methods that are alike have all of one's n losses below the other's, place by place, once in n + 1 times: few
-    seeds decide nothing of that.
+    Of two equal methods, all n sorted losses of one lie below the other's with probability 1 / (n + 1): few seeds
+    cannot decide that.
     """
     rows = [_on_average(result, split, what, less) for split, what, less in PANELS]
     sign, half = (sorted(values(result["methods"][method], "train", "loss")) for method in COMPARED)
@@ -90,7 +90,7 @@ def _within(words: str, n: int, lost: str) -> str:
 
 
 def _lost(result: Result) -> str:
-    """What diverged, in words; empty where nothing did."""
+    """Describe which runs diverged; empty where none did."""
     runs = {method: result["methods"][method]["runs"] for method in COMPARED}
     gone = {method: sum(run["last"] is None for run in some) for method, some in runs.items()}
     words = [
@@ -100,7 +100,7 @@ def _lost(result: Result) -> str:
 
 
 def draw(result: Result, out: Path) -> None:
-    """Four histograms, and the training losses in order."""
+    """Plot four histograms, and the sorted training losses."""
     figure = new_figure(16, 3.8, title=heading(result, f"Conv2, {len(result['seeds'])} seeds each"))
     for place, (split, what, _) in enumerate(PANELS, start=1):
         unit = "" if what == "loss" else ", %"
@@ -110,7 +110,7 @@ def draw(result: Result, out: Path) -> None:
         edges = _edges(min(every, default=0.0), max(every, default=1.0), len(result["seeds"]))
         for method, some in found.items():
             axes.hist(some, bins=edges, color=method_color(method), alpha=0.65, label=method_name(method))
-        axes.locator_params(axis="y", integer=True)  # there is no half a run
+        axes.locator_params(axis="y", integer=True)
         if place == 1:
             legend(axes)
     axes = panel(figure, (1, 5, 5), x="runs in order", y="train loss")

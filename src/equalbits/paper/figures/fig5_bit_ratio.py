@@ -1,9 +1,9 @@
 """Figure 5: test accuracy over the share of +1, Conv2 on CIFAR-10 and CIFAR-100.
 
-Measured twice. Conv2 has no batch norm and its inputs behind a ReLU are positive, so a share other than one half
-shifts the mean of every sum by √(2D)(2p − 1)E[x]: at p = 0.45 nearly all units are dead at the start, at 0.6 the logits
-are in the thousands. The literal net therefore measures how signals travel, too; the one with batch norm shows what the
-share itself is worth.
+Measured twice. Conv2 has no batch norm, and inputs after a ReLU are positive, so a share other than one half shifts the
+mean of every sum by √(2D)(2p − 1)E[x]: at p = 0.45 nearly all units are dead at the start, at 0.6 the logits are in the
+thousands. The literal net therefore also measures signal propagation; the one with batch norm isolates the effect of
+the share.
 """
 
 from dataclasses import replace
@@ -58,7 +58,7 @@ _NOTE = (
 
 
 def claims(result: Result) -> list[Claim]:
-    """One half is the best share, on each data set and in each form."""
+    """One half is the best share on each data set, with and without batch norm."""
     rows = []
     for data, forms in result["data"].items():
         for form, cases in forms.items():
@@ -69,7 +69,7 @@ def claims(result: Result) -> list[Claim]:
 
 
 def _best(claim: str, cases: dict[float, Any]) -> Claim:
-    """One half against the best of the others, which was chosen by its score."""
+    """Compare one half with the best of the others, which is selected by its score."""
     others = {share: case for share, case in cases.items() if share != 0.5} or cases
     first, rival = best_key(cases.items()), best_key(others.items())
     row = above(claim, cases[0.5], cases[rival], best_of=len(others))
@@ -81,7 +81,7 @@ def _best(claim: str, cases: dict[float, Any]) -> Claim:
 
 
 def draw(result: Result, out: Path) -> None:
-    """A panel per data set, a curve per form; means, and a band from the least to the most."""
+    """Plot a panel per data set, with means and ranges for both forms."""
     figure = new_figure(1 + 5.5 * len(result["data"]), 4.4, title=heading(result))
     for place, (data, forms) in enumerate(result["data"].items(), start=1):
         place_of = (1, len(result["data"]), place)

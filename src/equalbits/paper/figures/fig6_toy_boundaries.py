@@ -1,9 +1,8 @@
-"""Figure 6: how many decision boundaries a tiny net can draw, and how many are left when half its bits are −1.
+"""Figure 6: number of decision boundaries of a tiny net, and how many remain when half of its bits are −1.
 
-The net is ``y = σ(w₂ᵀ σ(W₁ᵀ x + b₁))`` with two inputs, three hidden units and 12 parameters, all ±1, so all 4096 of
-them can be tried. A net's solution is the label of every point of a grid; constant labels do not count, and a boundary
-is the same whichever side is called 1. The sum in front of the last σ is taken in float64 and compared with 0, never
-rounded through σ, which saturates.
+The net is ``y = σ(w₂ᵀ σ(W₁ᵀ x + b₁))`` with two inputs, three hidden units and 12 parameters, all ±1: 4096 nets in all.
+A net's solution is the label of every point of a grid. Constant labels do not count, and swapping the two labels does
+not change the boundary. The sum before the last σ is computed in float64 and compared with 0, because σ saturates.
 """
 
 from collections import Counter
@@ -27,13 +26,13 @@ Units = dict[tuple[int, int, int], NDArray[np.float64]]
 
 
 def grid_points(step: float = 0.04, reach: float = 5.0) -> NDArray[np.float64]:
-    """The points of the plane the nets are compared on, shape (point, 2); the upper end is left out."""
+    """Return the grid on which nets are compared, shape (point, 2), without its upper end."""
     line = np.arange(round(2 * reach / step)) * step - reach
     return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
 
 
 def hidden_units(points: NDArray[np.float64]) -> Units:
-    """The eight units there can be, by their two weights and bias."""
+    """Return the outputs of the eight possible units, by their two weights and bias."""
     return {
         (a, b, c): 1 / (1 + np.exp(-(a * points[:, 0] + b * points[:, 1] + c)))
         for a, b, c in product((-1, 1), (-1, 1), (-1, 1))
@@ -41,7 +40,7 @@ def hidden_units(points: NDArray[np.float64]) -> Units:
 
 
 def output(net: Net, points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What stands in front of the last σ."""
+    """Return the sum before the last σ."""
     return _total(_signed_units(net), hidden_units(points))
 
 
@@ -51,7 +50,7 @@ def _total(signed: Sequence[tuple[int, int, int, int]], units: Units) -> NDArray
 
 
 def _signed_units(net: Net) -> list[tuple[int, int, int, int]]:
-    """The three hidden units with their signs in the sum, in an order of their own: exchanging units changes nothing.
+    """Return the three hidden units with their output signs, sorted: the order of units does not matter.
 
     >>> _signed_units((1, -1, 1, 1, 1, -1, -1, 1, 1, 1, -1, 1))
     [(-1, 1, 1, -1), (1, -1, 1, 1), (1, 1, -1, 1)]
@@ -60,7 +59,7 @@ def _signed_units(net: Net) -> list[tuple[int, int, int, int]]:
 
 
 def count_boundaries(points: NDArray[np.float64]) -> Result:
-    """Try all nets on these points, and count boundaries by how many parameters are −1."""
+    """Evaluate all nets on these points, and count boundaries by the number of parameters that are −1."""
     units = hidden_units(points)
     maps: dict[tuple[tuple[int, ...], ...], bytes | None] = {}
     boundaries: dict[bytes, list[Net]] = {}
@@ -68,7 +67,7 @@ def count_boundaries(points: NDArray[np.float64]) -> Result:
     nearest = np.inf
     for net in product((-1, 1), repeat=PARAMETERS):
         signed = tuple(_signed_units(net))
-        if signed not in maps:  # 816 sums stand for 4096 nets
+        if signed not in maps:  # 4096 nets have 816 different sums
             total = _total(signed, units)
             positive = total > 0
             maps[signed] = None if positive.all() or not positive.any() else np.packbits(positive).tobytes()
@@ -82,7 +81,7 @@ def count_boundaries(points: NDArray[np.float64]) -> Result:
 
 
 def _either_side(labels: bytes, points: int) -> bytes:
-    """The same for a labelling and for the opposite one: that in which the first point is 0."""
+    """Return the labelling or its opposite, whichever has the first point 0."""
     if not labels[0] & 0x80:
         return labels
     bits = 1 - np.unpackbits(np.frombuffer(labels, np.uint8), count=points)
@@ -131,7 +130,7 @@ _NOTES = [
 
 
 def claims(result: Result) -> list[Claim]:
-    """The table of the figure, the whole curve, and what the paper leaves out."""
+    """Compare the table in the figure, its curve, and a count that the paper does not report."""
     half, combinations, unique = PARAMETERS // 2, result["combinations"], result["unique"]
     rows = [
         _exact("full net: combinations", TOY["full"]["combinations"], sum(combinations)),
@@ -163,7 +162,7 @@ def _row(counts: Sequence[int]) -> str:
 
 
 def draw(result: Result, out: Path) -> None:
-    """All boundaries; those that bi-half keeps and loses; the counts over the number of negatives."""
+    """Plot all boundaries, those that bi-half keeps and loses, and the counts by number of negatives."""
     figure = new_figure(12.5, 4.7)
     half, found, combinations = PARAMETERS // 2, result["boundaries"], result["combinations"]
     kept = [each for each in found if half in each["negatives"]]
@@ -183,14 +182,14 @@ def draw(result: Result, out: Path) -> None:
 
 
 def _counts(figure: Any, result: Result) -> None:
-    """How many nets and boundaries there are with each number of −1; a number stands outside its curve's bend."""
+    """Plot the number of nets and boundaries by the number of −1; labels are outside the bend of the curves."""
     title = "nets and their boundaries\nby the number of bits that are −1"
     axes = panel(figure, (1, 3, 3), x="bits that are −1", y="count", title=title)
     drawn, half = [k for k in range(PARAMETERS + 1) if result["unique"][k]], PARAMETERS // 2
     for name, colour, label in (("combinations", UP, "nets"), ("unique", GAP, "different boundaries")):
         axes.semilogy(drawn, [result[name][k] for k in drawn], color=colour, marker="o", label=label)
         for k in drawn:
-            side = (k > half) - (k < half)  # the curve rises to the half and falls behind it
+            side = (k > half) - (k < half)  # rising before the half, falling after it
             axes.annotate(str(result[name][k]), (k, result[name][k]), textcoords="offset points",
                           xytext=(5 * side, 4 if side else 7), ha=("center", "left", "right")[side], fontsize=9,
                           color=colour)  # fmt: skip

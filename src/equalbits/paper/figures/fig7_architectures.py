@@ -1,6 +1,6 @@
 """Figure 7: five architectures on CIFAR-100 with Sign, IR-Net and bi-half, at 1/32 and 1/1 bits (weights/activations).
 
-The paper prints no numbers for it. The authors' nets with binary activations are the two ResNets; so are these.
+The paper gives no numbers for it. As in the authors' code, the nets with binary activations are the two ResNets.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from equalbits.recipes import Recipe, get_recipe
 
 SEEDS = 5
 COMPARED = ("sign", "irnet", "bihalf")
-#: What is drawn to the name of its recipe.
+#: Label to recipe name.
 NETS = {
     "VGG16 1/32": "cifar100-vgg16-1w32a",
     "ResNet-18 1/32": "cifar100-resnet18-1w32a",
@@ -50,7 +50,7 @@ def measure(out: Path, options: Options) -> Result:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Bi-half never performs worse."""
+    """Bi-half is never worse."""
     return [
         above(f"{net}: bi-half not below {method_name(other)}", methods["bihalf"], methods[other], paper="never worse")
         for net, methods in result["nets"].items()
@@ -60,7 +60,7 @@ def claims(result: Result) -> list[Claim]:
 
 
 def draw(result: Result, out: Path) -> None:
-    """Bars in groups: a group per net, a bar per method."""
+    """Plot a group of bars per net, a bar per method."""
     nets = result["nets"]
     figure = new_figure(max(7.5, 2 + 1.7 * len(nets)), 4.2)
     axes = panel(figure, (1, 1, 1), x="", y="test accuracy, %", title=heading(result))

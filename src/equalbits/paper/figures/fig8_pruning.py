@@ -1,10 +1,11 @@
-"""Figure 8: test accuracy of pruned nets over the share of weights that are pruned.
+"""Figure 8: test accuracy of pruned nets over the share of pruned weights.
 
-Rules, since the paper's text, its released code and the method it builds on each have their own:
+The paper's text, its released code and the method it builds on have different rules:
 
-* bi-half, middle ranks cut: the released code. * bi-half on learned masks: the text, Eq. 4 on what the scores keep.
-* Sign, smallest weights cut: very likely the "MPT baseline" as it was run, for at 0 it is the full binary net.
-* the same at a tenth of the learning rate, for at the paper's it learns nothing when most weights are cut.
+* bi-half, middle ranks pruned: the released code.
+* bi-half on learned masks: the text, Eq. 4 on the weights that the scores keep.
+* Sign, smallest weights pruned: very likely the "MPT baseline" that was run, since at 0 it is the full binary net.
+* the same at a tenth of the learning rate, since at the paper's rate it does not learn when most weights are pruned.
 * MPT, frozen signs: Multi-Prize Tickets as published; at 0 that is an untrained net.
 """
 
@@ -22,7 +23,7 @@ from equalbits.recipes import Recipe, get_recipe
 
 
 class Rule(NamedTuple):
-    """A pruned quantizer's name with a place for the sparsity, how its latents start, and of the rate which part."""
+    """Quantizer with a placeholder for the sparsity, initialization, and factor of the learning rate."""
 
     quantizer: str
     init: str
@@ -37,7 +38,7 @@ RULES = {
     "mpt": Rule("mpt:sparsity={}", "kaiming"),
 }
 SEEDS = 5
-#: What is drawn to the name of its recipe.
+#: Label to recipe name.
 NETS = {
     **{f"Conv{size}": f"cifar10-conv{size}" for size in (2, 4, 6, 8)},
     "ResNet-18": "cifar100-resnet18-1w32a",
@@ -103,9 +104,9 @@ _NOTE = (
 
 
 def claims(result: Result) -> list[Claim]:
-    """Bi-half above each reading of the baseline at every sparsity; and pruned nets above the full one.
+    """Bi-half is above each reading of the baseline at every sparsity, and pruned nets are above the full one.
 
-    Both by the released code's rule and by the text's. Unpruned, MPT is an untrained net: nothing is held against it.
+    Both by the rule of the released code and by that of the text. Unpruned MPT is an untrained net and not compared.
     """
     rows = []
     for net, rules in result["nets"].items():
@@ -123,22 +124,22 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-#: Our rules by what rows call them.
+#: Our rules, and their names in the claims.
 _OURS = {"pruned-bihalf": "bi-half", "pruned-bihalf-score": "bi-half on learned masks"}
-#: The baselines, each with its learning rates: at every sparsity the better one counts.
+#: Baselines, each with its learning rates: the better one counts at every sparsity.
 _BASELINES = (("pruned-sign", "pruned-sign-slow"), ("mpt",))
-#: How many classes a net's data has, where not ten.
+#: Number of classes of a net's data set, if not ten.
 _CLASSES = {"ResNet-18": 100}
 
 
 def _above(claim: str, ours: dict[str, Any], rates: list[dict[str, Any]], *, classes: int) -> Claim:
-    """Ours above the best of a baseline's rates. To be above nets that never learnt is nothing."""
+    """Test ours against the best of a baseline's rates; undecided where the baseline did not learn."""
     theirs = rates[best_key(enumerate(rates))]
     if len(rates) > 1:
         row = above(f"{claim}, at the better of two rates", ours, theirs, best_of=len(rates))
     else:
         row = above(claim, ours, theirs)
-    dead = [score < 2 * 100 / classes for score in accuracies(theirs)]  # not twice as often right as one class for all
+    dead = [score < 2 * 100 / classes for score in accuracies(theirs)]  # less than twice the accuracy of guessing
     if not any(dead):
         return row
     words = "the baseline did not learn" if all(dead) else "some nets of the baseline did not learn"
@@ -146,7 +147,7 @@ def _above(claim: str, ours: dict[str, Any], rates: list[dict[str, Any]], *, cla
 
 
 def _better_than_full(words: str, cases: dict[float, Any]) -> list[Claim]:
-    """The best of the pruned nets, which was chosen by its score, against the full one."""
+    """Test the best pruned net, which is selected by its score, against the full one."""
     pruned = {sparsity: case for sparsity, case in cases.items() if sparsity}
     if 0.0 not in cases or not pruned:
         return []
@@ -156,7 +157,7 @@ def _better_than_full(words: str, cases: dict[float, Any]) -> list[Claim]:
 
 
 def draw(result: Result, out: Path) -> None:
-    """A panel per net, a curve per rule."""
+    """Plot a panel per net, a curve per rule."""
     nets = result["nets"]
     figure = new_figure(3 + 3.6 * len(nets), 4.8, title=heading(result))
     for place, (net, rules) in enumerate(nets.items(), start=1):

@@ -1,4 +1,4 @@
-"""A start that Sign, IR-Net and bi-half share to the bit: each filter half +1 and half −1 under all three."""
+"""Initial weights that Sign, IR-Net and bi-half binarize to the same bits: half of each filter +1, half −1."""
 
 import torch
 from torch import Tensor, nn
@@ -6,14 +6,14 @@ from torch import Tensor, nn
 from equalbits.analysis import binary_layers
 from equalbits.functional import as_filters, positive_count
 
-#: Room left around the cut, as a share of the mean magnitude, so that rounding moves no weight across.
-_ROOM = 0.01
+#: Distance kept from the cut, as a share of the mean magnitude, so that rounding moves no weight across.
+_MARGIN = 0.01
 
 
 def halved(latents: Tensor) -> Tensor:
-    """Move the weights of each filter, in their order, so that both their mean and their cut at half lie at 0.
+    """Shift and scale the weights of each filter, keeping their order, so that mean and median are 0.
 
-    Sign cuts at 0 and IR-Net at the mean, so both then give the symbols that bi-half gives. The median goes to 0 first,
+    Sign cuts at 0 and IR-Net at the mean, so both then give bi-half's symbols. The median is moved to 0 first,
     then both sides are scaled to the same sum.
 
     >>> halved(torch.tensor([[1.0, 2.0, 3.0, 10.0]])).sign()
@@ -28,7 +28,7 @@ def halved(latents: Tensor) -> Tensor:
     rows = rows - (ordered[:, negatives - 1 : negatives] + ordered[:, negatives : negatives + 1]) / 2
     is_positive = torch.zeros_like(rows, dtype=torch.bool)
     is_positive.scatter_(1, rows.argsort(dim=1, stable=True)[:, negatives:], True)
-    sizes = rows.abs() + _ROOM * rows.abs().mean(dim=1, keepdim=True)
+    sizes = rows.abs() + _MARGIN * rows.abs().mean(dim=1, keepdim=True)
     above, below = ((sizes * side).sum(dim=1, keepdim=True) for side in (is_positive, ~is_positive))
     middle = (above + below) / 2
     balanced = torch.where(is_positive, sizes * middle / above, -sizes * middle / below)
@@ -36,14 +36,14 @@ def halved(latents: Tensor) -> Tensor:
 
 
 class HalfStart:
-    """A watcher that moves the latents before the first step (:func:`halved`), and counts the filters it leaves off."""
+    """Watcher that applies :func:`halved` before the first step and counts the filters that are not exactly half."""
 
     def __init__(self) -> None:
         self.filters = self.off = 0
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, step: int) -> None:
-        """Before the first step: move, and count filters whose share of +1 is not the half."""
+        """Before the first step, shift the latents and count the filters that are not exactly half."""
         if step:
             return
         for layer in binary_layers(model).values():

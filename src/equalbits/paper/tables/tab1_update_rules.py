@@ -1,10 +1,10 @@
-"""Table 1: the four update rules side by side, run on one net.
+"""Table 1: the four update rules on one net.
 
-(a) Sign: the sign of a latent. (b) IR-Net: the sign of a latent less its filter's mean. (c) Bi-half: a bit flips when
-its latent's rank crosses the middle of the filter. (d) Bop: no latents; a bit flips when the gradient's average is
-strong enough and of its own sign. The flip form (c) is run beside the ranking of Eq. 4, step by step:
-they are one rule. The net is Conv2 with batch norm: without it Bop's bits, which nothing balances, drift until no unit
-is left alive.
+(a) Sign: the sign of a latent. (b) IR-Net: the sign of a latent minus its filter's mean. (c) Bi-half: a bit flips when
+its latent's rank crosses the middle of the filter. (d) Bop: no latents; a bit flips when the averaged gradient is
+large enough and has the bit's sign. The flip form (c) runs beside the ranking of Eq. 4 at every step, to show that
+they are the same rule. The net is Conv2 with batch norm: without it Bop's unbalanced bits drift until all units are
+dead.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
 
-#: Method to what it needs beside its name.
+#: Method to its further settings.
 RULES: dict[str, dict[str, Any]] = {
     "sign": {},
     "irnet-stable": {},
@@ -33,10 +33,10 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 class FlipForm:
-    """Keeps bits of its own by Table 1 (c), and counts those that ever differ from the model's.
+    """Update bits by Table 1 (c), and count those that differ from the model's.
 
-    It keeps which ranks lay below the middle too: what crossed it is told by one sort a step. The counts stay on the
-    device until they are asked for, so that no step waits for them.
+    Also keeps which ranks were below the middle, so that one sort per step finds those that crossed it. The counts stay
+    on the device until they are read, so no step waits for them.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class FlipForm:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, step: int) -> None:
-        """Flip what crossed the middle since the last look."""
+        """Flip the bits whose rank crossed the middle since the last call."""
         for name, layer in binary_layers(model).items():
             rows = layer.to_filters(layer.weight.detach()).flatten(1)
             below = stable_ranks(rows) < rows.shape[1] - positive_count(rows.shape[1], 0.5)
@@ -63,7 +63,7 @@ class FlipForm:
         self.steps = step
 
     def read(self) -> dict[str, int]:
-        """Steps, flips and bits that differ so far; a GPU is waited for here alone."""
+        """Return steps, flips and differing bits so far; waits for the GPU."""
         flips, differing = (0, 0) if self._counts is None else self._counts.tolist()
         return {"steps": self.steps, "flips": flips, "bits_that_differ": differing}
 
@@ -112,7 +112,7 @@ def _directions(series: Any) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Bi-half's two forms are one; it alone flips evenly and keeps every filter at half."""
+    """Bi-half's two forms agree; it alone flips evenly and keeps every filter at half."""
     form = result["rules"]["bihalf"]["flip_form"]
     rows = [
         Claim(
@@ -143,7 +143,7 @@ def _accuracy(found: dict[str, Any]) -> float:
 
 
 def draw(result: Result, out: Path) -> None:
-    """Flips by direction, filters at half, flips over the steps, and test accuracy."""
+    """Plot flips by direction, filters at half, flips over the steps, and test accuracy."""
     rules = result["rules"]
     names, places = [method_name(method).replace(" (", "\n(") for method in rules], range(len(rules))
     colours = [method_color(method) for method in rules]

@@ -1,10 +1,10 @@
 """Table 2: Conv2, 4, 6 and 8 on CIFAR-10 with Sign, IR-Net and bi-half, mean and deviation over five seeds.
 
-The paper's recipe and torch's own initialisation, which its released code uses and which its numbers need. IR-Net's
-rule on nets without batch norm is not said in the paper, and the published form does not train there. Here its
-statistics are held fixed in the gradient (``irnet-stable``). ``irnet-identity``, which lets the gradient through as it
-is, and ``irnet-through``, which lets it through the statistics and wants ``optimizer.lr=0.01``, can be asked for in its
-place or beside it. Each is held against the paper's IR-Net.
+The paper's recipe with torch's default initialization, which its released code uses and its numbers require. The paper
+does not give IR-Net's rule for nets without batch norm, and the published form does not train there. The default here
+treats its statistics as constants in the gradient (``irnet-stable``). Two more can be selected: ``irnet-identity``
+passes the gradient unchanged; ``irnet-through`` passes it through the statistics and needs ``optimizer.lr=0.01``. Each
+is compared with the paper's IR-Net.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def measure(out: Path, options: Options, *, init: str = "torch") -> Result:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Each cell against the paper's (in the paper's setting), and bi-half above the other two on every net."""
+    """Compare each cell with the paper's (unless quick), and bi-half with the other methods on every net."""
     rows = []
     for net, cases in result["nets"].items():
         methods = by_method(cases)
@@ -62,7 +62,7 @@ def claims(result: Result) -> list[Claim]:
 
 
 def ahead(net: str, methods: Mapping[str, Any], *, quick: bool) -> list[Claim]:
-    """Bi-half above each other method that was trained."""
+    """Test bi-half against each other method that was trained."""
     rows = []
     for other in methods:
         if other != "bihalf" and "bihalf" in methods:
@@ -75,7 +75,7 @@ def ahead(net: str, methods: Mapping[str, Any], *, quick: bool) -> list[Claim]:
 
 
 def draw(result: Result, out: Path) -> None:
-    """Every seed's score as a dot, the mean as a line; the paper's mean and ± as a grey box."""
+    """Plot the seeds as dots, their mean as a line, and the paper's mean ± deviation as a grey box."""
     width = 2.6 + sum(max(0.8 * len(cases), 2.2) for cases in result["nets"].values())
     figure, box = new_figure(width, 4.2, title=heading(result)), None
     for place, (net, cases) in enumerate(result["nets"].items(), start=1):
@@ -95,7 +95,7 @@ def draw(result: Result, out: Path) -> None:
 
 
 def draw_scores(axes: Any, at: float, scores: list[float], colour: str) -> None:
-    """Dots for seeds and a line for their mean, at one place of the x axis."""
+    """Plot seeds as dots and their mean as a line at one position of the x axis."""
     if not scores:
         axes.annotate("diverged", (at, 0.5), xycoords=("data", "axes fraction"), ha="center", color=colour)
         return

@@ -1,8 +1,8 @@
-"""Table 2's IR-Net by its two other readings: the paper does not say which rule it trained nets without batch norm by.
+"""Table 2 with the two other readings of IR-Net, whose rule for nets without batch norm the paper does not give.
 
-Table 2 itself holds IR-Net's statistics fixed in the gradient. Here the gradient goes past them as it is
-(``irnet-identity``), or through them (``irnet-through``). The latter's steps are larger by one over a filter's
-deviation, and at the table's learning rate some nets collapse: it has a tenth of it.
+Table 2 itself treats IR-Net's statistics as constants in the gradient. Here the gradient passes unchanged
+(``irnet-identity``), or through the statistics (``irnet-through``). The latter's steps are larger by one over a
+filter's deviation, and some nets collapse at the table's learning rate: it has a tenth of it.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Table 2 once more, from the Kaiming normal start that the paper's text names.
+"""Table 2 with the Kaiming normal initialization that the paper's text names.
 
-The published numbers need torch's own start, which the released code uses. Kaiming's latents are 2.4 times as large, so
-each step crosses fewer ranks, and every method falls short of the table.
+The published numbers require torch's default initialization, which the released code uses. Kaiming's latents are 2.4
+times as large, so each step crosses fewer ranks, and every method stays below the table.
 """
 
 from functools import partial

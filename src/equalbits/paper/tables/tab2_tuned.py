@@ -1,8 +1,8 @@
-"""Table 2 once more, each method with settings of its own: a fair comparison tunes all, not only one's own.
+"""Table 2 with tuned settings for every method: a fair comparison tunes all of them.
 
-Weight decay, learning rate, label smoothing, random erasing and, of the smallest net, the epochs are picked for every
-net and method on training images held back, by a seed or two. Then the picked setting trains on all training images
-with every seed, and is scored on the test images once.
+Weight decay, learning rate, label smoothing, random erasing and, for the smallest net, the epochs are selected for
+every net and method on held-out training images, with one or two seeds. The selected setting then trains on all
+training images with every seed, and is evaluated on the test images once.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import by_method, item_cases, run_cases
 from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, draw, nets, recipe_of, seeds
 
-#: What is tuned, and the values tried: those that a wider search left.
+#: Settings to tune and their values, narrowed down by a wider search.
 TUNED = {
     "epochs": (100,),
     "optimizer.lr": (0.1,),
@@ -25,8 +25,8 @@ TUNED = {
     "label_smoothing": (0.0, 0.1),
     "data.erase": (0, 8),
 }
-#: The smallest net does not come to fit its training images in the paper's hundred epochs: it may have more, and none
-#: is erased. Its settings lie nearer to one another than its seeds do, so more than one seed decides.
+#: The smallest net underfits in the paper's hundred epochs: it may have more, without random erasing. Its settings
+#: differ by less than its seeds do, so two seeds select.
 TUNED_FOR = {"conv2": {"epochs": (100, 200), "data.erase": (0,)}}
 TUNING_SEEDS = {"conv2": 2}
 QUICK = {"optimizer.weight_decay": (1e-4, 1e-3)}
@@ -105,7 +105,7 @@ def pick(tried: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Every entry of the paper's table beaten by a point; and bi-half above the others with everyone tuned."""
+    """Every cell exceeds the paper's by a point, and tuned bi-half is above the others, tuned too."""
     rows = []
     for net, cases in result["nets"].items():
         methods = by_method(cases)
@@ -113,7 +113,7 @@ def claims(result: Result) -> list[Claim]:
             if (net, method) in TABLE_2 and not result["quick"]:
                 claim = f"{net.capitalize()}, {method_name(method)}, tuned: a point above the paper's"
                 rows.append(beyond(claim, case, TABLE_2[net, method], by=1.0))
-        rows += ahead(net, methods, quick=True)  # the paper's gaps are those of one shared recipe
+        rows += ahead(net, methods, quick=True)  # the paper's differences are of one shared recipe
     return rows
 
 

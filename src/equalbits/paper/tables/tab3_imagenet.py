@@ -1,7 +1,7 @@
 """Table 3: ResNet-18 and 34 with binary weights and activations on ImageNet.
 
-Trained here: Sign (the authors' own baseline) and bi-half. The other rows of the table are other papers' numbers and
-stand beside ours as they were printed. Quick: the small-image ResNet-18 on the embedded data.
+Trained here: Sign (the authors' own baseline) and bi-half. The other rows are published numbers of other papers. Quick:
+the small-image ResNet-18 on the embedded data.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from equalbits.recipes import Recipe, get_recipe
 
 NETS = {"ResNet-18": "imagenet-resnet18", "ResNet-34": "imagenet-resnet34"}
 COMPARED = ("sign", "bihalf")
-#: One run each and no ± in the paper: two runs of one recipe may differ by this much, in points.
+#: Tolerance in points: the paper has one run each and no deviation, and two runs of a recipe may differ by this much.
 MARGIN = 0.5
 
 
@@ -41,14 +41,14 @@ def measure(out: Path, options: Options) -> Result:
 
 
 def top(case: dict[str, Any], count: int) -> list[float]:
-    """Per cent of test images whose class is the first, or among the first five."""
+    """Return the top-1 or top-5 accuracy of each finished run in per cent."""
     field = {1: "correct", 5: "correct_top5"}[count]
     scores = [run["last"]["test"] for run in case["runs"] if run["last"] is not None]
     return [100 * score[field] / score["total"] for score in scores]
 
 
 def claims(result: Result) -> list[Claim]:
-    """Our rows against the paper's, and bi-half above Sign."""
+    """Compare our rows with the paper's, and bi-half with Sign."""
     rows = []
     for net, methods in result["nets"].items():
         for method, case in methods.items():
@@ -78,7 +78,7 @@ def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
 
 
 def draw(result: Result, out: Path) -> None:
-    """The paper's rows as grey bars, ours in colour; top-1, and top-5 as a mark."""
+    """Plot top-1 as bars, the paper's in grey and ours in color, and top-5 as marks."""
     nets = result["nets"]
     figure = new_figure(1.5 + 5.5 * len(nets), 4.6, title=heading(result))
     for place, (net, methods) in enumerate(nets.items(), start=1):
