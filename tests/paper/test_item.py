@@ -98,7 +98,7 @@ def test_a_result_that_another_version_left_is_named_in_one_line(tmp_path, capsy
     (tmp_path / "result.json").write_text(json.dumps(facts))
     assert main(["reproduce", "fig6", "--out", str(tmp_path)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "result.json is no whole result of fig6 (" in line and line.endswith("delete it to measure again")
+    assert "result.json is not a complete result of fig6 (" in line and line.endswith("delete it to measure again")
 
 
 def test_a_folder_of_another_item_is_refused(tmp_path):

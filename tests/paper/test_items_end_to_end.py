@@ -68,7 +68,7 @@ def test_tab2_kaiming_starts_where_the_text_does_and_lets_nobody_change_that(tmp
         drawn(tmp_path / name, name)
         (run,) = (tmp_path / name).glob("runs/conv2/bihalf/seed0/run.json")
         assert json.loads(run.read_text())["recipe"]["model"]["init"] == start
-    with pytest.raises(ValueError, match=r"model\.init is what tab2-kaiming decides"):
+    with pytest.raises(ValueError, match=r"model\.init is set by tab2-kaiming itself"):
         reproduce("tab2-kaiming", tmp_path / "no", settings={"model.init": "torch"}, **shared)
 
 

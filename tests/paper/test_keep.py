@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equalbits.paper import Options, get_item, keep, list_items, reproduce
-from equalbits.paper.keep import readable, take
+from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.published import TABLE_2
+from equalbits.paper.results import keep
 from equalbits.paper.results.__main__ import main
 from equalbits.paper.results.items import item_sections, missing_parts, origin
+from equalbits.paper.results.keep import keep_item, readable
 from equalbits.paper.results.page import results_page
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def row_of(page, name):
 
 
 def test_the_counts_of_every_seed_are_kept_and_no_weights(part, tmp_path):
-    path = take(part, tmp_path, tmp_path)
+    path = keep_item(part, tmp_path, tmp_path)
     assert path == tmp_path / "tab2.json" and path.stat().st_size < 20_000
     assert (tmp_path / "tab2.png").read_bytes().startswith(b"\x89PNG")
     kept, result = json.loads(path.read_text()), json.loads((part / "result.json").read_text())
@@ -64,7 +65,7 @@ def test_the_counts_of_every_seed_are_kept_and_no_weights(part, tmp_path):
 
 
 def test_the_claims_can_be_drawn_from_what_is_kept(part, tmp_path):
-    kept = json.loads(take(part, tmp_path, tmp_path).read_text())
+    kept = json.loads(keep_item(part, tmp_path, tmp_path).read_text())
     again = get_item("tab2").claims({**kept["measured"], "quick": False})
     assert [vars(claim) for claim in again] == kept["claims"]
 
@@ -137,7 +138,7 @@ def test_a_whole_item_is_not_listed_as_lacking(house):
 
 
 def test_nets_that_earlier_calls_trained_are_counted_with_their_time(part, tmp_path):
-    kept = json.loads(take(part, tmp_path, tmp_path).read_text())
+    kept = json.loads(keep_item(part, tmp_path, tmp_path).read_text())
     gone_on = {**kept, "seconds": 1.0, "trained": {**kept["trained"], "seconds": 1023.2, "side_by_side": 5}}
     line = f"15 nets in 17 m 03 s of training on one {kept['device']}, up to 5 side by side; "
     assert origin(gone_on).startswith(line)
@@ -176,8 +177,8 @@ def test_an_unfinished_measurement_is_refused(part, house, capsys):
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"item": "tab2"}', '{"item": [], "quick": 0, "asked": {}}'])
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
-    for read in (lambda: take(tmp_path, tmp_path, tmp_path), lambda: reproduce("fig6", tmp_path, device="cpu")):
-        with pytest.raises(ValueError, match=r"result\.json is no result of reproduce \(.*\): delete it to measure"):
+    for read in (lambda: keep_item(tmp_path, tmp_path, tmp_path), lambda: reproduce("fig6", tmp_path, device="cpu")):
+        with pytest.raises(ValueError, match=r"result\.json is not a result of reproduce \(.*\): delete it to measure"):
             read()
 
 
@@ -186,16 +187,18 @@ def test_a_result_that_another_version_left_is_refused_and_the_others_are_taken(
     result = json.loads((part / "result.json").read_text())
     (old / "result.json").write_text(json.dumps({name: value for name, value in result.items() if name != "nets"}))
     assert main(["--take", str(old), "--take", str(part)]) == 1
-    assert f"{old}/result.json is no whole result of tab2 (" in capsys.readouterr().err
+    assert f"{old}/result.json is not a complete result of tab2 (" in capsys.readouterr().err
     assert (house / "results" / "tab2.json").exists()
 
 
-@pytest.mark.parametrize(("text", "words"), [("{", "cannot be read"), ('{"asked": {}}', "is no whole result of tab2")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("{", "cannot be read"), ('{"asked": {}}', "is not a complete result of tab2")]
+)
 def test_a_kept_file_that_was_damaged_is_blamed_and_not_the_folder_that_is_taken(text, words, part, tmp_path):
     path = tmp_path / "tab2.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"^{path} {words} .*: delete it"):
-        take(part, tmp_path, tmp_path)
+        keep_item(part, tmp_path, tmp_path)
     assert path.read_text() == text
 
 
@@ -210,7 +213,7 @@ def test_curves_of_every_step_are_left_out_by_name(tmp_path, cifar10, monkeypatc
     monkeypatch.setattr(keep, "LONGEST", 5)  # a full measurement has tens of thousands of steps
     reproduce("fig2", tmp_path, options=Options(root=cifar10, device="cpu", settings=SMALL))
     (tmp_path / "kept").mkdir()
-    kept = json.loads(take(tmp_path, tmp_path / "kept", tmp_path / "kept").read_text())
+    kept = json.loads(keep_item(tmp_path, tmp_path / "kept", tmp_path / "kept").read_text())
     assert "methods.sign.filter.to_positive" in kept["left_out"]
     assert "methods.sign.epochs, but for the last" in kept["left_out"]
     assert "to_positive" not in kept["measured"]["methods"]["sign"]["filter"]

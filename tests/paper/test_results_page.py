@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from equalbits.paper import get_item, list_items
-from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
+from equalbits.paper.results.keep import update_claims
 from equalbits.paper.results.page import readme_table, replace_table, results_page
 from equalbits.recipes import Execution, get_recipe, sweep
 from equalbits.recipes.experiments.sweep import summarize_sweep
@@ -37,7 +37,7 @@ def test_rows_that_older_rules_gave_are_drawn_anew_from_their_counts_and_others_
     for name in ("tab2", "tab1"):
         old = [{**row, "within": "by feeling"} for row in KEPT[name]["claims"]]
         (tmp_path / f"{name}.json").write_text(json.dumps({**KEPT[name], "claims": old}))
-        renew(tmp_path / f"{name}.json")
+        update_claims(tmp_path / f"{name}.json")
     assert json.loads((tmp_path / "tab2.json").read_text()) == KEPT["tab2"]
     assert {row["within"] for row in json.loads((tmp_path / "tab1.json").read_text())["claims"]} == {"by feeling"}
 

@@ -39,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ray", metavar="ADDRESS", default="",
         help="distribute runs over a Ray cluster, as for sweep; runs measured at every step stay on this machine",
     )  # fmt: skip
+    parser.add_argument(
+        "--keep", action="store_true",
+        help="in a checkout of the repository: store the measurement in results/ and update docs/results.md",
+    )  # fmt: skip
     add_json(parser, text="print one JSON object per item")
 
 
@@ -60,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--stack {options.stack} must be at least 1")
     if options.ray and options.stack > 1:
         raise ValueError("--ray runs each seed separately: omit --stack")
+    if options.keep and not (Path("results").is_dir() and Path("docs").is_dir()):
+        raise ValueError("--keep: there is no results/ and docs/ here: run it beside README.md")
     require_matplotlib()
     names = list_items() if options.item == "all" else [get_item(options.item).name]
     if options.item == "all" and options.out:
@@ -76,11 +82,24 @@ def run(options: argparse.Namespace) -> int:
             log=lambda line: print(line, file=sys.stderr),
         )
         try:
-            return max(_one(name, _folder(options, name), asked, bar, options) for name in names)
+            failed = [name for name in names if _one(name, _folder(options, name), asked, bar, options)]
         except InterruptedTraining as interrupted:
             bar.close()
             print(f"equalbits reproduce: {interrupted}\nrun the same command to resume", file=sys.stderr)
             return 128 + interrupted.signal_number
+    if options.keep:
+        failed += _keep([_folder(options, name) for name in names if name not in failed])
+    return int(bool(failed))
+
+
+def _keep(folders: list[Path]) -> list[str]:
+    """Keep measured items in the repository of the working directory; return those refused."""
+    from equalbits.paper import keep_items
+
+    refused = keep_items(folders, Path(), log=lambda line: print(line, file=sys.stderr))
+    for line in refused:
+        print(f"equalbits reproduce: {line}", file=sys.stderr)
+    return refused
 
 
 def _folder(options: argparse.Namespace, name: str) -> Path:

@@ -11,7 +11,7 @@ from equalbits.paper.demo import (
     run_demo,
 )
 from equalbits.paper.item import Item, Options, get_item, list_items, reproduce
-from equalbits.paper.results import write_results_page
+from equalbits.paper.results import keep_items, write_results_page
 
 __all__ = [
     "Claim",
@@ -23,6 +23,7 @@ __all__ = [
     "demo_table",
     "get_item",
     "is_demo_measured",
+    "keep_items",
     "list_items",
     "pack_demo",
     "reproduce",

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from equalbits._files import write_atomically
 from equalbits._statistics import TAIL, student_t
 from equalbits._text import markdown_table
+from equalbits.paper.cost import cost, made_with
 from equalbits.paper.published import TEST_IMAGES, Published
-from equalbits.paper.trained import cost, made_with
 
 HEADER = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
 NO_CLAIM = "The paper makes no claim that these numbers could be compared with."

@@ -1,7 +1,7 @@
-"""An item is a figure or table of the paper: how it is measured, drawn, and held against what the paper says.
+"""An item is a figure or table of the paper: how it is measured, plotted, and compared with the paper.
 
-Numbers come first: :func:`reproduce` measures into result.json, and everything else is made from that file. So a second
-call draws without training, and a measurement that was cut off goes on with the runs that are missing.
+:func:`reproduce` measures into result.json, and plots and claims are made from that file. So a second call does not
+train again, and an interrupted measurement resumes with the runs that are missing.
 """
 
 import json
@@ -16,8 +16,8 @@ from typing import Any
 from equalbits._files import write_atomically
 from equalbits._text import unknown_name
 from equalbits.paper.claims import Claim, write_claims
-from equalbits.paper.parts import Grid, holds, split
-from equalbits.paper.trained import trained
+from equalbits.paper.cost import count_trained
+from equalbits.paper.grid_parts import Grid, contains, split
 from equalbits.recipes import (
     FREE,
     Execution,
@@ -29,7 +29,7 @@ from equalbits.recipes import (
     where_and_with,
 )
 
-#: Name of an item to the module that holds it; each is imported when it is asked for.
+#: Name of an item to its module, which is imported when it is needed.
 ITEMS = {
     "fig1": "figures.fig1_entropy",
     "fig2": "figures.fig2_flips",
@@ -47,13 +47,13 @@ ITEMS = {
     "tab3": "tables.tab3_imagenet",
 }
 
-#: What an item measured: plain data fit for JSON, counts before shares.
+#: The measurements of an item: plain data fit for JSON, counts rather than shares.
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(Execution):
-    """What of an item is measured, and where it runs (:class:`~equalbits.recipes.Execution`).
+    """Options of a measurement: its size, settings and grid, and where it runs (:class:`~equalbits.recipes.Execution`).
 
     - ``quick``: small nets on the embedded data instead of the paper's setting
     - ``settings``: recipe settings that replace the item's own; one named like a grid parameter counts as ``grid``
@@ -76,14 +76,18 @@ class Options(Execution):
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """A figure or table: its name, and three functions of which only the first may train.
+    """A figure or table of the paper.
 
-    ``measure(out, options)`` gives the numbers; ``draw(result, out)`` the pictures; ``claims(result)`` the rows that
-    hold them against the paper. ``needs`` names the data of the full version, empty where there is none. ``grid`` is
-    what the whole item goes through and how a part of it is asked for, ``full_only`` what of it a quick measurement
-    does not choose. Of two ``uneven`` parts, such as nets and methods, one may be measured with some of the other only.
-    ``seeds`` is with how many seeds, 0 where nothing is trained; one that is ``watched`` trains each net once.
-    ``decides`` names settings of the recipe that are not for others to choose.
+    - ``measure(out, options)``: train and return the measurements
+    - ``draw(result, out)``: plot them
+    - ``claims(result)``: compare them with the paper, a row per claim
+    - ``needs``: data sets of the full version; empty where there are none
+    - ``grid``: grid parameters and their values
+    - ``full_only``: grid parameters that a quick measurement does not accept
+    - ``uneven``: two grid parameters, such as nets and methods, that may be combined in part only
+    - ``seeds``: number of seeds; 0 where nothing is trained
+    - ``watched``: each net is trained once, with watchers
+    - ``decides``: recipe settings that the item sets itself
     """
 
     name: str
@@ -101,7 +105,7 @@ class Item:
 
 
 def list_items() -> list[str]:
-    """The names of all items.
+    """List the names of all items.
 
     >>> "fig6" in list_items()
     True
@@ -110,7 +114,7 @@ def list_items() -> list[str]:
 
 
 def get_item(name: str) -> Item:
-    """The item of this name.
+    """Return the item of this name.
 
     >>> get_item("fig6").title
     'Decision boundaries of a toy net with binary weights'
@@ -125,10 +129,10 @@ def get_item(name: str) -> Item:
 
 
 def reproduce(item: str | Item, out: Path | str, *, options: Options | None = None, **settings: Any) -> list[Claim]:
-    """Measure an item into ``out``, unless it was, then draw it and write a row per claim.
+    """Measure an item into ``out`` unless that is done, then plot it and write a row per claim.
 
     ``settings`` are those of :class:`Options`, as in ``reproduce("fig2", "runs/fig2", quick=True, device="cpu")``.
-    The folder then holds result.json, pictures as PNG and SVG, claims.md and claims.json, and the runs themselves.
+    The directory then holds result.json, plots as PNG and SVG, claims.md and claims.json, and the runs.
     """
     item = get_item(item) if isinstance(item, str) else item
     options = options or Options(**settings)
@@ -151,16 +155,16 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
 
 @contextmanager
 def from_file(item: Item, path: Path) -> Iterator[None]:
-    """Where an item is drawn from a file that lacks what this version reads, say so in one line."""
+    """Raise a readable error where a stored result lacks what this version reads."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        what = f"{path} is no whole result of {item.name} ({type(error).__name__}: {error})"
+        what = f"{path} is not a complete result of {item.name} ({type(error).__name__}: {error})"
         raise ValueError(f"{what}, perhaps of another version: delete it to measure again") from error
 
 
 def setting_in_words(item: Item, result: Mapping[str, Any]) -> str:
-    """What of a measurement is not the paper's setting, in a sentence; nothing where it is."""
+    """Describe how a measurement differs from the paper's setting; empty where it does not."""
     if not item.needs:
         return ""
     if result["quick"]:
@@ -170,7 +174,7 @@ def setting_in_words(item: Item, result: Mapping[str, Any]) -> str:
 
 
 def read_result(path: Path) -> Result:
-    """What :func:`reproduce` stored; a file of something else is refused."""
+    """Read a result.json that :func:`reproduce` wrote."""
     try:
         result: Result = json.loads(path.read_text())
         lacking = [name for name in ("item", "quick", "asked") if name not in result]
@@ -178,50 +182,50 @@ def read_result(path: Path) -> Result:
         if lacking or not isinstance(result["item"], str):
             raise ValueError(f"it lacks {', '.join(lacking) or 'the name of an item'}")
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no result of reproduce ({error}): delete it to measure again") from None
+        raise ValueError(f"{path} is not a result of reproduce ({error}): delete it to measure again") from None
     return result
 
 
 def _check(item: Item, options: Options) -> None:
-    """Refuse what the item would pass over."""
+    """Raise for options that the item does not use."""
     if item.seeds == 0 and (options.seeds or options.settings):
-        raise ValueError(f"{item.name} trains nothing: leave --seeds and --set away")
+        raise ValueError(f"{item.name} trains nothing: leave --seeds and --set out")
     if item.watched and options.seeds:
-        raise ValueError(f"{item.name} trains each net once: in place of --seeds give one by --set seed=3, or none")
+        raise ValueError(f"{item.name} trains each net once: instead of --seeds give one by --set seed=3, or none")
     if not item.watched and "seed" in options.settings:
-        raise ValueError(f"{item.name} goes through seeds: write --seeds {options.settings['seed']}, not --set seed")
+        raise ValueError(f"{item.name} trains several seeds: write --seeds {options.settings['seed']}, not --set seed")
     for name in item.decides:
         if name in options.settings:
-            raise ValueError(f"{name} is what {item.name} decides: leave --set {name}={options.settings[name]} away")
+            raise ValueError(f"{name} is set by {item.name} itself: leave --set {name}={options.settings[name]} out")
     for name in item.full_only if options.quick else ():
         if name in options.grid:
-            raise ValueError(f"a quick {item.name} has {name} of its own: leave --set {name}=… away, or --quick")
+            raise ValueError(f"a quick {item.name} has {name} of its own: leave --set {name}=… out, or --quick")
 
 
 def _known(item: Item, path: Path, options: Options) -> Result | None:
-    """What an earlier call measured; None where more is asked for; a folder of something else is refused."""
+    """Return the result of an earlier call; None where more is asked for. Raise for one with other options."""
     if not path.exists():
         return None
     result = read_result(path)
     before = {"item": result["item"], **_deciding(result["asked"])}
     now = {"item": item.name, **_deciding(_plain(options.asked()))}
-    # What a quick item goes through where nothing is asked for, its measurement alone knows.
+    # The default grid of a quick item is known to its ``measure`` only.
     whole: Grid = {} if options.quick else {**item.grid, "seeds": range(item.seeds)}
     for what, wanted in now.items():
         was = before[what]
-        if was != wanted and not (what == "parts" and holds(wanted, was, whole)):
-            more = f"{', naming each part,' if options.quick else ''} or more" if what == "parts" else ""
+        if was != wanted and not (what == "parts" and contains(wanted, was, whole)):
+            more = f"{', naming each parameter,' if options.quick else ''} or more" if what == "parts" else ""
             raise ValueError(
                 f"{path} was measured with {what}={was}, not {wanted}: ask for the same{more}, or use another --out"
             )
-    if holds(before["parts"], now["parts"], whole):
-        return {"trained": trained(path.parent), **result}
-    options.log(f"{path} holds a part: going on with what it lacks")
+    if contains(before["parts"], now["parts"], whole):
+        return {"trained": count_trained(path.parent), **result}
+    options.log(f"{path} is incomplete: measuring the rest")
     return None
 
 
 def _deciding(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for, less settings that change no result; seeds are a part like others."""
+    """Return options without settings that change no result; seeds count as a grid parameter."""
     settings = {name: value for name, value in asked["settings"].items() if name not in FREE}
     seeds = {"seeds": asked["seeds"]} if asked["seeds"] else {}
     return {"quick": asked["quick"], "settings": settings, "parts": {**asked["grid"], **seeds}}
@@ -231,7 +235,7 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
     began = time.perf_counter()
     device = "cpu" if options.ray else pick_device(options.device)
     measured = item.measure(out, options)
-    nets = trained(out)
+    nets = count_trained(out)
     result = {
         "item": item.name,
         "title": item.title,
@@ -249,5 +253,5 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
 
 
 def _plain(value: Any) -> Any:
-    """As it reads after a trip through JSON, so that the first call draws from what the second will find."""
+    """Convert to JSON and back, so that the first call plots from the same values as later ones."""
     return json.loads(json.dumps(value))

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._text import markdown_table
-from equalbits.paper.blocks import all_asked, blocks, bounds, holes
 from equalbits.paper.claims import HEADER, Claim
+from equalbits.paper.cost import cost, made_with
+from equalbits.paper.grid_parts import command, missing, ranges
 from equalbits.paper.item import Item, get_item, list_items
-from equalbits.paper.parts import command, missing, ranges
-from equalbits.paper.trained import cost, made_with
+from equalbits.paper.results.blocks import all_asked, blocks, bounds, holes
 from equalbits.recipes import FREE
 
 #: Content of results/ITEM.json.

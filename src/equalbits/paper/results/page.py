@@ -1,22 +1,22 @@
 """docs/results.md and the README's table, generated from results/: no number in them is typed by hand."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from equalbits._files import write_all_atomically
+from equalbits._files import remove_partial_files, write_all_atomically
 from equalbits._plotting import method_name
 from equalbits._text import markdown_table
 from equalbits.paper.claims import score_of
+from equalbits.paper.cost import cost
 from equalbits.paper.item import get_item, list_items
-from equalbits.paper.keep import renew
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.results.benchmarks import benchmark_sections
 from equalbits.paper.results.items import item_sections, setting_differences
+from equalbits.paper.results.keep import keep_item, update_claims
 from equalbits.paper.runs import by_method
 from equalbits.paper.tables.tab2_convnets import COMPARED
-from equalbits.paper.trained import cost
 
 _BEGIN, _END = "<!-- results table: begin -->", "<!-- results table: end -->"
 
@@ -28,11 +28,28 @@ standard deviation over seeds.
 """
 
 
+def keep_items(folders: Iterable[Path], repository: Path, *, log: Callable[[str], None]) -> list[str]:
+    """Keep the items measured in these folders in results/, then write docs/results.md; return what was refused."""
+    results, docs = repository / "results", repository / "docs"
+    if not (results.is_dir() and docs.is_dir()):
+        raise ValueError(f"{repository.resolve()} has no results/ and docs/: run this beside README.md")
+    for folder in (results, docs):
+        remove_partial_files(folder)
+    refused = []
+    for folder in folders:
+        try:
+            log(f"{folder}: kept as {keep_item(folder, results, docs, log=log)}")
+        except ValueError as error:  # the others are kept and shown
+            refused.append(" ".join(str(error).split()))
+    write_results_page(results, docs)
+    return refused
+
+
 def write_results_page(results: Path, docs: Path) -> None:
     """Update the claims of all kept items, then write docs/results.md and the table in the README beside docs/."""
     for path in [results / f"{name}.json" for name in list_items()]:
         if path.exists():
-            renew(path)
+            update_claims(path)
     readme = docs.resolve().parent / "README.md"
     table = replace_table(readme.read_text(), readme_table(results))
     write_all_atomically({docs / "results.md": results_page(results).encode(), readme: table.encode()})

@@ -1,4 +1,4 @@
-"""The parts an item goes through (nets, methods, shares, …): which were asked for, and which a measurement lacks."""
+"""The grid parameters of an item (nets, methods, shares, …): values asked for, and values still missing."""
 
 import json
 import shlex
@@ -10,12 +10,12 @@ from equalbits._text import unknown_name
 from equalbits.paper.published import row_of
 from equalbits.recipes import parse_settings
 
-#: Name of a part to its values.
+#: Name of a grid parameter to its values.
 Grid = Mapping[str, Sequence[Any]]
 
 
 def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of the recipe, and the values to go through; a setting that names a part of the item is the latter.
+    """Separate settings of the recipe from grid parameters; a setting named like a grid parameter is one.
 
     >>> split({"epochs": 2, "nets": "conv2,conv4"}, {}, whole={"nets": ("conv2", "conv4", "conv6")}, item="tab2")
     ({'epochs': 2}, {'nets': ['conv2', 'conv4']})
@@ -25,16 +25,16 @@ def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) ->
     parts |= {name: _values(name, value) for name, value in settings.items() if name in whole}
     for name, values in parts.items():
         if name not in whole:
-            raise unknown_name(f"part of {item}", name, whole)
+            raise unknown_name(f"grid parameter of {item}", name, whole)
         if not values:
-            raise ValueError(f"{name} of {item} is empty: give a value or more, or leave it away for all")
+            raise ValueError(f"{name} of {item} is empty: give at least one value, or leave it out for all")
         words = [value for value in whole[name] if isinstance(value, str)]
         for value in values if not words else ():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{name} of {item} is {value!r}: it must be a number, as in {name}={whole[name][0]}")
-        values = values if words else [_spelt(value, whole[name]) for value in values]
+        values = values if words else [_normalized(value, whole[name]) for value in values]
         parts[name] = [value for place, value in enumerate(values) if value not in values[:place]]
-        if "." not in name and words:  # a name of the item's own, not a recipe's setting that takes other values too
+        if "." not in name and words:  # a name of the item, not a recipe setting, which takes other values too
             for value in values:
                 if value not in words:
                     raise unknown_name(f"{name} of {item}", str(value), words)
@@ -42,7 +42,7 @@ def split(settings: Mapping[str, Any], grid: Grid, *, whole: Grid, item: str) ->
 
 
 def _values(name: str, value: Any) -> list[Any]:
-    """A list as it is; words between commas one by one."""
+    """Return a list as it is, and the comma-separated values of a string."""
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, str):
@@ -50,10 +50,10 @@ def _values(name: str, value: Any) -> list[Any]:
     return [value]
 
 
-def _spelt(value: float, like: Sequence[float]) -> float:
-    """A number as the item writes it, for a run's folder is named by it.
+def _normalized(value: float, like: Sequence[float]) -> float:
+    """Return a number as the item writes it, since a directory is named after it.
 
-    >>> _spelt(0, (0.0, 0.5)), _spelt(1, (0.0, 0.5)), _spelt(8.0, (0, 4))
+    >>> _normalized(0, (0.0, 0.5)), _normalized(1, (0.0, 0.5)), _normalized(8.0, (0, 4))
     (0.0, 1.0, 8)
     """
     if value in like:
@@ -63,14 +63,14 @@ def _spelt(value: float, like: Sequence[float]) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def holds(more: Grid, less: Grid, whole: Grid) -> bool:
-    """Whether one choice of parts holds all of another.
+def contains(more: Grid, less: Grid, whole: Grid) -> bool:
+    """Return True if one choice of values contains all of another.
 
-    A part that one does not name is whole; where ``whole`` does not say what that is, none holds the other.
+    A parameter that a choice does not name has all values; without those in ``whole`` the answer is False.
 
-    >>> holds({}, {"nets": ["conv2"]}, {"nets": ("conv2", "conv4")})
+    >>> contains({}, {"nets": ["conv2"]}, {"nets": ("conv2", "conv4")})
     True
-    >>> holds({}, {"nets": ["conv2"]}, {})
+    >>> contains({}, {"nets": ["conv2"]}, {})
     False
     """
     few, many = {**whole, **less}, {**whole, **more}
@@ -78,9 +78,9 @@ def holds(more: Grid, less: Grid, whole: Grid) -> bool:
 
 
 def missing(grid: Grid, whole: Grid) -> dict[str, list[Any]]:
-    """What a measurement lacks of the whole item, part by part.
+    """Return the values that a measurement lacks of the whole item.
 
-    One that stands in the same row of a table is there, unless the item itself has several to a row.
+    A value is present if another of the same table row is, unless the item itself has several in that row.
 
     >>> missing({"nets": ["conv2"]}, {"nets": ("conv2", "conv4")})
     {'nets': ['conv4']}
@@ -99,7 +99,7 @@ def missing(grid: Grid, whole: Grid) -> dict[str, list[Any]]:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Whole numbers, those in a row by their first and last.
+    """Format whole numbers, consecutive ones as a range.
 
     >>> ranges([0, 1, 2, 3, 4]), ranges([7]), ranges([0, 1, 5])
     ('0–4', '7', '0–1, 5')
@@ -111,7 +111,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def seeds_option(seeds: Sequence[int]) -> str:
-    """Seeds as ``--seeds`` takes them.
+    """Format seeds as ``--seeds`` takes them.
 
     >>> seeds_option([0, 1, 2, 7])
     '0-2,7'
@@ -120,7 +120,7 @@ def seeds_option(seeds: Sequence[int]) -> str:
 
 
 def command(item: str, asked: Mapping[str, Any], *, data: str = "", out: str) -> str:
-    """The command that measures an item as it was asked for.
+    """Return the command that measures an item with these options.
 
     >>> command("tab2", {"grid": {"nets": ["conv2", "conv4"]}, "seeds": [0, 1]}, out="runs/tab2")
     'equalbits reproduce tab2 --seeds 0-1 --set nets=conv2,conv4 --out runs/tab2'
@@ -136,6 +136,6 @@ def command(item: str, asked: Mapping[str, Any], *, data: str = "", out: str) ->
 
 
 def _joined(values: Sequence[Any]) -> str:
-    """Values between commas; as a list where one has a comma of its own."""
+    """Join values by commas, or as a list where a value contains a comma."""
     shown = [str(value) for value in values]
     return json.dumps(list(values)) if any("," in each for each in shown) else ",".join(shown)

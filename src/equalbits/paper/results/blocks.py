@@ -1,8 +1,7 @@
-"""What a measurement went through, as blocks: every value of a part with every value of all other parts.
+"""Blocks of a measurement: full grids, every value of each grid parameter combined with every value of the others.
 
-One call of reproduce measures one block. Several, made in several places, grow together: two blocks that differ in one
-part alone are one block. Those that do not fit stay side by side, where an item allows it, as when of four nets only
-two were trained by one more method.
+One call of ``reproduce`` measures one block. Blocks measured in several places are merged: two that differ in one
+parameter form one block. Others stay separate, where an item allows it, such as one more method for two of four nets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,17 +10,17 @@ from typing import Any
 
 from equalbits.paper.item import Item
 
-#: Name of a part, or "seeds", to the values that were gone through.
+#: Name of a grid parameter, or "seeds", to its values.
 Block = dict[str, list[Any]]
 
 
 def blocks(item: Item, kept: Mapping[str, Any]) -> list[Block]:
-    """The blocks of a measurement."""
+    """Return the blocks of a measurement."""
     return [_block(item, asked) for asked in all_asked(kept)]
 
 
 def all_asked(kept: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was asked for, once for every block."""
+    """Return the options of each block."""
     return [kept["asked"], *kept.get("asked_beside", [])]
 
 
@@ -31,32 +30,32 @@ def _block(item: Item, asked: Mapping[str, Any]) -> Block:
 
 
 def asked_for(item: Item, block: Block, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked for to measure a block; parts that are whole are not named."""
+    """Return the options that measure a block; parameters with all values are left out."""
     grid = {name: values for name, values in block.items() if name != "seeds" and set(values) != set(item.grid[name])}
     seeds = block["seeds"] if block["seeds"] != list(range(item.seeds)) else []
     return {"quick": False, "seeds": seeds, "settings": dict(settings), "grid": grid}
 
 
-def hold(many: Sequence[Block], few: Sequence[Block]) -> bool:
-    """Whether each of the few lies in one of the many."""
+def contain(many: Sequence[Block], few: Sequence[Block]) -> bool:
+    """Return True if each of the few blocks lies in one of the many."""
     return all(any(all(set(each[name]) <= set(one[name]) for name in each) for one in many) for each in few)
 
 
 def differing(one: Block, other: Block) -> list[str]:
-    """The parts in which two blocks differ."""
+    """Return the parameters in which two blocks differ."""
     return [name for name in {**one, **other} if set(one.get(name, ())) != set(other.get(name, ()))]
 
 
 def overlap(one: Block, other: Block) -> bool:
-    """Whether something was measured in both blocks."""
+    """Return True if two blocks have a combination in common."""
     return all(set(one[name]) & set(other[name]) for name in one)
 
 
-def grown_together(found: Sequence[Block], ordered: Callable[[list[Any]], list[Any]]) -> list[Block]:
-    """Blocks that share nothing, those that differ in one part alone as one; ``ordered`` sorts the values of a part.
+def merge_blocks(found: Sequence[Block], ordered: Callable[[list[Any]], list[Any]]) -> list[Block]:
+    """Merge disjoint blocks that differ in one parameter; ``ordered`` sorts the values of a parameter.
 
-    >>> grown_together([{"nets": [2], "rules": ["a"]}, {"nets": [4], "rules": ["b"]}, {"nets": [4], "rules": ["a"]},
-    ...                 {"nets": [2], "rules": ["b"]}], sorted)
+    >>> merge_blocks([{"nets": [2], "rules": ["a"]}, {"nets": [4], "rules": ["b"]}, {"nets": [4], "rules": ["a"]},
+    ...               {"nets": [2], "rules": ["b"]}], sorted)
     [{'nets': [2, 4], 'rules': ['a', 'b']}]
     """
     found = list(found)
@@ -68,12 +67,12 @@ def grown_together(found: Sequence[Block], ordered: Callable[[list[Any]], list[A
 
 
 def bounds(found: Sequence[Block]) -> Block:
-    """The values of each part that one block or another holds."""
+    """Return the values of each parameter over all blocks."""
     return {name: list(dict.fromkeys(value for each in found for value in each[name])) for name in found[0]}
 
 
 def holes(found: Sequence[Block], parts: Sequence[str]) -> dict[Any, list[Any]]:
-    """What blocks lack of all that they span in two parts: values of the second to those of the first without them.
+    """Return the combinations of two parameters that no block holds: second value to missing first values.
 
     >>> holes([{"nets": [2, 4], "rules": ["a", "b"]}, {"nets": [2], "rules": ["c"]}], ("nets", "rules"))
     {'c': [4]}

@@ -7,7 +7,7 @@ from typing import Any
 from equalbits.recipes import RunRecord
 
 
-def trained(out: Path) -> dict[str, Any]:
+def count_trained(out: Path) -> dict[str, Any]:
     """Count the runs in an item's directory, including those of earlier calls.
 
     ``seconds`` is device time: nets trained at once take an equal share each. The time of a diverged net is not known.

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equalbits.paper import Options, get_item, reproduce
-from equalbits.paper.blocks import all_asked
-from equalbits.paper.join import check_same_settings, covers, joined
-from equalbits.paper.keep import take
+from equalbits.paper.results.blocks import all_asked
 from equalbits.paper.results.items import missing_parts, origin
+from equalbits.paper.results.keep import keep_item
+from equalbits.paper.results.merge import check_same_settings, covers, merge
 
 RESULTS = Path(__file__).parents[2] / "results"
 WHOLE: dict[str, Any] = json.loads((RESULTS / "tab2.json").read_text())
@@ -50,7 +50,7 @@ def test_what_is_taken_apart_and_joined_is_the_whole_in_whatever_order(data: st.
     cut = data.draw(st.integers(1, len(values) - 1))
     one, other = only(part, values[:cut]), only(part, values[cut:])
     assert not covers(ITEM, one, other) and covers(ITEM, WHOLE, one)
-    both = joined(ITEM, one, other)
+    both = merge(ITEM, one, other)
     assert json.dumps(both["measured"]) == json.dumps(WHOLE["measured"])  # the order of nets and methods is the item's
     assert both["asked"] == WHOLE["asked"] and both["seeds"] == WHOLE["seeds"]
     assert both["trained"]["nets"] == WHOLE["trained"]["nets"] == 60
@@ -61,16 +61,16 @@ def test_what_is_taken_apart_and_joined_is_the_whole_in_whatever_order(data: st.
 def test_notes_of_both_stand_once_and_their_seconds_are_added() -> None:
     one = {**only("nets", ["conv2"]), "notes": ["of conv2", "of all"], "seconds": 1.5}
     other = {**only("nets", ["conv4", "conv6", "conv8"]), "notes": ["of all", "of others"], "seconds": 2.25}
-    both = joined(ITEM, one, other)
+    both = merge(ITEM, one, other)
     assert both["notes"] == ["of conv2", "of others", "of all"] and both["seconds"] == 3.75
-    assert "notes" not in joined(ITEM, only("nets", ["conv2"]), only("nets", ["conv4"]))
+    assert "notes" not in merge(ITEM, only("nets", ["conv2"]), only("nets", ["conv4"]))
 
 
 def test_devices_stand_once_however_often_parts_are_joined() -> None:
     both = only("nets", ["conv2"])
     for net, device in {"conv4": "B", "conv6": "A", "conv8": "B"}.items():
         part = only("nets", [net])
-        both = joined(ITEM, both, {**part, "device": device, "trained": {**part["trained"], "devices": [device]}})
+        both = merge(ITEM, both, {**part, "device": device, "trained": {**part["trained"], "devices": [device]}})
     assert both["device"] == "A, B, NVIDIA H200" and both["trained"]["devices"] == ["A", "B", "NVIDIA H200"]
 
 
@@ -83,12 +83,12 @@ def test_what_was_tuned_apart_stands_net_by_net_and_method_by_method_with_what_h
         asked = {**whole["asked"], "grid": {**whole["asked"]["grid"], "nets": nets}}
         return {**whole, "asked": asked, "measured": measured, "notes": notes}
 
-    both = joined(item, of(["conv4", "conv8"]), of(["conv2", "conv6"]))
+    both = merge(item, of(["conv4", "conv8"]), of(["conv2", "conv6"]))
     assert [both[name] for name in ("asked", "measured", "notes")] == [
         whole[name] for name in ("asked", "measured", "notes")
     ]
     sign = json.loads(json.dumps(whole).replace('"bihalf"', '"sign"').replace('"epochs": 100', '"epochs": 300'))
-    for cases in joined(item, whole, sign)["measured"]["nets"].values():
+    for cases in merge(item, whole, sign)["measured"]["nets"].values():
         assert [case["settings"]["model.weight_quantizer"] for case in cases] == ["sign", "bihalf"]
 
 
@@ -133,7 +133,7 @@ def test_figure_8_is_joined_by_nets_sparsities_and_rules(part: str) -> None:
         return {**whole, "asked": asked, "measured": {"sparsities": sparsities, "nets": nets}}
 
     values = every[part]
-    both = joined(item, of(values[1:2]), of([*values[2:], values[0]]))
+    both = merge(item, of(values[1:2]), of([*values[2:], values[0]]))
     assert json.dumps(both["measured"]) == json.dumps(whole["measured"]) and both["asked"]["seeds"] == [0]
     assert item.claims(both["measured"]) == item.claims(whole["measured"]) != []
 
@@ -143,15 +143,15 @@ def test_one_more_rule_of_figure_8_is_taken_in_net_by_net_and_what_it_lacks_is_s
     item, both = get_item("fig8"), figure_8(NETS, RULES[:2])
     for at, net in enumerate(order, start=1):
         part = figure_8([net], RULES[2:])
-        both = joined(item, both, part)
+        both = merge(item, both, part)
         there, rest = sorted(order[:at]), sorted(order[at:])
         gaps = [words for words in missing_parts(item, both) if words.startswith("pruned-sign-slow for")]
         assert gaps == ([f"pruned-sign-slow for {', '.join(rest)}"] if rest else [])
         assert ("asked_beside" in both) == bool(rest) == origin(both).endswith(" --out runs/fig8-2`.")
         assert f"--set nets={','.join(there)} --set sparsity=" in origin(both)
         assert item.claims(both["measured"])  # drawn from what is there
-        with pytest.raises(ValueError, match=r"cannot be joined that (both hold|differ in)"):
-            joined(item, both, part)
+        with pytest.raises(ValueError, match=r"cannot be merged that (both hold|differ in)"):
+            merge(item, both, part)
     every = figure_8(NETS, RULES)
     for name in ("asked", "measured"):
         assert json.dumps(both[name], sort_keys=True) == json.dumps(every[name], sort_keys=True)
@@ -162,7 +162,7 @@ def test_uneven_parts_may_not_differ_in_seeds_or_share_some_and_what_holds_all_b
     item = get_item("fig8")
     one = figure_8(["Conv2", "Conv4"], ["pruned-bihalf"])
     other = figure_8(["Conv4", "Conv6"], ["pruned-sign"])
-    both = joined(item, one, other)
+    both = merge(item, one, other)
     assert [each["grid"]["nets"] for each in all_asked(both)] == [["Conv2", "Conv4"], ["Conv4", "Conv6"]]
     assert "pruned-sign for Conv2" in missing_parts(item, both) and "pruned-bihalf for Conv6" in missing_parts(
         item, both
@@ -171,7 +171,7 @@ def test_uneven_parts_may_not_differ_in_seeds_or_share_some_and_what_holds_all_b
     overlap = figure_8(["Conv2", "Conv6"], ["pruned-bihalf", "pruned-sign"])
     for wrong, words in ((seeds, "differ in nets and rules and seeds"), (overlap, "differ in nets and rules, not")):
         with pytest.raises(ValueError, match=words):
-            joined(item, one, wrong)
+            merge(item, one, wrong)
     more = figure_8(["Conv2", "Conv4", "Conv6"], ["pruned-bihalf", "pruned-sign"])
     assert covers(item, more, both) and not covers(item, both, more) and not covers(item, one, both)
 
@@ -182,7 +182,7 @@ def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_o
     measured = {"weights": {}, "activations": {"sign": {"layers": [[0.5]]}}}
     other = {**one, "asked": {**one["asked"], "grid": {"parts": ["activations"]}}, "measured": measured, "left_out": []}
     for first, second in ((one, other), (other, one)):
-        both = joined(item, first, second)
+        both = merge(item, first, second)
         assert both["asked"]["grid"] == {} and both["left_out"] == one["left_out"]
         assert json.dumps(both["measured"]) == json.dumps({**measured, "weights": weights})
 
@@ -190,23 +190,23 @@ def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_o
 def test_a_curve_that_both_hold_stays_as_it_is() -> None:
     parts = [only("nets", [net]) for net in ("conv2", "conv4")]
     one, other = ({**part, "measured": {**part["measured"], "curve": [3, 1, 1]}} for part in parts)
-    assert joined(ITEM, one, other)["measured"]["curve"] == [3, 1, 1]
+    assert merge(ITEM, one, other)["measured"]["curve"] == [3, 1, 1]
 
 
 def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
-    both = joined(ITEM, only("nets", ["conv8"]), only("nets", ["conv2"]))
+    both = merge(ITEM, only("nets", ["conv8"]), only("nets", ["conv2"]))
     assert both["asked"]["grid"] == {"nets": ["conv2", "conv8"]} and list(both["measured"]["nets"]) == [
         "conv2",
         "conv8",
     ]
-    both = joined(ITEM, only("seeds", [4]), only("seeds", [0, 2]))
+    both = merge(ITEM, only("seeds", [4]), only("seeds", [0, 2]))
     assert both["asked"]["seeds"] == both["seeds"] == [0, 2, 4]
 
 
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
-        (only("nets", ["conv2"]), only("seeds", [0]), "differ in nets and seeds, not in one part alone"),
+        (only("nets", ["conv2"]), only("seeds", [0]), "differ in nets and seeds"),
         (only("nets", ["conv2", "conv4"]), only("nets", ["conv4", "conv6"]), "both hold nets conv4"),
         (only("nets", ["conv2"]), {**only("nets", ["conv4"]), "left_out": ["curves"]}, "curves of every step"),
         (
@@ -217,8 +217,8 @@ def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
     ],
 )
 def test_what_would_be_no_whole_is_refused(one: dict[str, Any], other: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=rf"^results of tab2 cannot be joined.*{words}.*[:;] measure the whole in one"):
-        joined(ITEM, one, other)
+    with pytest.raises(ValueError, match=rf"^results of tab2 cannot be merged.*{words}.*[:;] measure the whole in one"):
+        merge(ITEM, one, other)
 
 
 def with_settings(settings: dict[str, Any], *nets: str) -> dict[str, Any]:
@@ -226,11 +226,9 @@ def with_settings(settings: dict[str, Any], *nets: str) -> dict[str, Any]:
 
 
 def test_what_ran_with_other_settings_is_not_joined_but_what_changes_no_result_may_differ() -> None:
-    words = (
-        r"other settings, \{\} and \{'epochs': 2\}, are neither joined .*: measure with the same, or delete tab2.json"
-    )
+    words = r"different settings, \{\} and \{'epochs': 2\}, so they cannot be merged: measure with the same, or"
     with pytest.raises(ValueError, match=words):
-        joined(ITEM, only("nets", ["conv2"]), with_settings({"epochs": 2}, "conv4"))
+        merge(ITEM, only("nets", ["conv2"]), with_settings({"epochs": 2}, "conv4"))
     check_same_settings(ITEM, WHOLE, with_settings({"data.workers": 2}, "conv4"))
 
 
@@ -244,14 +242,14 @@ def test_a_kept_result_is_not_replaced_by_one_with_other_settings_and_said_to_be
         settings = {**SMALL, "epochs": epochs}
         options = Options(root=cifar10, device="cpu", settings=settings, grid=grid, seeds=(0,))
         reproduce("tab2", tmp_path / name, options=options)
-    path = take(tmp_path / "first", results, results, log=told.append)
+    path = keep_item(tmp_path / "first", results, results, log=told.append)
     assert told == []
     kept, picture = path.read_bytes(), (results / "tab2.png").read_bytes()
-    with pytest.raises(ValueError, match=r"'epochs': 2.* and .*'epochs': 1.*neither joined nor does one replace"):
-        take(tmp_path / "other", results, results, log=told.append)
+    with pytest.raises(ValueError, match=r"'epochs': 2.* and .*'epochs': 1.*so they cannot be merged"):
+        keep_item(tmp_path / "other", results, results, log=told.append)
     assert (path.read_bytes(), (results / "tab2.png").read_bytes(), told) == (kept, picture, [])
-    take(tmp_path / "again", results, results, log=told.append)
-    assert len(told) == 1 and told[0].startswith(f"{path} is replaced, all of it was measured anew: 1 net in ")
+    keep_item(tmp_path / "again", results, results, log=told.append)
+    assert len(told) == 1 and told[0].startswith(f"{path} is replaced, all of it was measured again: 1 net in ")
 
 
 def test_shares_of_figure_5_that_were_measured_apart_are_taken_in_as_one(tmp_path: Path, cifar10: Path) -> None:
@@ -263,7 +261,7 @@ def test_shares_of_figure_5_that_were_measured_apart_are_taken_in_as_one(tmp_pat
     for kept, folders in {"apart": ["few", "others"], "at-once": ["all"]}.items():
         (tmp_path / kept).mkdir()
         for folder in folders:
-            path = take(tmp_path / folder, tmp_path / kept, tmp_path / kept)
+            path = keep_item(tmp_path / folder, tmp_path / kept, tmp_path / kept)
         measured[kept] = json.loads(path.read_text())
     apart, at_once = (_less_times(measured[kept]) for kept in ("apart", "at-once"))
     assert apart == at_once

@@ -6,8 +6,8 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
-from equalbits.paper.parts import command, missing, split
-from equalbits.paper.trained import cost, made_with
+from equalbits.paper.cost import cost, made_with
+from equalbits.paper.grid_parts import command, missing, split
 from equalbits.recipes import parse_settings
 from equalbits.report.page import report_page
 
@@ -33,7 +33,7 @@ def test_a_number_spelt_otherwise_is_the_same_part(tmp_path, tiny):
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        ({"net": ["conv2"]}, "part of tab2 'net' is not known: did you mean 'nets'?"),
+        ({"net": ["conv2"]}, "grid parameter of tab2 'net' is not known: did you mean 'nets'?"),
         ({"nets": ["conv3"]}, "nets of tab2 'conv3' is not known: did you mean 'conv2'?"),
         ({"nets": []}, "nets of tab2 is empty"),
     ],
@@ -56,15 +56,15 @@ def test_a_setting_that_the_item_goes_through_by_itself_is_refused(tmp_path, tin
         *((name, {"seeds": (0, 1)}, f"{name} trains each net once") for name in ("fig1", "fig2", "fig3", "tab1")),
         ("fig6", {"seeds": (0,)}, "fig6 trains nothing"),
         ("fig6", {"settings": {"epochs": 2}}, "fig6 trains nothing"),
-        ("tab2", {"settings": {"seed": 3}}, "tab2 goes through seeds: write --seeds 3"),
+        ("tab2", {"settings": {"seed": 3}}, "tab2 trains several seeds: write --seeds 3"),
         *(
-            (name, {"settings": {"model.weight_quantizer": "sign"}}, r"model\.weight_quantizer is what")
+            (name, {"settings": {"model.weight_quantizer": "sign"}}, r"model\.weight_quantizer is set by")
             for name in ("fig1", "fig2", "tab1")
         ),
-        ("fig3", {"settings": {"schedule.name": "constant"}}, r"schedule\.name is what fig3 decides"),
-        ("fig5", {"settings": {"model.options.batch_norm": True}}, r"model\.options\.batch_norm is what fig5 decides"),
-        ("tab1", {"settings": {"optimizer.tau": 0.1}}, r"optimizer\.tau is what tab1 decides"),
-        ("tab2-tuned", {"settings": {"data.hold_out": 10}}, r"data\.hold_out is what tab2-tuned decides"),
+        ("fig3", {"settings": {"schedule.name": "constant"}}, r"schedule\.name is set by fig3 itself"),
+        ("fig5", {"settings": {"model.options.batch_norm": True}}, r"model\.options\.batch_norm is set by fig5 itself"),
+        ("tab1", {"settings": {"optimizer.tau": 0.1}}, r"optimizer\.tau is set by tab1 itself"),
+        ("tab2-tuned", {"settings": {"data.hold_out": 10}}, r"data\.hold_out is set by tab2-tuned itself"),
         ("fig5", {"quick": True, "grid": {"data": ["CIFAR-10"]}}, "a quick fig5 has data of its own"),
         ("fig7", {"quick": True, "settings": {"nets": "VGG16 1/32"}}, "a quick fig7 has nets of its own"),
     ],
@@ -185,7 +185,7 @@ def test_a_quick_part_that_the_default_may_not_hold_is_not_dropped(tmp_path, tin
     settings = {"model.options.width": 0.05}
     reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid=first))
     with pytest.raises(
-        ValueError, match=r"was measured with parts=.*conv6.*ask for the same, naming each part, or more"
+        ValueError, match=r"was measured with parts=.*conv6.*ask for the same, naming each parameter, or more"
     ):
         reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid={"model.weight_quantizer": ["sign"]}))
     reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0, 1), grid={**first, "nets": ["conv2", "conv6"]}))

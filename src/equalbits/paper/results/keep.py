@@ -1,7 +1,7 @@
-"""Takes the folder of a measured item into results/: its counts and claims as readable JSON, its picture beside.
+"""Keep a measured item in results/: its counts and claims as readable JSON, and its plot in docs/.
 
-What is kept is small: of each run the counts of its last epoch and the score of its best, no weights, no curves of
-every step. The picture is drawn anew from the whole result.json. What was measured elsewhere before is joined to it.
+Kept are, of each run, the counts of the last epoch and the score of the best, but no weights and no curves of every
+step. A measurement that was kept before is merged.
 """
 
 import json
@@ -12,27 +12,27 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits._files import write_atomically
+from equalbits.paper.cost import cost, count_trained
 from equalbits.paper.item import Item, from_file, get_item, read_result
-from equalbits.paper.join import END_KEPT, check_same_settings, covers, joined
-from equalbits.paper.trained import cost, trained
+from equalbits.paper.results.merge import END_KEPT, check_same_settings, covers, merge
 
-#: What says how a measurement was made; the rest of result.json is what was measured.
+#: Fields of result.json about how it was measured; the others are measurements.
 FACTS = ("item", "title", "asked", "device", "versions", "seconds", "trained", "seeds", "notes")
-#: A longer list is a curve of every step, which a picture shows and nobody reads.
+#: A longer list is a curve of every step, which is not kept.
 LONGEST = 1000
 _WIDTH = 118
 
 
-def take(folder: Path, results: Path, pictures: Path, *, log: Callable[[str], None] = lambda line: None) -> Path:
-    """Store the item measured in ``folder`` as ``results/ITEM.json`` and ``pictures/ITEM.png``.
+def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], None] = lambda line: None) -> Path:
+    """Store the item measured in ``folder`` as ``results/ITEM.json`` and ``plots/ITEM.png``.
 
-    One that was taken before is replaced where the folder holds all of it, else joined to it; which, is told. A folder
-    of a quick measurement, of one that has not ended, or of other settings than the one before is refused.
+    An item kept before is replaced if the folder holds all of it, else merged. Raise for a quick or unfinished
+    measurement, and for one with other settings than the item kept before.
     """
     item, result = _read(folder)
     path = results / f"{item.name}.json"
     left_out: list[str] = []
-    facts = {"trained": trained(folder), **result}
+    facts = {"trained": count_trained(folder), **result}
     with from_file(item, folder / "result.json"):
         kept = {
             **{name: facts[name] for name in FACTS if name in facts},
@@ -47,22 +47,22 @@ def take(folder: Path, results: Path, pictures: Path, *, log: Callable[[str], No
         if before is not None:
             check_same_settings(item, before, kept)
             if covers(item, kept, before):
-                log(f"{path} is replaced, all of it was measured anew: {cost(before)} before, now {cost(kept)}")
+                log(f"{path} is replaced, all of it was measured again: {cost(before)} before, now {cost(kept)}")
             else:
-                kept = joined(item, before, kept)
+                kept = merge(item, before, kept)
                 result = {**kept, **kept["measured"], "quick": False}
-                log(f"{path} is joined with what it lacked")
+                log(f"{path} is merged with this measurement")
     with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
         kept["claims"] = [asdict(claim) for claim in item.claims(result)]
         item.draw(result, Path(drawn))
-        picture = (Path(drawn) / f"{item.name}.png").read_bytes()
-    write_atomically(pictures / f"{item.name}.png", picture)
+        plot = (Path(drawn) / f"{item.name}.png").read_bytes()
+    write_atomically(plots / f"{item.name}.png", plot)
     write_atomically(path, (readable(kept) + "\n").encode())
     return path
 
 
-def renew(path: Path) -> None:
-    """Hold the counts kept in a file against the paper by the rules of now, unless curves are left out of them."""
+def update_claims(path: Path) -> None:
+    """Compute the claims of a kept item again by the current rules, unless they need curves that are not kept."""
     kept = json.loads(path.read_text())
     if all(name.endswith(END_KEPT) for name in kept["left_out"]):
         item = get_item(kept["item"])
@@ -78,17 +78,13 @@ def _kept_before(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(
-            f"{path} cannot be read ({error}): delete it, or get it back, to take in what is new"
-        ) from None
+        raise ValueError(f"{path} cannot be read ({error}): delete it or restore it") from None
 
 
 def _read(folder: Path) -> tuple[Item, dict[str, Any]]:
     path = folder / "result.json"
     if not path.is_file():
-        raise ValueError(
-            f"{folder} holds no result.json: it is not an item's, or not finished; reproduce goes on with it"
-        )
+        raise ValueError(f"{folder} holds no result.json: it is not an item's, or not finished; reproduce resumes it")
     result = read_result(path)
     item = get_item(result["item"])
     if result["quick"] and item.needs:
@@ -99,7 +95,7 @@ def _read(folder: Path) -> tuple[Item, dict[str, Any]]:
 
 
 def _short(value: Any, name: str, left_out: list[str]) -> Any:
-    """The value less what is long, which is named in ``left_out``."""
+    """Return a value without long lists, whose names are added to ``left_out``."""
     if isinstance(value, Mapping):
         if {"epoch", "train", "test"} <= set(value):
             return _counts(value, best=name.endswith(".best"))
@@ -117,14 +113,14 @@ def _short(value: Any, name: str, left_out: list[str]) -> Any:
 
 
 def _counts(epoch: Mapping[str, Any], *, best: bool) -> dict[str, Any]:
-    """An epoch's counts; of the best, which claims nothing, the test images alone."""
+    """Return the counts of an epoch; of the best, which no claim uses, those of the test images only."""
     if best:
         return {"epoch": epoch["epoch"], "test": {name: epoch["test"][name] for name in ("correct", "total")}}
     return {name: epoch[name] for name in ("epoch", "train", "test")}
 
 
 def readable(value: Any, indent: int = 0) -> str:
-    """JSON with a line for whatever fits in one, and for every list of plain values.
+    """Format JSON with one line for each value that fits in it, and for each list of plain values.
 
     >>> print(readable({"seeds": [0, 1], "long": {"a": "x" * 60, "b": "y" * 60}}))
     {
