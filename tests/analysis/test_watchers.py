@@ -165,7 +165,7 @@ def test_watching_changes_neither_training_nor_the_model(make, quantizer):
 def test_the_entropy_of_a_fully_pruned_layer_is_none_in_json():
     model = nn.Sequential(*(BinaryLinear(8, 8, weight_quantizer=PrunedSign(0.5, scope="global")) for _ in "ab"))
     torch.nn.init.constant_(model[0].weight, 1e-6)
-    with pytest.warns(UserWarning, match="leaves '0' no weight"):
+    with pytest.warns(UserWarning, match="leaves no weight in '0'"):
         set_global_masks_(model)
     watcher = EntropyWatcher()
     watcher(model, 0)

@@ -24,7 +24,7 @@ def old_weight_norm(layer: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (lambda: nn.LazyLinear(6), "layer '1' has no weights yet: run one batch through the model"),
+        (lambda: nn.LazyLinear(6), "layer '1' is lazy and not initialized: run one batch"),
         (lambda: parametrizations.weight_norm(nn.Linear(6, 6)), "remove_parametrizations"),
         (lambda: parametrizations.orthogonal(nn.Linear(6, 6)), "layer '1' computes its weight from other parameters"),
         (lambda: old_weight_norm(nn.Linear(6, 6)), "remove_weight_norm"),
@@ -48,8 +48,8 @@ def test_a_model_without_a_layer_to_convert_is_told_every_reason_once():
         binarize_(model, BiHalf(), where=all_layers)
     line = str(caught.value)
     assert "where=" not in line
-    assert line.count("TransformerEncoderLayer reads its weight past it") == 1
-    assert "'layers.0.self_attn' is left: " in line
+    assert line.count("TransformerEncoderLayer accesses its .weight directly instead of calling the layer") == 1
+    assert "'layers.0.self_attn' is left real: " in line
 
 
 def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
@@ -76,16 +76,20 @@ def test_weights_that_became_bits_are_real_again_when_a_later_layer_is_refused()
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
-        (nn.Sequential(nn.ReLU()), {}, "nothing to make binary: no layer could be"),
-        (nn.Sequential(nn.ReLU()), {"where": "0"}, "no layer could be; give the model nn.Linear"),
-        (nn.Sequential(nn.Bilinear(2, 2, 2)), {"where": all_layers}, "'0' is left: of class Bilinear, which has no"),
-        (mlp(4, 6, 2), {}, "2 layers could be, and where= chose none; pass where=all_layers"),
-        (mlp(4, 6, 2), {"where": lambda candidate: False}, "where= chose none"),
-        (mlp(4, 6, 2), {"where": []}, "where= chose none"),
-        (mlp(4, 6, 2), {"where": "conv*"}, r"where='conv\*' names no layer that could be binary; there are: 0, 1"),
-        (mlp(4, 6, 2), {"where": ["0", "O"]}, "where='O' names no layer"),
-        (nn.Linear(4, 2), {}, "the model is itself one Linear: .* wrap it in nn.Sequential"),
-        (nn.Sequential(BinaryLinear(4, 2)), {}, "no layer could be; 1 are binary already"),
+        (nn.Sequential(nn.ReLU()), {}, "nothing to make binary: no layer can be binary"),
+        (nn.Sequential(nn.ReLU()), {"where": "0"}, "no layer can be binary; the model needs nn.Linear"),
+        (
+            nn.Sequential(nn.Bilinear(2, 2, 2)),
+            {"where": all_layers},
+            "'0' is left real: of class Bilinear, which has no",
+        ),
+        (mlp(4, 6, 2), {}, "where= selects none of 2 layers; pass where=all_layers"),
+        (mlp(4, 6, 2), {"where": lambda candidate: False}, "where= selects none"),
+        (mlp(4, 6, 2), {"where": []}, "where= selects none"),
+        (mlp(4, 6, 2), {"where": "conv*"}, r"where='conv\*' matches no layer that can be binary; there are: 0, 1"),
+        (mlp(4, 6, 2), {"where": ["0", "O"]}, "where='O' matches no layer"),
+        (nn.Linear(4, 2), {}, "the model is a single Linear, .* wrap it in nn.Sequential"),
+        (nn.Sequential(BinaryLinear(4, 2)), {}, "no layer can be binary; 1 are binary already"),
     ],
 )
 def test_doing_nothing_is_refused(model, arguments, message):
@@ -97,8 +101,8 @@ def test_doing_nothing_is_refused(model, arguments, message):
     ("arguments", "message"),
     [
         ({"weight_quantizer": BiHalf}, "weight_quantizer is the class BiHalf"),
-        ({"weight_quantizer": "bihalf"}, "weight_quantizer is a str: give a WeightQuantizer"),
-        ({"weight_quantizer": None}, "weight_quantizer is a NoneType: give a WeightQuantizer"),
+        ({"weight_quantizer": "bihalf"}, "weight_quantizer is a str: pass a WeightQuantizer"),
+        ({"weight_quantizer": None}, "weight_quantizer is a NoneType: pass a WeightQuantizer"),
         ({"weight_quantizer": BiHalf(), "input_quantizer": SignActivation}, "input_quantizer is the class"),
     ],
 )

@@ -50,7 +50,7 @@ FAMILIES = {  # name: arguments, how many layers become binary, what is left and
     "beit_base_patch16_224": (
         {"img_size": 32, "depth": 2, "embed_dim": 48, "num_heads": 3},
         6,
-        {"blocks.0.attn.qkv": "Attention reads its weight past it", "head": LAST},
+        {"blocks.0.attn.qkv": "Attention accesses its .weight directly instead of calling the layer", "head": LAST},
     ),
 }
 
@@ -94,6 +94,6 @@ def test_every_layer_may_be_binary_with_binary_inputs(name):
     arguments = FAMILIES[name][0]
     model, report = convert(name, arguments, input_quantizer=SignActivation(), where=all_layers)
     assert {reason for _, reason in report.left_real} <= {
-        "of class timm.layers.linear.Linear, which may compute in its own way"
+        "of class timm.layers.linear.Linear, which may override forward"
     }
     assert_learns_with_exact_counts(model, arguments.get("img_size", 32))

@@ -61,13 +61,13 @@ def test_global_masks_travel_with_the_state_dict():
     assert torch.equal(net[2].symbols(), other[2].symbols())
 
 
-def test_what_is_not_pruned_globally_is_refused():
+def test_models_without_global_pruning_or_with_different_sparsities_raise():
     with pytest.raises(ValueError, match="no layer is pruned globally"):
         set_global_masks_(global_net(PrunedSign(0.8)))
     net = nn.Sequential(*(BinaryLinear(4, 4, weight_quantizer=PrunedSign(k, scope="global")) for k in (0.5, 0.6)))
-    with pytest.raises(ValueError, match=r"0 0.5, 1 0.6.*give one"):
+    with pytest.raises(ValueError, match=r"0 0.5, 1 0.6.*pass one"):
         set_global_masks_(net)
-    with pytest.raises(ValueError, match="no layer leaves its latents untrained"):
+    with pytest.raises(ValueError, match="no layer has frozen latents"):
         freeze_latents_(net)
 
 
@@ -98,7 +98,7 @@ def test_a_layer_that_a_global_ranking_empties_is_warned_of_by_name():
     net = global_net(PrunedSign(0.5, scope="global"))
     with torch.no_grad():
         net[3].weight.mul_(1e-3)
-    with pytest.warns(UserWarning, match="leaves '3' no weight, so nothing in front of it learns: lower the"):
+    with pytest.warns(UserWarning, match="leaves no weight in '3', so earlier layers get no gradient: lower the"):
         counts = set_global_masks_(net)
     assert counts["3"] == 0 < min(counts["0"], counts["2"])
     assert not net[3].symbols().any()

@@ -180,9 +180,9 @@ def test_a_learned_scale_knows_the_size_it_is_made_for():
     assert LearnedScale(4).form == "channel"
     assert LearnedScale(4, (3, 5)).form == "rank-1"
     assert LearnedScale(4)(torch.randn(2, 4)).shape == (2, 4)
-    with pytest.raises(ValueError, match=r"made for \(3, 5\)"):
+    with pytest.raises(ValueError, match=r"built for \(3, 5\)"):
         LearnedScale(4, (3, 5))(torch.randn(2, 4, 4, 4))
-    with pytest.raises(ValueError, match="need the output's"):
+    with pytest.raises(ValueError, match="need size="):
         LearnedScale(4, form="dense")
     with pytest.raises(ValueError, match="choose one of"):
         LearnedScale(4, form="rows")

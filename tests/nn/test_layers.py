@@ -255,7 +255,7 @@ def test_saved_copied_and_pickled_layers_answer_the_same(binary, real, arguments
     inputs = torch.randn(shape)
     expected = layer(inputs)
     fresh = binary(**arguments, weight_quantizer=BiHalf(0.3), input_quantizer=SignActivation())
-    with pytest.warns(UserWarning, match="not what BiHalf starts with: it is taken all the same"):
+    with pytest.warns(UserWarning, match="not the initial one of BiHalf: it is loaded nevertheless"):
         fresh.load_state_dict(layer.state_dict())
     for other in (fresh, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(other(inputs), expected)

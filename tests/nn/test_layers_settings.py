@@ -47,10 +47,10 @@ def test_print_shows_the_quantizers():
         ({"init": "xavier"}, "init='xavier' is not known: choose 'torch'"),
         (
             {"weight_quantizer": BiHalf},
-            r"weight_quantizer is the class BiHalf: give a WeightQuantizer, as in .*BiHalf\(\)",
+            r"weight_quantizer is the class BiHalf: pass a WeightQuantizer, as in .*BiHalf\(\)",
         ),
-        ({"weight_quantizer": SignActivation()}, "weight_quantizer is a SignActivation: give a WeightQuantizer"),
-        ({"input_quantizer": torch.sign}, "input_quantizer is a builtin_function_or_method: give a Module"),
+        ({"weight_quantizer": SignActivation()}, "weight_quantizer is a SignActivation: pass a WeightQuantizer"),
+        ({"input_quantizer": torch.sign}, "input_quantizer is a builtin_function_or_method: pass a Module"),
         ({"input_quantizer": SignActivation}, "input_quantizer is the class SignActivation"),
     ],
 )

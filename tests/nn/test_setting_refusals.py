@@ -28,7 +28,7 @@ from equalbits.nn import (
         (lambda: SwishSignActivation(0), "beta=0 gives no slope"),
         (lambda: BiHalfActivation(pull=math.nan), "pull=nan is not a strength"),
         (lambda: BiHalfActivation(pull="strong"), "pull='strong' is not a strength"),
-        (lambda: GatedScale(16, 16, reduction=0), "reduction=0: it divides the channels"),
+        (lambda: GatedScale(16, 16, reduction=0), "reduction=0: the divisor of the channels"),
     ],
 )
 def test_an_invalid_setting_raises(make, message) -> None:

@@ -44,7 +44,7 @@ def shared_out():
 )
 def test_what_looks_at_all_latents_says_how_to_gather_them(shared_out, quantizer, look):
     net = shared_out(quantizer)
-    with pytest.raises(ValueError, match=r"latents are shared out among processes: call unshard\(\)"):
+    with pytest.raises(ValueError, match=r"latents are sharded: call unshard\(\)"):
         look(net)
     net[0].unshard()
     look(net)

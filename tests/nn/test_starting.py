@@ -181,7 +181,7 @@ def test_the_checkpoint_of_another_method_leaves_a_layer_its_scale(before, after
     if on_meta:
         pruned = BinaryLinear(256, 8, weight_quantizer=after, device="meta")
     same = math.isclose(dense.scale, scale)
-    with nullcontext() if same else pytest.warns(UserWarning, match="another method's, and the layer keeps its own"):
+    with nullcontext() if same else pytest.warns(UserWarning, match="another method's, so the layer keeps its own"):
         pruned.load_state_dict(checkpoint, assign=on_meta)
     assert torch.equal(pruned.weight, dense.weight)
     assert torch.equal(pruned.scale, scale)
@@ -191,7 +191,7 @@ def test_the_checkpoint_of_another_method_leaves_a_layer_its_scale(before, after
 def test_a_scale_of_ones_own_is_loaded():
     given, untouched, by_hand, learned = (BinaryLinear(256, 8) for _ in range(4))
     given.scale.fill_(0.7)
-    with pytest.warns(UserWarning, match="not what BiHalf starts with: it is taken all the same"):
+    with pytest.warns(UserWarning, match="not the initial one of BiHalf: it is loaded nevertheless"):
         untouched.load_state_dict(given.state_dict())
     given.scale.fill_(1.0)
     by_hand.scale.fill_(3.0)

@@ -26,7 +26,7 @@ def test_a_layer_whose_weight_is_read_past_it_is_left_real():
     model = nn.Sequential(nn.Linear(6, 6), ReadsPast(), nn.Linear(6, 2))
     report = binarize_(model, BiHalf())
     assert report.replaced == ("1.called", "1.asked")
-    assert dict(report.left_real)["1.read"] == "ReadsPast reads its weight past it"
+    assert dict(report.left_real)["1.read"] == "ReadsPast accesses its .weight directly instead of calling the layer"
     model(torch.randn(2, 6)).sum().backward()
 
 
@@ -44,7 +44,10 @@ class ReadsDeep(nn.Module):
 def test_a_layer_read_from_further_out_is_left_real_and_its_namesake_is_not():
     report = binarize_(nn.Sequential(nn.Linear(6, 6), ReadsDeep(), nn.Linear(6, 2)), BiHalf())
     assert report.replaced == ("1.part.asked", "1.read")
-    assert dict(report.left_real)["1.part.called"] == "ReadsDeep reads its weight past it"
+    assert (
+        dict(report.left_real)["1.part.called"]
+        == "ReadsDeep accesses its .weight directly instead of calling the layer"
+    )
 
 
 class ReadsByHelp(nn.Module):
@@ -140,12 +143,10 @@ def test_a_layer_that_is_compiled_by_itself_is_left_real_and_one_in_a_compiled_m
     model[1] = torch.compile(model[1], backend="eager")
     report = binarize_(model, BiHalf())
     assert report.replaced == ("2",)
-    assert "compiled by itself" in dict(report.left_real)["1._orig_mod"]
+    assert "compiled separately" in dict(report.left_real)["1._orig_mod"]
     assert binarize_(torch.compile(nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)))), BiHalf()).replaced
     alone = nn.Sequential(nn.Linear(6, 6), torch.compile(nn.Linear(6, 6)), nn.Linear(6, 6))
-    with pytest.raises(
-        ValueError, match=r"2 layers could be, and where= chose none \('1._orig_mod' is left: compiled by"
-    ):
+    with pytest.raises(ValueError, match=r"where= selects none of 2 layers \('1._orig_mod' is left real: compiled sep"):
         binarize_(alone, BiHalf())
 
 

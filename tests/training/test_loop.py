@@ -163,7 +163,7 @@ def test_a_layer_that_is_emptied_is_told_once_a_run(make_loader, make_config) ->
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             train(model, make_loader(), make_config(lr=1e-12))
-        assert [str(each.message).split(" no weight")[0] for each in told] == ["the global ranking leaves '2'"]
+        assert [str(each.message).split(", so")[0] for each in told] == ["the global ranking leaves no weight in '2'"]
 
 
 @pytest.mark.parametrize("ramp", [0.0, 0.5])

@@ -1,4 +1,4 @@
-"""``binarize_``: turn the layers of any model binary, in place, and say what was done and what was left."""
+"""``binarize_``: replace layers of any model by binary ones in place, and report every decision."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from equalbits.nn.weight_access import directly_accessed_layers
 
 @dataclass(frozen=True)
 class Conversion:
-    """What :func:`binarize_` did: the names made binary, those left real with the reason, those binary before."""
+    """Report of :func:`binarize_`: layers made binary, layers left real with the reason, and layers binary before."""
 
     replaced: tuple[str, ...]
     left_real: tuple[tuple[str, str], ...]
@@ -42,16 +42,16 @@ def binarize_(
     input_quantizer: nn.Module | None = None,
     where: Policy | str | Iterable[str] = inner_layers,
 ) -> Conversion:
-    """Replace layers of ``model`` by binary ones in place; return what was replaced, what was left, and why.
+    """Replace layers of ``model`` by binary ones in place; return which were replaced, which were left, and why.
 
     ``where`` is a policy (:func:`inner_layers`, :func:`all_layers` or any callable on a :class:`Candidate`), or names
-    and patterns like ``"blocks.*.conv?"``. The latents are the model's own parameters, so an optimizer made before
-    still holds them. A layer used in two places stays one layer, in plain lists of the model's too. Nothing is changed
-    when anything is refused.
+    and patterns like ``"blocks.*.conv?"``. The latents are the model's own parameters, so existing optimizers stay
+    valid. A layer used in two places stays one layer, also in plain lists of the model. An error leaves the model
+    unchanged.
 
-    A layer is binary when it is called; code that reads ``layer.weight`` past it gets the real latents. So a layer
-    whose weight is read by the ``forward`` around it, as in torch's attention, is left real.
-    :func:`equalbits.summarize` shows which layers were never called.
+    A layer is binary when it is called; code that accesses ``layer.weight`` directly gets the real latents. A layer
+    whose weight is accessed by an enclosing ``forward``, as in torch's attention, is therefore left real.
+    :func:`equalbits.summarize` shows layers that were never called.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> from equalbits.nn import BiHalf
@@ -62,37 +62,37 @@ def binarize_(
       real    4  the last layer
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+        raise ValueError(f"the model is a {type(model).__name__}: pass a torch.nn.Module")
     check_quantizers(weight_quantizer, input_quantizer)
     candidates, unsuited, already = _survey(model)
     if not candidates:
-        what = f"no layer could be{_told(unsuited)}{_count(already)}"
-        raise ValueError(f"nothing to make binary: {what}; give the model nn.Linear or convolutions that it calls")
+        what = f"no layer can be binary{_reasons(unsuited)}{_count(already)}"
+        raise ValueError(f"nothing to make binary: {what}; the model needs nn.Linear or convolutions that it calls")
     policy = where if callable(where) else by_name(where, _names(model, candidates))
     verdicts = [(candidate, policy(candidate)) for candidate in candidates]
     chosen = [candidate for candidate, verdict in verdicts if verdict is True]
     reasons = [(c.name, v if isinstance(v, str) else "not chosen") for c, v in verdicts if v is not True]
     if not chosen:
-        what = f"{len(candidates)} layers could be, and where= chose none{_told(unsuited)}{_count(already)}"
+        what = f"where= selects none of {len(candidates)} layers{_reasons(unsuited)}{_count(already)}"
         raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
     for candidate in chosen:
-        _refuse_unready(candidate)
-    _put(model, _twins(chosen, weight_quantizer, input_quantizer))
+        _check_plain_weight(candidate)
+    _replace(model, _make_binary(chosen, weight_quantizer, input_quantizer))
     return Conversion(tuple(c.name for c in chosen), (*reasons, *unsuited), already)
 
 
-#: Layers with weights that have no binary twin here. They are named in the report, and count as first or last.
-_NO_TWIN: tuple[type[nn.Module], ...] = (
+#: Layers with weights but without a binary class. They appear in the report, and count as first or last.
+_NO_BINARY_CLASS: tuple[type[nn.Module], ...] = (
     *(nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose3d, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
     *(nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention),
 )
-_LAYERS = (*BINARY_CLASSES, *_NO_TWIN)
+_LAYERS = (*BINARY_CLASSES, *_NO_BINARY_CLASS)
 
 
 def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], tuple[str, ...]]:
-    """The layers that could become binary, those that cannot with the reason, and the names of those that are."""
+    """Return layers that can become binary, layers that cannot with the reason, and names of those that are."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _LAYERS)]
-    read_past = directly_accessed_layers(model)
+    accessed = directly_accessed_layers(model)
     compiled = {module._modules.get("_orig_mod") for module in model.modules()}
     candidates: list[Candidate] = []
     unsuited: list[tuple[str, str]] = []
@@ -101,31 +101,31 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
         kind = type(layer).__name__
         if isinstance(layer, BinaryLayer):
             already.append(name)
-        elif layer in read_past:
-            unsuited.append((name, f"{read_past[layer]} reads its weight past it"))
-        elif isinstance(layer, _NO_TWIN):
-            unsuited.append((name, f"of class {kind}, which has no binary form here"))
-        elif type(layer) not in BINARY_CLASSES and not _is_unready(layer):
-            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may compute in its own way"))
+        elif layer in accessed:
+            unsuited.append((name, f"{accessed[layer]} accesses its .weight directly instead of calling the layer"))
+        elif isinstance(layer, _NO_BINARY_CLASS):
+            unsuited.append((name, f"of class {kind}, which has no binary version"))
+        elif type(layer) not in BINARY_CLASSES and not _is_parametrized_or_lazy(layer):
+            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may override forward"))
         elif layer in compiled:
-            unsuited.append((name, "compiled by itself, which holds on to the real one: make it binary, then compile"))
-        elif "forward" in vars(layer):  # a twin would take it over, and go on computing with real weights
-            unsuited.append((name, "its forward was replaced, so it computes in its own way"))
+            unsuited.append((name, "compiled separately, so the real layer would still run: binarize, then compile"))
+        elif "forward" in vars(layer):  # the replacement would copy it and still compute with real weights
+            unsuited.append((name, "its forward was replaced"))
         elif name == "":
             raise ValueError(
-                f"the model is itself one {kind}: it cannot be replaced in place; wrap it in nn.Sequential, or make "
-                f"it binary from the start, as with BinaryLinear"
+                f"the model is a single {kind}, which cannot be replaced in place: wrap it in nn.Sequential, or "
+                f"create a binary layer such as BinaryLinear"
             )
         else:
             candidates.append(Candidate(name, layer, position, len(layers), _within(model, name)))
     return candidates, unsuited, tuple(already)
 
 
-def _told(unsuited: list[tuple[str, str]]) -> str:
-    """The reasons, each told once with the first layer that it holds for."""
+def _reasons(unsuited: list[tuple[str, str]]) -> str:
+    """Format each reason once, with the first layer it applies to."""
     first: dict[str, str] = {}
     for name, reason in unsuited:
-        first.setdefault(reason, f"{name!r} is left: {reason}")
+        first.setdefault(reason, f"{name!r} is left real: {reason}")
     return f" ({'; '.join(first.values())})" if first else ""
 
 
@@ -134,13 +134,13 @@ def _count(already: tuple[str, ...]) -> str:
 
 
 def _within(model: nn.Module, name: str) -> tuple[str, ...]:
-    """The class names of the modules around a layer, outermost first."""
+    """Return the class names of the modules that enclose a layer, outermost first."""
     parts = name.split(".")[:-1]
     return tuple(type(model.get_submodule(".".join(parts[:depth]))).__name__ for depth in range(len(parts) + 1))
 
 
 def _names(model: nn.Module, candidates: list[Candidate]) -> dict[nn.Module, list[str]]:
-    """Every name each candidate goes by; a layer used in two places has two."""
+    """Return all names of each candidate; a layer used in two places has two."""
     names: dict[nn.Module, list[str]] = {candidate.layer: [] for candidate in candidates}
     for name, module in model.named_modules(remove_duplicate=False):
         if module in names:
@@ -148,18 +148,19 @@ def _names(model: nn.Module, candidates: list[Candidate]) -> dict[nn.Module, lis
     return names
 
 
-def _is_unready(layer: nn.Module) -> bool:
+def _is_parametrized_or_lazy(layer: nn.Module) -> bool:
     return parametrize.is_parametrized(layer) or isinstance(layer, nn.modules.lazy.LazyModuleMixin)
 
 
-def _refuse_unready(candidate: Candidate) -> None:
+def _check_plain_weight(candidate: Candidate) -> None:
+    """Raise if the weight is not an initialized parameter of the layer itself."""
     layer = candidate.layer
     if isinstance(layer.weight, UninitializedParameter):
-        raise ValueError(f"layer {candidate.name!r} has no weights yet: run one batch through the model, then binarize")
+        raise ValueError(f"layer {candidate.name!r} is lazy and not initialized: run one batch, then binarize")
     if parametrize.is_parametrized(layer):
         way_out = "torch.nn.utils.parametrize.remove_parametrizations"
     elif "weight" not in layer._parameters:
-        way_out = "torch.nn.utils.remove_weight_norm, remove_spectral_norm or prune.remove, whichever put it there"
+        way_out = "torch.nn.utils.remove_weight_norm, remove_spectral_norm or prune.remove"
     else:
         return
     raise ValueError(
@@ -168,10 +169,10 @@ def _refuse_unready(candidate: Candidate) -> None:
     )
 
 
-def _twins(
+def _make_binary(
     chosen: list[Candidate], weight_quantizer: WeightQuantizer, input_quantizer: nn.Module | None
 ) -> dict[nn.Module, BinaryLayer]:
-    """The twin of each layer; weights that some wrote to, as Bits does, are put back when a later one is refused."""
+    """Return the binary version of each layer; on an error restore weights that ``fit_`` changed, as that of Bits."""
     writes = type(weight_quantizer).fit_ is not WeightQuantizer.fit_
     before = [(c.layer.weight, c.layer.weight.detach().clone()) for c in chosen if writes]  # type: ignore[operator]
     try:
@@ -182,44 +183,44 @@ def _twins(
         raise
 
 
-def _put(model: nn.Module, twins: dict[nn.Module, BinaryLayer]) -> None:
-    """Put each twin wherever its layer stands: in every place that shares it, and in plain lists beside them.
-
-    A ``forward`` that goes through such a list would otherwise go on computing with the real layers.
-    """
+def _replace(model: nn.Module, binary: dict[nn.Module, BinaryLayer]) -> None:
+    """Replace each layer wherever the model holds it, also in plain containers, which a ``forward`` may loop over."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child in twins:
-                parent._modules[name] = twins[child]
+            if child in binary:
+                parent._modules[name] = binary[child]
         own = vars(parent)
-        for name in own.keys() - _TORCHS_OWN:
-            own[name] = _exchanged(own[name], twins, set())
+        for name in own.keys() - _TORCH_ATTRIBUTES:
+            own[name] = _replace_in(own[name], binary, set())
 
 
-_TORCHS_OWN = frozenset(vars(nn.Module()))
+_TORCH_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
-def _exchanged(held: Any, twins: dict[nn.Module, BinaryLayer], seen: set[int]) -> Any:
-    """``held`` with twins for their layers, however deep in Python's own containers and what is made from them."""
+def _replace_in(held: Any, binary: dict[nn.Module, BinaryLayer], seen: set[int]) -> Any:
+    """Return ``held`` with layers replaced, at any depth of lists, tuples, dicts, sets, deques and their subclasses.
+
+    Mutable containers are changed in place, immutable ones rebuilt. ``seen`` ends cycles.
+    """
     if isinstance(held, nn.Module):
-        return twins.get(held, held)
-    if isinstance(held, tuple | frozenset):  # not noted: where it stands twice, each is made anew
-        parts = [_exchanged(part, twins, seen) for part in held]
-        kind: Any = tuple if isinstance(held, tuple) else frozenset  # which make a namedtuple, too, from its parts
+        return binary.get(held, held)
+    if isinstance(held, tuple | frozenset):
+        parts = [_replace_in(part, binary, seen) for part in held]
+        kind: Any = tuple if isinstance(held, tuple) else frozenset  # their __new__ builds a namedtuple, too
         return kind.__new__(type(held), parts) if any(map(is_not, parts, held)) else held
     if not isinstance(held, list | deque | dict | set) or id(held) in seen:
         return held
     seen.add(id(held))
     if isinstance(held, dict | set):
-        keys = [_exchanged(key, twins, seen) for key in held]
+        keys = [_replace_in(key, binary, seen) for key in held]
         if any(map(is_not, keys, held)):
-            anew: Any = dict(zip(keys, held.values(), strict=True)) if isinstance(held, dict) else keys
+            items: Any = dict(zip(keys, held.values(), strict=True)) if isinstance(held, dict) else keys
             held.clear()
-            held.update(anew)
+            held.update(items)
     if isinstance(held, set):
         return held
     for place in list(held) if isinstance(held, dict) else range(len(held)):
-        new = _exchanged(held[place], twins, seen)
+        new = _replace_in(held[place], binary, seen)
         if new is not held[place]:
             held[place] = new
     return held

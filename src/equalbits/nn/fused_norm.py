@@ -1,4 +1,4 @@
-"""What stands between two binary convolutions, by the modules that hold its parameters: one operation on a GPU."""
+"""Batch norm, PReLU and residual sum between two binary convolutions, fused into one operation on a GPU."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,65 +12,70 @@ from equalbits.nn.layers import BinaryConv2d
 
 
 def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
-    """Whether :func:`norm_and_add` may stand for modules: in a compiled training step on a GPU.
+    """Return whether :func:`norm_and_add` can replace the modules: only in a compiled training step on a GPU.
 
-    The norms must be torch's own with their usual settings. Hooks on the modules are passed by.
+    The norms must be torch's batch norms with default options. Hooks on the modules are not called.
     """
     compiled = torch.compiler.is_compiling() and inputs.device.type == "cuda"
-    return compiled and all(_is_usual(norm) for norm in norms)
+    return compiled and all(_is_default(norm) for norm in norms)
 
 
 def starts_with_clipped_sign(conv: nn.Module) -> bool:
-    """Whether a convolution is ours and begins with the clipped sign, which :func:`norm_and_add` can find for it."""
+    """Return whether a convolution quantizes its input by the clipped sign, which :func:`norm_and_add` can compute."""
     quantizer = conv.input_quantizer if type(conv) is BinaryConv2d else None
     return type(quantizer) is SignActivation and quantizer.estimator == "clipped"
 
 
 class BatchStatistics(NamedTuple):
-    """What a norm saw of a batch, for its running statistics."""
+    """Mean and variance of one batch, for the running statistics of ``norm``."""
 
     norm: nn.BatchNorm2d
     mean: Tensor
     variance: Tensor
-    values: int  # that each channel had
+    size: int  # values per channel
 
 
 def norm_and_add(
     norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool = False
 ) -> tuple[Tensor, Tensor | None, BatchStatistics]:
-    """``norm(prelu(inputs)) + residual``, its signs if wanted (:func:`~equalbits.functional.prelu_norm_add_sign`).
+    """Return ``norm(prelu(inputs)) + residual``, its signs if ``signs`` is True, and the batch statistics.
 
-    The running statistics change only when :func:`update_running_statistics` gets the notes of all norms.
+    Call :func:`update_running_statistics` with those of all norms afterwards. The function is
+    :func:`equalbits.functional.prelu_norm_add_sign`.
     """
-    summed, found, mean, variance = prelu_norm_add_sign(
+    summed, summed_signs, mean, variance = prelu_norm_add_sign(
         inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
     )
-    return summed, found, BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
+    return (
+        summed,
+        summed_signs,
+        BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1]),
+    )
 
 
-def update_running_statistics(notes: Sequence[BatchStatistics]) -> None:
-    """Move the running statistics and count the batch, as torch's batch norm does."""
-    left = list(notes)
+def update_running_statistics(batches: Sequence[BatchStatistics]) -> None:
+    """Update the running statistics and count the batch, as torch's batch norm does."""
+    remaining = list(batches)
     with torch.no_grad():
-        while left:  # once, unless a norm was asked more than once or momenta differ
-            now: list[BatchStatistics] = []
+        while remaining:  # one iteration, unless a norm occurs twice or momenta differ
+            group: list[BatchStatistics] = []
             later: list[BatchStatistics] = []
-            for note in left:
-                (now if _goes_with(note, now) else later).append(note)
-            left = later
-            running = [tensor for note in now for tensor in (note.norm.running_mean, note.norm.running_var)]
-            latest = [tensor for note in now for tensor in (note.mean, note.variance)]
-            factors = [factor for note in now for factor in (1.0, note.values / (note.values - 1))]
-            counts = [note.norm.num_batches_tracked for note in now]
-            update_running_stats(running, counts, latest, factors, now[0].norm.momentum)
+            for batch in remaining:
+                (group if _can_join(batch, group) else later).append(batch)
+            remaining = later
+            running = [tensor for each in group for tensor in (each.norm.running_mean, each.norm.running_var)]
+            latest = [tensor for each in group for tensor in (each.mean, each.variance)]
+            factors = [factor for each in group for factor in (1.0, each.size / (each.size - 1))]
+            counts = [each.norm.num_batches_tracked for each in group]
+            update_running_stats(running, counts, latest, factors, group[0].norm.momentum)
 
 
-def _goes_with(note: BatchStatistics, before: Sequence[BatchStatistics]) -> bool:
-    """Whether its norm is another than theirs, of their momentum."""
-    alone = all(note.norm is not other.norm for other in before)
-    return alone and (not before or note.norm.momentum == before[0].norm.momentum)
+def _can_join(batch: BatchStatistics, group: Sequence[BatchStatistics]) -> bool:
+    """Return whether a group has the same momentum and does not contain the norm yet."""
+    is_new = all(batch.norm is not other.norm for other in group)
+    return is_new and (not group or batch.norm.momentum == group[0].norm.momentum)
 
 
-def _is_usual(norm: nn.Module) -> bool:
-    usual = type(norm) is nn.BatchNorm2d and norm.training and norm.affine and norm.track_running_stats
-    return usual and norm.momentum is not None and norm.num_batches_tracked is not None
+def _is_default(norm: nn.Module) -> bool:
+    default = type(norm) is nn.BatchNorm2d and norm.training and norm.affine and norm.track_running_stats
+    return default and norm.momentum is not None and norm.num_batches_tracked is not None

@@ -1,4 +1,4 @@
-"""Which layers become binary: a policy looks at one candidate and says yes, or why not."""
+"""Policies that select the layers to make binary: each accepts a candidate, or returns the reason to leave it real."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -10,10 +10,10 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer that could become binary.
+    """A layer that can become binary.
 
-    ``position`` is its place among the ``count`` layers with weights that the model registers, those that cannot
-    become binary included. ``within`` holds the class names of the modules around it, the model's own first.
+    ``position`` is its index among the ``count`` layers with weights that the model registers, including those that
+    cannot become binary. ``within`` holds the class names of the enclosing modules, outermost first.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Candidate:
     within: tuple[str, ...] = ()
 
 
-#: Says True to make a layer binary; False, or the reason in a few words, to leave it real.
+#: Returns True to make a layer binary; False, or the reason in a few words, to leave it real.
 Policy = Callable[[Candidate], bool | str]
 
 
@@ -33,14 +33,13 @@ def all_layers(candidate: Candidate) -> bool | str:
 
 
 def inner_layers(candidate: Candidate) -> bool | str:
-    """Leave the first, the last and the downsampling layers real, as the paper does for its deep nets; and gates.
+    """Leave the first, last, downsampling and gate layers real; the paper does so for its deep nets, but for gates.
 
-    * First and last go by the order in which the model registers its layers. A layer that the model itself holds
-      as ``head``, ``head_…`` or ``classifier`` is an output, too, wherever it stands.
-    * A layer downsamples when it is a convolution that reads each input once and has a stride (a 1×1 shortcut, a
-      patch embedding), or when a part of its name says so (downsample, shortcut).
-    * The layers of a squeeze-and-excite block weigh whole channels by a share between 0 and 1: they hold few
-      weights, and all that follows depends on them.
+    * First and last refer to the order in which the model registers its layers. A top-level layer named ``head``,
+      ``head_…`` or ``classifier`` is an output layer too, at any position.
+    * A downsampling layer is a convolution with a stride no smaller than its kernel (a 1×1 shortcut, a patch
+      embedding), or has a name that contains ``downsample`` or ``shortcut``.
+    * A gate is a layer of a squeeze-and-excite block. It has few weights, and scales whole channels.
 
     >>> inner_layers(Candidate("layer2.0.downsample.0", nn.Conv2d(8, 16, 1, stride=2), position=5, count=9))
     'a downsampling layer (by its name)'
@@ -49,37 +48,37 @@ def inner_layers(candidate: Candidate) -> bool | str:
         return "the first layer"
     if candidate.position == candidate.count - 1:
         return "the last layer"
-    if re.fullmatch(r"((module|_orig_mod)\.)*(head(_\w+)?|classifier)", candidate.name):  # torch's wrappers stand aside
+    if re.fullmatch(r"((module|_orig_mod)\.)*(head(_\w+)?|classifier)", candidate.name):  # skip torch's wrappers
         return "an output layer (by its name)"
     if re.search(r"(^|[._])(downsample|shortcut)", candidate.name):
         return "a downsampling layer (by its name)"
-    if _reads_once_with_stride(candidate.layer):
+    if _is_strided_patch(candidate.layer):
         return "a downsampling layer (its stride is no smaller than its kernel)"
-    if re.search(r"(^|[._])se([._]|$)", candidate.name) or any(map(_names_a_gate, candidate.within)):
+    if re.search(r"(^|[._])se([._]|$)", candidate.name) or any(map(_is_gate_name, candidate.within)):
         return "a squeeze-and-excite gate"
     return True
 
 
 def by_name(where: str | Iterable[str], names: dict[nn.Module, list[str]]) -> Policy:
-    """The policy that chooses the layers one of the patterns names; ``names`` holds every name each layer goes by.
+    """Return the policy that selects layers by name patterns; ``names`` holds all names of each layer.
 
-    A layer used in two places has two. A pattern that names none is refused: it is likely a slip.
+    A layer used in two places has two names. A pattern that matches no layer raises, since it is likely a mistake.
     """
     patterns = [where] if isinstance(where, str) else list(where)
     known = [name for every in names.values() for name in every]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise ValueError(f"where={pattern!r} names no layer that could be binary; there are: {', '.join(known)}")
+            raise ValueError(f"where={pattern!r} matches no layer that can be binary; there are: {', '.join(known)}")
     return lambda candidate: any(fnmatchcase(name, p) for name in names[candidate.layer] for p in patterns)
 
 
-def _reads_once_with_stride(layer: nn.Module) -> bool:
+def _is_strided_patch(layer: nn.Module) -> bool:
     if not isinstance(layer, nn.Conv1d | nn.Conv2d):
         return False
     return max(layer.stride) > 1 and all(k <= s for k, s in zip(layer.kernel_size, layer.stride, strict=True))
 
 
-def _names_a_gate(class_name: str) -> bool:
-    """Whether the words say so: SELayer and EffectiveSEModule do, DenseLayer and BaseModule hold the letters alone."""
+def _is_gate_name(class_name: str) -> bool:
+    """Return whether a class name denotes squeeze-and-excite: SELayer does, DenseLayer does not."""
     words = r"(?i:squeeze_?excit)|(S[Ee]|(^|_)[Ee]?se)_?([Mm]odule|[Ll]ayer)"
     return re.search(words, class_name) is not None

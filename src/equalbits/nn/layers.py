@@ -1,4 +1,4 @@
-"""Torch's layers with binary weights: the same arguments, plus a quantizer for the weights and one for the input."""
+"""Torch's layers with binary weights: torch's arguments, plus a quantizer for the weights and one for the input."""
 
 import copy
 from collections.abc import Mapping
@@ -48,11 +48,11 @@ class BinaryLinear(BinaryLayer, nn.Linear):
         self.make_binary_(weight_quantizer, input_quantizer, init)
 
     def input_channels(self) -> tuple[int, int]:
-        """The features, the last axis."""
+        """Return the number of features, and the last axis."""
         return self.in_features, -1
 
     def forward(self, input: Tensor) -> Tensor:
-        """As torch's, with binary weights."""
+        """Apply the layer with binary weights."""
         return nnf.linear(self.quantize_input(input), self.binary_weight(), self.bias)
 
 
@@ -82,11 +82,11 @@ class BinaryConv1d(BinaryLayer, nn.Conv1d):
         self.make_binary_(weight_quantizer, input_quantizer, init)
 
     def input_channels(self) -> tuple[int, int]:
-        """The input channels."""
+        """Return the number of input channels, and their axis."""
         return self.in_channels, -2
 
     def forward(self, input: Tensor) -> Tensor:
-        """As torch's, with binary weights; padding comes after the input's sign, so it stays 0."""
+        """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
         output: Tensor = self._conv_forward(self.quantize_input(input), self.binary_weight(), self.bias)
         return output
 
@@ -123,30 +123,30 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
         self.make_binary_(weight_quantizer, input_quantizer, init)
 
     def input_channels(self) -> tuple[int, int]:
-        """The input channels."""
+        """Return the number of input channels, and their axis."""
         return self.in_channels, -3
 
     def forward(self, input: Tensor) -> Tensor:
-        """As torch's, with binary weights; padding comes after the input's sign, so it stays 0."""
+        """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
         return self.forward_quantized(self.quantize_input(input))
 
     def forward_quantized(self, input: Tensor) -> Tensor:
-        """The same of an input that is quantized already."""
-        return _convolved(self, input, self.binary_weight())
+        """Apply the layer to an input that is already quantized."""
+        return _convolve(self, input, self.binary_weight())
 
 
 class QuickConv2d(nn.Conv2d):
-    """:class:`torch.nn.Conv2d`, as a matrix product where that is quicker (:func:`equalbits.functional.convolve`)."""
+    """:class:`torch.nn.Conv2d`, as a matrix product where that is faster (:func:`equalbits.functional.convolve`)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As torch's."""
-        return _convolved(self, input, self.weight)
+        """Apply the convolution."""
+        return _convolve(self, input, self.weight)
 
     def _get_name(self) -> str:
         return "Conv2d"
 
 
-def _convolved(layer: nn.Conv2d, inputs: Tensor, weight: Tensor) -> Tensor:
+def _convolve(layer: nn.Conv2d, inputs: Tensor, weight: Tensor) -> Tensor:
     plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros" and inputs.dim() == 4
     if plain and not isinstance(layer.padding, str):
         stride, padding = (layer.stride[0], layer.stride[1]), (layer.padding[0], layer.padding[1])
@@ -158,7 +158,7 @@ def _convolved(layer: nn.Conv2d, inputs: Tensor, weight: Tensor) -> Tensor:
 class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
     """:class:`torch.nn.ConvTranspose2d` with binary weights; a filter is the weights of one output channel.
 
-    Torch keeps the output channel of this layer's weight in the second axis (and counts it within its group).
+    Torch stores the output channels of this layer's weight, counted within their group, in the second axis.
     """
 
     def __init__(
@@ -185,21 +185,21 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
         self.make_binary_(weight_quantizer, input_quantizer, init)
 
     def to_filters(self, weight: Tensor) -> Tensor:
-        """(in, out/groups, …) to (out, in/groups, …)."""
+        """Rearrange (in, out/groups, …) to (out, in/groups, …)."""
         grouped = weight.reshape(self.groups, -1, *weight.shape[1:]).transpose(1, 2)
         return grouped.reshape(self.out_channels, -1, *weight.shape[2:])
 
     def from_filters(self, filters: Tensor) -> Tensor:
-        """(out, in/groups, …) to (in, out/groups, …)."""
+        """Rearrange (out, in/groups, …) to (in, out/groups, …)."""
         grouped = filters.reshape(self.groups, -1, *filters.shape[1:]).transpose(1, 2)
         return grouped.reshape(self.in_channels, -1, *filters.shape[2:])
 
     def input_channels(self) -> tuple[int, int]:
-        """The input channels."""
+        """Return the number of input channels, and their axis."""
         return self.in_channels, -3
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """As torch's, with binary weights."""
+        """Apply the layer with binary weights."""
         output_padding = self._output_padding(
             input,
             output_size,
@@ -221,7 +221,7 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
         )
 
 
-#: The binary layer that takes the place of each real one.
+#: Binary class of each real layer class.
 BINARY_CLASSES: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
     {
         nn.Linear: BinaryLinear,
@@ -236,11 +236,11 @@ BINARY_CLASSES: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
 def as_binary_layer(
     layer: nn.Module, weight_quantizer: WeightQuantizer, input_quantizer: nn.Module | None
 ) -> BinaryLayer:
-    """The binary layer that does what ``layer`` does, with the same parameters (not copies), hooks and mode."""
-    twin = object.__new__(BINARY_CLASSES[type(layer)])
-    # Hooks are shared, so that the handles the user holds still take them off; what the twin adds to is its own.
+    """Return a binary version of ``layer`` with the same parameter objects, hooks and mode."""
+    binary = object.__new__(BINARY_CLASSES[type(layer)])
+    # Hook dictionaries are shared, so that existing handles still remove their hooks; the others are copied.
     own = {name: copy.copy(layer.__dict__[name]) for name in ("_parameters", "_buffers", "_modules")}
-    twin.__dict__.update(layer.__dict__ | own)
-    twin.__dict__.pop("_compiled_call_impl", None)  # of layer.compile(), which would go on calling the real one
-    twin.make_binary_(weight_quantizer, input_quantizer)
-    return twin.train(layer.training)
+    binary.__dict__.update(layer.__dict__ | own)
+    binary.__dict__.pop("_compiled_call_impl", None)  # of layer.compile(): it calls the real layer
+    binary.make_binary_(weight_quantizer, input_quantizer)
+    return binary.train(layer.training)

@@ -1,4 +1,4 @@
-"""What stands behind a binary layer in some methods: learned scales, gates and nonlinearities for its output."""
+"""Layers that some methods place after a binary layer: learned scales, gates and activations for its output."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional as nnf
 
 from equalbits.nn.inputs.rsign import per_channel
 
-#: The factors of each form of :class:`LearnedScale`, by the axes along which they vary.
+#: Shape of the factors of each form of :class:`LearnedScale`, by axis.
 _FACTORS = {"channel": ("c11",), "dense": ("chw",), "channel-map": ("c11", "1hw"), "rank-1": ("c11", "1h1", "11w")}
 
 
@@ -20,7 +20,7 @@ class LearnedScale(nn.Module):
     * ``"channel-map"``: channel × position map;
     * ``"rank-1"``: channel × row × column, the paper's best, and the scale of Real-to-Binary's strong baseline.
 
-    All but the first tie the layer to outputs of one ``size``, (height, width).
+    All but the first need outputs of one fixed ``size``, (height, width).
 
     >>> LearnedScale(8, (5, 5))(torch.ones(2, 8, 5, 5)).shape
     torch.Size([2, 8, 5, 5])
@@ -32,37 +32,37 @@ class LearnedScale(nn.Module):
         if form not in _FACTORS:
             raise ValueError(f"form={form!r} is not known: choose one of {', '.join(map(repr, _FACTORS))}")
         if (size is None) != (form == "channel"):
-            raise ValueError(f"form={form!r} with size={size}: all but 'channel' need the output's (height, width)")
+            raise ValueError(f"form={form!r} with size={size}: all forms but 'channel' need size=(height, width)")
         self.channels, self.size, self.form = channels, size, form
         lengths = {"1": 1, "c": channels, "h": size[0] if size else 1, "w": size[1] if size else 1}
         shapes = [tuple(lengths[axis] for axis in axes) for axes in _FACTORS[form]]
         self.factors = nn.ParameterList([nn.Parameter(torch.ones(shape)) for shape in shapes])
 
     def reset_parameters(self) -> None:
-        """Put all factors back to 1."""
+        """Set all factors to 1."""
         for factor in self.factors:
             nn.init.ones_(factor)
 
     def forward(self, outputs: Tensor) -> Tensor:
-        """The outputs times the product of all factors."""
+        """Return the outputs times the product of all factors."""
         if self.form == "channel":
             return outputs * per_channel(self.factors[0], outputs)
         if tuple(outputs.shape[-2:]) != self.size:
-            raise ValueError(f"outputs are {tuple(outputs.shape[-2:])} large, the scale is made for {self.size}")
+            raise ValueError(f"outputs have size {tuple(outputs.shape[-2:])}, the scale was built for {self.size}")
         for factor in self.factors:
             outputs = outputs * factor
         return outputs
 
     def extra_repr(self) -> str:
-        """The settings, as the constructor takes them."""
+        """Return the constructor's arguments."""
         return f"{self.channels}, {self.size}, form={self.form!r}"
 
 
 class GatedScale(nn.Module):
-    """Real-to-Binary's scale from the data (Martinez et al. 2020): ``y · σ(W2 relu(W1 mean(x)))``.
+    """Real-to-Binary's data-driven scale (Martinez et al. 2020): ``y · σ(W2 relu(W1 mean(x)))``.
 
-    ``x`` is the layer's real input, before its sign, averaged over positions; the gate has one value for each output
-    channel. Without biases, weights by He's rule, as in the published re-implementation.
+    ``x`` is the layer's real input, before its sign, averaged over positions. The gate has one value per output
+    channel. It has no biases and Kaiming-normal weights, as in the published re-implementation.
 
     >>> GatedScale(16, 32)(torch.ones(2, 32, 4, 4), torch.zeros(2, 16, 4, 4)).unique().tolist()
     [0.5]
@@ -71,7 +71,7 @@ class GatedScale(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, *, reduction: int = 8) -> None:
         super().__init__()
         if not reduction >= 1:
-            raise ValueError(f"reduction={reduction}: it divides the channels, so it must be at least 1; 8 is usual")
+            raise ValueError(f"reduction={reduction}: the divisor of the channels must be at least 1; 8 is usual")
         hidden = max(1, in_channels // reduction)
         self.reduce, self.expand = (
             nn.Linear(in_channels, hidden, bias=False),
@@ -80,21 +80,21 @@ class GatedScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start the weights by He's rule."""
+        """Initialize the weights as Kaiming normal."""
         for layer in (self.reduce, self.expand):
             nn.init.kaiming_normal_(layer.weight)
 
     def forward(self, outputs: Tensor, inputs: Tensor) -> Tensor:
-        """The outputs of a layer, scaled by what its real inputs say."""
+        """Return the outputs of a layer, scaled by the gate of its real inputs."""
         pooled = inputs.flatten(2).mean(dim=2) if inputs.dim() > 2 else inputs
         gate: Tensor = self.expand(self.reduce(pooled).relu()).sigmoid()
         return outputs * gate.view(*gate.shape, *(1,) * (outputs.dim() - 2))
 
 
 class RPReLU(nn.Module):
-    """ReActNet's activation (Liu et al. 2020): a PReLU moved on both axes, ``PReLU(x + b1) + b2``, by channel.
+    """ReActNet's activation (Liu et al. 2020): a PReLU shifted along both axes, ``PReLU(x + b1) + b2``, per channel.
 
-    The shifts start at 0 and the slopes at 0.25. The paper subtracts ``b1``; the sign is the code's.
+    The shifts start at 0 and the slopes at 0.25. The paper subtracts ``b1``; the published code adds it.
     """
 
     def __init__(self, channels: int) -> None:
@@ -103,22 +103,22 @@ class RPReLU(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start the shifts at 0 and the slopes at 0.25."""
+        """Set the shifts to 0 and the slopes to 0.25."""
         nn.init.zeros_(self.before)
         nn.init.zeros_(self.after)
         nn.init.constant_(self.slope, 0.25)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The moved PReLU of each input; the channel is the second axis."""
+        """Apply the shifted PReLU elementwise; the channel is the second axis."""
         return nnf.prelu(inputs + per_channel(self.before, inputs), self.slope) + per_channel(self.after, inputs)
 
     def extra_repr(self) -> str:
-        """The settings, as the constructor takes them."""
+        """Return the constructor's arguments."""
         return f"{len(self.slope)}"
 
 
 class Maxout(nn.Module):
-    """AdaBin's activation (Tu et al. 2022): ``p · relu(x) − n · relu(−x)``, both slopes learned by channel.
+    """AdaBin's activation (Tu et al. 2022): ``p · relu(x) − n · relu(−x)``, both slopes learned per channel.
 
     ``p`` starts at 1, ``n`` at 0.25.
     """
@@ -129,15 +129,15 @@ class Maxout(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start the slopes at 1 and 0.25."""
+        """Set the slopes to 1 and 0.25."""
         nn.init.ones_(self.positive)
         nn.init.constant_(self.negative, 0.25)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Each input times the slope of its side; the channel is the second axis."""
+        """Multiply each input by the slope of its sign; the channel is the second axis."""
         above, below = per_channel(self.positive, inputs), per_channel(self.negative, inputs)
         return above * inputs.relu() - below * (-inputs).relu()
 
     def extra_repr(self) -> str:
-        """The settings, as the constructor takes them."""
+        """Return the constructor's arguments."""
         return f"{len(self.positive)}"

@@ -1,4 +1,4 @@
-"""Latents that torch computes from other parameters, as its norms do: looking at them, handing back what changed."""
+"""Latents under a torch parametrization, as of weight or spectral norm: how to read them and assign to them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,35 +9,36 @@ from torch.nn.utils import parametrize
 
 @contextmanager
 def parametrization_in_eval(layer: nn.Module) -> Iterator[None]:
-    """Have what computes a layer's latents stay as it is: spectral norm moves whenever it is asked in training."""
-    moving = [part for part in _computed_by(layer) for part in part.modules() if part.training]
-    for part in moving:
+    """Put the parametrization of ``weight`` in eval mode: in training, reading it updates spectral norm's state."""
+    in_training = [part for step in _parametrizations(layer) for part in step.modules() if part.training]
+    for part in in_training:
         part.training = False
     try:
         yield
     finally:
-        for part in moving:
+        for part in in_training:
             part.training = True
 
 
 def assign_latents_(layer: nn.Module, weight: Tensor) -> None:
-    """Hand changed latents back to what they are computed from, where torch computes them: else they are lost."""
+    """Assign changed latents to a parametrized layer: written to the computed weight alone, they would be lost."""
     if parametrize.is_parametrized(layer, "weight"):
-        for part in _computed_by(layer):
-            if not hasattr(part, "right_inverse"):
+        for step in _parametrizations(layer):
+            if not hasattr(step, "right_inverse"):
                 raise ValueError(
-                    f"latents computed by {type(part).__name__} cannot be changed after a step: give it a right_inverse"
+                    f"latents parametrized by {type(step).__name__} cannot be changed after a step: define its "
+                    "right_inverse"
                 )
         layer.weight = weight
-    elif not layer._parameters.keys().isdisjoint(("weight_orig", "weight_v")):  # torch's older norms, and its pruning
+    elif not layer._parameters.keys().isdisjoint(("weight_orig", "weight_v")):  # older norms, pruning
         raise ValueError(
             "latents that torch.nn.utils computes from weight_orig or weight_v cannot be changed after a step: make "
             "that permanent with its remove function, or use torch.nn.utils.parametrizations"
         )
 
 
-def _computed_by(layer: nn.Module) -> list[nn.Module]:
-    """What computes the weight from its original, one after the other; nothing where it is a parameter of its own."""
+def _parametrizations(layer: nn.Module) -> list[nn.Module]:
+    """Return the parametrizations of the weight in order; empty if it is a plain parameter."""
     if not parametrize.is_parametrized(layer, "weight"):
         return []
     return list(layer.parametrizations["weight"])  # type: ignore[index]

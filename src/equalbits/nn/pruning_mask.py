@@ -1,7 +1,7 @@
-"""Which weights of a layer stay: the part that every pruned quantizer holds, and what acts on a whole model.
+"""Masks of pruned quantizers, and functions that prune a whole model.
 
-``sparsity`` is the share of zeros. With ``scope="global"`` one ranking decides over all layers together; no layer can
-do that by itself, so it keeps a mask that :func:`set_global_masks_` renews.
+``sparsity`` is the share of zeros. With ``scope="global"`` one ranking covers all layers, so each layer stores a mask
+that :func:`set_global_masks_` updates.
 """
 
 import math
@@ -26,9 +26,10 @@ from equalbits.nn.quantizer_state import fitted
 
 
 class PruningMask(nn.Module):
-    """Keeps the most important weights: the share ``1 − sparsity`` of each filter, of the layer, or of the whole net.
+    """Mask of the most important weights: the share ``1 − sparsity`` of each filter, of the layer, or of the model.
 
-    ``ramp`` is the share of training over which the sparsity rises from one half to its full value; 0 for none.
+    ``ramp`` is the share of training over which the sparsity rises from one half to its full value; 0 for none. Pruned
+    quantizers hold it as ``sieve``, the name that checkpoints use.
     """
 
     kept: Tensor
@@ -42,33 +43,32 @@ class PruningMask(nn.Module):
         self.sparsity, self.scope, self.ramp = float(sparsity), scope, float(ramp)
 
     def fit_(self, latents: Tensor) -> None:
-        """Make the mask that a global ranking fills in; until it does, every weight stays."""
+        """Create the mask of a global ranking; until :func:`set_global_masks_`, every weight is kept."""
         if self.scope == "global":
             self.register_buffer("kept", torch.ones_like(latents, dtype=torch.bool))
 
     def sparsity_at(self, progress: Tensor | None) -> float | Tensor:
-        """The share of zeros when this share of training is done."""
+        """Return the sparsity at this share of training."""
         return self.sparsity if progress is None else ramped_sparsity(progress, self.sparsity, self.ramp)
 
     def mask(self, importance: Tensor, progress: Tensor | None) -> Tensor:
-        """True where a weight stays."""
+        """Return a mask that is True where a weight is kept."""
         if self.scope == "global":
             return fitted(self._buffers.get("kept"))
         return keep_largest(importance, self.sparsity_at(progress), scope=self.scope)
 
     def start_progress(self) -> Tensor | None:
-        """The buffer a quantizer needs to follow the ramp, None where there is no ramp."""
+        """Return the progress buffer of a quantizer with a ramp, None without one."""
         return torch.zeros(()) if self.ramp else None
 
     def initial_scale(self, connections: int, scale_fan: bool) -> float:
-        """``√(2/D)``, with ``D`` the connections that stay where ``scale_fan`` says so."""
+        """Return ``√(2/D)``, where ``D`` counts only the kept connections if ``scale_fan`` is set."""
         return math.sqrt(2 / (connections * (1 - self.sparsity if scale_fan else 1)))
 
     def scale_correction(self, progress: Tensor | None, scale_fan: bool) -> Tensor | None:
-        """What :meth:`initial_scale` lacks while the share kept is not yet, or never is, ``1 − sparsity``.
+        """Return the factor ``√((1 − sparsity) / share kept)``, which keeps the output variance constant.
 
-        ``√((1 − sparsity) / share kept)`` of a ramp, or of the layer's part in a global ranking; so the layer is as
-        loud at every moment. None where the share never differs.
+        The share kept differs from ``1 − sparsity`` during a ramp and in a global ranking. None if it never differs.
         """
         if not scale_fan:
             return None
@@ -81,13 +81,13 @@ class PruningMask(nn.Module):
         return ((1 - self.sparsity) / share).sqrt()
 
     def extra_repr(self) -> str:
-        """The settings, as the constructor takes them."""
+        """Return the constructor's arguments."""
         return f"{self.sparsity}, {self.scope!r}, ramp={self.ramp}"
 
 
-def apply_scale_correction(values: Tensor, scale_correction: Tensor | None) -> Tensor:
-    """``values`` times :meth:`PruningMask.scale_correction`, where there is any."""
-    return values if scale_correction is None else values * scale_correction.to(values.dtype)
+def apply_scale_correction(values: Tensor, correction: Tensor | None) -> Tensor:
+    """Multiply ``values`` by :meth:`PruningMask.scale_correction`, if any."""
+    return values if correction is None else values * correction.to(values.dtype)
 
 
 def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: bool = True) -> dict[str, int]:
@@ -106,7 +106,9 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: 
     layers = {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, BinaryLayer) and isinstance(_sieve(layer), PruningMask) and _sieve(layer).scope == "global"
+        if isinstance(layer, BinaryLayer)
+        and isinstance(_mask_of(layer), PruningMask)
+        and _mask_of(layer).scope == "global"
     }
     if not layers:
         raise ValueError("no layer is pruned globally: give its quantizer scope='global', as in PrunedSign(0.9, ...)")
@@ -118,7 +120,7 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: 
     share = _common_sparsity(layers) if sparsity is None else sparsity
     masks = keep_largest_globally([importance.to(importances[0].device) for importance in importances], share)
     for layer, mask in zip(layers.values(), masks, strict=True):
-        _sieve(layer).kept.copy_(mask)
+        _mask_of(layer).kept.copy_(mask)
     counts = dict(zip(layers, torch.stack([mask.sum() for mask in masks]).tolist(), strict=True))  # one device sync
     if warn and (empty := [name for name, count in counts.items() if not count]):
         warn_empty_layers(empty, stacklevel=3)
@@ -128,16 +130,16 @@ def set_global_masks_(model: nn.Module, *, sparsity: float | None = None, warn: 
 def warn_empty_layers(layers: Sequence[str], *, stacklevel: int = 2) -> None:
     """Warn about layers that a global ranking leaves without weights."""
     warnings.warn(
-        f"the global ranking leaves {', '.join(map(repr, layers))} no weight, so nothing in front of it learns: "
+        f"the global ranking leaves no weight in {', '.join(map(repr, layers))}, so earlier layers get no gradient: "
         "lower the sparsity, or choose scope='layer'",
         stacklevel=stacklevel,
     )
 
 
 def empty_filters(model: nn.Module) -> dict[str, list[int]]:
-    """The filters of each binary layer in which no weight is left; layers without one are not named.
+    """Return the indices of filters with all weights pruned, by layer name; layers without any are left out.
 
-    Such a filter is allowed: its output is its bias alone.
+    Such a filter is valid: its output is its bias.
 
     >>> from equalbits.nn import BinaryLinear, PrunedSign
     >>> layer = BinaryLinear(2, 2, weight_quantizer=PrunedSign(0.5))
@@ -155,19 +157,18 @@ def empty_filters(model: nn.Module) -> dict[str, list[int]]:
 
 
 def end_ramps_(model: nn.Module) -> None:
-    """Put every ramp of sparsity at its end, for the last epoch: the net then ends as pruned as was asked."""
+    """Set every sparsity ramp to its end, so that the last epoch trains at full sparsity."""
     for layer in model.modules():
-        if isinstance(layer, BinaryLayer) and isinstance(_sieve(layer), PruningMask):
+        if isinstance(layer, BinaryLayer) and isinstance(_mask_of(layer), PruningMask):
             progress = _progress(layer)
             if progress is not None:
                 progress.fill_(1.0)
 
 
 def freeze_latents_(model: nn.Module) -> list[str]:
-    """Turn the gradient off for latents that their quantizer never trains; return the names of the layers.
+    """Set ``requires_grad`` to False for latents that their quantizer never trains; return the layer names.
 
-    Such latents get no gradient anyway, so an optimizer leaves them alone. Several processes that share gradients
-    want to be told, all the same.
+    Such latents get no gradient in any case. DistributedDataParallel needs to know it in advance.
     """
     frozen = []
     for name, layer in model.named_modules():
@@ -176,19 +177,19 @@ def freeze_latents_(model: nn.Module) -> list[str]:
             (layer.parametrizations["weight"] if computed else layer.weight).requires_grad_(False)  # type: ignore[index]
             frozen.append(name)
     if not frozen:
-        raise ValueError("no layer leaves its latents untrained: MPT and train_latent=False do")
+        raise ValueError("no layer has frozen latents: use MPT or train_latent=False")
     return frozen
 
 
-def _sieve(layer: BinaryLayer) -> PruningMask:
+def _mask_of(layer: BinaryLayer) -> PruningMask:
     return getattr(layer.weight_quantizer, "sieve", None)  # type: ignore[return-value]
 
 
 def _common_sparsity(layers: dict[str, BinaryLayer]) -> float | Tensor:
-    shares = {name: float(_sieve(layer).sparsity_at(_progress(layer))) for name, layer in layers.items()}
+    shares = {name: float(_mask_of(layer).sparsity_at(_progress(layer))) for name, layer in layers.items()}
     if len(set(shares.values())) > 1:
-        told = ", ".join(f"{name} {share:g}" for name, share in shares.items())
-        raise ValueError(f"the layers ask for different sparsities ({told}): give one, as in sparsity=0.9")
+        listed = ", ".join(f"{name} {share:g}" for name, share in shares.items())
+        raise ValueError(f"the layers have different sparsities ({listed}): pass one, as in sparsity=0.9")
     return next(iter(shares.values()))
 
 

@@ -98,6 +98,8 @@ class _DeferredGradient(torch.autograd.Function):
 
 def find_sources(layer: "BinaryLayer", weight: Tensor) -> Sources | None:
     """Return all that the binary weight depends on, or None if part of it can change unnoticed."""
+    if type(weight) is not nn.Parameter or not _counts_writes(weight):
+        return None
     if torch.distributed.is_available() and torch.distributed.is_initialized():  # collectives may write
         return None
     quantizer = layer.weight_quantizer
@@ -105,10 +107,9 @@ def find_sources(layer: "BinaryLayer", weight: Tensor) -> Sources | None:
         return None
     tensors, settings = _quantizer_sources(quantizer)
     tensors |= {"weight": weight, "scale": layer.scale}
-    immutable = all(isinstance(setting, _IMMUTABLE) for setting in settings)
-    if type(weight) is nn.Parameter and immutable and all(map(_counts_writes, tensors.values())):
-        return Sources(tensors, settings)
-    return None
+    if not all(isinstance(setting, _IMMUTABLE) for setting in settings):
+        return None
+    return Sources(tensors, settings) if all(map(_counts_writes, tensors.values())) else None
 
 
 def _quantizer_sources(quantizer: nn.Module) -> Sources:
