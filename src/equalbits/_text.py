@@ -15,10 +15,20 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ValueError:
     names = sorted(known)
     if not names:
         return ValueError(f"{kind} {name!r} is not known: there is none to give")
-    near = sorted(get_close_matches(name.lower(), names, n=len(names)))
-    nearest = max(near, key=lambda other: _similarity(name.lower(), other), default=None)
+    nearest = nearest_name(name, names)
     hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
     return ValueError(f"{kind} {name!r} is not known: {hint}: {', '.join(map(repr, names))}")
+
+
+def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name most similar to ``name``; None if none is similar enough.
+
+    >>> nearest_name("conv3", ["conv2", "resnet18"]), nearest_name("vgg", ["conv2", "resnet18"])
+    ('conv2', None)
+    """
+    names = sorted(known)
+    near = get_close_matches(name.lower(), names, n=max(1, len(names)), cutoff=cutoff)
+    return max(sorted(near), key=lambda other: _similarity(name.lower(), other), default=None)
 
 
 def _similarity(name: str, other: str) -> tuple[float, float]:

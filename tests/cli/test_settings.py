@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from equalbits.recipes.settings import settings_tables
+from equalbits.recipes.settings_tables import settings_tables
 
 
 def test_every_setting_is_one_line_with_the_text_of_the_docs_page(call) -> None:

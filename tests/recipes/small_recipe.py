@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes import CaseResult, Comparison, Execution, Recipe, experiments, recipe_from_dict
+from equalbits.recipes import CaseResult, Comparison, Execution, Recipe, experiments
 
 
 def own(**settings) -> Recipe:
     """Two epochs of a narrow Conv2 on 24 made-up images."""
-    recipe = recipe_from_dict(
+    recipe = Recipe.from_dict(
         {
             "name": "own",
             "epochs": 2,

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 import torch
 
-from equalbits.recipes import DataConfig, get_recipe, read_recipe, recipe_from_dict, run_recipe
+from equalbits.recipes import DataConfig, Recipe, get_recipe, read_recipe, run_recipe
 from equalbits.recipes.build import make_loader
 from equalbits.recipes.catalogue import own_settings, published_score
 from equalbits.recipes.experiments.store import RunStore
@@ -37,9 +37,9 @@ def test_training_images_are_erased_and_test_images_are_not():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"data.erase": -1}, r"^data.erase=-1 must be at least 0$"),
-        ({"data.erase": 4, "data.augment": False}, r"^data.erase=4 is a part of augmentation: set data.augment=true"),
-        ({"data.erase": 4.5}, r"^data.erase=4.5 must be an integer$"),
+        ({"data.erase": -1}, r"^data.erase=-1 must be an integer, at least 0$"),
+        ({"data.erase": 4, "data.augment": False}, r"^data.erase=4 is part of augmentation: set data.augment=true"),
+        ({"data.erase": 4.5}, r"^data.erase=4.5 must be an integer, at least 0$"),
         ({"erase": 4}, r"^no setting 'erase'; did you mean 'data.erase'\?$"),
     ],
 )
@@ -58,7 +58,7 @@ def test_recipes_and_results_that_do_not_know_it_erase_nothing(tmp_path):
     recipe = get_recipe("cifar10-conv2")
     old = recipe.as_dict()
     assert old["data"].pop("erase") == 0
-    assert recipe_from_dict(old) == recipe and own_settings(old) == {}
+    assert Recipe.from_dict(old) == recipe and own_settings(old) == {}
     text = "".join(line for line in recipe.to_toml().splitlines(keepends=True) if not line.startswith("erase"))
     assert "erase" not in tomllib.loads(text)["data"]
     (tmp_path / "old.toml").write_text(text)

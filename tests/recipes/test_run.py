@@ -10,12 +10,12 @@ from small_recipe import own
 
 from equalbits.recipes import (
     ImageSpec,
+    Recipe,
     evaluate_run,
     load_run,
     make_model,
     pick_device,
     read_recipe,
-    recipe_from_dict,
     run_recipe,
 )
 from equalbits.recipes.run_dir import removed_on_failure
@@ -43,7 +43,7 @@ def test_the_folder_holds_all_that_a_run_was(done: Path) -> None:
     assert {path.name for path in done.iterdir()} == {*names, "tensorboard"}
     assert read_recipe(done / "recipe.toml") == own()
     facts = json.loads((done / "run.json").read_text())
-    assert recipe_from_dict(facts["recipe"]) == own()
+    assert Recipe.from_dict(facts["recipe"]) == own()
     assert facts["versions"]["torch"] == torch.__version__
     assert (facts["seed"], facts["processes"]) == (0, 1)
     assert facts["command"] is None  # it was this test that called
@@ -191,7 +191,7 @@ def test_weights_that_do_not_fit_the_recipe_are_refused(done: Path, tmp_path: Pa
     out = copied(done, tmp_path)
     table = tomllib.loads((out / "recipe.toml").read_text())
     table["model"]["options"]["width"] = 0.1
-    (out / "recipe.toml").write_text(recipe_from_dict(table).to_toml())
+    (out / "recipe.toml").write_text(Recipe.from_dict(table).to_toml())
     with pytest.raises(CheckpointError, match="holds the weights of another model"):
         load_run(out)
 

@@ -124,7 +124,7 @@ def test_a_stack_resumes_after_a_net_of_an_earlier_one_diverged(tmp_path) -> Non
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from equalbits.recipes import Execution, recipe_from_dict, sweep
+from equalbits.recipes import Execution, Recipe, sweep
 
 whole = os.replace
 if sys.argv[2] == "unlink":  # the last file is in its place, and what is saved of the stack is still there
@@ -137,7 +137,7 @@ def replace(old, new, **words):
 os.replace = os.rename = replace
 import pathlib
 pathlib.Path.replace = lambda self, new: replace(self, new)
-recipe = recipe_from_dict({"name": "own", "epochs": 2, "checkpoint_seconds": 0.0,
+recipe = Recipe.from_dict({"name": "own", "epochs": 2, "checkpoint_seconds": 0.0,
     "model": {"name": "conv2", "options": {"width": 0.05}}, "data": {"name": "synthetic:1x8x8:4:24", "batch_size": 8}})
 sweep(recipe, Path(sys.argv[1]), vary={"model.weight_quantizer": ["sign", "bihalf"]}, seeds=[0, 1],
     execution=Execution(stack=4, device="cpu"))

@@ -9,11 +9,11 @@ import pytest
 
 from equalbits.analysis import audit, summarize
 from equalbits.functional import positive_count
-from equalbits.recipes import Execution, load_run, recipe_from_dict, run_recipe, sweep
+from equalbits.recipes import Execution, Recipe, load_run, run_recipe, sweep
 from equalbits.report import bit_tables, report_page
 
 CPU = Execution(device="cpu")
-RECIPE = recipe_from_dict(
+RECIPE = Recipe.from_dict(
     {
         "name": "own",
         "epochs": 1,

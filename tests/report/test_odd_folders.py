@@ -9,13 +9,13 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import reproduce
-from equalbits.recipes import recipe_from_dict, run_recipe
+from equalbits.recipes import Recipe, run_recipe
 from equalbits.report import report_page, write_report
 from equalbits.report.page import _accuracy_range
 from equalbits.report.scan import scan
 
 ROOT = Path(__file__).parents[2]
-RECIPE = recipe_from_dict(
+RECIPE = Recipe.from_dict(
     {
         "name": "own",
         "epochs": 2,

@@ -14,14 +14,14 @@ import pytest
 from equalbits._plotting import METHOD_COLORS
 from equalbits.cli import main
 from equalbits.paper import Claim, reproduce
-from equalbits.recipes import Execution, get_recipe, recipe_from_dict, run_recipe, sweep
+from equalbits.recipes import Execution, Recipe, get_recipe, run_recipe, sweep
 from equalbits.report import report_page, write_report
 from equalbits.report.charts import line_styles
 
 HOSTILE = "<script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\">"
 NAME = HOSTILE.replace("/", "")  # a name, which folders have too, holds no slash
 CPU = Execution(device="cpu")
-RECIPE = recipe_from_dict(
+RECIPE = Recipe.from_dict(
     {
         "name": "own",
         "epochs": 3,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from equalbits.recipes import Execution, Recipe, compare, recipe_from_dict
+from equalbits.recipes import Execution, Recipe, compare
 from equalbits.report import report_page, write_report
 from equalbits.report.scan import scan
 
-RECIPE = recipe_from_dict(
+RECIPE = Recipe.from_dict(
     {
         "name": "own",
         "epochs": 1,

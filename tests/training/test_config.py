@@ -1,4 +1,4 @@
-"""Settings are checked at birth, and ``auto`` is decided by the device."""
+"""Settings are validated at construction, and ``auto`` is resolved by the device."""
 
 from dataclasses import FrozenInstanceError
 
@@ -10,23 +10,29 @@ from equalbits.training import DistillConfig, OptimizerConfig, TrainConfig
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: TrainConfig(epochs=0), "epochs=0 must be at least 1"),
-        (lambda: TrainConfig(epochs=1, seed=-1), "seed=-1 must be at least 0"),
-        (lambda: TrainConfig(epochs=1, seed=2**63), r"must be at least 0 and below 2\*\*63"),
-        (lambda: TrainConfig(epochs=1, seed=10**400), r"must be at least 0 and below 2\*\*63"),
-        (lambda: TrainConfig(epochs=1, precision="fp16"), "precision='fp16' is not known: choose one of auto, fp32"),
-        (lambda: TrainConfig(epochs=1, speed="fast"), "speed='fast' is not known"),
-        (lambda: TrainConfig(epochs=1, label_smoothing=1.0), "label_smoothing=1.0 must be at least 0 and below 1"),
+        (lambda: TrainConfig(epochs=0), "epochs=0 must be an integer, at least 1"),
+        (lambda: TrainConfig(epochs=1, seed=-1), "seed=-1 must be an integer, at least 0"),
+        (lambda: TrainConfig(epochs=1, seed=2**63), r"must be an integer, at least 0 and below 2\*\*63"),
+        (lambda: TrainConfig(epochs=1, seed=10**400), r"must be an integer, at least 0 and below 2\*\*63"),
+        (lambda: TrainConfig(epochs=1, precision="fp16"), "precision='fp16' must be one of auto, fp32"),
+        (lambda: TrainConfig(epochs=1, speed="fast"), "speed='fast' must be one of auto, plain"),
+        (
+            lambda: TrainConfig(epochs=1, label_smoothing=1.0),
+            "label_smoothing=1.0 must be a number, at least 0 and below 1",
+        ),
         (lambda: TrainConfig(epochs=1, clip_norm=float("nan")), "clip_norm=nan must be a finite number, at least 0"),
-        (lambda: TrainConfig(epochs=1, accumulate=0), "accumulate=0 must be at least 1"),
-        (lambda: TrainConfig(epochs=1, checkpoint_seconds=-1), "checkpoint_seconds=-1 must be at least 0"),
-        (lambda: OptimizerConfig(name="lion"), "optimizer.name='lion' is not known: choose one of sgd, adam, adamw"),
-        (lambda: OptimizerConfig(lr=0), "optimizer.lr=0 must be above 0"),
-        (lambda: OptimizerConfig(momentum=1), "optimizer.momentum=1 must be at least 0 and below 1"),
+        (lambda: TrainConfig(epochs=1, accumulate=0), "accumulate=0 must be an integer, at least 1"),
+        (lambda: TrainConfig(epochs=1, checkpoint_seconds=-1), "checkpoint_seconds=-1 must be a number, at least 0"),
+        (lambda: OptimizerConfig(name="lion"), "optimizer.name='lion' must be one of sgd, adam, adamw"),
+        (lambda: OptimizerConfig(lr=0), "optimizer.lr=0 must be a number, above 0"),
+        (lambda: OptimizerConfig(momentum=1), "optimizer.momentum=1 must be a number, at least 0 and below 1"),
         (lambda: OptimizerConfig(nesterov=True, momentum=0), "nesterov=true needs optimizer.momentum above 0"),
-        (lambda: OptimizerConfig(betas=(0.9, 1.0)), "optimizer.betas=1.0 must be at least 0 and below 1"),
-        (lambda: DistillConfig(weight=1.5), "distill.weight=1.5 must be at least 0 and at most 1"),
-        (lambda: DistillConfig(temperature=0), "distill.temperature=0 must be above 0"),
+        (
+            lambda: OptimizerConfig(betas=(0.9, 1.0)),
+            r"optimizer.betas=\(0.9, 1.0\) must be a list of 2 numbers in brackets, each at least 0 and below 1",
+        ),
+        (lambda: DistillConfig(weight=1.5), "distill.weight=1.5 must be a number, at least 0 and at most 1"),
+        (lambda: DistillConfig(temperature=0), "distill.temperature=0 must be a number, above 0"),
         (lambda: DistillConfig(attention=1.0), "distill.attention needs distill.layers"),
     ],
 )

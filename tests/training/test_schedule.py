@@ -86,13 +86,16 @@ def test_every_rate_lies_above_zero_and_never_above_the_start(name: str, per: st
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"name": "cosin"}, "schedule.name='cosin' is not known: choose one of cosine, linear, step, constant"),
-        ({"per": "batch"}, "schedule.per='batch' is not known"),
+        ({"name": "cosin"}, "schedule.name='cosin' must be one of cosine, linear, step, constant"),
+        ({"per": "batch"}, "schedule.per='batch' must be one of epoch, step"),
         ({"name": "step"}, "schedule.name='step' needs schedule.milestones"),
         ({"name": "step", "milestones": (5, 3)}, r"schedule.milestones=\[5, 3\] must be in ascending order"),
-        ({"name": "step", "milestones": (-3, 5)}, "schedule.milestones=-3 must be at least 1"),
-        ({"factor": 0.0}, "schedule.factor=0.0 must be above 0"),
-        ({"warmup_epochs": -1}, "schedule.warmup_epochs=-1 must be at least 0"),
+        (
+            {"name": "step", "milestones": (-3, 5)},
+            r"schedule.milestones=\(-3, 5\) must be a list of integers in brackets, each at least 1",
+        ),
+        ({"factor": 0.0}, "schedule.factor=0.0 must be a number, above 0"),
+        ({"warmup_epochs": -1}, "schedule.warmup_epochs=-1 must be an integer, at least 0"),
     ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(settings: dict, line: str) -> None:

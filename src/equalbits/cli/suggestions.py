@@ -47,8 +47,7 @@ def _similar_flag(word: str, unknown: Sequence[str], parser: argparse.ArgumentPa
 def _settings() -> Iterable[str]:
     """Return the settings that ``--set`` accepts; none without torch."""
     try:
-        from equalbits.recipes import get_recipe
-        from equalbits.training import flat
+        from equalbits.recipes import Recipe
     except ImportError:
         return ()
-    return flat(get_recipe("fashion-conv2").as_dict())
+    return [*Recipe.declarations()]

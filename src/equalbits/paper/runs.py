@@ -20,7 +20,6 @@ from equalbits.recipes import (
     RunStore,
     cases_of,
     get_recipe,
-    recipe_from_dict,
 )
 from equalbits.training import EpochRecord, NonFiniteError, StepRecord, Watcher, check_weights, device_of
 
@@ -42,7 +41,7 @@ def quick_recipe(net: str = "conv2", *, width: float = 0.125, **settings: Any) -
     table["model"]["options"] = {"width": width, **({"batch_norm": False} if net.startswith("conv") else {})}
     own = {"data.limit": 4000, "data.batch_size": 64, "epochs": 2, "speed": "plain"}
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
-    recipe = recipe_from_dict(table).with_settings({**own, **dotted})
+    recipe = Recipe.from_dict(table).with_settings({**own, **dotted})
     return recipe.with_settings({"evaluate_every": recipe.train.epochs})
 
 

@@ -1,5 +1,6 @@
 """Recipes: named experiments. Run one, or run many."""
 
+from equalbits._settings import parse_settings
 from equalbits.recipes.build import ImageSpec, check_names, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
 from equalbits.recipes.experiments import (
@@ -25,14 +26,7 @@ from equalbits.recipes.experiments import (
     sweep,
 )
 from equalbits.recipes.output_dir import check_kind, lock_dir
-from equalbits.recipes.recipe import (
-    DataConfig,
-    ModelConfig,
-    Recipe,
-    parse_settings,
-    read_recipe,
-    recipe_from_dict,
-)
+from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.recipes.run import FinishedRun, evaluate_run, run_recipe
 from equalbits.recipes.run_dir import data_root_of, last_weights, load_run, unfinished_epoch
 from equalbits.recipes.run_record import (
@@ -44,7 +38,7 @@ from equalbits.recipes.run_record import (
     stored_recipe,
     where_and_with,
 )
-from equalbits.recipes.settings import Table, settings_tables
+from equalbits.recipes.settings_tables import Table, settings_tables
 
 __all__ = [
     "FREE",
@@ -93,7 +87,6 @@ __all__ = [
     "pick_device",
     "published_score",
     "read_recipe",
-    "recipe_from_dict",
     "run_recipe",
     "settings_tables",
     "split_values",

@@ -14,7 +14,7 @@ from equalbits._text import unknown_name
 from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
 from equalbits.models import create_model, list_models, model_options
 from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
-from equalbits.recipes.recipe import WORDS, DataConfig, ModelConfig, Recipe
+from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
 from equalbits.training import CheckpointError, Place
 
 #: Words users write for real-valued weights or inputs.
@@ -119,9 +119,9 @@ def _check_options(config: ModelConfig) -> None:
             raise ValueError(f"model.options.{name}={value}: {instead[name]}")
         default = model_options(config.name).get(name) if config.name in list_models() else None
         if isinstance(default, bool) and not isinstance(value, bool):  # any word or list would count as true
-            raise ValueError(f"model.options.{name}={value!r} must be {WORDS[bool]}")
+            raise ValueError(f"model.options.{name}={value!r} must be true or false")
         if isinstance(default, int | float) and isinstance(value, str):
-            raise ValueError(f"model.options.{name}={value!r} must be {WORDS[float]}")
+            raise ValueError(f"model.options.{name}={value!r} must be a number")
     known = {"weight_quantizer": list_quantizers(), "input_quantizer": list_input_quantizers()}
     for name, names in known.items():
         word = getattr(config, name)

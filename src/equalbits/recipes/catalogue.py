@@ -11,9 +11,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from equalbits._settings import flatten
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.recipes.run_record import FREE
-from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig, flat
+from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig
 
 _SHALLOW = TrainConfig(epochs=100, optimizer=OptimizerConfig(weight_decay=1e-4))
 _STEPS = ScheduleConfig(name="step", milestones=(150, 250, 320))
@@ -152,10 +153,10 @@ def own_settings(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """
     if recipe["name"] not in _CATALOGUE:
         return {}
-    known = flat(_CATALOGUE[recipe["name"]].as_dict())
+    known = flatten(_CATALOGUE[recipe["name"]].as_dict())
     return {
         name: value
-        for name, value in flat(dict(recipe)).items()
+        for name, value in flatten(dict(recipe)).items()
         if name not in _SAME_RESULT and known.get(name) != value
     }
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 import equalbits
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
-from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History, flat
+from equalbits._settings import flatten
+from equalbits.recipes.recipe import Recipe
+from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History
 
 #: Settings that do not change the result.
 FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
@@ -89,7 +90,7 @@ class RunRecord:
         """Read a run.json; one that lacks a part is refused."""
         try:
             table = _json_object(path.read_text(), required=("recipe", "seed", "last", "best", "seconds", "device"))
-            recipe = recipe_from_dict(table.pop("recipe")).with_settings({"seed": table.pop("seed")})
+            recipe = Recipe.from_dict(table.pop("recipe")).with_settings({"seed": table.pop("seed")})
             scores = {name: EpochRecord.from_dict(end) if (end := table[name]) else None for name in ("last", "best")}
             record = cls(**{**table, "recipe": recipe, **scores})
             record._check()
@@ -118,7 +119,7 @@ def _json_object(text: str, *, required: Sequence[str]) -> dict[str, Any]:
 
 def check_same_recipe(out: Path, before: Recipe, now: Recipe) -> None:
     """Raise where two recipes differ in a setting that changes the result."""
-    old, new = flat(before.as_dict()), flat(now.as_dict())
+    old, new = flatten(before.as_dict()), flatten(now.as_dict())
     for name in {**old, **new}:
         if name not in FREE and old.get(name) != new.get(name):
             raise CheckpointError(
@@ -130,7 +131,7 @@ def check_same_recipe(out: Path, before: Recipe, now: Recipe) -> None:
 def stored_recipe(path: Path, name: str = "recipe") -> Recipe:
     """Read the recipe that a JSON file of results holds under a name."""
     try:
-        return recipe_from_dict(json.loads(path.read_text())[name])
+        return Recipe.from_dict(json.loads(path.read_text())[name])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{path} holds no recipe ({error}): delete it to measure again") from None
 

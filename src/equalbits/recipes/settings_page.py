@@ -1,8 +1,8 @@
-"""Generate docs/settings.md from the settings classes: ``python -m equalbits.recipes.settings_page``."""
+"""Generator of docs/settings.md: run ``python -m equalbits.recipes.settings_page``."""
 
 from pathlib import Path
 
-from equalbits.recipes.settings import NONE, Table, settings_tables
+from equalbits.recipes.settings_tables import NONE, Table, settings_tables
 
 _HEAD = f"""# Settings
 
@@ -21,7 +21,7 @@ that the file omits ({NONE}: no default). Recipes of the package may have other 
 
 
 def settings_page() -> str:
-    """Return the page as Markdown."""
+    """Return docs/settings.md."""
     return _HEAD + "".join(_section(table) for table in settings_tables())
 
 

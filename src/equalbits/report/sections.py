@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from equalbits._settings import flatten
 from equalbits.recipes import FREE, Comparison, own_settings
 from equalbits.report.bit_tables import layer_bits, run_bits
 from equalbits.report.charts import Chart, Curve, line_chart
 from equalbits.report.comparison import ALT_TEXT, HEADER, cells, describe_precision, ranked, remarks, usual_speed
 from equalbits.report.scan import Entry, Facts, RunFiles
 from equalbits.report.tables import ReportTable, case_name, case_table, epoch_table, run_table, score_table, verdict
-from equalbits.training import Score, flat
+from equalbits.training import Score
 
 _MIME_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 _TITLES = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "run_set": "Runs of"}
@@ -222,7 +223,7 @@ def _origin(facts: Facts, settings: Facts) -> Origin | None:
         "versions": _versions(facts.get("versions")),
         "commit": _text(facts.get("commit")),
     }
-    rows = [[name, _setting(value)] for name, value in flat(dict(settings)).items() if value not in (None, "")]
+    rows = [[name, _setting(value)] for name, value in flatten(dict(settings)).items() if value not in (None, "")]
     table = ReportTable("As recorded", ("setting", "value"), rows, ("value",)) if rows else None
     known = {name: value for name, value in shown.items() if value}
     command = facts.get("command") or ""

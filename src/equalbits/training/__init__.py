@@ -17,10 +17,9 @@ from equalbits.training.history import EpochRecord, History, Reporter, StepRecor
 from equalbits.training.loop import TrainOptions, Watcher, train
 from equalbits.training.optimizer import make_optimizer
 from equalbits.training.reporters import JsonLines, TensorBoard, WeightsAndBiases
-from equalbits.training.resume import FREE_SETTINGS, flat, prefixed, with_prefix
+from equalbits.training.resume import FREE_SETTINGS, prefixed, with_prefix
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import Score, device_of, evaluate
-from equalbits.training.setting_rules import OneOf, Within, check_settings, rules_of
 from equalbits.training.stack import StackError, shared, train_stack
 from equalbits.training.stop_signals import InterruptedTraining, stop_requests
 
@@ -36,7 +35,6 @@ __all__ = [
     "InterruptedTraining",
     "JsonLines",
     "NonFiniteError",
-    "OneOf",
     "OptimizerConfig",
     "PeerLostError",
     "Place",
@@ -51,21 +49,17 @@ __all__ = [
     "TrainOptions",
     "Watcher",
     "WeightsAndBiases",
-    "Within",
     "announced_place",
-    "check_settings",
     "check_weights",
     "checkpoint_bytes",
     "device_of",
     "evaluate",
-    "flat",
     "learning_rate",
     "load_checkpoint",
     "load_weights",
     "make_optimizer",
     "prefixed",
     "process_group",
-    "rules_of",
     "save_checkpoint",
     "shared",
     "stop_requests",

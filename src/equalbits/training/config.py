@@ -1,152 +1,148 @@
-"""Settings of a training run: frozen dataclasses, validated at construction."""
+"""Settings of a training run: frozen, validated at construction, varied by :func:`dataclasses.replace`."""
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated
+from dataclasses import replace
+from typing import Literal
 
-from equalbits.training.setting_rules import OneOf, Within, check_settings
+from equalbits._settings import Settings, setting
+
+Speed = Literal["auto", "plain", "compiled", "captured", "recorded"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """Optimizer settings. Weight decay applies to every parameter, as in the paper's code.
+class OptimizerConfig(Settings, group="optimizer"):
+    """Optimizer settings. Weight decay applies to every parameter, as in the paper's code."""
 
-    - ``name``: the optimizer; ``bop`` and ``balanced-bop`` need the weight quantizer ``bits``
-    - ``lr``: initial learning rate
-    - ``momentum``: momentum of SGD
-    - ``nesterov``: use Nesterov momentum in SGD; needs ``momentum`` above 0
-    - ``weight_decay``: weight decay; decoupled from the gradient in ``adamw``
-    - ``betas``: decay of the running averages of the gradient and its square in ``adam`` and ``adamw``
-    - ``gamma``: adaptivity rate of Bop's average of the gradient; it follows the schedule as ``lr`` does
-    - ``tau``: threshold of that average above which Bop flips a bit
-    - ``reals``: optimizer of the real parameters beside ``bop`` and ``balanced-bop``; Bop's authors use ``adam``
-    """
+    name: Literal["sgd", "adam", "adamw", "bop", "balanced-bop"] = setting(
+        "optimizer; ``bop`` and ``balanced-bop`` need the weight quantizer ``bits``", default="sgd"
+    )
+    lr: float = setting("initial learning rate", default=0.1, above=0)
+    momentum: float = setting("momentum of SGD", default=0.9, at_least=0, below=1)
+    nesterov: bool = setting("use Nesterov momentum in SGD; needs ``momentum`` above 0", default=False)
+    weight_decay: float = setting("weight decay; decoupled from the gradient in ``adamw``", default=1e-4, at_least=0)
+    betas: tuple[float, float] = setting(
+        "decay of the running averages in ``adam`` and ``adamw``", default=(0.9, 0.999), at_least=0, below=1
+    )
+    gamma: float = setting(
+        "adaptivity rate of Bop's gradient average; scheduled like ``lr``", default=1e-4, above=0, at_most=1
+    )
+    tau: float = setting("threshold of that average above which Bop flips a bit", default=1e-8, at_least=0)
+    reals: Literal["sgd", "adam", "adamw"] = setting(
+        "optimizer of the real parameters beside Bop; the authors of Bop use ``adam``", default="sgd"
+    )
 
-    name: Annotated[str, OneOf("sgd", "adam", "adamw", "bop", "balanced-bop")] = "sgd"
-    lr: Annotated[float, Within(above=0)] = 0.1
-    momentum: Annotated[float, Within(at_least=0, below=1)] = 0.9
-    nesterov: bool = False
-    weight_decay: Annotated[float, Within(at_least=0)] = 1e-4
-    betas: Annotated[tuple[float, float], Within(at_least=0, below=1)] = (0.9, 0.999)
-    gamma: Annotated[float, Within(above=0, at_most=1)] = 1e-4
-    tau: Annotated[float, Within(at_least=0)] = 1e-8
-    reals: Annotated[str, OneOf("sgd", "adam", "adamw")] = "sgd"
-
-    def __post_init__(self) -> None:
-        check_settings(self, "optimizer.")
+    def check(self) -> None:
+        """Require momentum for Nesterov."""
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov=true needs optimizer.momentum above 0")
 
     @property
     def flips(self) -> bool:
-        """True for optimizers that flip bits and train only the other parameters by gradient."""
+        """True if the optimizer flips bits and trains only the other parameters by gradient steps."""
         return self.name in ("bop", "balanced-bop")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
-    """Learning rate schedule.
+class ScheduleConfig(Settings, group="schedule"):
+    """Learning rate schedule."""
 
-    - ``name``: ``cosine`` and ``linear`` decay to near 0, ``step`` decays at the milestones
-    - ``per``: update the learning rate each epoch or each step
-    - ``milestones``: epochs, in ascending order, after which ``step`` multiplies the learning rate by ``factor``
-    - ``factor``: factor of ``step``
-    - ``warmup_epochs``: epochs of linear warm-up to ``lr``; fewer than ``epochs``
-    """
+    name: Literal["cosine", "linear", "step", "constant"] = setting(
+        "``cosine`` and ``linear`` decay to near 0, ``step`` decays at the milestones", default="cosine"
+    )
+    per: Literal["epoch", "step"] = setting("update the learning rate each epoch or each step", default="epoch")
+    milestones: tuple[int, ...] = setting(
+        "epochs, ascending, after which ``step`` multiplies the learning rate by ``factor``", default=(), at_least=1
+    )
+    factor: float = setting("factor of ``step``", default=0.1, above=0)
+    warmup_epochs: int = setting("epochs of linear warm-up to ``lr``; fewer than ``epochs``", default=0, at_least=0)
 
-    name: Annotated[str, OneOf("cosine", "linear", "step", "constant")] = "cosine"
-    per: Annotated[str, OneOf("epoch", "step")] = "epoch"
-    milestones: Annotated[tuple[int, ...], Within(at_least=1)] = ()
-    factor: Annotated[float, Within(above=0)] = 0.1
-    warmup_epochs: Annotated[int, Within(at_least=0)] = 0
-
-    def __post_init__(self) -> None:
-        check_settings(self, "schedule.")
+    def check(self) -> None:
+        """Require increasing milestones, and some for ``step``."""
         if self.name == "step" and not self.milestones:
             raise ValueError("schedule.name='step' needs schedule.milestones, as in [150, 250, 320]")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError(f"schedule.milestones={list(self.milestones)} must be in ascending order")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DistillConfig:
-    """Distillation from a teacher: the loss is ``(1 − weight) · labels + weight · teacher's soft labels``.
+class DistillConfig(Settings, group="distill"):
+    """Distillation from a teacher: the loss is ``(1 − weight) · labels + weight · teacher's soft labels``."""
 
-    - ``weight``: share of the distillation loss; above 0 it needs a teacher (``--teacher``)
-    - ``temperature``: divisor of the logits of both networks; higher is softer
-    - ``attention``: weight of the distance between attention maps of paired layers, as in Real-to-Binary; above 0 it
-      needs a teacher and ``layers``
-    - ``layers``: names of the layers to pair; both networks must have them
-    """
+    weight: float = setting(
+        "share of the distillation loss; above 0 it needs ``--teacher``", default=0.0, at_least=0, at_most=1
+    )
+    temperature: float = setting("divisor of the logits of both networks; higher is softer", default=1.0, above=0)
+    attention: float = setting(
+        "weight of the distance between attention maps (Real-to-Binary); above 0 it needs ``--teacher`` and ``layers``",
+        default=0.0,
+        at_least=0,
+    )
+    layers: tuple[str, ...] = setting(
+        "names of the layers whose attention maps are compared, present in both networks", default=()
+    )
 
-    weight: Annotated[float, Within(at_least=0, at_most=1)] = 0.0
-    temperature: Annotated[float, Within(above=0)] = 1.0
-    attention: Annotated[float, Within(at_least=0)] = 0.0
-    layers: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_settings(self, "distill.")
+    def check(self) -> None:
+        """Require layers for attention."""
         if self.attention > 0 and not self.layers:
             raise ValueError("distill.attention needs distill.layers, the names of the layers to match")
 
     @property
     def wants_teacher(self) -> bool:
-        """True if the loss uses a teacher."""
+        """True if the loss has a term that needs a teacher."""
         return self.weight > 0 or self.attention > 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Settings):
     """Settings of :func:`train` besides the model and the batches.
-
-    - ``epochs``: number of epochs
-    - ``seed``: seed of initialization, shuffling, augmentation and dropout
-    - ``precision``: precision of forward and backward; ``auto`` is bf16 on a GPU and fp32 on a CPU
-    - ``speed``: execution of a step: ``plain`` (eager), ``compiled`` (torch.compile), ``captured`` (compiled, in one
-      CUDA graph) or ``recorded`` (eager, in one CUDA graph: slower steps, but no compile time); ``auto`` is the fastest
-      that works on a GPU, and plain on a CPU
-    - ``label_smoothing``: share of each label that is spread evenly over all classes
-    - ``clip_norm``: maximum norm of all gradients together (0: no clipping)
-    - ``accumulate``: number of parts that a batch is split into to save memory; gradients accumulate to one step
-    - ``sync_batch_norm``: synchronize batch norm across processes; needs GPUs
-    - ``evaluate_every``: evaluate on the test data every n epochs, and after the last
-    - ``checkpoint_seconds``: minimum time between two checkpoints, in seconds
 
     >>> TrainConfig(epochs=0)
     Traceback (most recent call last):
     ...
-    ValueError: epochs=0 must be at least 1
+    ValueError: epochs=0 must be an integer, at least 1
     """
 
-    epochs: Annotated[int, Within(at_least=1)]
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    distill: DistillConfig = field(default_factory=DistillConfig)
-    seed: Annotated[int, Within(at_least=0, below=2**63)] = 0
-    precision: Annotated[str, OneOf("auto", "fp32", "tf32", "bf16")] = "auto"
-    speed: Annotated[str, OneOf("auto", "plain", "compiled", "captured", "recorded")] = "auto"
-    label_smoothing: Annotated[float, Within(at_least=0, below=1)] = 0.0
-    clip_norm: Annotated[float, Within(at_least=0)] = 0.0
-    accumulate: Annotated[int, Within(at_least=1)] = 1
-    sync_batch_norm: bool = False
-    evaluate_every: Annotated[int, Within(at_least=1)] = 1
-    checkpoint_seconds: Annotated[float, Within(at_least=0)] = 60.0
+    epochs: int = setting("number of epochs", at_least=1)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    distill: DistillConfig = DistillConfig()
+    seed: int = setting(
+        "seed of initialization, shuffling, augmentation and dropout",
+        default=0,
+        at_least=0,
+        below=2**63,
+        allowed="an integer, at least 0 and below 2**63",
+    )
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
+        "precision of forward and backward; ``auto`` is bf16 on a GPU and fp32 on a CPU", default="auto"
+    )
+    speed: Speed = setting(
+        "execution of a step: ``plain`` (eager), ``compiled`` (torch.compile), ``captured`` (compiled, in one CUDA "
+        "graph) or ``recorded`` (eager, in one CUDA graph: slower steps, but no compile time); ``auto`` is the fastest "
+        "that works on a GPU, and plain on a CPU",
+        default="auto",
+    )
+    label_smoothing: float = setting(
+        "share of each label that is spread evenly over all classes", default=0.0, at_least=0, below=1
+    )
+    clip_norm: float = setting("maximum norm of all gradients together (0: no clipping)", default=0.0, at_least=0)
+    accumulate: int = setting(
+        "number of parts that a batch is split into to save memory; the step is still one", default=1, at_least=1
+    )
+    sync_batch_norm: bool = setting("synchronize batch norm across processes; needs GPUs", default=False)
+    evaluate_every: int = setting("evaluate on the test data every n epochs, and after the last", default=1, at_least=1)
+    checkpoint_seconds: float = setting("minimum time between two checkpoints, in seconds", default=60.0, at_least=0)
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.schedule.warmup_epochs >= self.epochs and self.schedule.warmup_epochs > 0:
-            raise ValueError(
-                f"schedule.warmup_epochs={self.schedule.warmup_epochs} must be less than epochs={self.epochs}"
-            )
+    def check(self) -> None:
+        """Require epochs after the warm-up."""
+        warmup = self.schedule.warmup_epochs
+        if warmup >= self.epochs:
+            raise ValueError(f"schedule.warmup_epochs={warmup} must be less than epochs={self.epochs}")
 
     @property
     def in_graph(self) -> bool:
-        """Whether each step is one CUDA graph."""
+        """True if each step is one CUDA graph."""
         return self.speed in ("captured", "recorded")
 
     def settled(self, device: str, *, can_capture: bool, can_compile: bool = True) -> "TrainConfig":
-        """The same settings with every ``auto`` decided for this kind of device."""
+        """Return the same settings with each ``auto`` replaced by the choice for this type of device."""
         on_gpu = device == "cuda"
-        fastest = ("captured" if can_capture else "compiled") if on_gpu and can_compile else "plain"
+        fastest: Speed = ("captured" if can_capture else "compiled") if on_gpu and can_compile else "plain"
         return replace(
             self,
             precision=("bf16" if on_gpu else "fp32") if self.precision == "auto" else self.precision,

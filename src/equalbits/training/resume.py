@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from equalbits._files import remove_partial_files
+from equalbits._settings import flatten
 from equalbits.training import distributed
 from equalbits.training.checkpoint import (
     BEST,
@@ -189,26 +190,11 @@ def _position(metadata: dict[str, Any], epochs: int, batches: int) -> tuple[int,
 FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "speed"})
 
 
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested settings to dotted names; tuples become lists, as JSON returns them.
-
-    >>> flat({"seed": 0, "optimizer": {"betas": (0.9, 0.999)}})
-    {'seed': 0, 'optimizer.betas': [0.9, 0.999]}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = list(value) if isinstance(value, tuple) else value
-    return found
-
-
 def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise if a setting differs; one that the checkpoint lacks had its default."""
-    defaults = flat(dataclasses.asdict(TrainConfig(epochs=1)))
+    defaults = flatten(dataclasses.asdict(TrainConfig(epochs=1)))
     before, wanted = (
-        {**defaults, **flat(metadata["config"]), "batches": metadata["batches"]} for metadata in (saved, now)
+        {**defaults, **flatten(metadata["config"]), "batches": metadata["batches"]} for metadata in (saved, now)
     )
     for name, value in wanted.items():
         if name not in FREE_SETTINGS and before[name] != value:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from equalbits._files import write_atomically
+from equalbits._settings import flatten
 from equalbits.recipes.build import ImageSpec
 from equalbits.recipes.experiments.store import PlannedRun
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import FREE
-from equalbits.training import CheckpointError, flat, load_checkpoint, prefixed, save_checkpoint, with_prefix
+from equalbits.training import CheckpointError, load_checkpoint, prefixed, save_checkpoint, with_prefix
 
 
 class _Note(NamedTuple):
@@ -143,7 +144,7 @@ def _has_ended(out: Path, name: str) -> bool:
 
 
 def _deciding_settings(recipe: Recipe) -> dict[str, object]:
-    return {name: value for name, value in flat(recipe.as_dict()).items() if name not in FREE}
+    return {name: value for name, value in flatten(recipe.as_dict()).items() if name not in FREE}
 
 
 def _checksum(value: object) -> str:

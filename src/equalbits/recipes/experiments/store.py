@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes.recipe import Recipe, recipe_from_dict
+from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord, check_same_recipe
 
 
@@ -40,7 +40,7 @@ class PlannedRun:
     @classmethod
     def from_dict(cls, table: Mapping[str, Any]) -> "PlannedRun":
         """Rebuild a run from plain data, its recipe validated again."""
-        return cls(**{**table, "recipe": recipe_from_dict(table["recipe"])})
+        return cls(**{**table, "recipe": Recipe.from_dict(table["recipe"])})
 
 
 class RunStore:

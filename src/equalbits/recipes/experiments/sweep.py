@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
+from equalbits._settings import flatten
 from equalbits.recipes.experiments.engine import DivergedError, Ended, Engine
 from equalbits.recipes.experiments.execution import Execution, check_one_process
 from equalbits.recipes.experiments.grid import Case, cases_of
@@ -16,7 +17,7 @@ from equalbits.recipes.experiments.store import RunStore
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord, command_line
-from equalbits.training import EpochRecord, flat
+from equalbits.training import EpochRecord
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def summarize_sweep(out: Path) -> dict[str, Any]:
         if not (record := RunRecord.read(path)).diverged:
             cases.setdefault(path.parent.parent.name, []).append(record)
     records = [record for some in cases.values() for record in some]
-    settings = [flat({**record.recipe.as_dict(), "seed": None}) for record in records]
+    settings = [flatten({**record.recipe.as_dict(), "seed": None}) for record in records]
     common = {name: value for name, value in settings[0].items() if all(each.get(name) == value for each in settings)}
     return {
         "recipe": records[0].recipe.name,
@@ -133,7 +134,7 @@ def summarize_sweep(out: Path) -> dict[str, Any]:
                 "name": name,
                 "settings": {
                     setting: value
-                    for setting, value in flat(some[0].recipe.as_dict()).items()
+                    for setting, value in flatten(some[0].recipe.as_dict()).items()
                     if setting not in common and setting != "seed"
                 },
                 "runs": [_summary(record) for record in sorted(some, key=lambda record: record.seed)],
