@@ -188,7 +188,7 @@ def test_a_pattern_without_match_is_rejected_and_a_trailing_comma_is_ignored(cal
 
 def test_a_run_given_as_recipe_suggests_how_to_resume_it(call, recipe: str, trained: Path) -> None:
     line = refused(call("train", trained), "train")
-    assert line.endswith(f"go on with train --resume {trained}, or name {trained}/recipe.toml")
+    assert line.endswith(f"resume it with train --resume {trained}, or give {trained}/recipe.toml")
     for slip in (recipe.removesuffix(".toml"), recipe.replace(".toml", ".tml")):
         line = refused(call("sweep", slip), "sweep")
         assert line.endswith(f"no recipe {slip!r}; did you mean the file {recipe}?")

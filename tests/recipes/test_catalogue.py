@@ -108,6 +108,6 @@ def test_tuned_recipes_are_those_that_the_ledger_says_were_picked() -> None:
 def test_a_file_that_is_no_toml_is_answered_with_what_a_recipe_is(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text('{"name": "own"}')
     with pytest.raises(
-        ValueError, match=r"own\.json is no recipe: write it as TOML, in a file whose name ends in \.toml; "
+        ValueError, match=r"own\.json is not a recipe: write it as TOML, in a file whose name ends in \.toml; "
     ):
         find_recipe(str(tmp_path / "own.json"))
