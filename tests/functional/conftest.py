@@ -13,7 +13,7 @@ import equalbits
 
 @pytest.fixture
 def hold_interpreted() -> Callable[..., None]:
-    """Checks a law of a test file in a process of its own: kernels are made for the interpreter when they load."""
+    """Return a function that checks a law of a test file in a new process: Triton selects its interpreter at import."""
     pytest.importorskip("triton")
 
     def check(file: str, law: str, *flags: str) -> None:

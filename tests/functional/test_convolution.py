@@ -52,7 +52,7 @@ def test_convolve_on_a_gpu_equals_conv2d(channels: int, kernel: int, stride: int
 
 
 def test_the_gradient_of_conv1x1_as_matmul_keeps_the_memory_layout() -> None:
-    """Else whoever reads it must first turn it round, which takes longer than the product itself."""
+    """Otherwise the next operation would convert the layout, which takes longer than the product itself."""
     inputs = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last).requires_grad_()
     product = conv1x1_as_matmul(inputs, torch.randn(4, 8, 1, 1), None, stride=(2, 2))
     (gradient,) = torch.autograd.grad(product.sum(), inputs)

@@ -19,7 +19,7 @@ SHAPES = ((7, 3), (4, 10, 3, 2), (3, 16, 2, 2))
 
 
 def draw(shape: tuple[int, ...], slopes: int | None, residual: bool, dtype: torch.dtype = torch.float64) -> list:
-    """c, slope, weight, bias, residual; some of c exactly 0, and slopes of both signs."""
+    """Draw c, slope, weight, bias and residual; some of c exactly 0, slopes of both signs."""
     noise = torch.Generator().manual_seed(sum(shape) + (slopes or 0))
     c = torch.randn(shape, generator=noise, dtype=torch.float64).mul(2).add(0.5).to(dtype)
     c[0] = 0.0
@@ -44,7 +44,7 @@ def by_torch(c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, resi
 
 
 def gradients(outputs: tuple[Tensor, Tensor], uses: tuple[bool, bool], inputs: list) -> list:
-    """Of a fixed weighted sum of those outputs that are used, by each input there is."""
+    """Return the gradients of a fixed weighted sum of the used outputs with respect to each input."""
     seeds = torch.linspace(-1, 2, outputs[0].numel(), dtype=outputs[0].dtype).view_as(outputs[0])
     used = [(y * seed).sum() for y, seed, use in zip(outputs, (seeds, seeds.sin()), uses, strict=True) if use]
     return list(torch.autograd.grad(sum(used), [x for x in inputs if x is not None]))
@@ -109,7 +109,7 @@ def test_backward_keeps_the_input_and_one_bit_per_output() -> None:
     inputs = draw((4, 10, 3, 2), 10, True)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         prelu_norm_add_sign(*inputs, signs=True)
-    large = [(x.dtype, tuple(x.shape)) for x in kept if 0 not in x.shape and x.shape[-1] != 10]  # not by channel
+    large = [(x.dtype, tuple(x.shape)) for x in kept if 0 not in x.shape and x.shape[-1] != 10]  # not per channel
     assert large == [(torch.float64, (4, 10, 3, 2)), (torch.uint8, (24, 2))]
 
 

@@ -12,13 +12,13 @@ from torch.nn import functional as nnf
 from equalbits.functional import prelu_norm_add_sign, sign_symbols, surrogate
 from equalbits.functional.fused_norm import _gpu_for, _pack, as_rows, reference_backward, reference_forward
 
-#: A binary ResNet-18's at batch 128, as (batch, channel, height, width), and odd ones that fill no tile.
+#: Shapes (batch, channel, height, width) of a binary ResNet-18 at batch 128, and odd ones that fill no tile.
 REAL_SHAPES = ((128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4), (3, 70, 5, 7), (77, 10))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def draw(shape: tuple[int, ...], slopes: int | None, residual: bool, dtype: torch.dtype, device: str) -> list:
-    """c, slope, weight, bias, residual, and gradients of y and of its signs."""
+    """Draw c, slope, weight, bias, residual, and gradients of y and of its signs."""
     noise = torch.Generator().manual_seed(sum(shape))
     c, added, g_y, g_s = (torch.randn(shape, generator=noise) for _ in range(4))
     c = (c * torch.linspace(0.5, 3.0, shape[1]).view(-1, *[1] * (len(shape) - 2)) + 0.5).to(dtype)
@@ -47,7 +47,7 @@ def same(
     torch.testing.assert_close(y, plain[0], **close)
     known = 3 if slope is None else 5
     torch.testing.assert_close(stats[:known], plain[3][:known], rtol=1e-4, atol=1e-5)
-    if use_s:  # exactly those of the y beside them
+    if use_s:  # exactly those of the returned y
         assert torch.equal(s, sign_symbols(y)) and torch.equal(near, _pack(as_rows(y).abs() < 1))
     given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[3])
     plain, answer = reference_backward(*given), gpu.backward(*given)
@@ -85,7 +85,7 @@ def strips_of_several_tiles(device: str) -> None:
 
 
 def halves(device: str) -> None:
-    # Interpreted, Triton rounds to bfloat16 by a rule of its own, and wrongly next to a power of two.
+    # Triton's interpreter rounds to bfloat16 incorrectly next to a power of two.
     for dtype in (torch.float16, torch.bfloat16)[: 2 if device == "cuda" else 1]:
         for options in ((True, True, True), (False, True, False), (True, False, True)):
             same((2, 24, 9, 5), 24, dtype, options, device)
@@ -130,7 +130,7 @@ def test_the_compiled_kernels_equal_the_reference(law: str) -> None:
 
 
 def errors(shape: tuple[int, ...], dtype: torch.dtype, device: str, uses: tuple[bool, bool]) -> dict[str, float]:
-    """Of y and of every gradient, against the same in float64, relative to its norm."""
+    """Return the error of y and of every gradient against float64, relative to its norm."""
     *inputs, g_y, g_s = draw(shape, shape[1], True, dtype, device)
     inputs = [x.detach().requires_grad_() for x in inputs]
     y, s, _, _ = prelu_norm_add_sign(*inputs, signs=uses[1])
@@ -202,6 +202,6 @@ def test_a_replayed_graph_reads_the_current_input() -> None:
         assert torch.equal(mine, theirs)
 
 
-if __name__ == "__main__":  # one law, in a process of its own: Triton must know that it interprets when it is loaded
+if __name__ == "__main__":  # one law in a new process: Triton selects its interpreter at import
     LAWS[sys.argv[1]]("cpu")
     print(f"{sys.argv[1]} hold")

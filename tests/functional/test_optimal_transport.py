@@ -25,7 +25,7 @@ shares = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.1, 0.25, 0.33, 1 / 3
 
 
 def draw_rows(kind: str, shape: tuple[int, int], seed: int) -> Tensor:
-    """Rows of one kind: distinct values, few values, one value, both zeros, or numbers too small to be normal."""
+    """Draw rows of one kind: distinct values, few values, one value, both zeros, or subnormal numbers."""
     noise = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return {
         "normal": lambda: noise,
@@ -64,7 +64,7 @@ def test_the_count_is_the_nearest_integer_and_one_half_rounds_up(connections: in
     count = positive_count(connections, p_pos)
     assert 0 <= count <= connections
     assert abs(count - exact) <= Fraction(1, 2) + Fraction(2, 10**9)
-    if abs(exact % 1 - Fraction(1, 2)) < Fraction(1, 10**10):  # a half, or a half but for the rounding of p_pos
+    if abs(exact % 1 - Fraction(1, 2)) < Fraction(1, 10**10):  # one half up to the rounding of p_pos
         assert count > exact
 
 
@@ -101,7 +101,7 @@ def test_a_mask_leaves_zeros_and_the_share_is_exact_among_the_kept(
     rows: Tensor, p_pos: float, kept_share: float, seed: int
 ) -> None:
     mask = torch.rand(rows.shape, generator=torch.Generator().manual_seed(seed)) < kept_share
-    mask[0] = False  # a row with nothing left
+    mask[0] = False  # an empty row
     symbols = transport_symbols(rows, p_pos, mask=mask)
     assert torch.equal(symbols != 0, mask)
     assert torch.equal(symbols.abs(), mask.to(rows.dtype))
@@ -158,7 +158,7 @@ def test_only_ranks_matter(rows: Tensor, p_pos: float) -> None:
 def test_a_positive_scale_and_a_shift_of_a_row_change_nothing(
     rows: Tensor, p_pos: float, power: int, shift: int
 ) -> None:
-    rows = rows.double()  # a power of two and whole numbers: no rounding can make or break a tie
+    rows = rows.double()  # a power of two and integers: rounding changes no tie
     assert torch.equal(transport_symbols(rows * 2.0**power + shift, p_pos), transport_symbols(rows, p_pos))
 
 

@@ -88,7 +88,7 @@ def test_rotations_in_half_precision_are_computed_in_float32_and_rounded_once(ha
 @each_method
 def test_a_wide_layer_in_half_precision_matches_the_one_in_float32(name, half):
     torch.manual_seed(0)
-    latents = torch.empty(8, 16400).uniform_(-1, 1).div(16400**0.5).to(half)  # squares of which float16 cannot hold
+    latents = torch.empty(8, 16400).uniform_(-1, 1).div(16400**0.5).to(half)  # float16 cannot represent their squares
     precise = quantizer_by_name(name)
     precise.fit_(latents.double())
     gradient, results = torch.randn(latents.shape).to(half), []

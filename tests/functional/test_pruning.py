@@ -34,7 +34,7 @@ def tied(shape: tuple[int, int], seed: int) -> torch.Tensor:
 
 
 def slow_keep(importance: np.ndarray, pruned: int) -> np.ndarray:
-    """The definition, a weight at a time: drop the least important, of equal ones the first."""
+    """Prune one weight at a time, by definition: the least important, of equal ones the first."""
     order = sorted(range(importance.size), key=lambda i: (importance[i], i))
     mask = np.ones(importance.size, dtype=bool)
     mask[order[:pruned]] = False

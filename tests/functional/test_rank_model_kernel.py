@@ -40,7 +40,7 @@ def rank_together(latents: list[Tensor], shares: list[float], device: str, dtype
         layers.append(RankedLayer(there, out, scale, connections - positive_count(connections, p_pos)))
         expected.append((transport_by_sorting(rows, p_pos) * scale.cpu()).to(dtype))
     ranking = ModelRanking(layers)
-    for _ in range(2 if device == "cuda" else 1):  # the second time from what the first noted
+    for _ in range(2 if device == "cuda" else 1):  # the second run starts from the notes of the first
         for layer in layers:
             layer.out.fill_(7)
         for number in range(len(ranking)):
@@ -71,7 +71,7 @@ def long_rows(device: str) -> None:
 
 
 def a_weight_far_from_the_rest(device: str) -> None:
-    """It misleads the first guess, so that all weights may lie on one side of both probes."""
+    """An outlier misleads the first guess: all other weights may lie on one side of both probes."""
     lengths = (4608, 32767, 32768) if device == "cuda" else (4608, 32768)
     for length in lengths:
         rows = draw("normal", (2, length), length)
@@ -87,7 +87,7 @@ def rows_without_ranks(device: str) -> None:
 
 
 def rows_on_the_move(device: str) -> None:
-    """Small steps, as in training, and now and then a leap, a tie, weights on one spot, one that is not finite."""
+    """Small steps, as in training, mixed with large ones, ties, equal weights and a nonfinite one."""
     from equalbits.functional.kernels.rank_model import ModelRanking, RankedLayer
 
     lengths = (100, 576, 1152, 4608, 16384) if device == "cuda" else (100, 1152, 8192)
@@ -116,7 +116,7 @@ def rows_on_the_move(device: str) -> None:
 
 
 def notes_of_anything(device: str) -> None:
-    """Whatever was noted, the answer is the same, and what is noted next is finite."""
+    """Arbitrary notes do not change the result, and the next notes are finite."""
     from equalbits.functional.kernels.rank_model import ModelRanking, RankedLayer
 
     choose, most = random.Random(0), torch.finfo(torch.float32).max

@@ -28,7 +28,7 @@ def draw_rows(kind: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
 
 
 def draw_mask(shape: tuple[int, int]) -> Tensor:
-    """From no entry kept in the first row to all in the last, whatever the rows hold."""
+    """Draw a mask that keeps no entry of the first row and all of the last."""
     draw = torch.Generator().manual_seed(shape[1])
     return torch.rand(shape, generator=draw) < torch.linspace(0, 1, shape[0])[:, None]
 
@@ -61,7 +61,7 @@ def rows_too_long_for_registers(device: str) -> None:
     same(draw_rows("normal", (2, 40_000), torch.float32), 20_000, None, device)
     same(draw_rows("tied", (1, 70_001), torch.bfloat16), 30_000, None, device)
     same(draw_rows("denormal", (1, 70_001), torch.float16), 30_000, None, device)
-    same(draw_rows("zeros", (1, 20_000), torch.float64), 10_001, None, device)  # every place is tied
+    same(draw_rows("zeros", (1, 20_000), torch.float64), 10_001, None, device)  # all entries tie
     same(draw_rows("normal", (1, 20_000), torch.float64), 19_000, None, device)
     same(draw_rows("tied", (1, 300_000), torch.float32), 200_000, None, device)
     same(draw_rows("normal", (1, 140_000), torch.float32).abs(), 126_000, None, device)  # as a layer is pruned
@@ -74,7 +74,7 @@ def rows_too_long_for_registers(device: str) -> None:
 
 
 def rows_by_digits_at_random(device: str) -> None:
-    """Rows of any length by the way of long ones, in blocks of any size where they are interpreted."""
+    """Rows of any length through the kernel for long rows, with any block size in the interpreter."""
     from equalbits.functional.kernels import rank_long_rows, rank_rows
 
     registers, block = rank_rows._REGISTERS, rank_long_rows._BLOCK
@@ -94,7 +94,7 @@ def _by_digits_at_random(device: str) -> None:
             rank_long_rows._BLOCK = choose.choice((16, 64, 256))
         block, dtype = rank_long_rows._BLOCK, choose.choice(DTYPES)
         shape = (choose.randint(1, 4), choose.choice((1, block - 1, block, block + 1, choose.randint(1, 5 * block))))
-        if choose.random() < 0.3:  # any bits at all, NaN and infinity among them
+        if choose.random() < 0.3:  # arbitrary bits, including NaN and infinity
             integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[torch.finfo(dtype).bits // 8]
             ends = torch.iinfo(integer)
             rows = torch.randint(ends.min, ends.max, shape, generator=draw, dtype=integer).view(dtype)
@@ -123,11 +123,11 @@ def rows_without_ranks(device: str) -> None:
         rows[0, 3], rows[1, 26], rows[2, 0], rows[3, 5] = math.nan, math.inf, -math.inf, -math.nan
         same(rows, 13, None, device)
         same(rows, torch.full((6, 1), 1), draw_mask((6, 27)) | (torch.arange(27) < 2), device)
-    for strange in (math.nan, -math.nan, math.inf, -math.inf):
+    for nonfinite in (math.nan, -math.nan, math.inf, -math.inf):
         rows = draw_rows("normal", (3, 33_000), torch.float32)
-        rows[1, 32_999] = strange
+        rows[1, 32_999] = nonfinite
         same(rows, 9, None, device)
-        same(rows, torch.full((3, 1), 7), rows > 0, device)  # where it is masked out, too
+        same(rows, torch.full((3, 1), 7), rows > 0, device)  # also where it is masked
     same(torch.empty(0, 5), 2, None, device)
 
 
@@ -213,10 +213,10 @@ assert torch.equal(ranking._rank_on_cuda(rows, 4, None), ranking.rank_by_sorting
     assert run.returncode == 0, run.stderr
 
 
-if __name__ == "__main__":  # one law, in a process of its own: Triton must know that it interprets when it is loaded
+if __name__ == "__main__":  # one law in a new process: Triton selects its interpreter at import
     from equalbits.functional.kernels import rank_long_rows, rank_rows
 
-    rank_rows._ENTRIES = 8192  # more rows to a program, since the interpreter's cost is by program
+    rank_rows._ENTRIES = 8192  # more rows per program: the interpreter's cost is per program
     rank_long_rows._BLOCK = 8192
     LAWS[sys.argv[1]]("cpu")
     print(f"{sys.argv[1]} hold")

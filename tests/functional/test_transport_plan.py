@@ -20,7 +20,7 @@ def weights_of(size: int, spread: float) -> Tensor:
 
 
 def solved(weights: Tensor, p_pos: float, power: int) -> tuple[np.ndarray, np.ndarray]:
-    """The solver's plan and the cost of each move."""
+    """Return the solver's plan and the cost of each move."""
     cost = (weights[:, None] - torch.tensor([-1.0, 1.0])).abs().pow(power).numpy()
     return ot.emd(np.full(len(weights), 1 / len(weights)), np.array([1 - p_pos, p_pos]), cost), cost
 

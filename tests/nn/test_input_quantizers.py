@@ -234,4 +234,4 @@ def test_what_stands_behind_a_layer_starts_anew_after_memory_is_made_for_it(make
     torch.manual_seed(4)
     for ours, new in zip(module.parameters(), make().parameters(), strict=True):
         assert ours.isfinite().all()
-        assert isinstance(module, GatedScale) or torch.equal(ours, new)  # whose linear layers draw twice
+        assert isinstance(module, GatedScale) or torch.equal(ours, new)  # its linear layers draw twice

@@ -40,7 +40,7 @@ def test_symbols_and_gradients_on_the_gpu_equal_those_on_the_cpu(name):
 
 
 def captured(work):
-    """A CUDA graph of ``work``, after the warm-up that capturing wants."""
+    """Capture a CUDA graph of ``work``, after the required warm-up."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

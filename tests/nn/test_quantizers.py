@@ -73,7 +73,7 @@ def test_layers_with_a_learned_scale_or_parametrized_latents_are_not_ranked_ahea
     learns.scale = nn.Parameter(learns.scale.clone())
     per_filter.scale = torch.ones(2, 1)
     precise.scale = precise.scale.double()
-    prune.identity(computed, "weight")  # a hook makes the weight anew before each pass
+    prune.identity(computed, "weight")  # a hook recomputes the weight before each forward
     layers = [plain, learns, per_filter, precise, computed]
     assert [rank_ahead._can_rank_ahead(layer) for layer in layers] == [True, False, False, False, False]
 
@@ -119,7 +119,7 @@ def test_each_variant_of_irnet_equals_its_function_in_values_and_gradients(stati
 
 
 class Following(nn.Module):
-    """Not one of ours, and wants to know how far training is."""
+    """Custom module with a progress buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,8 +133,8 @@ def test_set_progress_reaches_a_custom_input_quantizer_and_its_parts():
     alone, parts = (BinaryLinear(4, 2, input_quantizer=each) for each in (Following(), nn.Sequential(Following())))
     model = nn.Sequential(alone, parts, Following())
     set_progress(model, 0.75)
-    told = alone.input_quantizer, parts.input_quantizer[0], model[2]
-    assert [float(each.progress) for each in told] == [0.75, 0.75, 0.0], "what no layer holds is the model's own affair"
+    modules = alone.input_quantizer, parts.input_quantizer[0], model[2]
+    assert [float(each.progress) for each in modules] == [0.75, 0.75, 0.0], "only modules held by a layer"
 
 
 def test_set_progress_reaches_every_quantizer_with_a_progress_buffer():
@@ -143,7 +143,7 @@ def test_set_progress_reaches_every_quantizer_with_a_progress_buffer():
         BinaryLinear(4, 2, weight_quantizer=BiHalf(), input_quantizer=SignActivation()),
     ]
     model = nn.Sequential(*layers, nn.BatchNorm1d(2))
-    model[-1].register_buffer("progress", torch.zeros(()))  # not ours to touch
+    model[-1].register_buffer("progress", torch.zeros(()))  # must not change
     for progress in (0.25, 1, 0.0):
         set_progress(model, progress)
         assert layers[0].weight_quantizer.progress == progress

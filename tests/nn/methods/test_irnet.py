@@ -21,7 +21,7 @@ def slope(balanced: np.ndarray, t: float) -> np.ndarray:
 
 
 def through_statistics(gradient: np.ndarray, balanced: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Back through ``h = (w − mean) / std``: less its mean, less its part along h, over std."""
+    """Return the gradient through ``h = (w − mean) / std``: minus its mean and its part along h, over std."""
     along = (gradient * balanced).sum(axis=1, keepdims=True) / (balanced.shape[1] - 1)
     return (gradient - gradient.mean(axis=1, keepdims=True) - balanced * along) / spread
 
@@ -33,7 +33,7 @@ def drawn(seed: int, connections: int, skew: int) -> tuple[Tensor, Tensor]:
 
 
 def assert_near(actual: np.ndarray, expected: np.ndarray) -> None:
-    """Equal up to rounding, measured against the largest of the row: what cancels leaves that much behind."""
+    """Assert equality up to rounding relative to the largest entry of the row, since entries cancel."""
     assert (np.abs(actual - expected) <= 1e-9 * np.abs(expected).max(axis=1, keepdims=True)).all()
 
 

@@ -14,7 +14,7 @@ from equalbits.nn.methods.xnor import centred_over_inputs, xnor
 
 
 def _latents(seed, shape=(3, 4, 2, 2)):
-    """Some beyond ±1, some at the bound, one 0."""
+    """Draw latents, some beyond ±1, some at the bound, one 0."""
     latents = np.random.default_rng(seed).normal(size=shape)
     latents.reshape(shape[0], -1)[0, :3] = [1.0, -1.0, 0.0]
     return latents

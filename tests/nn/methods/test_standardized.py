@@ -17,7 +17,7 @@ from equalbits.nn.methods.recu import recu, recu_tau
 
 
 def numeric_gradient(function, point, gradient, step=1e-6):
-    """The gradient of ``sum(gradient · function(point))``, by central differences."""
+    """Return the gradient of ``sum(gradient · function(point))``, by central differences."""
     found = np.zeros_like(point)
     for index in np.ndindex(point.shape):
         ahead, behind = point.copy(), point.copy()

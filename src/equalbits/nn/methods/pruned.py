@@ -66,7 +66,7 @@ class PrunedBiHalf(WeightQuantizer):
             raise ValueError("released_counts=True is the released code's rule: only by='rank', p_pos=0.5, ramp=0")
         self.by, self.scale_fan, self.train_latent, self.released_counts = by, scale_fan, train_latent, released_counts
         self.p_pos = None if released_counts else p_pos
-        self.sieve = PruningMask(sparsity, scope or _SCOPES[by][0], ramp)
+        self.sieve = PruningMask(sparsity, scope or _SCOPES[by][0], ramp)  # the name is in the keys of checkpoints
         self.register_parameter("scores", None)
         self.register_buffer("progress", self.sieve.start_progress())
 

@@ -47,7 +47,7 @@ class XNOR(WeightQuantizer):
         self.centre = centre
 
     def symbols(self, latents: Tensor) -> Tensor:
-        """Return the sign of each latent, centred if asked."""
+        """Return the sign of each latent, after centring if ``centre``."""
         return F.sign_symbols(centred_over_inputs(latents) if self.centre else latents)
 
     def forward(self, latents: Tensor) -> Tensor:
