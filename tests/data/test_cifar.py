@@ -71,8 +71,9 @@ def test_the_edition_in_pickles_is_named_and_not_read(tmp_path, name, pickled, p
     (home / pickled).mkdir(parents=True)
     with pytest.raises(DataError) as error:
         load_dataset(name, tmp_path, split="train")
-    assert f"not in {tmp_path}, but for pickles ({pickled}), which may run code and are never read: fetch" in one_line(
-        error
+    assert (
+        f"not in {tmp_path} except as pickles ({pickled}), which may run code and are never read: download"
+        in one_line(error)
     )
 
 
@@ -110,15 +111,19 @@ def test_a_coarse_label_out_of_range_shows_a_damaged_file(tmp_path, cifar100_bin
 @pytest.mark.parametrize(
     ("what", "array", "says"),
     [
-        ("images", np.zeros((5, 32, 32, 3), np.float32), "holds float32 (5, 32, 32, 3), but uint8"),
-        ("images", np.zeros((5, 3, 32, 32), np.uint8), "holds uint8 (5, 3, 32, 32), but uint8 (images, 32, 32, 3)"),
+        ("images", np.zeros((5, 32, 32, 3), np.float32), "holds float32 (5, 32, 32, 3), but must be uint8"),
+        (
+            "images",
+            np.zeros((5, 3, 32, 32), np.uint8),
+            "holds uint8 (5, 3, 32, 32), but must be uint8 (images, 32, 32, 3)",
+        ),
         ("images", np.zeros((0, 32, 32, 3), np.uint8), "holds uint8 (0, 32, 32, 3)"),
         ("images", np.zeros((4, 32, 32, 3), np.uint8), "4 images but 5 labels"),
         ("images", np.array([{"a": 1}], dtype=object), "without pickles"),
         ("labels", np.full(5, 10, np.uint8), "label 10 of image 0 is outside 0..9"),
         ("labels", np.full(5, -1, np.int64), "label -1 of image 0"),
-        ("labels", np.zeros(5, np.float64), "holds float64 (5,), but whole numbers"),
-        ("labels", np.zeros((5, 1), np.int64), "holds int64 (5, 1), but whole numbers"),
+        ("labels", np.zeros(5, np.float64), "holds float64 (5,), but must be integers"),
+        ("labels", np.zeros((5, 1), np.int64), "holds int64 (5, 1), but must be integers"),
     ],
 )
 def test_a_wrong_numpy_array_is_named_in_one_line(tmp_path, cifar10_numpy, what, array, says):
@@ -134,7 +139,7 @@ def test_a_truncated_numpy_file_is_named_in_one_line(tmp_path, cifar10_numpy, ke
     cifar10_numpy(tmp_path)
     path = tmp_path / "train_images.npy"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"train_images.npy: not a whole numpy file"):
+    with pytest.raises(DataError, match=r"train_images.npy: not a complete numpy file"):
         load_dataset("cifar10", tmp_path, split="train")
 
 
@@ -144,7 +149,7 @@ def test_a_numpy_file_whose_header_is_damaged_is_named_in_one_line(tmp_path, cif
     content = path.read_bytes()
     path.write_bytes(content.replace(b"(5, 32, 32, 3)", b"((((((((((((((", 1))
     assert path.read_bytes() != content
-    with pytest.raises(DataError, match=r"train_images.npy: not a whole numpy file"):
+    with pytest.raises(DataError, match=r"train_images.npy: not a complete numpy file"):
         load_dataset("cifar10", tmp_path, split="train")
 
 
@@ -159,7 +164,7 @@ def test_an_archive_of_arrays_is_not_an_array(tmp_path, cifar10_numpy):
     cifar10_numpy(tmp_path)
     with (tmp_path / "train_labels.npy").open("wb") as file:
         np.savez(file, labels=np.zeros(5))
-    with pytest.raises(DataError, match="an archive of arrays"):
+    with pytest.raises(DataError, match="holds several arrays"):
         load_dataset("cifar10", tmp_path, split="train")
 
 

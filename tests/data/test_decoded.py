@@ -1,5 +1,6 @@
 """Image files that are few and small are decoded once; their batches are those that reading the files gives."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from equalbits.data import DataError, Dataset, Decoding, FolderLoader, load_dataset
+from equalbits.data import Augmentation, DataError, Dataset, Decoding, FolderLoader, Shard, load_dataset
 from equalbits.data import decoded as module
 
-DECODING = Decoding(resize=16, crop=12)
+DECODING = Decoding(resize=16, crop=12, workers=0)
 
 
 @pytest.fixture
@@ -20,21 +21,21 @@ def files(tmp_path, image_tree):
     random = np.random.default_rng(0)
     for path in tmp_path.glob("*/*/*.png"):
         Image.fromarray(random.integers(0, 256, (18, 25, 3), dtype=np.uint8)).save(path)
-    return load_dataset("imagefolder", tmp_path, split="train")
+    return replace(load_dataset("imagefolder", tmp_path, split="train"), decoding=DECODING)
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"drop_last": True},
+        {"shard": Shard(drop_last=True)},
         {"shuffle": True, "augment": True, "seed": 3},
-        {"shuffle": True, "augment": True, "erase": 5, "rank": 1, "world_size": 2},
+        {"shuffle": True, "augment": Augmentation(erase=5), "shard": Shard(1, 2)},
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_batches_from_memory_are_those_from_files(files, options):
-    read = FolderLoader(files, batch_size=5, decoding=DECODING, workers=0, **options)
+    read = FolderLoader(files, batch_size=5, **options)
     held = read.in_memory()
     assert held.sizes == read.sizes
     for epoch in (0, 2):
@@ -48,19 +49,19 @@ def test_too_many_images_for_memory_are_refused_before_one_is_decoded(files, mon
     monkeypatch.setattr(module, "MAX_BYTES", 12 * 3 * 16 * 16 - 1)
     Path(files.paths[0]).write_bytes(b"")
     with pytest.raises(DataError, match=r"12 images of 16×16 take .* equalbits sweep --vary model.weight_quantizer"):
-        FolderLoader(files, batch_size=5, decoding=DECODING, workers=0).in_memory()
+        FolderLoader(files, batch_size=5).in_memory()
 
 
 def test_a_broken_file_is_named(files):
     Path(files.paths[3]).write_bytes(b"")
     with pytest.raises(DataError, match=r"3.png: not a readable image"):
-        FolderLoader(files, batch_size=5, decoding=DECODING, workers=0).in_memory()
+        FolderLoader(files, batch_size=5).in_memory()
 
 
 def test_parts_of_random_size_need_the_files(files):
     decoding = Decoding(resize=16, crop=12, random="resized-crop")
     with pytest.raises(DataError, match="needs the files in every epoch"):
-        FolderLoader(files, batch_size=5, decoding=decoding, workers=0).in_memory()
+        FolderLoader(replace(files, decoding=decoding), batch_size=5).in_memory()
 
 
 @pytest.mark.parametrize(("crop", "shape"), [(9, (1, 3, 8, 8)), (4, (1, 3, 8, 6)), (-1, (1, 3, 8, 8))])

@@ -1,6 +1,8 @@
 """Squares erased from training images: exactly those pixels, drawn anew each epoch, and nothing else moves."""
 
 import hashlib
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from equalbits.data import DataError, Dataset, Decoding, FolderLoader, Loader, Squares, erase_squares, load_dataset
-from equalbits.data.plan import Plan
+from equalbits.data import (
+    Augmentation,
+    DataError,
+    Dataset,
+    Decoding,
+    FolderLoader,
+    Loader,
+    Squares,
+    erase_squares,
+    load_dataset,
+)
+from equalbits.data.plan import Plan, Shard
 
 OPTIONS = {"shuffle": True, "augment": True}
+
+
+def erasing(side: int) -> dict[str, Any]:
+    return {"shuffle": True, "augment": Augmentation(erase=side)}
 
 
 def counted(count: int, size: tuple[int, int] = (6, 6)) -> Dataset:
@@ -74,10 +90,10 @@ def test_the_count_of_erased_pixels_is_right_in_the_corners(row, column, side, g
 def test_a_loader_erases_its_own_square_of_each_image_and_leaves_every_other_pixel(side, seed, epoch, size):
     data = counted(23, size)
     plain = Loader(data, batch_size=7, seed=seed, **OPTIONS)
-    erasing = Loader(data, batch_size=7, seed=seed, erase=side, **OPTIONS)
-    squares = erasing.plan.squares(epoch, size=size)
+    erased = Loader(data, batch_size=7, seed=seed, **erasing(side))
+    squares = erased.plan.squares(epoch, size=size)
     for batch, ((images, labels), (theirs, their_labels)) in enumerate(
-        zip(erasing.epoch(epoch), plain.epoch(epoch), strict=True)
+        zip(erased.epoch(epoch), plain.epoch(epoch), strict=True)
     ):
         places = zip(theirs, squares.rows[batch], squares.columns[batch], strict=False)  # the last row is longer
         twin = [slow_erase(image, int(row), int(column), side) for image, row, column in places]
@@ -91,7 +107,7 @@ def test_without_erasing_every_batch_is_what_it_was_before_there_was_any(seed, e
     data = Dataset("counted", known.images, known.labels, known.classes, (0.0, 0.0), (1 / 255, 1 / 255))
     for loader in (
         Loader(data, batch_size=12, seed=seed, **OPTIONS),
-        Loader(data, batch_size=12, seed=seed, erase=0, **OPTIONS),
+        Loader(data, batch_size=12, seed=seed, **erasing(0)),
     ):
         assert len(loader.randoms(epoch)) == 3
         pixels = torch.cat([images.round().byte() for images, _ in loader.epoch(epoch)])
@@ -116,7 +132,7 @@ def test_centres_are_spread_evenly_over_all_pixels_and_hang_on_nothing_else():
 
 def test_each_image_epoch_and_seed_has_a_square_of_its_own():
     data = counted(100, (32, 32))
-    loader = Loader(data, batch_size=100, erase=8, **OPTIONS)
+    loader = Loader(data, batch_size=100, **erasing(8))
     other = loader.with_seed(1)
     drawn = [torch.stack(some.randoms(epoch)[3:])[:, 0] for some, epoch in ((loader, 0), (loader, 1), (other, 0))]
     assert all(len(squares.unique(dim=1).T) > 80 for squares in drawn)
@@ -126,7 +142,7 @@ def test_each_image_epoch_and_seed_has_a_square_of_its_own():
 @settings(deadline=None, max_examples=30)
 @given(st.integers(2, 50), st.integers(1, 9), st.integers(1, 12), st.integers(0, 99), st.data())
 def test_an_epoch_resumed_in_the_middle_has_the_same_bits(count, batch_size, side, seed, data):
-    options = {"batch_size": batch_size, "erase": side, "seed": seed, **OPTIONS}
+    options = {"batch_size": batch_size, "seed": seed, **erasing(side)}
     whole = list(Loader(counted(count), **options).epoch(2))
     start = data.draw(st.integers(0, len(whole)))
     torch.manual_seed(start)  # whatever else happens in the new process
@@ -140,9 +156,9 @@ def test_an_epoch_resumed_in_the_middle_has_the_same_bits(count, batch_size, sid
 
 @pytest.mark.parametrize(("world_size", "count"), [(2, 64), (4, 70), (3, 55)])
 def test_several_processes_see_together_exactly_what_one_sees(world_size, count):
-    options = {"erase": 3, "seed": 5, **OPTIONS}
+    options = {"seed": 5, **erasing(3)}
     one = Loader(counted(count), batch_size=8 * world_size, **options)
-    many = [Loader(counted(count), batch_size=8, rank=r, world_size=world_size, **options) for r in range(world_size)]
+    many = [Loader(counted(count), batch_size=8, shard=Shard(r, world_size), **options) for r in range(world_size)]
     for (images, labels), *parts in zip(one.epoch(1), *(loader.epoch(1) for loader in many), strict=True):
         assert torch.equal(torch.cat([part[0] for part in parts]), images)
         assert torch.equal(torch.cat([part[1] for part in parts]), labels)
@@ -150,7 +166,7 @@ def test_several_processes_see_together_exactly_what_one_sees(world_size, count)
 
 def test_rows_of_the_whole_epoch_rebuild_every_batch_by_one_traced_graph():
     """What a captured step does: no value decides a shape or a branch."""
-    loader = Loader(counted(30), batch_size=8, erase=4, seed=2, **OPTIONS)
+    loader = Loader(counted(30), batch_size=8, seed=2, **erasing(4))
     order, randoms = loader.permutation(4), loader.randoms(4)
     assert {tuple(values.shape) for values in randoms} == {(4, 8)} and len(randoms) == 5
 
@@ -172,10 +188,10 @@ def test_image_files_are_erased_the_same_way(tmp_path, image_tree, random):
     for path in tmp_path.glob("train/*/*.png"):
         Image.fromarray(noise.integers(0, 256, (18, 20, 3), dtype=np.uint8)).save(path)
 
-    def batches(epoch: int, start: int = 0, **more: int) -> list[tuple[Tensor, Tensor]]:
-        data = load_dataset("imagefolder", tmp_path, split="train")
-        decoding = Decoding(resize=16, crop=12, random=random)
-        options = {"batch_size": 5, "decoding": decoding, "workers": 0, "seed": 4, **OPTIONS, **more}
+    def batches(epoch: int, start: int = 0, *, erase: int = 0, **more: Any) -> list[tuple[Tensor, Tensor]]:
+        decoding = Decoding(resize=16, crop=12, random=random, workers=0)
+        data = replace(load_dataset("imagefolder", tmp_path, split="train"), decoding=decoding)
+        options = {"batch_size": 5, "seed": 4, **erasing(erase), **more}
         return list(FolderLoader(data, **options).epoch(epoch, start_batch=start))
 
     erased, plain = batches(1, erase=7), batches(1)
@@ -186,36 +202,31 @@ def test_image_files_are_erased_the_same_way(tmp_path, image_tree, random):
         assert torch.equal(images, torch.stack(twin)) and torch.equal(labels, their_labels)
     (rest,) = batches(1, start=2, erase=7)
     assert torch.equal(rest[0], erased[2][0])
-    halves = [batches(1, erase=7, batch_size=2, rank=rank, world_size=2) for rank in range(2)]
+    halves = [batches(1, erase=7, batch_size=2, shard=Shard(rank, 2)) for rank in range(2)]
     for (images, _), *parts in zip(batches(1, erase=7, batch_size=4), *halves, strict=True):
         torch.testing.assert_close(torch.cat([part[0] for part in parts]), images, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"erase": -1, "augment": True}, r"^erase=-1 must be 0 to 12, twice the side of the images; 0 erases nothing$"),
-        ({"erase": 13, "augment": True}, r"^erase=13 must be 0 to 12, twice the side of the images; 0 erases nothing$"),
-        ({"erase": 4}, r"^erase=4 is a part of augmentation: use augment=True with it, or erase=0$"),
-    ],
-)
-def test_squares_that_make_no_sense_are_refused_at_birth(tmp_path, image_tree, options, says):
-    with pytest.raises(DataError, match=says):
-        Loader(counted(5), batch_size=2, **options)
+@pytest.mark.parametrize("side", [-1, 13])
+def test_squares_larger_than_the_images_raise_at_construction(tmp_path, image_tree, side):
+    message = rf"^erase={side} must be 0 to 12, twice the side of the images; 0 erases nothing$"
+    with pytest.raises(DataError, match=message):
+        Loader(counted(5), batch_size=2, **erasing(side))
     files = load_dataset("imagefolder", image_tree(tmp_path), split="train")
-    with pytest.raises(DataError, match=says):
-        FolderLoader(files, batch_size=2, decoding=Decoding(resize=8, crop=6), workers=0, **options)
+    files = replace(files, decoding=Decoding(resize=8, crop=6, workers=0))
+    with pytest.raises(DataError, match=message):
+        FolderLoader(files, batch_size=2, **erasing(side))
 
 
 def test_the_largest_square_that_is_taken_erases_everything():
-    (images, _), *_ = Loader(counted(5), batch_size=5, erase=12, **OPTIONS).epoch(0)
+    (images, _), *_ = Loader(counted(5), batch_size=5, **erasing(12)).epoch(0)
     assert not images.any()
 
 
 @pytest.mark.gpu
 def test_a_captured_gpu_batch_has_the_bits_of_the_cpu():
-    cpu = Loader(counted(96, (32, 32)), batch_size=32, erase=9, **OPTIONS)
-    gpu = Loader(cpu.dataset.to("cuda"), batch_size=32, erase=9, **OPTIONS)
+    cpu = Loader(counted(96, (32, 32)), batch_size=32, **erasing(9))
+    gpu = Loader(cpu.dataset.to("cuda"), batch_size=32, **erasing(9))
     order, randoms = gpu.permutation(3), gpu.randoms(3)
     counter = torch.zeros((), dtype=torch.int64, device="cuda")
 

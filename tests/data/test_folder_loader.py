@@ -2,25 +2,26 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from equalbits.data import DataError, Decoding, FolderLoader, load_dataset, normalise
+from equalbits.data import DataError, Decoding, FolderLoader, Shard, load_dataset, normalise
 from equalbits.data.folder import decode_image
 
-SMALL = Decoding(resize=16, crop=12)
+SMALL = Decoding(resize=16, crop=12, workers=0)
 
 
 def cores():
     return len(os.sched_getaffinity(0))
 
 
-def loader(root, split="train", **options):
-    data = load_dataset("imagefolder", root, split=split)
-    return FolderLoader(data, **{"batch_size": 5, "decoding": SMALL, "workers": 0, **options})
+def loader(root, split="train", decoding=SMALL, workers=0, **options):
+    data = replace(load_dataset("imagefolder", root, split=split), decoding=replace(decoding, workers=workers))
+    return FolderLoader(data, **{"batch_size": 5, **options})
 
 
 def test_evaluation_sees_every_file_once_in_order_cut_from_the_middle(tmp_path, image_tree):
@@ -44,7 +45,7 @@ def test_an_epoch_can_be_resumed_and_shared_among_processes(tmp_path, image_tree
     whole = list(loader(tmp_path, batch_size=4, **options).epoch(1))
     rest = list(loader(tmp_path, batch_size=4, **options).epoch(1, start_batch=2))
     assert torch.equal(rest[0][0], whole[2][0]) and torch.equal(rest[0][1], whole[2][1]) and len(rest) == 1
-    ranks = [loader(tmp_path, batch_size=2, rank=rank, world_size=2, **options).epoch(1) for rank in range(2)]
+    ranks = [loader(tmp_path, batch_size=2, shard=Shard(rank, 2), **options).epoch(1) for rank in range(2)]
     for (images, labels), *parts in zip(whole, *ranks, strict=True):
         torch.testing.assert_close(torch.cat([part[0] for part in parts]), images, atol=0, rtol=0)
         assert torch.equal(torch.cat([part[1] for part in parts]), labels)
@@ -78,17 +79,18 @@ def test_a_worker_that_dies_is_told_in_one_line(tmp_path, image_tree):
     (worker,) = set(multiprocessing.active_children()) - others
     worker.kill()
     with pytest.raises(
-        DataError, match=r"a process that decodes images has ended \(.*\); try again, with data.workers=0"
+        DataError, match=r"a worker that decodes images has died \(.*\); try again, with data.workers=0"
     ):
         list(batches)
 
 
 READS = """
 import sys
+from dataclasses import replace
 from equalbits.data import Decoding, FolderLoader, load_dataset
 
 data = load_dataset("imagefolder", sys.argv[1], split="train")
-loader = FolderLoader(data, batch_size=5, decoding=Decoding(resize=16, crop=12), workers=1)
+loader = FolderLoader(replace(data, decoding=Decoding(resize=16, crop=12, workers=1)), batch_size=5)
 next(loader.epoch(0))
 print("read", flush=True)
 sys.stdin.read()
@@ -260,10 +262,12 @@ def test_a_picture_whose_numbers_do_not_say_what_is_white_is_refused(numbers, ki
 def test_a_script_without_a_guard_reads_images_in_processes_and_is_run_once(tmp_path, image_tree):
     (tmp_path / "script.py").write_text(
         "import sys\n"
+        "from dataclasses import replace\n"
         "from equalbits.data import Decoding, FolderLoader, load_dataset\n"
         "print('begun', flush=True)\n"
         "files = load_dataset('imagefolder', sys.argv[1], split='train')\n"
-        "found = FolderLoader(files, batch_size=4, workers=1, decoding=Decoding(resize=16, crop=12))\n"
+        "files = replace(files, decoding=Decoding(resize=16, crop=12, workers=1))\n"
+        "found = FolderLoader(files, batch_size=4)\n"
         "print(len(list(found)), found._decoded.num_workers, __spec__, __file__, flush=True)\n"
     )
     words = [sys.executable, tmp_path / "script.py", image_tree(tmp_path / "tree")]

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equalbits.data import DataError, Dataset, Loader, load_dataset, make_batch
-from equalbits.data.plan import Plan
+from equalbits.data.plan import Plan, Shard
 
 
 def numbered(count: int) -> Dataset:
@@ -23,12 +23,12 @@ def seen(loader: Loader, epoch: int = 0) -> list[list[int]]:
 def test_every_image_is_seen_exactly_once_over_all_ranks(count, batch_size, world_size, shuffle):
     if shuffle and 0 < count % (batch_size * world_size) < world_size:
         with pytest.raises(DataError, match="would stall the others"):
-            Plan(count, batch_size, shuffle, world_size=world_size)
+            Plan(count, batch_size, shuffle, shard=Shard(0, world_size))
         return
     data = numbered(count)
     everything = []
     for rank in range(world_size):
-        loader = Loader(data, batch_size=batch_size, shuffle=shuffle, rank=rank, world_size=world_size)
+        loader = Loader(data, batch_size=batch_size, shuffle=shuffle, shard=Shard(rank, world_size))
         batches = seen(loader, epoch=2)
         assert [len(batch) for batch in batches] == list(loader.sizes) and len(batches) == len(loader)
         assert all(batches), "no batch is empty"
@@ -43,8 +43,8 @@ def test_a_batch_that_asks_for_more_images_than_there_are_holds_all_of_them_and_
 ):
     share = -(-60 // world_size)
     for rank in range(world_size):
-        other = Plan(60, share, True, rank=rank, world_size=world_size)
-        plan = Plan(60, batch_size, True, rank=rank, world_size=world_size)
+        other = Plan(60, share, True, shard=Shard(rank, world_size))
+        plan = Plan(60, batch_size, True, shard=Shard(rank, world_size))
         assert plan.sizes == other.sizes == (60 // world_size,)
         assert torch.equal(plan.permutation(3), other.permutation(3))
         assert all(map(torch.equal, plan.windows(3, offsets=9), other.windows(3, offsets=9)))
@@ -55,9 +55,9 @@ def test_a_batch_that_asks_for_more_images_than_there_are_holds_all_of_them_and_
 def test_dropping_the_last_batch_leaves_full_ones_alone(count, batch_size, world_size):
     if count < batch_size * world_size:
         with pytest.raises(DataError, match="drop_last leaves no batch"):
-            Plan(count, batch_size, drop_last=True, world_size=world_size)
+            Plan(count, batch_size, shard=Shard(0, world_size, drop_last=True))
         return
-    plan = Plan(count, batch_size, drop_last=True, world_size=world_size, rank=world_size - 1)
+    plan = Plan(count, batch_size, shard=Shard(world_size - 1, world_size, drop_last=True))
     assert plan.sizes == (batch_size,) * (count // (batch_size * world_size))
     assert tuple(plan.permutation(0).shape) == (len(plan.sizes), batch_size)
 
@@ -68,9 +68,7 @@ def test_several_processes_see_together_exactly_what_one_sees(world_size, count)
     batch_size = 128 if world_size == 3 else 128 // world_size
     options = {"shuffle": True, "augment": True, "seed": 5}
     one = Loader(data, batch_size=batch_size * world_size, **options)
-    many = [
-        Loader(data, batch_size=batch_size, rank=rank, world_size=world_size, **options) for rank in range(world_size)
-    ]
+    many = [Loader(data, batch_size=batch_size, shard=Shard(rank, world_size), **options) for rank in range(world_size)]
     assert {len(loader) for loader in many} == {len(one)}
     for (images, labels), *parts in zip(one.epoch(1), *(loader.epoch(1) for loader in many), strict=True):
         assert torch.equal(torch.cat([part[0] for part in parts]), images)
@@ -167,16 +165,19 @@ def test_a_shuffled_loader_asks_for_the_epochs_number():
     ("options", "says"),
     [
         ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
-        ({"batch_size": 2, "rank": 2, "world_size": 2}, "rank=2 must be 0 to world_size-1=1"),
-        ({"batch_size": 2, "rank": -1}, "rank=-1 must be 0 to"),
-        ({"batch_size": 2, "world_size": 0}, "rank=0 must be 0 to"),
-        ({"batch_size": 6, "drop_last": True}, "drop_last leaves no batch: 5 images are fewer than 6"),
-        ({"batch_size": 2, "shuffle": True, "world_size": 2}, "the last batch has 1 images for 2 ranks"),
+        ({"batch_size": 6, "shard": Shard(drop_last=True)}, "drop_last leaves no batch: 5 images are fewer than 6"),
+        ({"batch_size": 2, "shuffle": True, "shard": Shard(0, 2)}, "the last batch has 1 images for 2 ranks"),
     ],
 )
-def test_bad_settings_are_refused_at_birth(options, says):
+def test_invalid_settings_raise_at_construction(options, says):
     with pytest.raises(DataError, match=says):
         Loader(numbered(5), **options)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 1), (0, 0)])
+def test_a_rank_outside_the_world_raises(rank, world_size):
+    with pytest.raises(DataError, match=f"rank={rank} must be 0 to world_size-1={world_size - 1}"):
+        Shard(rank, world_size)
 
 
 def test_a_bad_start_or_epoch_is_refused_before_the_first_batch():

@@ -1,6 +1,7 @@
-"""Data sets as tensors: read, made up or downloaded; augmented in batches on the device; shared among processes."""
+"""Data sets as tensors: loaded, synthetic or downloaded; augmented in batches on the device; sharded."""
 
 from equalbits.data.augment import (
+    Augmentation,
     BoxRandoms,
     Randoms,
     Squares,
@@ -13,15 +14,16 @@ from equalbits.data.augment import (
 )
 from equalbits.data.datasets import NAMES, data_root, load_dataset
 from equalbits.data.download import SOURCES, Source, download_dataset
-from equalbits.data.folder import Decoding
 from equalbits.data.folder_loader import FolderLoader
 from equalbits.data.loader import Loader
-from equalbits.data.records import STATISTICS, DataError, Dataset, FolderDataset, Statistics
+from equalbits.data.plan import Shard
+from equalbits.data.records import STATISTICS, DataError, Dataset, Decoding, FolderDataset, Statistics
 
 __all__ = [
     "NAMES",
     "SOURCES",
     "STATISTICS",
+    "Augmentation",
     "BoxRandoms",
     "DataError",
     "Dataset",
@@ -30,6 +32,7 @@ __all__ = [
     "FolderLoader",
     "Loader",
     "Randoms",
+    "Shard",
     "Source",
     "Squares",
     "Statistics",

@@ -1,4 +1,4 @@
-"""Read CIFAR-10 and CIFAR-100: the publisher's binary edition, or the same as numpy arrays. Never a pickle.
+"""CIFAR-10 and CIFAR-100: the publisher's binary edition, or numpy files. Never a pickle.
 
 The binary edition (https://www.cs.toronto.edu/~kriz/cifar.html) is records of one label byte (CIFAR-100: the coarse
 and the fine label) and 3072 pixel bytes: red, green and blue planes of 32×32, row by row.
@@ -21,21 +21,21 @@ _NUMPY = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_label
 
 @dataclass(frozen=True)
 class Edition:
-    """The names and shapes of one data set's binary edition."""
+    """File names and record layout of a data set's binary edition."""
 
     folder: str
     archive: str
     pickled: str
-    """The folder of the same images in pickles, which is never read."""
+    """Folder of the pickled edition, which is never read."""
     train: tuple[str, ...]
     test: tuple[str, ...]
     class_names: str
     label_classes: tuple[int, ...]
-    """How many classes each label byte of a record tells apart; the last byte is the label."""
+    """Number of classes of each label byte of a record; the last byte is the label."""
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """Number of classes."""
         return self.label_classes[-1]
 
     @property
@@ -44,7 +44,7 @@ class Edition:
         return (*self.train, *self.test, self.class_names)
 
     def of(self, split: str) -> tuple[str, ...]:
-        """The files of one split."""
+        """Return the files of one split."""
         return self.train if split == "train" else self.test
 
 
@@ -73,29 +73,29 @@ EDITIONS = {
 def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Return images (image, 3, 32, 32), labels and class names of one split of ``cifar10`` or ``cifar100``.
 
-    Looks in ``root`` and in ``root/<name>``, for the binary edition (in its folder or bare) and for numpy files.
+    Looks in ``root`` and in ``root/<name>``, for the binary edition (in its own folder or not) and for numpy files.
     """
     edition = EDITIONS[name]
     if place := _place(name, root, split):
         folder, numpy = place
         return (_read_numpy if numpy else _read_binary)(edition, folder, split)
     pickles = any((home / edition.pickled).is_dir() for home in (root / name, root))
-    but = f", but for pickles ({edition.pickled}), which may run code and are never read" if pickles else ""
+    note = f" except as pickles ({edition.pickled}), which may run code and are never read" if pickles else ""
     raise DataError(
-        f"{name} is not in {root}{but}: fetch it with `equalbits download {name} --data {shlex.quote(str(root))}`, "
+        f"{name} is not in {root}{note}: download it with `equalbits download {name} --data {shlex.quote(str(root))}`, "
         f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
     )
 
 
 def whole_copy(name: str, root: Path) -> Path | None:
-    """The folder that both splits are read from, where no file of theirs is missing and the classes are its own."""
+    """Return the folder of both splits if no file is missing and the classes are right, else None."""
     place, other = (_place(name, root, split) for split in ("train", "test"))
     if place is None or place != other:
         return None
     edition, (folder, numpy) = EDITIONS[name], place
     if not all((folder / file).is_file() for file in (_NUMPY if numpy else edition.files)):
         return None
-    if numpy:  # its names are the same for every data set
+    if numpy:  # numpy files have the same names for every data set
         try:
             _read_class_names(folder / "classes.txt", edition)
         except DataError:
@@ -104,7 +104,7 @@ def whole_copy(name: str, root: Path) -> Path | None:
 
 
 def _place(name: str, root: Path, split: str) -> tuple[Path, bool] | None:
-    """The folder that one split is read from, and whether it lies there as numpy files."""
+    """Return the folder of one split, and whether it holds numpy files."""
     edition = EDITIONS[name]
     for home in (root / name, root):
         for folder in (home / edition.folder, home):
@@ -121,7 +121,7 @@ def _read_binary(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Te
     images = torch.empty((sum(map(len, parts)), 3, 32, 32), dtype=torch.uint8)
     flat = images.view(-1, PIXELS).numpy()
     start = 0
-    for part in parts:  # straight from the mapped file into place: no second copy in memory
+    for part in parts:  # straight from the mapped file, without a second copy in memory
         flat[start : start + len(part)] = part[:, -PIXELS:]
         start += len(part)
     labels = np.concatenate([part[:, -PIXELS - 1] for part in parts])
@@ -129,14 +129,14 @@ def _read_binary(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Te
 
 
 def _read_records(path: Path, edition: Edition) -> NDArray[np.uint8]:
-    """Map one file of records (record, byte), its size and labels checked."""
+    """Map one file of records (record, byte) into memory; raise if its size or labels are invalid."""
     width = len(edition.label_classes) + PIXELS
     try:
         size = path.stat().st_size
         if size == 0 or size % width:
             raise DataError(
                 f"{path}: {size} bytes is not a whole number of {width}-byte records; "
-                f"it is cut short or of another data set: delete it and unpack or download {edition.archive} again"
+                f"it is truncated or of another data set: delete it and unpack or download {edition.archive} again"
             )
         records = np.memmap(path, np.uint8, "r").reshape(-1, width)
     except OSError as error:
@@ -153,11 +153,11 @@ def _read_numpy(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Ten
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images) == 0:
         raise DataError(
             f"{folder / f'{split}_images.npy'}: holds {images.dtype} {images.shape}, "
-            "but uint8 (images, 32, 32, 3) is read; save the images in that form"
+            "but must be uint8 (images, 32, 32, 3)"
         )
     where = str(folder / f"{split}_labels.npy")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(f"{where}: holds {labels.dtype} {labels.shape}, but whole numbers of one axis are read")
+        raise DataError(f"{where}: holds {labels.dtype} {labels.shape}, but must be integers of one axis")
     found = torch.from_numpy(labels.astype(np.int64))
     check_labels(found, count=len(images), classes=edition.classes, where=where)
     planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # (image, channel, row, column)
@@ -169,10 +169,12 @@ def _read_array(path: Path) -> NDArray[np.generic]:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or 'cannot be read'}; put the file there again") from None
-    except Exception:  # a header that is damaged is read by Python's own parts, which raise many kinds
-        raise DataError(f"{path}: not a whole numpy file without pickles; save the array again with np.save") from None
+    except Exception:  # a damaged header raises exceptions of many types
+        raise DataError(
+            f"{path}: not a complete numpy file without pickles; save the array again with np.save"
+        ) from None
     if not isinstance(array, np.ndarray):
-        raise DataError(f"{path}: an archive of arrays, but one array is read; save it with np.save")
+        raise DataError(f"{path}: holds several arrays, but must hold one; save it with np.save")
     return array
 
 

@@ -21,7 +21,7 @@ StatisticsLike = str | tuple[Sequence[float], Sequence[float]] | None
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """Where data sets lie: the argument, else $EQUALBITS_DATA, else ~/.cache/equalbits."""
+    """Return the directory of data sets: the argument, else $EQUALBITS_DATA, else ~/.cache/equalbits."""
     return Path(root or os.environ.get("EQUALBITS_DATA") or "~/.cache/equalbits").expanduser()
 
 
@@ -60,17 +60,17 @@ def load_dataset(
     device: torch.device | str = "cpu",
     statistics: StatisticsLike = None,
 ) -> Dataset | FolderDataset:
-    """Load the ``train`` or ``test`` split of a data set, whole and on the device.
+    """Load the ``train`` or ``test`` split of a data set to the device.
 
     ============================  =======================================================================
-    ``fashion``                   10,000 + 2,000 images of Fashion-MNIST that come with the package
+    ``fashion``                   10,000 + 2,000 images of Fashion-MNIST, part of the package
     ``cifar10``, ``cifar100``     the binary edition, or numpy files, in ``root`` or ``root/<name>``
     ``imagenet``, ``imagefolder``  ``root/train/<class>/*.png``, jpg, …, and ``root/val/...`` or ``root/test``;
-                                  gives a :class:`FolderDataset`, which keeps the files' names only
-    ``synthetic:CxHxW:classes``   made-up images, see :func:`~equalbits.data.synthetic.make_synthetic`
+                                  returns a :class:`FolderDataset`, which holds paths only
+    ``synthetic:CxHxW:classes``   random images, see :func:`~equalbits.data.synthetic.make_synthetic`
     ============================  =======================================================================
 
-    ``root`` is where the files are: by default ``$EQUALBITS_DATA``, else ``~/.cache/equalbits``.
+    ``root`` is the directory of the files: by default ``$EQUALBITS_DATA``, else ``~/.cache/equalbits``.
     ``statistics`` replaces the data set's own mean and std: a name in ``STATISTICS``, or a pair of sequences.
 
     >>> load_dataset("fashion", split="test")

@@ -1,22 +1,20 @@
-"""Find the images of a tree with a folder per class, and decode one of them."""
+"""Image folders: list the files of a tree with a folder per class, and decode one."""
 
 import logging
 import os
 import shlex
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from equalbits.data.records import DataError
+from equalbits.data.records import DataError, Decoding
 from equalbits.runtime import FORMATS, scaled_square
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
-"""Where the test split lies. ImageNet's own test images have no public labels, so there it is ``val``."""
+"""Folder names of the test split. ImageNet's own test images have no public labels, so there it is ``val``."""
 
 
 def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
@@ -32,36 +30,34 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
         raise DataError(_missing(name, trained or root, split))
     classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
     if len(classes) == 1:
-        raise DataError(
-            f"{folder}: one class only, {classes[0]!r}, and nothing to tell it from; make a folder for each"
-        )
-    strangers = sorted(set(_class_folders(folder)) - set(classes))
-    if strangers:
-        raise DataError(f"{folder / strangers[0]}: no class of that name in {home / 'train'}; name the folders alike")
+        raise DataError(f"{folder}: only one class, {classes[0]!r}; make a folder for each class")
+    unknown = sorted(set(_class_folders(folder)) - set(classes))
+    if unknown:
+        raise DataError(f"{folder / unknown[0]}: no class of that name in {home / 'train'}; use the same folder names")
     paths: list[str] = []
     labels: list[int] = []
-    strays = [entry.path for entry in os.scandir(folder) if entry.is_file() and _is_image(entry)]
+    skipped = [entry.path for entry in os.scandir(folder) if entry.is_file() and _is_image(entry)]
     for number, label in enumerate(classes):
         if not (folder / label).is_dir():
-            continue  # a class may have no test images; its number stays taken
+            continue  # a class may have no test images; it keeps its number
         found, others = _image_files(folder / label)
         if not found:
             raise DataError(f"{folder / label}: no images ({' '.join(SUFFIXES)}); fill the folder or remove it")
         paths += found
         labels += [number] * len(found)
-        strays += others
-    if strays:
-        _say_left_out(folder, len(strays), strays[0])
+        skipped += others
+    if skipped:
+        _warn_skipped(folder, len(skipped), skipped[0])
     return tuple(paths), torch.tensor(labels, dtype=torch.int64), classes
 
 
 def _missing(name: str, home: Path, split: str) -> str:
-    """That a split is not in a folder, and the ways out."""
+    """Return the error text for a missing split."""
     wanted = [f"{option}/" for option in _split_names(name, split)]
     where = f"no {' or '.join(wanted)} in it" if home.is_dir() else "there is no such folder"
     trained = (home / "train").is_dir()
     if home.name == "train" and home.is_dir():
-        return f"{home}: {where}; name the folder that it lies in itself (--data {shlex.quote(str(home.parent))})"
+        return f"{home}: {where}; name its parent folder (--data {shlex.quote(str(home.parent))})"
     instead = "hold training images back (data.hold_out=200)" if trained else "name another folder (--data)"
     return f"{home}: {where}; put the images there as {wanted[0]}<class>/<image>.png (or .jpg, …), or {instead}"
 
@@ -82,8 +78,8 @@ def _class_folders(folder: Path) -> tuple[str, ...]:
 
 
 def _image_files(folder: Path) -> tuple[list[str], list[str]]:
-    """The images of a class, sorted, and what else lies there."""
-    with os.scandir(folder) as entries:  # a million names: plain strings, no Path objects
+    """Return the images of a class, sorted, and all other entries."""
+    with os.scandir(folder) as entries:  # up to a million names: strings, not Path objects
         seen = [(entry.path, _is_image(entry)) for entry in entries if entry.name[0] != "."]
     return sorted(path for path, image in seen if image), sorted(path for path, image in seen if not image)
 
@@ -93,43 +89,16 @@ def _is_image(entry: "os.DirEntry[str]") -> bool:
 
 
 @cache  # a sweep reads the same folder for each of its runs
-def _say_left_out(folder: Path, count: int, first: str) -> None:
-    """A line of the logger ``equalbits``: pictures may be among what is passed over."""
+def _warn_skipped(folder: Path, count: int, first: str) -> None:
+    """Log a warning once: there may be images among the skipped files."""
     logging.getLogger("equalbits").warning(
-        "%s: %d %s left out, such as %s: images end in %s, and lie in the folder of their class itself",
+        "%s: %d %s skipped, such as %s: images end in %s, directly in the folder of their class",
         folder, count, "file or folder is" if count == 1 else "files or folders are", first, " ".join(SUFFIXES),
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """How an image file becomes a square uint8 picture, and which part of it a batch holds.
-
-    The file is scaled to ``resize``×``resize``: ``fit="stretch"`` ignores its shape, as ``Resize((256, 256))`` does;
-    ``fit="shorter"`` scales the shorter side and keeps the middle square. A batch then holds ``crop``×``crop`` of it:
-    the middle, or in training what ``random`` says, a window (``"crop"``) or a part of random area and shape scaled
-    to that size (``"resized-crop"``). ``draft`` lets the JPEG decoder skip detail that the scaling would lose anyway.
-    """
-
-    resize: int = 256
-    crop: int = 224
-    fit: Literal["stretch", "shorter"] = "stretch"
-    random: Literal["crop", "resized-crop"] = "crop"
-    draft: bool = True
-
-    def __post_init__(self) -> None:
-        if self.resize < 1:
-            raise DataError(f"resize={self.resize} must be at least 1")
-        if not 1 <= self.crop <= self.resize:
-            raise DataError(f"crop={self.crop} must be 1 to resize={self.resize}")
-        if self.fit not in ("stretch", "shorter"):
-            raise DataError(f"fit={self.fit!r} must be 'stretch' or 'shorter'")
-        if self.random not in ("crop", "resized-crop"):
-            raise DataError(f"random={self.random!r} must be 'crop' or 'resized-crop'")
-
-
 def decode_image(path: str, decoding: Decoding) -> Tensor:
-    """Return the picture in ``path`` as uint8 (3, resize, resize)."""
+    """Decode the image file ``path`` to uint8 (3, resize, resize)."""
     from PIL import Image  # heavy, and only image folders need it
 
     try:
@@ -137,11 +106,11 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
             pixels = scaled_square(image, decoding.resize, draft=decoding.draft, middle=decoding.fit == "shorter")
     except Image.DecompressionBombError:
         raise DataError(f"{path}: more pixels than Pillow reads, or damaged; make it smaller, or remove it") from None
-    except Exception as error:  # the many decoders raise many kinds
+    except Exception as error:  # decoders raise exceptions of many types
         raise DataError(f"{path}: not a readable image ({_one_line(error)}); replace or remove the file") from None
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def _one_line(error: Exception) -> str:
-    words = (isinstance(error, OSError) and error.strerror) or str(error)  # without the path, which is named already
+    words = (isinstance(error, OSError) and error.strerror) or str(error)  # without the path, which the error names
     return " ".join(words.split()) or type(error).__name__

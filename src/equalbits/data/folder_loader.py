@@ -1,4 +1,4 @@
-"""Batches of image files: decoded in worker processes, then cropped, mirrored and normalised on the device."""
+"""Batches of image files: decoded by worker processes, then cropped, mirrored and normalised on the device."""
 
 import importlib.util
 import multiprocessing
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from equalbits._extras import install_hint
 from equalbits.data.augment import (
+    Augmentation,
     BoxRandoms,
     Randoms,
     Squares,
@@ -25,19 +26,19 @@ from equalbits.data.augment import (
     resized_crop,
 )
 from equalbits.data.decoded import decode_whole
-from equalbits.data.folder import Decoding, decode_image
-from equalbits.data.loader import Loader, check_erase, check_fixed, check_start
-from equalbits.data.plan import Plan
-from equalbits.data.records import DataError, FolderDataset
+from equalbits.data.folder import decode_image
+from equalbits.data.loader import Loader, as_augmentation, check_fixed, check_start
+from equalbits.data.plan import Plan, Shard
+from equalbits.data.records import DataError, Decoding, FolderDataset
 
-_hiding = threading.Lock()
+_main_module_lock = threading.Lock()
 
 
 class FolderLoader:
-    """The :class:`~equalbits.data.Loader` of a :class:`FolderDataset`: same calls, same promises.
+    """The :class:`~equalbits.data.Loader` of a :class:`FolderDataset`, with the same arguments and methods.
 
-    ``workers`` processes decode ahead, at most one for each core (0: this process does it). They are started anew, not
-    forked from a process that may hold a GPU, and without the caller's script. They stay for the next epoch.
+    ``dataset.decoding`` says how files are decoded, and by how many worker processes. These are spawned, not forked
+    from a process that may hold a GPU, do not import the caller's script, and persist across epochs.
     """
 
     def __init__(
@@ -46,48 +47,38 @@ class FolderLoader:
         *,
         batch_size: int,
         shuffle: bool = False,
-        augment: bool = False,
+        augment: bool | Augmentation = False,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        erase: int = 0,
-        decoding: Decoding | None = None,
-        workers: int = 4,
+        shard: Shard | None = None,
     ) -> None:
         if importlib.util.find_spec("PIL") is None:
             raise DataError(f"image folders need Pillow: {install_hint('images')}")
-        if workers < 0:
-            raise DataError(f"workers={workers} must be 0 or more")
-        self.dataset = dataset
-        self.augment = augment
-        self.decoding = decoding or Decoding()
-        check_erase(erase, augment=augment, side=self.decoding.crop)
-        self.erase = erase
-        self.plan = Plan(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
+        self.dataset, self.decoding = dataset, dataset.decoding
+        self.augment = as_augmentation(augment, side=self.decoding.crop)
+        self.plan = Plan(len(dataset), batch_size, shuffle, seed, shard or Shard())
         self.mean = torch.tensor(dataset.mean, device=dataset.device)
         self.std = torch.tensor(dataset.std, device=dataset.device)
         self._queue = _Queue()
-        self._decoded = _start(self._queue, self.decoding, min(workers, _cores()), pin=dataset.device.type == "cuda")
+        self._decoded = _decode_in_workers(self._queue, self.decoding, pin=dataset.device.type == "cuda")
 
     def __len__(self) -> int:
         return len(self.plan.sizes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many images this rank holds in each batch; all ``batch_size`` but perhaps the last."""
+        """Number of images of this rank in each batch; all ``batch_size`` but perhaps the last."""
         return self.plan.sizes
 
     def permutation(self, epoch: int) -> Tensor:
-        """The images of an epoch, int64 (batch, image) on the CPU; a smaller last batch ends in repeats."""
+        """Return the image indices of an epoch, int64 (batch, image), on the CPU; a smaller last row is padded."""
         return self.plan.permutation(epoch)
 
     def randoms(self, epoch: int) -> tuple[Tensor, ...] | None:
-        """The random choices of an epoch, each (batch, image, ...) on the device; None without augmentation.
+        """Draw the random choices of an epoch, each (batch, image, ...), on the device; None without augmentation.
 
-        They are a :class:`Randoms` or :class:`BoxRandoms`; with ``erase`` the values of :class:`Squares` follow.
+        They are a :class:`Randoms` or :class:`BoxRandoms`; if squares are erased, those of :class:`Squares` follow.
         """
-        if not self.augment:
+        if self.augment is None:
             return None
         device, size = self.dataset.device, self.decoding.crop
         drawn: Randoms | BoxRandoms
@@ -96,12 +87,12 @@ class FolderLoader:
         else:
             windows = self.plan.windows(epoch, offsets=self.decoding.resize - size + 1)
             drawn = Randoms(*(values.to(device) for values in windows))
-        if not self.erase:
+        if not self.augment.erase:
             return drawn
         return (*drawn, *(values.to(device) for values in self.plan.squares(epoch, size=(size, size))))
 
     def epoch(self, number: int, start_batch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over (images, labels) of one epoch, from ``start_batch`` on; it ends any earlier iteration."""
+        """Iterate over (images, labels) of one epoch, from ``start_batch`` on; this ends an earlier iteration."""
         check_start(start_batch, len(self))
         return self._batches(self.permutation(number), self.randoms(number), start_batch)
 
@@ -119,14 +110,14 @@ class FolderLoader:
             self._queue.check(mine)
 
     def _fetched(self) -> Iterator[Tensor | str]:
-        """What the workers decode; where one has died, a line in place of torch's story."""
+        """Iterate over the decoded batches; raise in one line if a worker has died."""
         try:
             with _without_script():
                 decoded = iter(self._decoded)
             yield from decoded
-        except (RuntimeError, OSError, EOFError) as error:  # it was noticed missing, or when it was spoken to
+        except (RuntimeError, OSError, EOFError) as error:  # depending on when torch notices
             raise DataError(
-                f"{self.dataset.name}: a process that decodes images has ended ({' '.join(str(error).split())}); "
+                f"{self.dataset.name}: a worker that decodes images has died ({' '.join(str(error).split())}); "
                 "try again, with data.workers=0 if memory is short"
             ) from None
 
@@ -139,31 +130,29 @@ class FolderLoader:
             images = resized_crop(pictures, BoxRandoms(*row[:2]), self.mean, self.std, size=size)
         else:
             images = random_crop(pictures, Randoms(*row[:3]), self.mean, self.std, size=size)
-        return erase_squares(images, Squares(*row[-2:]), side=self.erase) if self.erase else images
+        erase = self.augment.erase if self.augment else 0
+        return erase_squares(images, Squares(*row[-2:]), side=erase) if erase else images
 
     def in_memory(self) -> Loader:
-        """The same batches, of images decoded once and held on the device; refused where they would not fit."""
+        """Return the same batches from images decoded once and held on the device; raise if they do not fit."""
         plan = self.plan
         return Loader(
-            decode_whole(self.dataset, self.decoding, threads=_cores()),
+            decode_whole(self.dataset, threads=_cores()),
             batch_size=plan.batch_size,
             shuffle=plan.shuffle,
-            augment=self.augment,
+            augment=self.augment or False,
             seed=plan.seed,
-            rank=plan.rank,
-            world_size=plan.world_size,
-            drop_last=plan.drop_last,
-            erase=self.erase,
+            shard=plan.shard,
         )
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate once over data in fixed order, as an evaluation does."""
-        check_fixed(self.plan, augment=self.augment)
+        """Iterate once in fixed order, for evaluation."""
+        check_fixed(self.plan, augmented=self.augment is not None)
         return self.epoch(0)
 
 
 class _Queue:
-    """The batches of paths to decode. The workers outlive an epoch; what they are handed changes with it."""
+    """Batches of paths to decode, refilled for every epoch, since the workers persist."""
 
     def __init__(self) -> None:
         self._batches: Sequence[list[str]] = ()
@@ -188,14 +177,14 @@ class _Queue:
 
 
 class _Decoder(torch.utils.data.Dataset[Tensor | str]):
-    """Decodes the file it is asked for; a failure comes back as its line, not as a worker's traceback."""
+    """Decode the requested file; return an error as its text, not as a worker's traceback."""
 
     def __init__(self, decoding: Decoding) -> None:
         self.decoding = decoding
 
     def __getitem__(self, path: str) -> Tensor | str:
         try:
-            with warnings.catch_warnings(action="ignore"):  # of odd tags, or a picture that is merely large
+            with warnings.catch_warnings(action="ignore"):  # Pillow warns of odd tags and of large images
                 return decode_image(path, self.decoding)
         except DataError as error:
             return str(error)
@@ -206,16 +195,16 @@ def _join(pictures: list[Tensor | str]) -> Tensor | str:
     return failed[0] if failed else torch.stack([picture for picture in pictures if isinstance(picture, Tensor)])
 
 
-def _begin(worker: int) -> None:
-    """Leave Ctrl-C, which a terminal sends to every process, to the one that trains: it may need a batch more.
+def _init_worker(worker: int) -> None:
+    """Ignore Ctrl-C, which a terminal sends to every process: the training process may need another batch.
 
-    But end with it, also when it is killed: torch looks after the process that started this one, which is another.
+    Exit with the training process, even if it is killed: torch watches only the fork server, which is another.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -224,11 +213,11 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Start processes that do not run the caller's script first: one without a guard would train again in each.
+    """Keep new processes from importing the caller's script: one without a main guard would train again in each.
 
-    multiprocessing takes the script from these two names, and has no argument for it.
+    multiprocessing finds the script by these two names, and has no option for it.
     """
-    with _hiding:
+    with _main_module_lock:
         script = vars(sys.modules["__main__"])
         kept: dict[str, object] = {name: script.pop(name) for name in ("__file__", "__spec__") if name in script}
         script["__spec__"] = None
@@ -239,12 +228,13 @@ def _without_script() -> Iterator[None]:
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _start(queue: _Queue, decoding: Decoding, workers: int, *, pin: bool) -> DataLoader[Tensor | str]:
-    ways = multiprocessing.get_all_start_methods()
+def _decode_in_workers(queue: _Queue, decoding: Decoding, *, pin: bool) -> DataLoader[Tensor | str]:
+    workers = min(decoding.workers, _cores())
+    methods = multiprocessing.get_all_start_methods()
     return DataLoader(
         _Decoder(decoding),
         batch_sampler=queue,
@@ -252,7 +242,7 @@ def _start(queue: _Queue, decoding: Decoding, workers: int, *, pin: bool) -> Dat
         collate_fn=_join,
         pin_memory=pin,
         persistent_workers=workers > 0,
-        multiprocessing_context=("forkserver" if "forkserver" in ways else "spawn") if workers else None,
-        worker_init_fn=_begin,
-        generator=torch.Generator(),  # its own, so that iterating leaves the global one alone
+        multiprocessing_context=("forkserver" if "forkserver" in methods else "spawn") if workers else None,
+        worker_init_fn=_init_worker,
+        generator=torch.Generator(),  # so that iterating leaves the global one alone
     )

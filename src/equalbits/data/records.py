@@ -1,20 +1,20 @@
-"""What a data set is once it is read: plain records of tensors, checked at birth.
+"""Data sets as frozen records, validated at construction.
 
-A :class:`Dataset` holds all its images as one uint8 tensor, so that it can live on the device and be cut into
-batches there. A :class:`FolderDataset` holds the names of image files, for sets that do not fit.
+A :class:`Dataset` holds all images as one uint8 tensor, so that batches can be made on the device. A
+:class:`FolderDataset` holds the paths of image files, for sets that do not fit into memory.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 
 class DataError(ValueError):
-    """A data set that is missing, broken or asked for wrongly; one line with the path, the fault and the way out."""
+    """A missing, damaged or wrongly requested data set: one line with the path, the cause and the way out."""
 
 
 class Statistics(NamedTuple):
@@ -33,16 +33,16 @@ STATISTICS: Mapping[str, Statistics] = MappingProxyType(
         "imagenet": Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     }
 )
-"""Normalisation by name. ``cifar10`` is the shallow nets' recipe; ``cifar10-resnet18`` is that of the deep one."""
+"""Normalisation by name. Recipes of shallow nets use ``cifar10``, those of ResNet-18 ``cifar10-resnet18``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one split, whole and on one device.
+    """Images and labels of one split, on one device.
 
     ``images`` is uint8 (image, channel, row, column); ``labels`` is int64; ``mean`` and ``std`` normalise pixels
-    scaled to [0, 1], one number per channel. ``crop`` is the side of the part of an image that a batch holds (0: all of
-    it): the middle, or with augmentation a window at random.
+    scaled to [0, 1], one number per channel. Batches hold crops of ``crop`` pixels a side (0: whole images): from the
+    center, or at random with augmentation.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Dataset:
 
     @property
     def device(self) -> torch.device:
-        """Where the images are."""
+        """Device of the images."""
         return self.images.device
 
     def to(self, device: torch.device | str) -> Self:
@@ -86,17 +86,48 @@ class Dataset:
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
 
     def take(self, count: int) -> Self:
-        """Return the first ``count`` images, as a quick run wants them."""
+        """Return the first ``count`` images, for a quick run."""
         if not 1 <= count <= len(self):
             raise DataError(f"{self.name}: cannot take {count} images; choose 1 to {len(self)} (data.limit)")
         return replace(self, images=self.images[:count], labels=self.labels[:count])
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """Decoding of image files to square uint8 images, and the crop of them that a batch holds.
+
+    A file is scaled to ``resize``×``resize``: ``fit="stretch"`` ignores its aspect ratio, as ``Resize((256, 256))``
+    does; ``fit="shorter"`` scales the shorter side and crops the center. A batch holds ``crop``×``crop`` of it: the
+    center, or with augmentation a random window (``random="crop"``) or a part of random area and aspect ratio, scaled
+    (``"resized-crop"``). ``draft`` lets the JPEG decoder skip detail that the scaling would lose anyway. ``workers``
+    processes decode in advance, at most one per core (0: this process decodes).
+    """
+
+    resize: int = 256
+    crop: int = 224
+    fit: Literal["stretch", "shorter"] = "stretch"
+    random: Literal["crop", "resized-crop"] = "crop"
+    draft: bool = True
+    workers: int = 4
+
+    def __post_init__(self) -> None:
+        if self.resize < 1:
+            raise DataError(f"resize={self.resize} must be at least 1")
+        if not 1 <= self.crop <= self.resize:
+            raise DataError(f"crop={self.crop} must be 1 to resize={self.resize}")
+        if self.fit not in ("stretch", "shorter"):
+            raise DataError(f"fit={self.fit!r} must be 'stretch' or 'shorter'")
+        if self.random not in ("crop", "resized-crop"):
+            raise DataError(f"random={self.random!r} must be 'crop' or 'resized-crop'")
+        if self.workers < 0:
+            raise DataError(f"workers={self.workers} must be 0 or more")
+
+
 @dataclass(frozen=True, eq=False)
 class FolderDataset:
-    """Image files of one split and their labels; the images are decoded when a batch needs them.
+    """Image files of one split and their labels; files are decoded, as ``decoding`` says, when a batch needs them.
 
-    ``device`` is where a loader puts its batches. ``labels`` stay on the CPU: they are looked up batch by batch.
+    ``device`` is the device of the batches. ``labels`` stay on the CPU.
     """
 
     name: str
@@ -106,6 +137,7 @@ class FolderDataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     device: torch.device
+    decoding: Decoding = Decoding()
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -120,18 +152,18 @@ class FolderDataset:
         return f"FolderDataset({self.name!r}, {len(self)} files, {len(self.classes)} classes, for {self.device})"
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the same files, with batches bound for another device."""
+        """Return the same files, with batches on another device."""
         return replace(self, device=torch.device(device))
 
     def take(self, count: int) -> Self:
-        """Return the first ``count`` files. They are sorted by class, so few of them hold few classes."""
+        """Return the first ``count`` files. Files are sorted by class, so the first ones may miss classes."""
         if not 1 <= count <= len(self):
             raise DataError(f"{self.name}: cannot take {count} files; choose 1 to {len(self)} (data.limit)")
         return replace(self, paths=self.paths[:count], labels=self.labels[:count])
 
 
 def check_labels(labels: Tensor, *, count: int, classes: int, where: str) -> None:
-    """Refuse labels that are not one whole number in [0, classes) for each of ``count`` images."""
+    """Raise unless there is one int64 label in [0, classes) for each of ``count`` images."""
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise DataError(f"{where}: labels must be int64 of one axis, not {labels.dtype} {tuple(labels.shape)}")
     if len(labels) != count:
@@ -146,7 +178,7 @@ def check_labels(labels: Tensor, *, count: int, classes: int, where: str) -> Non
 
 
 def check_statistics(mean: Sequence[float], std: Sequence[float], *, channels: int, where: str) -> None:
-    """Refuse a normalisation that does not fit the channels or would divide by nothing."""
+    """Raise unless there is a mean and a positive std per channel."""
     if len(mean) != channels or len(std) != channels:
         raise DataError(f"{where}: {channels} channels need {channels} means and stds, not {len(mean)} and {len(std)}")
     if not all(value > 0 for value in std):

@@ -1,4 +1,4 @@
-"""Made-up images of any shape and number of classes, so that every model can be tried without data."""
+"""Synthetic images of any shape and number of classes, to try a model without data."""
 
 import re
 
@@ -16,9 +16,9 @@ _FORM = re.compile(
 def make_synthetic(name: str, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Return images, labels and class names for ``synthetic[:CxHxW[:classes[:count[:seed]]]]``.
 
-    Left out, they are 3x32x32, 10 classes, 1024 training images and seed 0; there are a quarter as many test images.
-    Each class has a coarse pattern that both splits share, under fresh noise, so that a network can learn it.
-    Labels are as balanced as the count allows. The same name gives the same bytes everywhere.
+    Defaults are 3x32x32, 10 classes, 1024 training images and seed 0; there are a quarter as many test images. Each
+    class has a coarse pattern, shared by both splits, under noise, so that a network can learn it. Labels are balanced.
+    The same name returns the same bytes on every machine.
 
     >>> images, labels, classes = make_synthetic("synthetic:1x8x8:3:12", "train")
     >>> tuple(images.shape), torch.bincount(labels).tolist()
@@ -27,7 +27,7 @@ def make_synthetic(name: str, split: str) -> tuple[Tensor, Tensor, tuple[str, ..
     found = _FORM.fullmatch(name)
     if not found:
         raise DataError(
-            f"{name!r}: made-up data is written synthetic:CxHxW:classes:count:seed, e.g. synthetic:3x32x32:10"
+            f"{name!r}: synthetic data is written synthetic:CxHxW:classes:count:seed, e.g. synthetic:3x32x32:10"
         )
     channels, height, width, classes, count, seed = (
         int(found[part] or other)
@@ -41,7 +41,7 @@ def make_synthetic(name: str, split: str) -> tuple[Tensor, Tensor, tuple[str, ..
         )
     )
     if 0 in (channels, height, width, classes, count):
-        raise DataError(f"{name!r}: the shape, the classes and the count of made-up data must be 1 or more")
+        raise DataError(f"{name!r}: the shape, the classes and the count of synthetic data must be 1 or more")
     if split == "test":
         count = max(1, count // 4)
     shared = np.random.default_rng([seed, 0])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._text import unknown_name
-from equalbits.data import Dataset, Decoding, FolderDataset, FolderLoader, Loader, load_dataset
+from equalbits.data import Augmentation, Dataset, Decoding, FolderDataset, FolderLoader, Loader, Shard, load_dataset
 from equalbits.models import create_model, list_models, model_options
 from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
@@ -167,17 +167,15 @@ def make_loader(
     shared: dict[str, Any] = {
         "batch_size": max(1, size // place.world_size),
         "shuffle": training,
-        "augment": training and data.augment,
-        "erase": data.erase if training else 0,
+        "augment": Augmentation(data.erase) if training and data.augment else False,
         "seed": seed,
-        "rank": place.rank,
-        "world_size": place.world_size,
+        "shard": Shard(place.rank, place.world_size),
     }
     if isinstance(dataset, FolderDataset):
-        decoding = Decoding(resize=data.resize, crop=data.crop)
+        decoding = Decoding(resize=data.resize, crop=data.crop, workers=data.workers)
         if training and place.is_writer:
             _warn_if_enlarged(dataset, decoding)
-        return FolderLoader(dataset, workers=data.workers, decoding=decoding, **shared)
+        return FolderLoader(replace(dataset, decoding=decoding), **shared)
     return Loader(dataset, **shared)
 
 

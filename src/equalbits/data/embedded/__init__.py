@@ -1,6 +1,6 @@
-"""A piece of Fashion-MNIST that travels with the package, so that everything runs without a download.
+"""A subset of Fashion-MNIST inside the package, so that everything runs without a download.
 
-README.md beside this file says what the bytes are; :func:`encode` made them and :func:`decode` reads them.
+README.md in this directory describes the files; :func:`encode` wrote them and :func:`decode` reads them.
 """
 
 import hashlib
@@ -37,8 +37,8 @@ _HEAD = struct.Struct("<III")  # images, rows, columns
 def encode(images: Bytes, labels: Bytes) -> bytes:
     """Pack uint8 images (image, row, column) and their labels without loss.
 
-    Each pixel becomes its difference to the pixel above it, modulo 256; then zlib, told to look for runs only.
-    Of the predictors that numpy undoes in one call this is the smallest, and it loads three times faster than xz.
+    Each pixel becomes its difference to the pixel above it, modulo 256; then zlib, with run-length encoding only. Of
+    the predictors that numpy inverts in one call this is the smallest, and it loads three times faster than xz.
 
     >>> images = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     >>> again, labels = decode(encode(images, np.array([3, 7], dtype=np.uint8)))
@@ -63,7 +63,7 @@ def decode(packed: bytes) -> tuple[Bytes, Bytes]:
 
 
 def read(split: str) -> tuple[Bytes, Bytes]:
-    """Return images (image, 28, 28) and labels of ``train`` (10,000) or ``test`` (2,000), the file's sum checked."""
+    """Return images (image, 28, 28) and labels of ``train`` (10,000) or ``test`` (2,000); verify the checksum."""
     packed = files(__name__).joinpath(f"fashion-{split}.bin").read_bytes()
     found = hashlib.sha256(packed).hexdigest()
     if found != SHA256[split]:
