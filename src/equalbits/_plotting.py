@@ -26,6 +26,7 @@ METHOD_NAMES = {
     "pruned-bihalf": "Bi-half, middle ranks cut",
     "pruned-bihalf-score": "Bi-half on learned masks",
     "mpt": "MPT, frozen signs",
+    "zero-mean": "Zero mean",
 }
 METHOD_COLORS = {
     "sign": "#8a8a8a",
@@ -40,6 +41,7 @@ METHOD_COLORS = {
     "pruned-bihalf": "#1f3b73",
     "pruned-bihalf-score": "#29a7c9",
     "mpt": "#d1495b",
+    "zero-mean": "#7d5ba6",
 }
 
 

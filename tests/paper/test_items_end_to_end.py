@@ -267,3 +267,21 @@ def image_tree(tmp_path_factory):
                 shade = (40 * number, 80 * kind, 120)
                 Image.new("RGB", (40, 36), shade).save(root / split / name / f"{number}.png")
     return root
+
+
+def test_entropy_compares_shares_with_and_without_zero_mean(tmp_path, tiny, drawn):
+    claims, result = finished("entropy", tmp_path, tiny(NARROW, seeds=(0, 1)))
+    drawn(tmp_path, "entropy")
+    assert list(result["nets"]["conv2"]) == ["no batch norm", "batch norm"]
+    for cases in result["nets"]["conv2"].values():
+        assert [case["settings"]["model.weight_quantizer"] for case in cases] == [
+            "sign",
+            "bihalf",
+            "zero-mean:p_pos=0.45",
+        ]
+        assert all(len(case["runs"]) == 2 for case in cases)
+    assert [claim.claim for claim in claims] == [
+        f"Conv2, {form}: {question}"
+        for form in ("no batch norm", "batch norm")
+        for question in ("bi-half above sign", "one half above 0.45 with zero mean")
+    ]

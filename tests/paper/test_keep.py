@@ -31,11 +31,11 @@ def part(tmp_path_factory, cifar10):
 
 
 @pytest.fixture
-def house(tmp_path, monkeypatch):
+def checkout(tmp_path, monkeypatch):
     """A copy of the pages and of what they are drawn from, to work in."""
     for name in ("results", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    for name in ("results/fig*.json", "results/tab*.json", "docs/tab*.png"):
+    for name in (*(f"results/{name}.json" for name in list_items()), "docs/tab*.png"):
         for path in tmp_path.glob(name):
             path.unlink()
     shutil.copy(ROOT / "README.md", tmp_path)
@@ -70,12 +70,12 @@ def test_the_claims_can_be_drawn_from_what_is_kept(part, tmp_path):
     assert [vars(claim) for claim in again] == kept["claims"]
 
 
-def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, house):
+def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, checkout):
     assert main(["--take", str(part)]) == 0
-    page = (house / "docs" / "results.md").read_text()
-    assert page == results_page(house / "results")
+    page = (checkout / "docs" / "results.md").read_text()
+    assert page == results_page(checkout / "results")
     section = page.partition("### Table 2: ")[2].partition("\n##")[0]
-    kept = json.loads((house / "results" / "tab2.json").read_text())
+    kept = json.loads((checkout / "results" / "tab2.json").read_text())
     case = next(c for c in kept["measured"]["nets"]["conv2"] if c["settings"]["model.weight_quantizer"] == "bihalf")
     scores = [100 * run["last"]["test"]["correct"] / run["last"]["test"]["total"] for run in case["runs"]]
     published = TABLE_2["conv2", "bihalf"]
@@ -83,30 +83,30 @@ def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, house):
     gap = f"{statistics.fmean(scores) - published.mean:+.2f}".replace("-", "−")
     undecided = "not decided | scored on 10 test images, the paper's on 10,000"
     assert f"| Conv2, Bi-half | 79.25 ± 0.28 % | {ours} | {gap} | {undecided} | 5 |" in section
-    assert "](tab2.png)" in section and (house / "docs" / "tab2.png").exists()
+    assert "](tab2.png)" in section and (checkout / "docs" / "tab2.png").exists()
     assert f"15 nets in {kept['seconds']:.1f} s of one {kept['device']}; equalbits" in section
     assert "by `equalbits reproduce tab2 --data DIR --set epochs=2 " in section and "--set nets=conv2 " in section
     assert f"torch {kept['versions']['torch']}" in section and "; seeds 0–4. " in section
 
 
-def test_what_lacks_is_said_in_the_section_and_in_the_list(part, house):
+def test_what_lacks_is_said_in_the_section_and_in_the_list(part, checkout):
     assert main(["--take", str(part)]) == 0
-    page = (house / "docs" / "results.md").read_text()
+    page = (checkout / "docs" / "results.md").read_text()
     assert "**Incomplete.** Missing: nets conv4, conv6, conv8; the paper's setting: it ran with epochs=2" in page
     row = row_of(page, "tab2")
     assert "nets conv4, conv6, conv8" in row and "`equalbits reproduce tab2 --data DIR --out runs/tab2`" in row
     assert "quantizer" not in row  # one reading of IR-Net is enough
 
 
-def test_the_readme_shows_table_2_and_the_rest_stays_as_it_was(part, house):
-    before = results_page(house / "results").partition("\n## Speed of training")[2]
+def test_the_readme_shows_table_2_and_the_rest_stays_as_it_was(part, checkout):
+    before = results_page(checkout / "results").partition("\n## Speed of training")[2]
     assert main(["--take", str(part)]) == 0
-    assert before and (house / "docs" / "results.md").read_text().partition("\n## Speed of training")[2] == before
-    assert "| Conv2 |" not in (house / "README.md").read_text()  # two epochs are not the paper's setting
-    path = house / "results" / "tab2.json"
+    assert before and (checkout / "docs" / "results.md").read_text().partition("\n## Speed of training")[2] == before
+    assert "| Conv2 |" not in (checkout / "README.md").read_text()  # two epochs are not the paper's setting
+    path = checkout / "results" / "tab2.json"
     path.write_text(path.read_text().replace(json.dumps(SMALL), "{}"))
     assert main([]) == 0
-    readme = (house / "README.md").read_text()
+    readme = (checkout / "README.md").read_text()
     (row,) = (line for line in readme.splitlines() if line.startswith("| Conv2 |"))
     cells = row.split(" | ")
     assert (
@@ -115,22 +115,22 @@ def test_the_readme_shows_table_2_and_the_rest_stays_as_it_was(part, house):
     assert cells[3] == "79.25 ± 0.28" and cells[4].count(" ± ") == 1
 
 
-def test_every_item_is_shown_or_listed_with_its_data(part, house):
-    page = item_sections(house / "results")
+def test_every_item_is_shown_or_listed_with_its_data(part, checkout):
+    page = item_sections(checkout / "results")
     assert all(row_of(page, name) for name in list_items())
     assert "| ImageNet; ImageNet not available to any run so far |" in row_of(page, "tab3")
     assert "; CIFAR-10 and CIFAR-100 not available to any run so far |" in row_of(page, "fig5")
     assert "| none | `equalbits reproduce fig6 --out runs/fig6` |" in row_of(page, "fig6")
     assert main(["--take", str(part)]) == 0
-    page = item_sections(house / "results")
+    page = item_sections(checkout / "results")
     assert "| CIFAR-10 |" in row_of(page, "fig3")
     assert "| CIFAR-10 and CIFAR-100; CIFAR-100 not available to any run so far |" in row_of(page, "fig5")
 
 
-def test_a_whole_item_is_not_listed_as_lacking(house):
-    reproduce("fig6", house / "out", device="cpu")
-    assert main(["--take", str(house / "out")]) == 0
-    page = (house / "docs" / "results.md").read_text()
+def test_a_whole_item_is_not_listed_as_lacking(checkout):
+    reproduce("fig6", checkout / "out", device="cpu")
+    assert main(["--take", str(checkout / "out")]) == 0
+    page = (checkout / "docs" / "results.md").read_text()
     assert row_of(page, "fig6") is None
     section = page.partition("### Figure 6: ")[2].partition("\n##")[0]
     assert "| full net: unique boundaries | 76 | 76 | +0.00 | yes |" in section
@@ -153,25 +153,25 @@ def test_fewer_seeds_are_said():
     assert missing_parts(item, {**kept, "seeds": [0, 1, 2, 3, 4]}) == []
 
 
-def test_a_quick_measurement_is_refused(house, tiny, capsys):
+def test_a_quick_measurement_is_refused(checkout, tiny, capsys):
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign"]}
-    reproduce("tab2", house / "out", options=tiny({"model.options.width": 0.05}, seeds=(0,), grid=grid))
+    reproduce("tab2", checkout / "out", options=tiny({"model.options.width": 0.05}, seeds=(0,), grid=grid))
     assert main([]) == 0
-    before = (house / "docs" / "results.md").read_text()
-    assert main(["--take", str(house / "out")]) == 1
+    before = (checkout / "docs" / "results.md").read_text()
+    assert main(["--take", str(checkout / "out")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "holds a quick measurement" in line and "without --quick" in line
-    assert not (house / "results" / "tab2.json").exists() and not (house / "docs" / "tab2.png").exists()
-    assert (house / "docs" / "results.md").read_text() == before
+    assert not (checkout / "results" / "tab2.json").exists() and not (checkout / "docs" / "tab2.png").exists()
+    assert (checkout / "docs" / "results.md").read_text() == before
 
 
-def test_an_unfinished_measurement_is_refused(part, house, capsys):
-    shutil.copytree(part, house / "cut")
-    (house / "cut" / "result.json").unlink()
-    assert main(["--take", str(house / "cut"), "--take", str(part)]) == 1
+def test_an_unfinished_measurement_is_refused(part, checkout, capsys):
+    shutil.copytree(part, checkout / "cut")
+    (checkout / "cut" / "result.json").unlink()
+    assert main(["--take", str(checkout / "cut"), "--take", str(part)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "cut holds no result.json" in line and "not finished" in line
-    assert "### Table 2: " in (house / "docs" / "results.md").read_text()  # the other one was taken
+    assert "### Table 2: " in (checkout / "docs" / "results.md").read_text()  # the other one was taken
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"item": "tab2"}', '{"item": [], "quick": 0, "asked": {}}'])
@@ -182,13 +182,15 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
             read()
 
 
-def test_a_result_that_another_version_left_is_refused_and_the_others_are_taken(part, house, tmp_path_factory, capsys):
+def test_a_result_that_another_version_left_is_refused_and_the_others_are_taken(
+    part, checkout, tmp_path_factory, capsys
+):
     old = tmp_path_factory.mktemp("old")
     result = json.loads((part / "result.json").read_text())
     (old / "result.json").write_text(json.dumps({name: value for name, value in result.items() if name != "nets"}))
     assert main(["--take", str(old), "--take", str(part)]) == 1
     assert f"{old}/result.json is not a complete result of tab2 (" in capsys.readouterr().err
-    assert (house / "results" / "tab2.json").exists()
+    assert (checkout / "results" / "tab2.json").exists()
 
 
 @pytest.mark.parametrize(

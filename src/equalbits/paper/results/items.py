@@ -51,7 +51,8 @@ def missing_parts(item: Item, kept: Kept) -> list[str]:
     parts = missing(bounds(found), item.grid)
     words = [f"{name.rpartition('.')[2].replace('_', ' ')} {_listed(values)}" for name, values in parts.items()]
     gaps = holes(found, item.uneven) if item.uneven else {}
-    words += [f"{value} for {_listed(values)}" for value, values in gaps.items()]
+    listed = _seeds if item.uneven[:1] == ("seeds",) else _listed
+    words += [f"{value} for {listed(values)}" for value, values in gaps.items()]
     return words + setting_differences(item, kept)
 
 
@@ -106,9 +107,14 @@ def _command(name: str, asked: Mapping[str, Any], number: int = 1) -> str:
 
 
 def _name_in_paper(name: str) -> str:
-    """Return ``fig6`` as the paper writes it."""
-    return f"{ {'fig': 'Figure', 'tab': 'Table'}[name[:3]] } {name[3:].partition('-')[0]}"
+    """Return ``fig6`` as the paper writes it; other items are our own."""
+    kind = {"fig": "Figure", "tab": "Table"}.get(name[:3])
+    return f"{kind} {name[3:].partition('-')[0]}" if kind else "Beyond the paper"
 
 
 def _listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values))
+
+
+def _seeds(values: Sequence[int]) -> str:
+    return f"seeds {ranges(values)}"

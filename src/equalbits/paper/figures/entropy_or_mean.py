@@ -1,0 +1,107 @@
+"""Beyond the paper: do equal bits help by their entropy, or by their zero mean?
+
+A share of +1 other than one half lowers the entropy of a filter's bits and also moves its mean away from 0. The paper
+explains the gain of bi-half by the entropy. Two controls separate the two: batch norm removes the mean of every sum,
+and ``zero-mean`` values have mean 0 and variance 1 at any share. If a share of 0.45 with zero mean is as good as one
+half, entropy is not what helps.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from equalbits._plotting import method_color, method_name, new_figure, save_figure
+from equalbits.paper.claims import Claim, above, accuracies
+from equalbits.paper.drawing import heading, panel
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.tables.tab2_convnets import draw_scores
+from equalbits.recipes import get_recipe
+
+NETS = ("conv2", "conv4")
+FORMS = ("no batch norm", "batch norm")
+METHODS = (
+    "sign",
+    "zero-mean",
+    "irnet",
+    "bihalf",
+    "bihalf:p_pos=0.45",
+    "zero-mean:p_pos=0.45",
+    "bihalf:p_pos=0.55",
+    "zero-mean:p_pos=0.55",
+)
+QUICK_METHODS = ("sign", "bihalf", "zero-mean:p_pos=0.45")
+SEEDS = 20
+#: Pairs whose difference separates one cause: the better one if the paper's explanation holds, the other, the question.
+TESTS = (
+    ("bihalf", "sign", "bi-half above sign"),
+    ("bihalf", "irnet", "bi-half above IR-Net"),
+    ("bihalf", "bihalf:p_pos=0.45", "one half above a share of 0.45"),
+    ("bihalf", "bihalf:p_pos=0.55", "one half above a share of 0.55"),
+    ("bihalf", "zero-mean:p_pos=0.45", "one half above 0.45 with zero mean"),
+    ("bihalf", "zero-mean:p_pos=0.55", "one half above 0.55 with zero mean"),
+    ("bihalf", "zero-mean", "bi-half above sign with zero mean"),
+)
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Train every method on every net, with and without batch norm."""
+    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
+    vary = {"model.weight_quantizer": QUICK_METHODS if options.quick else METHODS}
+    groups = {}
+    for net in options.grid.get("nets", NETS[:1] if options.quick else NETS):
+        recipe = quick_recipe(net, data__limit=1000) if options.quick else get_recipe(f"cifar10-{net}")
+        for form in options.grid.get("forms", FORMS):
+            cased = recipe.with_settings({"model.options.batch_norm": form == "batch norm"})
+            groups[net, form] = item_cases(cased, vary, options, within=f"{net}/{form.replace(' ', '-')}")
+    found: dict[str, Any] = {net: {} for net, _ in groups}
+    for (net, form), cases in run_cases(out / "runs", groups, options, seeds=seeds).items():
+        found[net][form] = cases
+    return {"seeds": seeds, "nets": found}
+
+
+def claims(result: Result) -> list[Claim]:
+    """Test each pair that was trained; the paper's explanation predicts every row."""
+    rows = []
+    for net, forms in result["nets"].items():
+        for form, cases in forms.items():
+            methods = by_method(cases)
+            rows += [
+                above(f"{net.capitalize()}, {form}: {question}", methods[better], methods[worse])
+                for better, worse, question in TESTS
+                if better in methods and worse in methods
+            ]
+    return rows
+
+
+def draw(result: Result, out: Path) -> None:
+    """Plot a panel per net and form, with the seeds as dots and their mean as a line."""
+    panels = [(net, form, cases) for net, forms in result["nets"].items() for form, cases in forms.items()]
+    figure = new_figure(1 + 6 * len(panels), 4.6, title=heading(result))
+    for place, (net, form, cases) in enumerate(panels, start=1):
+        title = f"{net.capitalize()}, {form}"
+        axes = panel(figure, (1, len(panels), place), x="", y="test accuracy, %", title=title)
+        methods = by_method(cases)
+        for at, (method, case) in enumerate(methods.items()):
+            draw_scores(axes, at, accuracies(case), method_color(method.partition(":")[0]))
+        axes.set_xticks(range(len(methods)), [_label(method) for method in methods], fontsize=8)
+        axes.set_xlim(-0.6, len(methods) - 0.1)
+    save_figure(figure, out, result["item"])
+
+
+def _label(method: str) -> str:
+    name, _, share = method.partition(":p_pos=")
+    return method_name(name) + (f"\n{share}" if share else "")
+
+
+ITEM = Item(
+    name="entropy",
+    title="Entropy or zero mean: what equal bits give",
+    needs="cifar10",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+    grid={"nets": NETS, "forms": FORMS, "model.weight_quantizer": METHODS},
+    uneven=("seeds", "model.weight_quantizer"),
+    seeds=SEEDS,
+    decides=("model.options.batch_norm",),
+)
