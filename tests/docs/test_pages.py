@@ -61,12 +61,12 @@ def test_the_readme_counts_the_claims_of_table_2_as_its_ledger_does():
     assert open_ == [f"{net}: bi-half above IR-Net (stable)" for net in ("Conv4", "Conv6")]
 
 
-def test_the_page_on_the_format_knows_every_limit_of_its_reader():
+def test_the_format_page_states_every_limit_and_operation():
     from equalbits.runtime import container, network, op_specs
     from equalbits.runtime.ops import OPS, conv_linear, pool
 
     page = (ROOT / "docs" / "format.md").read_text()
-    said = re.findall(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", page.partition("## What a reader refuses")[2])
+    said = re.findall(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", page.partition("## Validation")[2])
     limits = (
         *(container.MAX_TABLE_BYTES, network.MAX_OPERATIONS, network.MAX_WORK, op_specs.MAX_ELEMENTS),
         *(conv_linear.MAX_CONNECTIONS, op_specs.MAX_INT, network.MAX_SIDE),
