@@ -143,10 +143,10 @@ def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
     make = functools.partial(PReLUBlock, ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
     stem = {"conv": nn.Conv2d(8, 8, 1), "prelu": nn.PReLU(8), "norm": nn.BatchNorm2d(8)}
     rows = {
-        "stem": blocks.NormedConv(OrderedDict(stem)),
+        "stem": blocks.ConvNorm(OrderedDict(stem)),
         "stage": blocks.PReLUBlocks(make(), make(), make()),
         "relu": nn.ReLU(),
-        "last": blocks.NormedConv(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
+        "last": blocks.ConvNorm(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
     }
     plain = blocks.ResidualClassifier(rows).double()
     fused, images = copy.deepcopy(plain), torch.randn(4, 8, 5, 5, dtype=torch.float64)

@@ -62,11 +62,11 @@ def test_torchs_start_is_uniform_within_one_over_the_root_of_the_connections() -
     [
         ("conv8", {"image_size": 15}, "images of 15×15 do not fit: each side must be at least 16"),
         ("conv4", {"image_size": (32, 3)}, "images of 32×3 do not fit: each side must be at least 4"),
-        ("conv4", {"image_size": (32, 32, 3)}, "give one side, or height and width"),
-        ("conv4", {"image_size": 2.5}, "image_size=2.5: give one side, or height and width, in whole pixels"),
-        ("resnet20", {"image_size": (32, "32")}, "give one side, or height and width, in whole pixels"),
-        ("vgg16", {"width": "half"}, "width='half': it multiplies the channels"),
-        ("conv2", {"width": float("inf")}, "width=inf: it multiplies the channels"),
+        ("conv4", {"image_size": (32, 32, 3)}, r"pass one side, or \(height, width\)"),
+        ("conv4", {"image_size": 2.5}, r"image_size=2.5: pass one side, or \(height, width\), in whole pixels"),
+        ("resnet20", {"image_size": (32, "32")}, r"pass one side, or \(height, width\), in whole pixels"),
+        ("vgg16", {"width": "half"}, "width='half': the multiplier of all channel counts"),
+        ("conv2", {"width": float("inf")}, "width=inf: the multiplier of all channel counts"),
         ("inception_v3", {"image_size": 8}, "each side must be at least 9"),
         ("imagenet_resnet18", {"image_size": 100, "input_quantizer": "sign"}, "each side must be a multiple of 32"),
         ("resnet18", {"image_size": 0}, "each side must be at least 1"),
@@ -80,7 +80,9 @@ def test_a_size_no_network_could_take_is_refused_at_once(name: str, options: dic
 def test_images_of_another_kind_are_refused_with_the_kind_the_network_takes() -> None:
     model = create_model("conv2", width=0.1)
     for wrong in ((2, 1, 32, 32), (2, 3, 28, 28), (3, 32, 32)):
-        with pytest.raises(ValueError, match=r"the network takes \(batch, 3, 32, 32\); make it with in_channels="):
+        with pytest.raises(
+            ValueError, match=r"the network takes \(batch, 3, 32, 32\); create it with the in_channels="
+        ):
             model(torch.zeros(wrong))
 
 

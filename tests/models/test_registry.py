@@ -66,18 +66,18 @@ def test_a_forgotten_name_is_pointed_out() -> None:
         ("conv2", {"batchnorm": True}, "option 'batchnorm' is not known: did you mean 'batch_norm'"),
         ("shufflenet", {"width": 2}, "there are: 'image_size', 'in_channels'"),
         ("conv2", {"weight_quantizer": "bihlaf"}, "did you mean 'bihalf'"),
-        ("conv2", {"weight_quantizer": BiHalf}, "give a quantizer like"),
-        ("conv2", {"weight_quantizer": SignActivation()}, "give a quantizer like"),
+        ("conv2", {"weight_quantizer": BiHalf}, "pass a quantizer like"),
+        ("conv2", {"weight_quantizer": SignActivation()}, "pass a quantizer like"),
         ("conv2", {"input_quantizer": "sing"}, "did you mean 'sign'"),
-        ("conv2", {"input_quantizer": torch.sign}, "give one like SignActivation"),
+        ("conv2", {"input_quantizer": torch.sign}, "pass one like SignActivation"),
         ("conv2", {"init": "zeros"}, "choose 'torch' .* or 'kaiming'"),
-        ("conv2", {"num_classes": 0}, "num_classes=0: it must be a whole number"),
+        ("conv2", {"num_classes": 0}, "num_classes=0: it must be an integer"),
         ("conv2", {"num_classes": 2.5}, "num_classes=2.5"),
-        ("conv2", {"width": 0}, "width=0: it multiplies"),
+        ("conv2", {"width": 0}, "width=0: the multiplier"),
         ("conv2", {"in_channels": 0}, "in_channels=0"),
     ],
 )
-def test_what_cannot_be_made_is_refused_with_the_way_out(name: str, settings: dict[str, object], message: str) -> None:
+def test_invalid_arguments_raise_with_the_remedy(name: str, settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         create_model(name, **settings)  # type: ignore[arg-type]
 

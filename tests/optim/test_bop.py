@@ -200,11 +200,11 @@ def test_a_state_saved_without_a_rate_goes_on_at_its_gamma():
     [
         ({"gamma": 0.0}, "gamma=0.0"),
         ({"gamma": 2.0}, "usual"),
-        ({"tau": -1.0}, "0 or more"),
+        ({"tau": -1.0}, "at least 0"),
         ({"lr": 0.0}, "lr=0.0.*above 0"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(arguments, message):
+def test_invalid_settings_raise(arguments, message):
     bits = nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=message):
         Bop([bits], **arguments)

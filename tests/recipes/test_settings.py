@@ -126,7 +126,7 @@ def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str
         ("model.options.width=wide", "^model.options.width='wide' must be a number$"),
         ("model.options.batch_norm=0.5", "^model.options.batch_norm=0.5 must be true or false$"),
         ("model.options.batch_norm=[false]", r"^model.options.batch_norm=\[False\] must be true or false$"),
-        ("model.options.width=inf", "^width=inf: it multiplies the channels of every layer"),
+        ("model.options.width=inf", "^width=inf: the multiplier of all channel counts"),
     ],
 )
 def test_a_networks_option_that_does_not_fit_is_refused_in_one_line(word: str, line: str) -> None:

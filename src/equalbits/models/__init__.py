@@ -1,4 +1,4 @@
-"""Networks by name: the paper's, and those its experiments compare on. A file here is a family of them."""
+"""Networks by name: those of the paper and of its experiments, one file per family."""
 
 from equalbits.models import convnet, inception, resnet, shufflenet, vgg  # noqa: F401  (each registers its networks)
 from equalbits.models.image_classifier import ImageClassifier, ImageSpec

@@ -1,4 +1,4 @@
-"""The frame all networks share: named parts in a row, and a clear word on images that do not fit."""
+"""Base class of all networks: named modules in sequence, with a check of the input shape."""
 
 import math
 from collections import OrderedDict
@@ -15,9 +15,9 @@ ImageSize = int | tuple[int, int]
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """The images a network takes; checked when it is made and again when images arrive.
+    """Shape of the images a network accepts, checked at construction and at every forward pass.
 
-    ``fixed``: only this size will do, as a layer depends on it. ``multiple_of`` and ``smallest`` bound each side.
+    ``fixed`` allows only this size, since a layer depends on it. ``multiple_of`` and ``smallest`` limit each side.
 
     >>> ImageSpec(3, 20, multiple_of=32)
     Traceback (most recent call last):
@@ -35,7 +35,7 @@ class ImageSpec:
             raise ValueError(f"in_channels={self.channels}: images have at least one channel")
         sides = (self.size, self.size) if isinstance(self.size, int) else self.size
         if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-            raise ValueError(f"image_size={self.size!r}: give one side, or height and width, in whole pixels")
+            raise ValueError(f"image_size={self.size!r}: pass one side, or (height, width), in whole pixels")
         self._check_sides(*self.sides)
 
     @property
@@ -45,12 +45,12 @@ class ImageSpec:
         return height, width
 
     def check(self, images: Tensor) -> None:
-        """Refuse a batch the network cannot take."""
+        """Raise if a batch does not fit."""
         if images.dim() != 4 or images.shape[1] != self.channels or (self.fixed and images.shape[2:] != self.sides):
             height, width = self.sides
             raise ValueError(
                 f"images of shape {tuple(images.shape)} do not fit: the network takes (batch, {self.channels}, "
-                f"{height}, {width}); make it with in_channels= and image_size= of your images"
+                f"{height}, {width}); create it with the in_channels= and image_size= of your images"
             )
         self._check_sides(images.shape[2], images.shape[3])
 
@@ -65,30 +65,30 @@ class ImageSpec:
 
 
 class ImageClassifier(nn.Sequential):
-    """Named parts, run one after the other."""
+    """Named modules in sequence, from images to class scores."""
 
     def __init__(self, parts: Mapping[str, nn.Module], images: ImageSpec | None = None) -> None:
         super().__init__(OrderedDict(parts))
         self.images = images
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, before any softmax."""
+        """Return class scores (logits)."""
         self.check(images)
         scores: Tensor = super().forward(images)  # type: ignore[no-untyped-call]
         return scores
 
     def check(self, images: Tensor) -> None:
-        """Refuse images that do not fit."""
+        """Raise if images do not fit."""
         if self.images is not None:
             self.images.check(images)
 
 
 def scale_channels(channels: int, width: float) -> int:
-    """``channels`` times ``width``, rounded, at least 1.
+    """Return ``channels`` times ``width``, rounded, at least 1.
 
     >>> scale_channels(64, 0.25)
     16
     """
     if not is_number(width) or not 0 < width < math.inf:
-        raise ValueError(f"width={width!r}: it multiplies the channels of every layer, so it must lie above 0")
+        raise ValueError(f"width={width!r}: the multiplier of all channel counts must be finite and above 0")
     return max(1, round(channels * width))

@@ -1,4 +1,4 @@
-"""Networks by name: :func:`create_model` makes one, :func:`list_models` says which there are."""
+"""Registry of networks by name: :func:`create_model`, :func:`list_models`, :func:`register_model`."""
 
 from collections.abc import Callable
 from fnmatch import filter as matching
@@ -10,7 +10,7 @@ from equalbits._text import unknown_name
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.nn import WeightQuantizer, input_quantizer_by_name, quantizer_by_name, settings_of
 
-#: Makes a network from its layers' maker and the number of classes; what it takes by name are its options.
+#: Creates a network from a layer factory and the number of classes; its keyword arguments are the options.
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {}
@@ -25,13 +25,13 @@ def create_model(
     init: str = "torch",
     **options: Any,
 ) -> nn.Module:
-    """Make the network ``name``; :func:`list_models` says which there are.
+    """Create the network ``name``, one of :func:`list_models`.
 
-    ``weight_quantizer`` is a quantizer, a name like ``"bihalf:p_pos=0.25"``, or None for the same network with real
-    weights. ``input_quantizer``, likewise, makes what flows into the binary layers binary too, and gives the network
-    the blocks that go with it; None keeps inputs real. ``init="kaiming"`` starts every convolution and linear layer
-    as Kaiming normal instead of as torch does. Every network takes ``in_channels`` and ``image_size``; an option it
-    does not have is refused with those it has.
+    ``weight_quantizer`` is a quantizer, a name like ``"bihalf:p_pos=0.25"``, or None for real weights.
+    ``input_quantizer`` likewise quantizes the inputs of the binary layers, and selects the blocks for binary inputs;
+    None keeps inputs real. ``init="kaiming"`` initializes every convolution and linear layer as Kaiming normal instead
+    of torch's default. Every network has the options ``in_channels`` and ``image_size``; :func:`model_options` lists
+    the others.
 
     >>> model = create_model("conv2", num_classes=10, weight_quantizer="bihalf", in_channels=1, image_size=28)
     >>> model.conv1
@@ -48,13 +48,13 @@ def create_model(
         if option not in known:
             raise unknown_name(f"model {name!r}: option", option, known)
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
-        raise ValueError(f"num_classes={num_classes!r}: it must be a whole number of at least 1")
+        raise ValueError(f"num_classes={num_classes!r}: it must be an integer of at least 1")
     layers = LayerFactory(_weight_quantizer(weight_quantizer), _input_quantizer(input_quantizer), init)
     return _BUILDERS[name](layers, num_classes, **options)
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names that match ``pattern``, sorted.
+    """Return the sorted names that match ``pattern``.
 
     >>> list_models("conv*")
     ['conv2', 'conv4', 'conv6', 'conv8']
@@ -63,26 +63,25 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def model_options(name: str) -> dict[str, Any]:
-    """What :func:`create_model` takes for this network besides, with the defaults.
+    """Return the options of a network with their defaults.
 
     >>> model_options("conv2")
     {'in_channels': 3, 'image_size': 32, 'width': 1.0, 'batch_norm': False}
     """
-    return dict(list(settings_of(model_builder(name)).items())[2:])  # after the layers' maker and the number of classes
+    return dict(list(settings_of(model_builder(name)).items())[2:])  # without layers and num_classes
 
 
 def model_builder(name: str) -> Callable[..., nn.Module]:
-    """The function that makes the network of this name."""
+    """Return the function that creates the network ``name``."""
     if name not in _BUILDERS:
         raise unknown_name("model", name, _BUILDERS)
     return _BUILDERS[name]
 
 
 def register_model(name: str) -> Callable[[Builder], Builder]:
-    """Give a network of one's own a name :func:`create_model` knows. A name taken is refused.
+    """Register a custom network under a new name, as a decorator of the function that creates it.
 
-    The function takes a :class:`~equalbits.models.LayerFactory`, which makes its layers, the number of classes, and
-    its options, with defaults::
+    The function takes a :class:`~equalbits.models.LayerFactory`, the number of classes, and options with defaults::
 
         @register_model("tiny")
         def tiny(layers, num_classes, *, in_channels=3, image_size=32):
@@ -104,7 +103,7 @@ def _weight_quantizer(given: WeightQuantizer | str | None) -> WeightQuantizer | 
     if isinstance(given, str):
         return quantizer_by_name(given)
     if given is not None and not isinstance(given, WeightQuantizer):
-        raise ValueError(f"weight_quantizer={given!r}: give a quantizer like BiHalf(), a name like 'bihalf', or None")
+        raise ValueError(f"weight_quantizer={given!r}: pass a quantizer like BiHalf(), a name like 'bihalf', or None")
     return given
 
 
@@ -112,5 +111,5 @@ def _input_quantizer(given: nn.Module | str | None) -> nn.Module | None:
     if isinstance(given, str):
         return input_quantizer_by_name(given)
     if given is not None and not isinstance(given, nn.Module):
-        raise ValueError(f"input_quantizer={given!r}: give one like SignActivation(), a name like 'sign', or None")
+        raise ValueError(f"input_quantizer={given!r}: pass one like SignActivation(), a name like 'sign', or None")
     return given

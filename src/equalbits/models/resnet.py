@@ -1,7 +1,7 @@
-"""Residual networks: ResNet-20 as IR-Net's, ResNet-18 and ResNet-34 for small images and for ImageNet.
+"""Residual networks: IR-Net's ResNet-20, and ResNet-18 and ResNet-34 for small images and for ImageNet.
 
-In all of them the first, the last and the shortcut layers stay real; every 3×3 convolution inside a block is binary.
-With binary inputs they have other blocks (:mod:`equalbits.models.blocks`) and another stem.
+The first, last and shortcut layers are real; every 3×3 convolution inside a block is binary. Networks with binary
+inputs have other blocks (:mod:`equalbits.models.blocks`) and another stem.
 """
 
 from collections import OrderedDict
@@ -11,9 +11,9 @@ from functools import partial
 from torch import nn
 
 from equalbits.models.blocks import (
+    ConvNorm,
     HardtanhBlock,
     MakeBlock,
-    NormedConv,
     PadShortcut,
     PReLUBlock,
     PReLUBlocks,
@@ -37,9 +37,9 @@ def resnet20(
     image_size: ImageSize = 32,
     width: float = 1.0,
 ) -> ImageClassifier:
-    """ResNet-20 as IR-Net has it: shortcuts without weights, and a batch norm before the classifier.
+    """Create IR-Net's ResNet-20: shortcuts without weights, and a batch norm before the classifier.
 
-    IR-Net starts it with ``init="kaiming"``.
+    IR-Net initializes it with ``init="kaiming"``.
     """
 
     def block(inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -72,10 +72,10 @@ def resnet(
     shared_prelu: bool = True,
     norm_first: bool = False,
 ) -> ImageClassifier:
-    """ResNet-18 or 34 for small images: a 3×3 stem, no pool, shortcuts of a real 1×1 convolution and a norm.
+    """Create ResNet-18 or 34 for small images: a 3×3 stem, no pool, shortcuts of a real 1×1 convolution and a norm.
 
-    Two options speak of the form with binary inputs: ``shared_prelu`` (see :class:`PReLUBlock`), and ``norm_first``,
-    which puts the stem's norm before its PReLU, as the released CIFAR-10 network does and the CIFAR-100 ones do not.
+    Two options apply to binary inputs: ``shared_prelu`` (see :class:`PReLUBlock`), and ``norm_first``, which puts the
+    stem's norm before its PReLU, as in the released CIFAR-10 network but not in the CIFAR-100 ones.
     """
     channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False)
@@ -95,10 +95,10 @@ def imagenet_resnet(
     width: float = 1.0,
     shared_prelu: bool = True,
 ) -> ImageClassifier:
-    """ResNet-18 or 34 for large images: a 7×7 stem of stride 2 and a max pool, then as :func:`resnet`.
+    """Create ResNet-18 or 34 for large images: a 7×7 stem of stride 2 and a max pool, then as :func:`resnet`.
 
-    With binary inputs the shortcuts halve the map by an average, so that each pixel has its say; the sides of the
-    images must then be multiples of 32.
+    With binary inputs the shortcuts downsample by an average pool, which uses every pixel; image sides must then be
+    multiples of 32.
     """
     channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
@@ -115,18 +115,18 @@ def _network(
     stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: ImageSpec
 ) -> ImageClassifier:
     average = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-    return ResidualClassifier({"stem": _row(stem), **stages, **average, **head}, images)
+    return ResidualClassifier({"stem": _sequence(stem), **stages, **average, **head}, images)
 
 
 def _stages(block: MakeBlock, channels: Sequence[int], depths: Sequence[int]) -> dict[str, nn.Module]:
-    """A stage per entry: ``depths`` blocks of ``channels``; each stage but the first halves the map."""
+    """Create one stage of ``depths`` blocks per entry of ``channels``; each stage but the first halves the map."""
     stages: dict[str, nn.Module] = {}
     inputs = channels[0]
     for number, (outputs, depth) in enumerate(zip(channels, depths, strict=True), start=1):
         blocks = [block(inputs, outputs, 1 if number == 1 else 2)]
         blocks += [block(outputs, outputs, 1) for _ in range(depth - 1)]
-        row = PReLUBlocks if all(isinstance(block, PReLUBlock) for block in blocks) else nn.Sequential
-        stages[f"stage{number}"] = row(*blocks)
+        kind = PReLUBlocks if all(isinstance(block, PReLUBlock) for block in blocks) else nn.Sequential
+        stages[f"stage{number}"] = kind(*blocks)
         inputs = outputs
     return stages
 
@@ -153,16 +153,16 @@ def _block_maker(
 
 def _strided_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Module:
     conv = layers.real_conv2d(inputs, outputs, 1, stride=2, bias=False)
-    return NormedConv(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs)))
+    return ConvNorm(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs)))
 
 
 def _averaging_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Module:
     conv = layers.real_conv2d(inputs, outputs, 1, bias=False)
-    return _row({"conv": conv, "norm": nn.BatchNorm2d(outputs), "pool": nn.AvgPool2d(2)})
+    return _sequence({"conv": conv, "norm": nn.BatchNorm2d(outputs), "pool": nn.AvgPool2d(2)})
 
 
-def _row(parts: Mapping[str, nn.Module]) -> nn.Sequential:
-    kind = NormedConv if list(parts) == ["conv", "prelu", "norm"] else nn.Sequential
+def _sequence(parts: Mapping[str, nn.Module]) -> nn.Sequential:
+    kind = ConvNorm if list(parts) == ["conv", "prelu", "norm"] else nn.Sequential
     return kind(OrderedDict(parts))
 
 

@@ -1,8 +1,8 @@
-"""ShuffleNet (Zhang et al. 2018) with three groups, as the paper's CIFAR-100 experiments have it.
+"""ShuffleNet (Zhang et al. 2018) with three groups, in the version of the paper's CIFAR-100 experiments.
 
-Every convolution inside a unit is binary, with real biases: filters of as few as 9 connections (depthwise, an odd
-number) and 20. The stem and the classifier are real. The paper has no form with binary inputs; ours takes Hardtanh
-for ReLU.
+Every convolution inside a unit is binary, with real biases. Its filters can be as small as 9 connections (depthwise).
+The stem and the classifier are real. The paper has no version with binary inputs; this one uses Hardtanh instead of
+ReLU.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ _STAGES = ((240, 4), (480, 8), (960, 4))  # channels, units
 def shufflenet(
     layers: LayerFactory, num_classes: int, *, in_channels: int = 3, image_size: ImageSize = 32
 ) -> ImageClassifier:
-    """Three stages of 4, 8 and 4 units; each stage halves the map. The first stage's first 1×1 has no groups."""
+    """Create stages of 4, 8 and 4 units; each stage halves the map. The first 1×1 of units in stage 1 has no groups."""
     stem: dict[str, nn.Module] = {
         "conv": layers.real_conv2d(in_channels, _STEM, 3, padding=1),
         "norm": nn.BatchNorm2d(_STEM),
@@ -43,12 +43,12 @@ def shufflenet(
 
 
 class ShuffleUnit(nn.Module):
-    """1×1 to a quarter of the channels, shuffle, depthwise 3×3, 1×1; joined to the input, by a sum or side by side."""
+    """1×1 to a quarter of the channels, shuffle, depthwise 3×3, 1×1; then added to the input, or concatenated."""
 
     def __init__(self, layers: LayerFactory, inputs: int, outputs: int, *, stride: int, groups: int) -> None:
         super().__init__()
         inner = outputs // 4
-        added = outputs if stride == 1 else outputs - inputs  # with a stride the pooled input brings its channels
+        added = outputs if stride == 1 else outputs - inputs  # with a stride the pooled input is concatenated
         self.reduce = layers.conv2d(inputs, inner, 1, groups=groups)
         self.norm1 = nn.BatchNorm2d(inner)
         self.shuffle = ChannelShuffle(_GROUPS)
@@ -60,7 +60,7 @@ class ShuffleUnit(nn.Module):
         self.pool = nn.AvgPool2d(3, stride=2, padding=1) if stride == 2 else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Around or beside the input."""
+        """Apply the unit."""
         inner = self.shuffle(self.act(self.norm1(self.reduce(inputs))))
         inner = self.norm3(self.expand(self.norm2(self.depthwise(inner))))
         joined = inputs + inner if self.pool is None else torch.cat([self.pool(inputs), inner], dim=1)
@@ -69,7 +69,7 @@ class ShuffleUnit(nn.Module):
 
 
 class ChannelShuffle(nn.Module):
-    """Deal the channels of each group out over all groups, so that the next grouped convolution sees every group.
+    """Distribute the channels of each group over all groups, so that the next grouped convolution sees every group.
 
     >>> ChannelShuffle(3)(torch.arange(6.0).view(1, 6, 1, 1)).flatten().tolist()
     [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]
@@ -80,11 +80,11 @@ class ChannelShuffle(nn.Module):
         self.groups = groups
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The same channels in another order."""
+        """Permute the channels."""
         batch, _, height, width = inputs.shape
         grouped = inputs.view(batch, self.groups, -1, height, width)
         return grouped.transpose(1, 2).flatten(1, 2)
 
     def extra_repr(self) -> str:
-        """The number of groups."""
+        """Return the number of groups."""
         return f"{self.groups}"

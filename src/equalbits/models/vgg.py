@@ -1,4 +1,4 @@
-"""VGG-16 with batch norm (Simonyan & Zisserman 2015), as the paper's CIFAR-100 experiments have it."""
+"""VGG-16 with batch norm (Simonyan & Zisserman 2015), in the version of the paper's CIFAR-100 experiments."""
 
 from torch import nn
 
@@ -6,7 +6,7 @@ from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageS
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
-_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # a pool behind each
+_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # a max pool after each stage
 _HIDDEN = 4096
 
 
@@ -20,13 +20,13 @@ def vgg16(
     width: float = 1.0,
     dropout: float = 0.5,
 ) -> ImageClassifier:
-    """Thirteen 3×3 convolutions and three linear layers; the first convolution and the last linear layer are real.
+    """Create VGG-16: 13 convolutions and 3 linear layers; the first convolution and the last linear layer are real.
 
-    The hidden linear layers (1×1 convolutions on a 1×1 map, in the original) have no batch norm: there the scale
-    matters. A map of odd side is pooled to the larger half, so that small images such as 28×28 reach the end.
+    The hidden linear layers (1×1 convolutions on a 1×1 map in the original) have no batch norm, so the scale matters
+    there. Pooling rounds odd sides up, so that small images such as 28×28 are possible.
 
-    The paper has no form with binary inputs. Ours takes Hardtanh for ReLU, and leaves out the dropout before a
-    sign, where a dropped value would count as +1.
+    The paper has no version with binary inputs. This one uses Hardtanh instead of ReLU, and no dropout before a sign,
+    which would turn a dropped value into +1.
     """
     images = ImageSpec(in_channels, image_size, fixed=True)
     sides = images.sides

@@ -1,4 +1,4 @@
-"""Optimizers that hold bits, not latents."""
+"""Latent-free optimizers: their parameters are bits."""
 
 from equalbits.optim.bop import BalancedBop, Bop
 from equalbits.optim.combined import CombinedOptimizer

@@ -1,7 +1,7 @@
-"""Bop, the binary optimizer without latents, and one that keeps every filter's share of +1 exact.
+"""Bop, the latent-free binary optimizer, and a version that keeps every filter's share of +1 exact.
 
-Their parameters are the bits themselves, ±1; a torch optimizer beside them trains the real parameters.
-``equalbits.nn.bop_parameters`` parts a model's parameters into the two.
+Their parameters are the bits, ±1; a torch optimizer trains the real parameters.
+``equalbits.nn.bop_parameters`` splits a model's parameters into both kinds.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from equalbits.optim.flips import balanced_flips, bop_flips
 
 
 class Bop(Optimizer):
-    """Flip a bit when the moving average of its gradient holds against it (Helwegen et al. 2019).
+    """Flip a bit when the moving average of its gradient exceeds a threshold (Helwegen et al. 2019).
 
-    ``m ← (1 − gamma) · m + gamma · g`` from ``m = 0``; then ``b ← −b`` where ``b · m > tau``. ``gamma`` is how quickly
-    the average adapts: divide it where other optimizers divide the learning rate. ``tau`` is how sure it must be. The
-    gradient is that of the bit, so a layer's scale is in it: with a scale ``α`` the same flips need ``α · tau``. The
-    defaults are those of the authors' CIFAR-10 runs.
+    ``m ← (1 − gamma) · m + gamma · g`` from ``m = 0``; then ``b ← −b`` where ``b · m > tau``. Decay the adaptivity
+    ``gamma`` where other optimizers decay the learning rate; ``tau`` is the threshold. The gradient includes the
+    layer's scale: with a scale ``α`` the same flips need ``α · tau``. The defaults are those of the authors' CIFAR-10
+    runs.
 
-    ``lr`` has no part in the rule: it is what schedules move, and ``gamma`` moves in proportion to it from where it
-    starts. A group's ``gamma`` and ``lr`` may be tensors on the bits' device, which a captured step reads anew each
-    time. A bit whose gradient is not finite becomes NaN, as a real weight would.
+    ``lr`` is not part of the rule: schedulers change it, and ``gamma`` changes in proportion. A group's ``gamma`` and
+    ``lr`` may be tensors on the device of the bits, which a captured step reads each time. A bit whose gradient is not
+    finite becomes NaN, as a real weight would.
 
     >>> bits = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
     >>> optimizer = Bop([bits], gamma=0.5, tau=0.1)
@@ -40,7 +40,7 @@ class Bop(Optimizer):
         super().__init__(params, {"gamma": gamma, "tau": tau, "lr": lr, "transposed_groups": 0})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take in more bits; whatever is not ±1 is refused."""
+        """Add bits; raise if a value is not ±1."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -53,7 +53,7 @@ class Bop(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the averages take in the gradients, and flip."""
+        """Update the averages and flip bits."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -64,21 +64,21 @@ class Bop(Optimizer):
                     momentum = self._averaged(parameter, group["gamma"] * (group["lr"] / group["start_lr"]))
                     flips = self.flips(parameter, momentum, group)
                     bits = torch.where(flips, -parameter, parameter)
-                    # An average that is not finite would hold its bit for ever, and nothing would show.
+                    # A non-finite average would never flip its bit, which would hide the divergence.
                     parameter.copy_(torch.where(momentum.isfinite(), bits, torch.nan))
         return loss
 
     def flips(self, bits: Tensor, momentum: Tensor, group: dict[str, Any]) -> Tensor:
-        """Which bits change sign."""
+        """Return a mask of the bits to flip."""
         return bop_flips(bits, momentum, group["tau"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state; the averages stay as precise as they were kept."""
+        """Load a state; the averages keep their dtype."""
         super().load_state_dict(state_dict)
         self.load_averages_(state_dict["state"], state_dict["param_groups"])
 
     def load_averages_(self, saved: dict[int, dict[str, Any]], groups: list[dict[str, Any]]) -> None:
-        """Take the averages of saved groups anew, since torch gives all it loads the parameter's dtype."""
+        """Load the averages again in their own dtype: torch casts loaded state to the parameter's dtype."""
         for group, own in zip(groups, self.param_groups, strict=True):
             for number, parameter in zip(group["params"], own["params"], strict=True):
                 if "momentum" in saved.get(number, {}):
@@ -88,7 +88,7 @@ class Bop(Optimizer):
                     self.state[parameter]["momentum"] = momentum
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a state; one without a rate to move stays at its gamma."""
+        """Restore the state; add ``lr`` to groups saved without it."""
         super().__setstate__(state)
         for group in self.param_groups:
             group.setdefault("lr", 1.0)
@@ -96,21 +96,20 @@ class Bop(Optimizer):
 
     def _averaged(self, parameter: Tensor, gamma: float | Tensor) -> Tensor:
         state = self.state[parameter]
-        if "momentum" not in state:  # a small gamma would vanish in half precision
+        if "momentum" not in state:  # a small gamma would underflow in half precision
             state["momentum"] = torch.zeros_like(parameter, dtype=at_least_float32(parameter.dtype))
         momentum: Tensor = state["momentum"]
-        if isinstance(gamma, Tensor):  # alpha would ask the device for its value
+        if isinstance(gamma, Tensor):  # alpha= would synchronize with the device
             return momentum.mul_(1 - gamma).add_(parameter.grad * gamma)  # type: ignore[operator]
         return momentum.mul_(1 - gamma).add_(parameter.grad, alpha=gamma)  # type: ignore[arg-type]
 
 
 class BalancedBop(Bop):
-    """Bop that exchanges bits: in every filter as many rise as fall, so its count of +1 stays to the bit.
+    """Bop that swaps bits: every filter flips as many up as down, so its count of +1 stays exact.
 
-    The candidates are Bop's. Where a filter has more of one kind than of the other, the strongest flip and the rest
-    wait: see :func:`equalbits.optim.flips.balanced_flips` for the rule. Start it from exact filters, as
-    ``Bits(p_pos=0.5)`` does. A group may say ``transposed_groups=n`` where its parameters lie as torch keeps the weight
-    of a transposed convolution with ``n`` groups; ``bop_parameters`` says it where it is so.
+    The candidates are Bop's. If a filter has more candidates of one direction, only the strongest of them flip
+    (:func:`equalbits.optim.flips.balanced_flips`). Start from exact filters, as of ``Bits(p_pos=0.5)``. A group with
+    ``transposed_groups=n`` holds weights of a transposed convolution with ``n`` groups; ``bop_parameters`` sets it.
 
     >>> bits = torch.nn.Parameter(torch.tensor([[1.0, 1.0, -1.0, -1.0]]))
     >>> optimizer = BalancedBop([bits], gamma=1.0, tau=0.0)
@@ -121,7 +120,7 @@ class BalancedBop(Bop):
     """
 
     def flips(self, bits: Tensor, momentum: Tensor, group: dict[str, Any]) -> Tensor:
-        """Which bits change sign: as many up as down in each filter."""
+        """Return a mask of the bits to flip: as many up as down in each filter."""
         groups = group["transposed_groups"]
         if not groups:
             return balanced_flips(bits, momentum, group["tau"])
@@ -131,11 +130,11 @@ class BalancedBop(Bop):
 
 def _check(gamma: float | Tensor, tau: float, lr: float | Tensor) -> None:
     if not 0 < gamma <= 1:
-        raise ValueError(f"gamma={gamma} is no weight of an average: it must lie in (0, 1]; 1e-4 is usual")
+        raise ValueError(f"gamma={gamma}: the weight of a moving average must lie in (0, 1]; 1e-4 is usual")
     if not tau >= 0:
-        raise ValueError(f"tau={tau} would flip bits that the gradient agrees with: it must be 0 or more")
+        raise ValueError(f"tau={tau}: the threshold must be at least 0")
     if not lr > 0:
-        raise ValueError(f"lr={float(lr)} leaves gamma nothing to move with: it must be above 0; 1 is usual")
+        raise ValueError(f"lr={float(lr)}: gamma is proportional to it, so it must be above 0; 1 is usual")
 
 
 def _check_bits(parameters: list[Tensor]) -> None:
@@ -143,11 +142,11 @@ def _check_bits(parameters: list[Tensor]) -> None:
         if not bool((parameter.detach().abs() == 1).all()):
             raise ValueError(
                 f"a parameter of shape {tuple(parameter.shape)} holds values other than -1 and +1: "
-                f"give a layer Bits() as quantizer and take the bits from bop_parameters(model)"
+                f"use Bits() as weight quantizer and get the bits from bop_parameters(model)"
             )
 
 
 def _exchange_axes(weight: Tensor, groups: int) -> Tensor:
-    """(in, out/groups, …) to (out, in/groups, …), and back again."""
+    """Rearrange (in, out/groups, …) to (out, in/groups, …), or back."""
     grouped = weight.reshape(groups, -1, *weight.shape[1:]).transpose(1, 2)
     return grouped.flatten(0, 1)

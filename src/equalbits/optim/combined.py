@@ -1,4 +1,4 @@
-"""Two optimizers as one: one for the bits, one for the real parameters."""
+"""Several optimizers as one: for example one for the bits and one for the real parameters."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from equalbits.optim.bop import Bop
 class CombinedOptimizer(Optimizer):
     """Optimizers of different parameters that step, save and load as one.
 
-    Groups and state are shared with the parts, so that what sets a learning rate or saves a state need not know them.
+    Parameter groups and state are shared with the parts, so schedulers and checkpoints treat it as one optimizer.
 
     >>> from equalbits.optim import Bop
     >>> bits, real = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.zeros(1))
@@ -33,7 +33,7 @@ class CombinedOptimizer(Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let each part take its step."""
+        """Step every part."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -43,7 +43,7 @@ class CombinedOptimizer(Optimizer):
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused, since nothing says which part is to train the group."""
+        """Raise: the optimizer of a new group would be ambiguous."""
         if self.parts:
             raise ValueError(
                 "CombinedOptimizer cannot choose the optimizer of a new group: add it to one of them, as in "
@@ -52,7 +52,7 @@ class CombinedOptimizer(Optimizer):
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, Bop's averages as precise as they were kept."""
+        """Load a state; Bop's averages keep their dtype."""
         super().load_state_dict(state_dict)
         for part, groups in self._shares(state_dict["param_groups"]):
             if isinstance(part, Bop):
@@ -62,7 +62,7 @@ class CombinedOptimizer(Optimizer):
         return {"parts": self.parts, **super().__getstate__()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take over a loaded state, and give the parts their share of it."""
+        """Restore the state and share it with the parts."""
         super().__setstate__(state)
         self._share()
 
@@ -71,7 +71,7 @@ class CombinedOptimizer(Optimizer):
             part.__setstate__({"param_groups": groups, "state": self.state})
 
     def _shares(self, groups: list[dict[str, Any]]) -> Iterator[tuple[Optimizer, list[dict[str, Any]]]]:
-        """Each part, and those of the groups that are its own."""
+        """Yield each part with its own groups."""
         start = 0
         for part in self.parts:
             stop = start + len(part.param_groups)
