@@ -204,7 +204,7 @@ def test_unfinished_and_damaged_runs_are_named_and_the_rest_is_shown(folder: Pat
     words = Page(report_page(tmp_path)).words()
     assert "Not finished: 3 epochs are done." in words
     assert "Not finished: the runs that ended are shown." in words
-    assert "seed1/run.json is not JSON" in words
+    assert "seed1/run.json is not the record of a run" in words
     assert "Could not be read: " in words
     assert "bihalf/seed1" in words
 
@@ -255,7 +255,7 @@ def test_the_page_is_written_to_the_given_path(folder: Path, tmp_path: Path, cap
     )
     (tmp_path / "new").mkdir()
     assert main(words) == 0
-    assert capsys.readouterr().out == f"page: {tmp_path / 'new' / 'page.html'}\n"
+    assert capsys.readouterr().out == f"report: {tmp_path / 'new' / 'page.html'}\n"
     assert (tmp_path / "new" / "page.html").read_text() == report_page(folder / "one")
     with pytest.raises(ValueError, match="is a folder: give a file name"):
         write_report(folder / "one", tmp_path)

@@ -10,7 +10,7 @@ from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 from equalbits.report.scan import Entry, scan
 from equalbits.report.sections import SECTIONS, title_of
-from equalbits.report.tables import ReportTable
+from equalbits.report.tables import ReportTable, last_and_best
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -130,10 +130,10 @@ def _count_kinds(entries: Sequence[Entry]) -> str:
 
 def _accuracy_range(entry: Entry) -> str:
     """Return the lowest and highest test accuracy after the last epoch; a dash for an item, which has claims."""
-    runs = [run for run in entry.scored_runs if run.facts and not run.error and run.facts.get("last")]
+    runs = [run.finished for run in entry.scored_runs if run.finished and entry.kind != "item"]
     try:
-        scores = sorted(run.test_accuracy("last") for run in runs if entry.kind != "item")
-    except (KeyError, TypeError, ArithmeticError):  # the entry's section names the error
+        scores = sorted(last_and_best(run)[0].accuracy for run in runs)
+    except ArithmeticError:  # the entry's section names the error
         scores = []
     if not scores:
         return "–"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from equalbits.recipes import RunRecord
 from equalbits.training import EpochRecord
 
 #: A JSON object as read from disk; it may come from another version or be damaged.
@@ -18,23 +19,21 @@ _MAIN_FILES = {"item": "result.json", "compare": "compare.json", "sweep": "sweep
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Contents of one run folder.
+    """Contents of one run folder; ``record`` is None until the run has ended.
 
-    ``facts`` is run.json, empty until the run has ended. ``diverged`` is the reason why it has no score.
     ``error`` says in one line what could not be read.
     """
 
     path: Path
-    facts: Facts
+    record: RunRecord | None = None
     epochs: tuple[EpochRecord, ...] = ()
     recipe: str = ""
-    diverged: str = ""
     error: str = ""
 
-    def test_accuracy(self, which: str) -> float:
-        """Return the test accuracy of the ``last`` or the ``best`` epoch in per cent."""
-        test = self.facts[which]["test"]
-        return float(100 * test["correct"] / test["total"])
+    @property
+    def finished(self) -> RunRecord | None:
+        """The record, if the run has ended with a score."""
+        return None if self.record is None or self.record.diverged else self.record
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _walk(folder: Path) -> Iterator[Entry]:
         yield _read_entry(kind, folder, own)
     elif _is_run(folder):
         run = _read_run(folder)
-        yield Entry("run", folder, run.facts, (run,), _pictures(folder), error=run.error)
+        yield Entry("run", folder, {}, (run,), _pictures(folder), error=run.error)
     elif kind := _unfinished_kind(folder):
         own = [each for each in inner if _belongs(each, kind)]
         yield Entry(kind, folder, {}, _read_runs(own), _pictures(folder))
@@ -101,7 +100,7 @@ def _unfinished_kind(folder: Path) -> str:
     """
     finished = [path for path in folder.glob("*/seed*/run.json") if _has_seeds(path.parents[1])]
     runs = (_read_run(path.parent) for path in (*finished, *folder.glob("tuning/*/*/seed*/run.json")))
-    return "compare" if any("method" in run.facts for run in runs) else "sweep" if finished else ""
+    return "compare" if any(run.record and run.record.method for run in runs) else "sweep" if finished else ""
 
 
 def _belongs(folder: Path, kind: str) -> bool:
@@ -158,13 +157,13 @@ def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
 
 def _read_run(folder: Path) -> RunFiles:
     try:
-        facts = _read_object(folder / "run.json") if (folder / "run.json").is_file() else {}
-        diverged = str(facts.get("error", "")) if facts.get("status") == "diverged" else ""
+        record = RunRecord.read(folder / "run.json") if (folder / "run.json").is_file() else None
         recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
-        epochs = tuple(_read_epochs(folder / "history.jsonl"))
-        return RunFiles(folder, facts, epochs, recipe, diverged)
+        return RunFiles(folder, record, tuple(_read_epochs(folder / "history.jsonl")), recipe)
+    except RecursionError:
+        return RunFiles(folder, error=f"{folder / 'run.json'} is nested too deeply")
     except (OSError, ValueError) as error:
-        return RunFiles(folder, {}, error=_one_line(error))
+        return RunFiles(folder, error=_one_line(error))
 
 
 def _read_epochs(path: Path) -> Iterator[EpochRecord]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from equalbits._settings import flatten
-from equalbits.recipes import FREE, Comparison, own_settings
+from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
 from equalbits.report.bit_tables import layer_bits, run_bits
 from equalbits.report.charts import Chart, Curve, line_chart
 from equalbits.report.comparison import ALT_TEXT, HEADER, cells, describe_precision, ranked, remarks, usual_speed
@@ -48,22 +48,22 @@ def title_of(entry: Entry, folder: Path) -> str:
         return f"Methods on {facts['recipe']}"
     if entry.kind == "sweep" and facts:
         return f"Sweep of {facts['recipe']}{_methods(entry.runs)}"
-    if entry.kind == "run" and facts:
-        recipe = facts["recipe"]
-        settings = {name: value for name, value in own_settings(recipe).items() if name != "model.weight_quantizer"}
+    if entry.kind == "run" and entry.runs and (record := entry.runs[0].record):
+        own = own_settings(record.recipe.as_dict())
+        settings = {name: value for name, value in own.items() if name != "model.weight_quantizer"}
         changed = [f"{name.split('.')[-1]}={_setting(value)}" for name, value in settings.items()]
-        words = [recipe["name"], _method(recipe), *changed[:4], *(["…"] if changed[4:] else [])]
-        return ", ".join([*words, f"seed {facts['seed']}"])
+        words = [record.recipe.name, _method(record), *changed[:4], *(["…"] if changed[4:] else [])]
+        return ", ".join([*words, f"seed {record.seed}"])
     where = entry.path.relative_to(folder).as_posix()
     return f"{_TITLES[entry.kind]} {entry.path.resolve().name if where == '.' else where}"
 
 
-def _method(recipe: Facts) -> str:
-    return str(recipe["model"]["weight_quantizer"] or "real weights")
+def _method(run: RunRecord) -> str:
+    return run.recipe.model.weight_quantizer or "real weights"
 
 
 def _methods(runs: Sequence[RunFiles]) -> str:
-    found = list(dict.fromkeys(_method(run.facts["recipe"]) for run in runs if run.facts.get("recipe")))
+    found = list(dict.fromkeys(_method(run.record) for run in runs if run.record))
     return f" by {', '.join(found[:4])}{', …' if found[4:] else ''}" if found else ""
 
 
@@ -72,29 +72,28 @@ def _run(entry: Entry) -> dict[str, object]:
     count, scores = len(run.epochs), [_scores(split, run, split) for split in ("train", "test")]
     state = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
     return {
-        "scores": score_table(run) if run.facts and not run.diverged else None,
-        "diverged": run.diverged,
+        "scores": score_table(run.finished) if run.finished else None,
+        "diverged": run.record.error if run.record else "",
         "state": state,
         "bits": layer_bits(run),
         "charts": _charts(loss=("Loss", scores), accuracy=("Accuracy, %", scores)),
         "epochs": epoch_table(run) if run.epochs else None,
         "pictures": [_picture(path, path.stem) for path in entry.pictures],
-        "origin": _origin({**run.facts, "seeds": None}, run.facts.get("recipe", {})),
+        "origin": _origin(_facts(run.record), run.record.recipe.as_dict() if run.record else {}),
         "recipe": run.recipe,
     }
 
 
 def _sweep(entry: Entry) -> dict[str, object]:
     runs = entry.scored_runs
-    finished = [run for run in runs if run.facts and not run.error and not run.diverged]
-    first: Facts = finished[0].facts if finished else {}
-    seeds = sorted({run.facts["seed"] for run in finished})
+    finished = [run.finished for run in runs if run.finished]
+    first, seeds = _facts(finished[0] if finished else None), sorted({run.seed for run in finished})
     facts = {**first, **entry.facts, "seeds": seeds, "command": _commands(finished), "seconds": None}
     facts["device"] = entry.facts.get("devices", first.get("device"))
     state = "the runs that ended are shown." if runs else "its learning rates are being tuned."
     return {
         "state": "" if entry.facts else state,
-        "cases": case_table(finished, entry.path),
+        "cases": case_table(runs, entry.path),
         "pictures": [_picture(path, path.stem) for path in entry.pictures],
         **_of_runs(runs, entry.path),
         "origin": _origin(facts, entry.facts.get("settings", {})),
@@ -102,12 +101,12 @@ def _sweep(entry: Entry) -> dict[str, object]:
 
 
 def _compare(entry: Entry) -> dict[str, object]:
-    comparison, runs = Comparison.from_dict(entry.facts), entry.scored_runs
+    comparison = Comparison.from_dict(entry.facts)
     speed = usual_speed(comparison)
     rows = [cells(row, usual=speed) for row in ranked(comparison)]
-    curves = [Curve(run.facts["method"], list(enumerate(_entropies(run)))) for run in runs if _entropies(run)]
+    finished = [run.finished for run in entry.scored_runs if run.finished]
+    curves = [Curve(run.method, list(enumerate(_entropies(run)))) for run in finished if _entropies(run)]
     chart = line_chart("Entropy of the weights, bits", curves, unit=" bits", digits=5)
-    commit = next((run.facts.get("commit") for run in runs if run.facts), None)
     return {
         "pictures": [_picture(path, ALT_TEXT) for path in entry.pictures],
         "precision": describe_precision(comparison),
@@ -115,13 +114,13 @@ def _compare(entry: Entry) -> dict[str, object]:
         "remarks": remarks(comparison),
         "failed": [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()],
         "charts": [chart] if chart else [],
-        "origin": _origin({**entry.facts, "command": _commands(runs), "commit": commit}, entry.facts["settings"]),
+        "origin": _origin({**entry.facts, "command": _commands(finished)}, entry.facts["settings"]),
         "definitions": {name.replace("_", " "): words for name, words in entry.facts["how"].items()},
     }
 
 
-def _entropies(run: RunFiles) -> list[float]:
-    found: list[float] = run.facts.get("measured", {}).get("entropy", [])
+def _entropies(run: RunRecord) -> list[float]:
+    found: list[float] = (run.measured or {}).get("entropy", [])
     return found
 
 
@@ -170,8 +169,8 @@ def _reproduce_command(facts: Facts, out: Path) -> str:
 
 
 def _run_set(entry: Entry) -> dict[str, object]:
-    first: Facts = next((run.facts for run in entry.runs if run.facts), {})
-    seconds = sum(run.facts.get("seconds", 0.0) for run in entry.runs)
+    records = [run.record for run in entry.runs if run.record]
+    first, seconds = _facts(records[0] if records else None), sum(record.seconds for record in records)
     return {
         "pictures": [_picture(path, f"{path.stem}, drawn from the runs below") for path in entry.pictures],
         **_of_runs(entry.runs, entry.path),
@@ -206,22 +205,25 @@ def _picture(path: Path, alt: str) -> Picture:
     return Picture(f"data:{_MIME_TYPES[path.suffix]};base64,{b64encode(path.read_bytes()).decode()}", alt)
 
 
-def _commands(runs: Iterable[RunFiles]) -> str:
+def _commands(runs: Iterable[RunRecord]) -> str:
     """Return the commands that made the runs, a line each: one may have resumed what another began."""
-    return "\n".join(dict.fromkeys(filter(None, (run.facts.get("command") for run in runs))))
+    return "\n".join(dict.fromkeys(run.command for run in runs if run.command))
+
+
+def _facts(run: RunRecord | None) -> Facts:
+    return {} if run is None else {**vars(run), "seed": run.seed, "recipe": run.recipe.name}
 
 
 def _origin(facts: Facts, settings: Facts) -> Origin | None:
     """Return what is recorded about the making of the numbers; None where nothing is."""
-    seeds, recipe, seconds = facts.get("seeds"), facts.get("recipe"), facts.get("seconds")
+    seeds, seconds = facts.get("seeds"), facts.get("seconds")
     shown = {
-        "recipe": recipe.get("name") if isinstance(recipe, Mapping) else recipe,
+        "recipe": _text(facts.get("recipe")),
         "seeds" if seeds else "seed": f"{_text(seeds)} (n = {len(seeds)})" if seeds else _text(facts.get("seed")),
         "device": _text(facts.get("device")),
         "processes": _text(facts.get("processes")),
         "time": f"{seconds:,.1f} s" if seconds else "",
         "versions": _versions(facts.get("versions")),
-        "commit": _text(facts.get("commit")),
     }
     rows = [[name, _setting(value)] for name, value in flatten(dict(settings)).items() if value not in (None, "")]
     table = ReportTable("As recorded", ("setting", "value"), rows, ("value",)) if rows else None

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from equalbits.recipes import RunRecord
 from equalbits.report.scan import RunFiles
-from equalbits.training import EpochRecord
+from equalbits.training import EpochRecord, Score
 
 
 @dataclass(frozen=True)
@@ -37,24 +38,28 @@ def case_name(run: RunFiles, within: Path) -> str:
     return "/".join(kept) or run.path.name
 
 
-def score_table(run: RunFiles) -> ReportTable:
+def score_table(run: RunRecord) -> ReportTable:
     """Scores of the last and of the best epoch of one run."""
-    records = {which: EpochRecord.from_dict(run.facts[which]) for which in ("last", "best") if run.facts[which]}
     header = ("which", "epoch", "test accuracy", "correct", "test loss", "train accuracy", "train loss")
-    rows = [
-        [
-            which,
-            str(record.epoch),
-            f"{record.test.accuracy:.2f} %",
-            f"{record.test.correct:,} of {record.test.total:,}",
-            f"{record.test.loss:.4f}",
-            f"{record.train.accuracy:.2f} %",
-            f"{record.train.loss:.4f}",
-        ]
-        for which, record in records.items()
-        if record.test is not None
-    ]
+    rows = []
+    for which, epoch, test in (("last", *_epoch(run.last)), ("best", *_epoch(run.best))):
+        train = [f"{epoch.train.accuracy:.2f} %", f"{epoch.train.loss:.4f}"]
+        rows.append([which, str(epoch.epoch), f"{test.accuracy:.2f} %", _correct(test), f"{test.loss:.4f}", *train])
     return ReportTable("Last epoch, and best epoch (selected on the test images)", header, rows)
+
+
+def last_and_best(run: RunRecord) -> tuple[Score, Score]:
+    """Return the test scores of the last and of the best epoch of a finished run."""
+    return _epoch(run.last)[1], _epoch(run.best)[1]
+
+
+def _epoch(record: EpochRecord | None) -> tuple[EpochRecord, Score]:
+    assert record is not None and record.test is not None  # as RunRecord checks of finished runs
+    return record, record.test
+
+
+def _correct(score: Score) -> str:
+    return f"{score.correct:,} of {score.total:,}"
 
 
 def epoch_table(run: RunFiles) -> ReportTable:
@@ -70,24 +75,21 @@ def epoch_table(run: RunFiles) -> ReportTable:
 
 def case_table(runs: Iterable[RunFiles], within: Path) -> ReportTable | None:
     """Mean and deviation over the seeds of each case; None where no run has finished."""
-    cases: dict[str, list[RunFiles]] = {}
+    cases: dict[str, list[RunRecord]] = {}
     for run in runs:
-        cases.setdefault(case_name(run, within), []).append(run)
+        if run.finished:
+            cases.setdefault(case_name(run, within), []).append(run.finished)
     header = ("case", "last epoch, %", "n", "best epoch, %", "seconds per run")
     rows = [[name, *_case_cells(some)] for name, some in cases.items()]
     return ReportTable("Test accuracy: mean ± sample standard deviation over seeds", header, rows) if rows else None
 
 
-def _case_cells(runs: Sequence[RunFiles]) -> list[str]:
-    last, best = ([run.test_accuracy(which) for run in runs] for which in ("last", "best"))
+def _case_cells(runs: Sequence[RunRecord]) -> list[str]:
+    last, best = zip(*([score.accuracy for score in last_and_best(run)] for run in runs), strict=True)
     deviation = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
-    seconds = statistics.fmean(run.facts["seconds"] for run in runs)
-    return [
-        f"{statistics.fmean(last):.2f}{deviation}",
-        str(len(runs)),
-        f"{statistics.fmean(best):.2f}",
-        f"{seconds:.1f}",
-    ]
+    seconds = statistics.fmean(run.seconds for run in runs)
+    mean = f"{statistics.fmean(last):.2f}{deviation}"
+    return [mean, str(len(runs)), f"{statistics.fmean(best):.2f}", f"{seconds:.1f}"]
 
 
 def run_table(runs: Sequence[RunFiles], within: Path) -> ReportTable:
@@ -98,15 +100,12 @@ def run_table(runs: Sequence[RunFiles], within: Path) -> ReportTable:
 
 
 def _run_cells(run: RunFiles) -> list[str]:
-    if run.error or not run.facts or run.facts.get("last") is None:
-        reason = run.error or (f"diverged: {run.diverged}" if run.diverged else "")
-        state = reason or f"not finished, epochs done: {len(run.epochs)}"
-        return [str(run.facts.get("seed", "–")), state, "–", "–", "–"]
-    test, best = run.facts["last"]["test"], run.facts["best"]
-    return [
-        str(run.facts["seed"]),
-        f"{run.test_accuracy('last'):.2f}",
-        f"{test['correct']:,} of {test['total']:,}",
-        f"{run.test_accuracy('best'):.2f} (epoch {best['epoch']})",
-        f"{run.facts['seconds']:.1f}",
-    ]
+    record = run.finished
+    if record is None:
+        seed = str(run.record.seed) if run.record else "–"
+        reason = run.error or (f"diverged: {run.record.error}" if run.record else "")
+        return [seed, reason or f"not finished, epochs done: {len(run.epochs)}", "–", "–", "–"]
+    last, best = last_and_best(record)
+    epoch = _epoch(record.best)[0].epoch
+    accuracies = [f"{last.accuracy:.2f}", _correct(last), f"{best.accuracy:.2f} (epoch {epoch})"]
+    return [str(record.seed), *accuracies, f"{record.seconds:.1f}"]
