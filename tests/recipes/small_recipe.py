@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes import CaseResult, Comparison, Execution, Recipe, experiments
+from equalbits import recipes
+from equalbits.recipes import CaseResult, Comparison, Execution, Recipe
 
 
 def own(**settings) -> Recipe:
@@ -22,11 +23,11 @@ def own(**settings) -> Recipe:
 
 def sweep(recipe: Recipe, out: Path, *, vary: Mapping[str, Any], seeds: Sequence[int], **how: Any) -> list[CaseResult]:
     """Sweep with the fields of an :class:`Execution` as arguments."""
-    return experiments.sweep(recipe, out, vary=vary, seeds=seeds, execution=Execution(**how))
+    return recipes.sweep(recipe, out, vary=vary, seeds=seeds, execution=Execution(**how))
 
 
 def compare(
     recipe: Recipe, out: Path, *, methods: Sequence[str], seeds: Sequence[int], tune: Sequence[float] = (), **how: Any
 ) -> Comparison:
     """Compare with the fields of an :class:`Execution` as arguments."""
-    return experiments.compare(recipe, out, methods=methods, seeds=seeds, tune=tune, execution=Execution(**how))
+    return recipes.compare(recipe, out, methods=methods, seeds=seeds, tune=tune, execution=Execution(**how))

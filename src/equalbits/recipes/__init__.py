@@ -3,28 +3,14 @@
 from equalbits._settings import parse_settings
 from equalbits.recipes.build import ImageSpec, check_names, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
-from equalbits.recipes.experiments import (
-    HOW,
-    Case,
-    CaseResult,
-    Comparison,
-    DivergedError,
-    Engine,
-    Execution,
-    MethodResult,
-    PlannedRun,
-    Protocol,
-    RunStore,
-    Trainer,
-    cases_of,
-    check_one_process,
-    choose,
-    compare,
-    list_methods,
-    parse_methods,
-    split_values,
-    sweep,
-)
+from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
+from equalbits.recipes.experiments.engine import DivergedError, Engine
+from equalbits.recipes.experiments.execution import Execution, check_one_process
+from equalbits.recipes.experiments.grid import Case, cases_of, split_values
+from equalbits.recipes.experiments.methods import list_methods, parse_methods
+from equalbits.recipes.experiments.store import PlannedRun, RunStore
+from equalbits.recipes.experiments.sweep import CaseResult, sweep
+from equalbits.recipes.experiments.train_runs import Protocol, Trainer
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.recipes.run import FinishedRun, evaluate_run, run_recipe
@@ -66,7 +52,6 @@ __all__ = [
     "check_names",
     "check_one_process",
     "check_same_recipe",
-    "choose",
     "command_line",
     "compare",
     "data_root_of",

@@ -62,7 +62,7 @@ class RunRecord:
 
     @property
     def diverged(self) -> bool:
-        """Whether its loss or weights became infinite or NaN."""
+        """True if its loss or weights became infinite or NaN."""
         return self.status == DIVERGED
 
     def as_json(self) -> bytes:

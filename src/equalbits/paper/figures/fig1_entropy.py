@@ -30,7 +30,7 @@ _BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.13)}
 
 
 def _recipes(options: Options) -> tuple[Recipe, Recipe]:
-    """Conv2 for the weights, a ResNet with binary inputs for the activations."""
+    """Return Conv2 for the weights, and a ResNet with binary inputs for the activations."""
     if options.quick:
         shallow = quick_recipe("conv2", epochs=4)
         deep = quick_recipe("resnet18", width=0.0625, model__input_quantizer="sign", data__limit=1000)
@@ -69,7 +69,7 @@ def _weights(entropy: EntropyWatcher, finished: FinishedRun) -> dict[str, Any]:
 
 
 def _activations(options: Options, finished: FinishedRun) -> dict[str, Any]:
-    """Over the whole test set, how often each input channel of each binary layer is +1."""
+    """Count over the whole test set how often each input channel of each binary layer is +1."""
     device = pick_device(options.device)
     test = make_loader(finished.recipe.data, "test", root=options.root, device=device, seed=0, place=Place())
     bits = activation_bits(finished.model, test)

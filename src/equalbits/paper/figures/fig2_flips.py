@@ -28,7 +28,7 @@ def _recipe(options: Options) -> Recipe:
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Train the three methods, every step watched."""
+    """Train the three methods, with a watcher at every step."""
     recipes = {method: _recipe(options).with_settings({"model.weight_quantizer": method}) for method in COMPARED}
     methods = run_watched(out / "runs", recipes, options, _watch)
     return {"seeds": [_recipe(options).train.seed], "layer": LAYER, "index": FILTER, "methods": methods}

@@ -75,7 +75,7 @@ def _recipe(options: Options) -> Recipe:
 
 
 def measure(out: Path, options: Options) -> Result:
-    """A run for each weight decay and schedule, every step watched."""
+    """Train with each weight decay and schedule, with watchers at every step."""
     decays = list(options.grid.get("optimizer.weight_decay", QUICK_DECAYS if options.quick else DECAYS))
     grid = {f"{schedule}_{decay:g}": (schedule, decay) for schedule in SCHEDULES for decay in decays}
     recipes = {

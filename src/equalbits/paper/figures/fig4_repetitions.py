@@ -26,7 +26,7 @@ PANELS = (
 
 
 def measure(out: Path, options: Options) -> Result:
-    """A hundred seeds of each; six when quick."""
+    """Train a hundred seeds of each method; six when quick."""
     seeds = list(options.seeds or range(6 if options.quick else SEEDS))
     recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs})

@@ -31,7 +31,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Every share on every data set, literal and with batch norm."""
+    """Train every share on every data set, literal and with batch norm."""
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}

@@ -38,7 +38,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Every net with every method; five seeds, of which the paper says nothing here, or two when quick."""
+    """Train every net with every method and five seeds, which the paper does not state, or two when quick."""
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     vary = {"model.weight_quantizer": COMPARED}
     groups = {

@@ -54,7 +54,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Every net with every rule at every sparsity, five seeds; two when quick."""
+    """Train every net by every rule at every sparsity with five seeds, or two when quick."""
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     seeds = list(options.seeds or range(2 if options.quick else SEEDS))
     asked = options.grid.get("rules", RULES)
@@ -66,7 +66,7 @@ def measure(out: Path, options: Options) -> Result:
             within=f"{net.lower()}/{_folder(_start(name))}",
         )
         for net, recipe in _recipes(options).items()
-        for name in sorted(asked, key=_start)  # those of one start are trained side by side
+        for name in sorted(asked, key=_start)  # so that rules of one start share stacks
     }
     measured = run_cases(out / "runs", groups, options, seeds=seeds)
     nets = {net: {name: measured[net, name] for name in RULES if (net, name) in measured} for net in _recipes(options)}
@@ -74,7 +74,7 @@ def measure(out: Path, options: Options) -> Result:
 
 
 def _start(rule: str) -> tuple[str, float]:
-    """What the nets of a rule start with: rules that agree in it are trained side by side."""
+    """Return initialization and rate factor of a rule; rules that agree in both share stacks."""
     return RULES[rule].init, RULES[rule].rate
 
 
@@ -84,7 +84,7 @@ def _started(recipe: Recipe, start: tuple[str, float]) -> Recipe:
 
 
 def _folder(start: tuple[str, float]) -> str:
-    """Where the nets of a start go.
+    """Return the directory of the nets with this initialization and rate factor.
 
     >>> _folder(("torch", 1.0)), _folder(("torch", 0.1))
     ('torch-start', 'torch-start-rate-0.1')

@@ -74,7 +74,7 @@ def _recipe(options: Options) -> Recipe:
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Train by each rule, every step watched; bi-half also by its flip form."""
+    """Train by each rule, with watchers at every step; bi-half also by its flip form."""
     recipes = {
         method: _recipe(options).with_settings({"model.weight_quantizer": method, **own})
         for method, own in RULES.items()

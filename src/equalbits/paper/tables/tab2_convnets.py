@@ -25,22 +25,22 @@ SEEDS = 5
 
 
 def nets(options: Options) -> list[str]:
-    """The nets to go through, by name."""
+    """Return the names of the nets to train."""
     return list(options.grid.get("nets", NETS[:2] if options.quick else NETS))
 
 
 def seeds(options: Options) -> list[int]:
-    """Five, as in the paper; two when quick."""
+    """Return five seeds, as in the paper, or two when quick."""
     return list(options.seeds or range(2 if options.quick else SEEDS))
 
 
 def recipe_of(net: str, options: Options) -> Recipe:
-    """The paper's recipe for a net, or its small twin."""
+    """Return the paper's recipe for a net, or its small version when quick."""
     return quick_recipe(net) if options.quick else get_recipe(f"cifar10-{net}")
 
 
 def measure(out: Path, options: Options, *, init: str = "torch") -> Result:
-    """Every net with every method and seed, its latents started as ``init`` says."""
+    """Train every net with every method and seed from this initialization."""
     vary = {"model.weight_quantizer": COMPARED}
     groups = {
         net: item_cases(recipe_of(net, options).with_settings({"model.init": init}), vary, options, within=net)

@@ -18,7 +18,7 @@ READINGS = {"irnet-identity": 0.1, "irnet-through": 0.01}
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Every net by each reading, with every seed."""
+    """Train every net by each reading with every seed."""
     readings = options.grid.get("model.weight_quantizer", READINGS)
     for reading in readings:
         if reading not in READINGS:

@@ -37,14 +37,14 @@ _SEARCHED = (
 
 
 def tried_with(net: str, options: Options) -> dict[str, list[float]]:
-    """The settings gone through for a net: those asked for, else its own, else everyone's."""
+    """Return the settings to try for a net: those asked for, else its own, else the common ones."""
     usual = QUICK if options.quick else {**TUNED, **TUNED_FOR.get(net, {})}
     asked = {name: values for name, values in options.grid.items() if name in TUNED}
     return {name: list(values) for name, values in {**usual, **asked}.items()}
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Tune, then train what was picked."""
+    """Tune on held-out images, then train with the chosen settings."""
     hold_out = 1000 if options.quick else 5000
     found: dict[str, Any] = {"seeds": seeds(options), "tuning": {}, "nets": {}, "notes": []}
     methods = options.grid.get("model.weight_quantizer", COMPARED)
@@ -96,7 +96,7 @@ def _in_words(net: str, method: str, tuning: Mapping[str, Any], hold_out: int) -
 
 
 def pick(tried: list[dict[str, Any]]) -> dict[str, float]:
-    """The setting that scored best on what was held out; the first of equals, and never one that diverged."""
+    """Return the settings with the best held-out accuracy; the first of equals, and none that diverged."""
     trained = [case for case in tried if len(accuracies(case)) == len(case["runs"])]
     if not trained:
         raise ValueError(f"all of {len(tried)} settings diverged: lower optimizer.lr in the grid")

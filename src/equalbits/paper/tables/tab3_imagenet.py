@@ -29,9 +29,9 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 
 def measure(out: Path, options: Options) -> Result:
-    """Both nets with both methods, one seed as in the paper (two when quick).
+    """Train both nets with both methods and one seed, as in the paper, or two when quick.
 
-    ImageNet is read from files, so nothing is stacked.
+    ImageNet is read from files, so nets are not stacked.
     """
     seeds = list(options.seeds or range(2 if options.quick else 1))
     vary = {"model.weight_quantizer": COMPARED}

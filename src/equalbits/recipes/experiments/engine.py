@@ -135,6 +135,6 @@ class Engine:
                 self.execution.log(f"{run.case}: seed {run.seed} diverged")
 
     def _trains_alone(self, group: Sequence[PlannedRun], stack: int) -> bool:
-        """Whether a group, one run then, is trained by itself; an interrupted run resumes the way it was begun."""
+        """Return True if a group is one run to train by itself; an interrupted run resumes the way it started."""
         path = _checkpoint_of(self.store, group[0])
         return not self.protocol.measure and (stack == 1 if path is None else path.name == LAST)

@@ -1,4 +1,4 @@
-"""Where and how runs are trained: the settings that sweep, compare, tune and reproduce share."""
+"""Execution settings that sweep, compare, tune and reproduce share: data, device, stacking, cluster, progress."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ def no_reporters(name: str) -> Sequence[Reporter]:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Where and how runs are trained; none of it changes a result.
+    """Settings of where and how runs are trained; none changes a result.
 
     - ``root``: directory of the data sets
     - ``device``: "auto", "cpu", "cuda" or "cuda:1"
@@ -34,7 +34,7 @@ class Execution:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether runs are trained on a GPU of this machine."""
+        """True if runs are trained on a GPU of this machine."""
         return not self.ray and pick_device(self.device).startswith("cuda")
 
 
