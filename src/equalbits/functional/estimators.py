@@ -5,11 +5,11 @@ per cent of the results are not ±1.
 """
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 
 def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
@@ -153,11 +153,11 @@ class _StraightThrough(torch.autograd.Function):
         return symbols.view_as(symbols)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         pass
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
@@ -169,11 +169,11 @@ class _Surrogate(torch.autograd.Function):
         return symbols.view_as(symbols)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[2])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         wide = torch.promote_types(gradient.dtype, slope.dtype)  # explicit: a 0-dim slope does not promote
         return gradient.to(wide) * slope, None, None

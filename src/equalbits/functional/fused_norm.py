@@ -7,6 +7,7 @@ output, not the output itself.
 """
 
 from inspect import signature
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -158,7 +159,7 @@ def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Resul
     return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
-def _gpu_for(c: Tensor) -> Any:
+def _gpu_for(c: Tensor) -> ModuleType | None:
     """Import the kernels when first needed; None without Triton or for a dtype they do not support."""
     try:
         from equalbits.functional.kernels import prelu_norm_add_sign as gpu

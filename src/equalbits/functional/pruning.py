@@ -6,10 +6,10 @@ first, so every mask has exactly the requested count.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from equalbits.functional.estimators import forward_mode_form, in_forward_mode
 from equalbits.functional.optimal_transport import (
@@ -162,11 +162,11 @@ class _EdgePopup(torch.autograd.Function):
         return values.view_as(values)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(inputs[3])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         return gradient, gradient * ctx.saved_tensors[0], None, None
 
 
