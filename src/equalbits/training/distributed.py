@@ -28,7 +28,7 @@ class Place:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes files and reports: only rank 0 does."""
+        """True in rank 0, the only process that writes files and reports."""
         return self.rank == 0
 
 

@@ -86,7 +86,7 @@ class TrainingRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether all epochs are finished."""
+        """True once all epochs are finished."""
         return self.epoch >= self.config.epochs
 
     @property
