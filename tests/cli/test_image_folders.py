@@ -15,7 +15,7 @@ from equalbits.deploy import pack
 from equalbits.recipes import load_run
 from equalbits.recipes.build import ImageSpec, make_loader
 from equalbits.runtime import load_packed
-from equalbits.training.distributed import Place
+from equalbits.training.distributed import ProcessRank
 
 RECIPE = """
 epochs = 2
@@ -74,7 +74,7 @@ def run(pictures, own, tmp_path_factory):
 def test_run_preprocesses_images_exactly_as_evaluate(run, pictures, tmp_path, call):
     assert call("pack", run, tmp_path / "net.ebits")[0] == 0
     recipe, model = load_run(run)
-    test = make_loader(recipe.data, "test", root=pictures, device="cpu", seed=0, place=Place())
+    test = make_loader(recipe.data, "test", root=pictures, device="cpu", seed=0, place=ProcessRank())
     with torch.no_grad():
         logits = torch.cat([model(images) for images, _ in test]).numpy()
     classes = test.dataset.classes

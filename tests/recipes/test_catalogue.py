@@ -11,7 +11,7 @@ from equalbits.nn import SignActivation
 from equalbits.recipes import Recipe, find_recipe, get_recipe, list_recipes, make_model
 from equalbits.recipes.build import ImageSpec, make_loader
 from equalbits.training import ScheduleConfig, train
-from equalbits.training.distributed import Place
+from equalbits.training.distributed import ProcessRank
 
 SHAPES = {"cifar10": "3x32x32:10", "cifar100": "3x32x32:100", "imagenet": "3x64x64:1000", "fashion": "1x28x28:10"}
 NARROW = ("resnet18", "resnet34", "vgg16", "imagenet_resnet18", "imagenet_resnet34")  # at full width: seconds each
@@ -24,7 +24,7 @@ def test_every_recipe_takes_two_steps_on_images_of_its_shape(name: str) -> None:
     if recipe.model.name in NARROW:
         settings["model.options.width"] = 0.125
     recipe = recipe.with_settings(settings)
-    loader = make_loader(recipe.data, "train", root=None, device="cpu", seed=0, place=Place())
+    loader = make_loader(recipe.data, "train", root=None, device="cpu", seed=0, place=ProcessRank())
     model = make_model(recipe, ImageSpec.of(loader))
     config = dataclasses.replace(recipe.train, epochs=1, schedule=ScheduleConfig())
     (record,) = train(model, loader, config).epochs

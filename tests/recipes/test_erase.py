@@ -11,14 +11,14 @@ from equalbits.recipes.catalogue import own_settings, published_score
 from equalbits.recipes.experiments.store import RunStore
 from equalbits.recipes.experiments.tuning import trials_of
 from equalbits.training import CheckpointError
-from equalbits.training.distributed import Place
+from equalbits.training.distributed import ProcessRank
 
 TINY = {"data.name": "synthetic:1x8x8:3:40", "epochs": 1, "model.options.width": 0.05, "data.augment": True}
 
 
 def _loader(split="train", **settings):
     data = DataConfig(name="synthetic:1x8x8:3:30", **settings)
-    return make_loader(data, split, root=None, device="cpu", seed=0, place=Place())
+    return make_loader(data, split, root=None, device="cpu", seed=0, place=ProcessRank())
 
 
 def _tiny(**settings):

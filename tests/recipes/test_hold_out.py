@@ -7,12 +7,14 @@ import torch
 
 from equalbits.recipes import DataConfig, get_recipe, run_recipe
 from equalbits.recipes.build import make_loader
-from equalbits.training.distributed import Place
+from equalbits.training.distributed import ProcessRank
+
+ALONE = ProcessRank()
 
 
 def _loaders(**settings):
     data = DataConfig(name="synthetic:1x8x8:3:30", **settings)
-    return [make_loader(data, split, root=None, device="cpu", seed=0, place=Place()) for split in ("train", "test")]
+    return [make_loader(data, split, root=None, device="cpu", seed=0, place=ALONE) for split in ("train", "test")]
 
 
 def test_held_out_images_are_training_images_that_training_does_not_see():
@@ -39,15 +41,13 @@ def test_files_sorted_by_class_give_some_of_each(tmp_path):
             for number in range(6):
                 Image.new("RGB", (8, 8), (9 * number, 0, 0)).save(tmp_path / split / kind / f"{number}.png")
     data = DataConfig(name="imagefolder", hold_out=6, resize=8, crop=8, workers=0)
-    parts = [
-        make_loader(data, split, root=tmp_path, device="cpu", seed=0, place=Place()) for split in ("train", "test")
-    ]
+    parts = [make_loader(data, split, root=tmp_path, device="cpu", seed=0, place=ALONE) for split in ("train", "test")]
     assert [torch.bincount(part.dataset.labels).tolist() for part in parts] == [[4, 4, 4], [2, 2, 2]]
     assert all("train" in path for path in parts[1].dataset.paths)
-    few = make_loader(replace(data, limit=3), "train", root=tmp_path, device="cpu", seed=0, place=Place())
+    few = make_loader(replace(data, limit=3), "train", root=tmp_path, device="cpu", seed=0, place=ALONE)
     assert few.dataset.labels.tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match="cannot take 13 files; choose 1 to 12"):
-        make_loader(replace(data, limit=13), "train", root=tmp_path, device="cpu", seed=0, place=Place())
+        make_loader(replace(data, limit=13), "train", root=tmp_path, device="cpu", seed=0, place=ALONE)
 
 
 def test_a_run_is_scored_on_what_was_held_out(tmp_path):

@@ -7,14 +7,14 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from equalbits.training import EpochRecord, Reporter, StepRecord, announced_place
+from equalbits.training import EpochRecord, Reporter, StepRecord, rank_from_env
 
 
 class ProgressBar:
     """Reporter that shows one run at a time; stderr keeps it apart from the results on stdout."""
 
     def __init__(self, *, title: str, quiet: bool = False) -> None:
-        self.is_writer = announced_place().is_writer
+        self.is_writer = rank_from_env().is_writer
         self.quiet = quiet or not self.is_writer
         self.title = title
         self.live = sys.stderr.isatty() and not self.quiet

@@ -15,7 +15,7 @@ from equalbits.data import Augmentation, Dataset, Decoding, FolderDataset, Folde
 from equalbits.models import create_model, list_models, model_options
 from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
-from equalbits.training import CheckpointError, Place
+from equalbits.training import CheckpointError, ProcessRank
 
 #: Words users write for real-valued weights or inputs.
 _NO_QUANTIZER = ("real", "none", "float", "fp32")
@@ -150,7 +150,7 @@ def make_model(recipe: Recipe, images: ImageSpec) -> nn.Module:
 
 
 def make_loader(
-    data: DataConfig, split: str, *, root: Path | None, device: str, seed: int, place: Place
+    data: DataConfig, split: str, *, root: Path | None, device: str, seed: int, place: ProcessRank
 ) -> Loader | FolderLoader:
     """Return the batches of one split: shuffled and augmented for training, in order for testing.
 

@@ -11,7 +11,7 @@ from equalbits.training.checkpoint import (
     save_checkpoint,
 )
 from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
-from equalbits.training.distributed import PeerLostError, Place, announced_place, process_group
+from equalbits.training.distributed import PeerLostError, ProcessRank, process_group, rank_from_env
 from equalbits.training.divergence import NonFiniteError, check_weights
 from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
 from equalbits.training.loop import TrainOptions, Watcher, train
@@ -37,8 +37,8 @@ __all__ = [
     "NonFiniteError",
     "OptimizerConfig",
     "PeerLostError",
-    "Place",
     "Position",
+    "ProcessRank",
     "Reporter",
     "ScheduleConfig",
     "Score",
@@ -49,7 +49,6 @@ __all__ = [
     "TrainOptions",
     "Watcher",
     "WeightsAndBiases",
-    "announced_place",
     "check_weights",
     "checkpoint_bytes",
     "device_of",
@@ -60,6 +59,7 @@ __all__ = [
     "make_optimizer",
     "prefixed",
     "process_group",
+    "rank_from_env",
     "save_checkpoint",
     "shared",
     "stop_requests",

@@ -99,7 +99,8 @@ def _generators(loader: object) -> list[torch.Generator]:
     samplers = (getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     of_samplers = [getattr(sampler, "generator", None) for sampler in samplers]
     own = getattr(loader, "generator", None)
-    found = [own, *of_samplers] if distributed.place().world_size == 1 else [own] if own not in of_samplers else []
+    alone = distributed.current_rank().world_size == 1
+    found = [own, *of_samplers] if alone else [own] if own not in of_samplers else []
     return [generator for generator in found if isinstance(generator, torch.Generator)]
 
 

@@ -19,7 +19,7 @@ class PeerLostError(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessRank:
     """Rank of this process among those of the run."""
 
     rank: int = 0
@@ -32,35 +32,35 @@ class Place:
         return self.rank == 0
 
 
-def place() -> Place:
+def current_rank() -> ProcessRank:
     """Return the rank of this process in the ``torch.distributed`` process group, else that of a single process."""
     if not (dist.is_available() and dist.is_initialized()):
-        return Place()
-    return Place(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        return ProcessRank()
+    return ProcessRank(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def announced_place() -> Place:
+def rank_from_env() -> ProcessRank:
     """Return the rank of this process from ``torchrun``'s environment variables, before there is a process group."""
     rank, world_size, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return Place(rank, world_size, local_rank) if world_size > 1 and "RANK" in os.environ else Place()
+    return ProcessRank(rank, world_size, local_rank) if world_size > 1 and "RANK" in os.environ else ProcessRank()
 
 
 @contextmanager
-def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Place]:
+def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[ProcessRank]:
     """Join the process group of ``torchrun`` inside the ``with``; do nothing alone, or if there is one already."""
     if dist.is_available() and dist.is_initialized():
-        yield place()
+        yield current_rank()
         return
-    announced = announced_place()
-    if announced.world_size == 1:
-        yield announced
+    from_env = rank_from_env()
+    if from_env.world_size == 1:
+        yield from_env
         return
     backend = "nccl" if device.startswith("cuda") else "gloo"
     if backend == "nccl":
-        torch.cuda.set_device(announced.local_rank)
+        torch.cuda.set_device(from_env.local_rank)
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     try:
-        yield place()
+        yield current_rank()
     except PeerLostError:
         # torchrun now terminates all processes. This one exits by itself, after printing the error.
         if threading.current_thread() is threading.main_thread():
@@ -81,7 +81,7 @@ def explain_lost_peer(checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if place().world_size == 1 or not _is_lost_contact(error):
+        if current_rank().world_size == 1 or not _is_lost_contact(error):
             raise
         way_out = "nothing was saved yet: start again"
         if checkpoint is not None and checkpoint.exists():
@@ -97,7 +97,7 @@ def _is_lost_contact(error: RuntimeError) -> bool:
 
 def summed(values: Tensor) -> Tensor:
     """Return the sum over all processes; the values themselves if there is one."""
-    if place().world_size == 1:
+    if current_rank().world_size == 1:
         return values
     total = values.clone()
     dist.all_reduce(total)
@@ -106,7 +106,7 @@ def summed(values: Tensor) -> Tensor:
 
 def largest(values: list[float], device: torch.device) -> list[float]:
     """Return the elementwise maximum over all processes, so that all act on the same values."""
-    if place().world_size == 1:
+    if current_rank().world_size == 1:
         return values
     shared = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
@@ -120,7 +120,7 @@ def weight_of_part(images: int, device: torch.device) -> Tensor | float:
     Each process takes the mean over its own images. The average of those means is the batch's mean only if all parts
     have the same size, and an epoch's last batch need not divide evenly: weight each part by its share of the images.
     """
-    world_size = place().world_size
+    world_size = current_rank().world_size
     if world_size == 1:
         return 1.0
     return images * world_size / summed(torch.tensor(float(images), device=device))
@@ -128,12 +128,12 @@ def weight_of_part(images: int, device: torch.device) -> Tensor | float:
 
 def wait_for_all() -> None:
     """Wait until every process is here."""
-    if place().world_size > 1:
+    if current_rank().world_size > 1:
         dist.barrier()
 
 
 def share_buffers(model: nn.Module) -> None:
     """Copy rank 0's buffers to every process, so that all score the same model (batch norm's running means)."""
-    if place().world_size > 1:
+    if current_rank().world_size > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)

@@ -76,7 +76,7 @@ class Checkpointer:
     def save_epoch(self, record: EpochRecord) -> None:
         """Save the best model if this epoch is the best; save a finished run, or any other as :meth:`save_if_due`."""
         best = History(tuple(self.run.epochs)).best
-        if self.out is not None and self.run.place.is_writer and best is record:
+        if self.out is not None and self.run.process.is_writer and best is record:
             save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), self.metadata())
         if not self.run.is_done:
             self.save_if_due()
@@ -93,7 +93,7 @@ class Checkpointer:
         seconds_per_step = (now - self.agreed_at) / max(1, step - self.agreed_step)
         interval = min(AGREE_SECONDS, self.run.config.checkpoint_seconds)
         steps = (
-            max(1.0, min(1000.0, interval / seconds_per_step)) if self.run.place.is_writer else 0.0
+            max(1.0, min(1000.0, interval / seconds_per_step)) if self.run.process.is_writer else 0.0
         )  # rank 0 decides
         number, any_due, wait = distributed.largest([signal_number, due, steps], self.run.device)
         self.agreed_at, self.agreed_step, self.next_agreement = now, step, step + int(wait)
@@ -107,7 +107,7 @@ class Checkpointer:
             return
         counts = distributed.summed(run.meter.sums)
         run.check_weights()
-        if run.place.is_writer:
+        if run.process.is_writer:
             tensors, metadata = self.state()
             save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, metadata)
 
@@ -133,13 +133,13 @@ class Checkpointer:
         """Resume from the checkpoint in the directory, if there is one; its settings must be the same."""
         if self.out is None:
             return
-        if self.run.place.is_writer:
+        if self.run.process.is_writer:
             self.out.mkdir(parents=True, exist_ok=True)
             remove_partial_files(self.out)
         distributed.wait_for_all()
         path = self.out / LAST
         found = distributed.summed(self.run.meter.sums.new_tensor(float(path.exists())))
-        if found and found != self.run.place.world_size:
+        if found and found != self.run.process.world_size:
             raise CheckpointError(f"not every process can read {path}: use a directory that all of them share")
         if found:
             self.restore(*load_checkpoint(path), path)
@@ -160,7 +160,7 @@ class Checkpointer:
             counts = tensors["meter"]
             if counts.shape != run.meter.sums.shape or not bool(counts.isfinite().all()):
                 raise ValueError(f"its counts are {counts.tolist()}")
-        if run.place.is_writer:  # the counts are sums over all processes: one continues them
+        if run.process.is_writer:  # the counts are sums over all processes: one continues them
             run.meter.sums.copy_(counts)
 
 

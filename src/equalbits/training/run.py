@@ -53,8 +53,8 @@ class TrainingRun:
         if len(batches) == 0:
             raise ValueError("there is no batch to train on: the training data is empty or smaller than one batch")
         self.model, self.batches, self.out = model, batches, out
-        self.place = distributed.place()
-        self.alone = self.place.world_size == 1
+        self.process = distributed.current_rank()
+        self.alone = self.process.world_size == 1
         self.device = device_of(model)
         can_capture = self.alone and not config.distill.wants_teacher and _is_on_device(batches, self.device)
         self.config = config.settled(self.device.type, can_capture=can_capture, can_compile=can_compile())
@@ -203,7 +203,7 @@ class TrainingRun:
     def report_progress(self, reporters: Sequence[Reporter]) -> None:
         """Report the progress of the epoch, once a second."""
         now = time.perf_counter()
-        if not self.place.is_writer or now - self.reported_at < REPORT_SECONDS:
+        if not self.process.is_writer or now - self.reported_at < REPORT_SECONDS:
             return
         self.reported_at = now
         self.check_weights()  # behind a sign the loss does not show NaN
@@ -215,14 +215,14 @@ class TrainingRun:
             batch=self.batch,
             batches=len(self.batches),
             train=train,
-            images_per_second=(train.total - self.images_before) / seconds * self.place.world_size,
+            images_per_second=(train.total - self.images_before) / seconds * self.process.world_size,
             seconds_left=seconds_per_step * (self.config.epochs * len(self.batches) - self.position.step),
         )
         self.report(record, reporters)
 
     def report(self, record: StepRecord | EpochRecord, reporters: Sequence[Reporter]) -> None:
         """Pass a record to the reporters, in the process that writes."""
-        if self.place.is_writer:
+        if self.process.is_writer:
             for reporter in reporters:
                 reporter(record)
 
@@ -268,7 +268,7 @@ class TrainingRun:
 
     def _seed(self, position: Position) -> None:
         """Seed dropout and loaders by the step alone, so that a resumed run draws the same."""
-        seed = step_seed(self.config.seed, position.step, self.place.rank)
+        seed = step_seed(self.config.seed, position.step, self.process.rank)
         seed_generators(seed, self.device)
         if not self.config.in_graph:
             seed_python_and_numpy(seed)

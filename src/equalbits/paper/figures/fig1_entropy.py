@@ -18,7 +18,7 @@ from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe, make_loader, pick_device
-from equalbits.training import Place
+from equalbits.training import ProcessRank
 
 WEIGHTS = ("sign", "irnet-stable", "bihalf")
 ACTIVATIONS = ("sign", "irnet", "bihalf")  # IR-Net as published: these nets have batch norm
@@ -71,7 +71,7 @@ def _weights(entropy: EntropyWatcher, finished: FinishedRun) -> dict[str, Any]:
 def _activations(options: Options, finished: FinishedRun) -> dict[str, Any]:
     """Count over the whole test set how often each input channel of each binary layer is +1."""
     device = pick_device(options.device)
-    test = make_loader(finished.recipe.data, "test", root=options.root, device=device, seed=0, place=Place())
+    test = make_loader(finished.recipe.data, "test", root=options.root, device=device, seed=0, place=ProcessRank())
     bits = activation_bits(finished.model, test)
     return {"layers": {name: {"positive": each.positive.tolist(), "total": each.total} for name, each in bits.items()}}
 

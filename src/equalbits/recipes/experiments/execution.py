@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from equalbits.recipes.build import pick_device
-from equalbits.training import Reporter, announced_place
+from equalbits.training import Reporter, rank_from_env
 
 
 def no_reporters(name: str) -> Sequence[Reporter]:
@@ -40,5 +40,5 @@ class Execution:
 
 def check_one_process(command: str) -> None:
     """Raise where torchrun started several processes."""
-    if announced_place().world_size > 1:
+    if rank_from_env().world_size > 1:
         raise ValueError(f"{command} runs in one process: start it without torchrun")

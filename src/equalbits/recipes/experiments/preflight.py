@@ -10,7 +10,7 @@ from equalbits.data import DataError
 from equalbits.recipes.build import ImageSpec, check_names, make_loader, make_model
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
-from equalbits.training import CheckpointError, Place, make_optimizer
+from equalbits.training import CheckpointError, ProcessRank, make_optimizer
 
 
 class ImageCounts(NamedTuple):
@@ -71,7 +71,7 @@ class Preflight:
     def _load(self, data: DataConfig) -> tuple[ImageSpec, ImageCounts]:
         if data not in self._loaded:
             train, test = (
-                make_loader(data, split, root=self.root, device="cpu", seed=0, place=Place())
+                make_loader(data, split, root=self.root, device="cpu", seed=0, place=ProcessRank())
                 for split in ("train", "test")
             )
             self._loaded[data] = ImageSpec.of(train), ImageCounts(len(train.dataset), len(test.dataset))

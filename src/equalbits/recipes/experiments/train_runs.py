@@ -19,7 +19,17 @@ from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.recipes.run import FinishedRun, run_recipe
 from equalbits.recipes.run_dir import stacked_files
 from equalbits.recipes.run_record import DIVERGED, RunRecord
-from equalbits.training import BEST, LAST, History, NonFiniteError, Place, Reporter, StackError, Watcher, train_stack
+from equalbits.training import (
+    BEST,
+    LAST,
+    History,
+    NonFiniteError,
+    ProcessRank,
+    Reporter,
+    StackError,
+    Watcher,
+    train_stack,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +161,7 @@ class Trainer:
         """Load a data set onto the device; the last one stays for the next stack."""
         if self._loaded is None or self._loaded[0] != data:
             self._loaded = None
-            shared: dict[str, Any] = {"root": self.root, "device": self.device, "seed": 0, "place": Place()}
+            shared: dict[str, Any] = {"root": self.root, "device": self.device, "seed": 0, "place": ProcessRank()}
             train, test = (on_device(make_loader(data, split, **shared)) for split in ("train", "test"))
             self._loaded = data, train, test
         return self._loaded[1:]
