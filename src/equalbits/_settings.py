@@ -5,9 +5,9 @@ read TOML tables and ``--set`` assignments, suggest the nearest name, and fill d
 """
 
 import json
+import math
 import operator
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
@@ -189,7 +189,10 @@ def _convert(value: Any, hint: Any, bounds: Mapping[str, float]) -> Any:
 
 
 def _is_finite(value: Any) -> bool:
-    return bool(abs(value) <= sys.float_info.max)  # an integer can be too long for a float
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that is too long for a float
+        return False
 
 
 def _describe(hint: Any, bounds: Mapping[str, float]) -> str:
@@ -227,17 +230,18 @@ def _inside(group: str, known: Collection[str]) -> list[str]:
 def flatten(table: Mapping[str, Any], prefix: str = "", *, whole: Collection[str] = ()) -> dict[str, Any]:
     """Return nested tables as one table of dotted names, with lists for tuples as in JSON.
 
-    Tables named in ``whole`` are kept as they are.
+    Tables named in ``whole`` and the values in them are kept as they are.
 
     >>> flatten({"seed": 0, "optimizer": {"betas": (0.9, 0.999)}})
     {'seed': 0, 'optimizer.betas': [0.9, 0.999]}
     """
     found: dict[str, Any] = {}
     for name, value in table.items():
-        if isinstance(value, Mapping) and prefix + name not in whole:
-            found |= flatten(value, f"{prefix}{name}.", whole=whole)
+        path = prefix + name
+        if isinstance(value, Mapping) and path not in whole and path.rpartition(".")[0] not in whole:
+            found |= flatten(value, f"{path}.", whole=whole)
         else:
-            found[prefix + name] = list(value) if isinstance(value, tuple) else value
+            found[path] = list(value) if isinstance(value, tuple) else value
     return found
 
 

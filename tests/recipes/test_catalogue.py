@@ -1,4 +1,4 @@
-"""Every recipe builds its net and trains it; its settings are those of the paper."""
+"""Every recipe builds its network and trains it, with the settings of the paper."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ def test_the_papers_recipes_have_the_papers_settings(pattern: str, expected: tup
         assert recipe.model.weight_quantizer == "bihalf"
 
 
-def test_a_net_starts_is_ordered_and_normalised_as_its_authors_have_it() -> None:
+def test_initialization_normalization_and_layer_order_are_those_of_the_authors() -> None:
     for name in list_recipes("cifar10-resnet20-*"):  # IR-Net's
         assert (get_recipe(name).model.init, get_recipe(name).data.statistics) == ("kaiming", "imagenet")
     released = get_recipe("cifar10-resnet18-1w1a")
@@ -71,7 +71,7 @@ def test_a_net_starts_is_ordered_and_normalised_as_its_authors_have_it() -> None
     assert all(get_recipe(name).model.init == "torch" for name in list_recipes("cifar10*-conv?"))
 
 
-def test_irnets_resnet20_has_its_authors_ede_which_starts_lower_where_inputs_are_bits() -> None:
+def test_irnets_resnet20_starts_ede_lower_with_binary_inputs() -> None:
     inputs = [get_recipe(f"cifar10-resnet20-{bits}").model.input_quantizer for bits in ("1w32a", "1w1a")]
     assert inputs == ["", "ede:t_min=0.001"]
     images = ImageSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)
@@ -81,12 +81,12 @@ def test_irnets_resnet20_has_its_authors_ede_which_starts_lower_where_inputs_are
     assert "irnet:t_min=0.001" in get_recipe("cifar10-resnet20-1w1a").about
 
 
-def test_names_match_patterns_and_every_recipe_says_what_it_is() -> None:
+def test_names_match_patterns_and_every_recipe_has_a_description() -> None:
     assert list_recipes("imagenet-*") == ["imagenet-resnet18", "imagenet-resnet34"]
     assert all(get_recipe(name).about for name in list_recipes())
 
 
-def test_a_recipe_names_a_table_or_figure_of_the_paper_only_where_its_data_stand_in_it() -> None:
+def test_a_description_cites_only_tables_and_figures_with_the_data_of_the_recipe() -> None:
     for name in list_recipes():
         recipe = get_recipe(name)
         named = re.findall(r"(?:table|figure) \d", recipe.about)
@@ -94,7 +94,7 @@ def test_a_recipe_names_a_table_or_figure_of_the_paper_only_where_its_data_stand
         assert all(data[item] == recipe.data.name for item in named), name
 
 
-def test_tuned_recipes_are_those_that_the_ledger_says_were_picked() -> None:
+def test_tuned_recipes_have_the_settings_that_tuning_picked() -> None:
     ledger = json.loads((Path(__file__).parents[2] / "results" / "tab2-tuned.json").read_text())["measured"]["tuning"]
     names = list_recipes("*-tuned")
     assert names
@@ -105,7 +105,7 @@ def test_tuned_recipes_are_those_that_the_ledger_says_were_picked() -> None:
         assert recipe.expected is None  # no paper has them
 
 
-def test_a_file_that_is_no_toml_is_answered_with_what_a_recipe_is(tmp_path: Path) -> None:
+def test_the_error_for_a_file_of_another_type_asks_for_toml(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text('{"name": "own"}')
     with pytest.raises(
         ValueError, match=r"own\.json is not a recipe: write it as TOML, in a file whose name ends in \.toml; "

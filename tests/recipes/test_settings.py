@@ -1,4 +1,4 @@
-"""A recipe is checked word by word: names, types, groups, and what is missing."""
+"""Recipes are validated: names, types, groups and missing settings."""
 
 import tomllib
 from pathlib import Path
@@ -30,7 +30,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_every_recipe_comes_back_from_its_toml(name: str, tmp_path: Path) -> None:
+def test_every_recipe_survives_a_round_trip_through_toml(name: str, tmp_path: Path) -> None:
     recipe = get_recipe(name)
     assert read_recipe(written(tmp_path, recipe.to_toml())) == recipe
     assert Recipe.from_dict(recipe.as_dict()) == recipe
@@ -38,7 +38,7 @@ def test_every_recipe_comes_back_from_its_toml(name: str, tmp_path: Path) -> Non
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(), st.floats(1e-6, 10), st.integers(0, 2**40), st.lists(st.integers(1, 99), unique=True), st.booleans())
-def test_any_settings_come_back_from_their_toml(
+def test_any_settings_survive_a_round_trip_through_toml(
     about: str, lr: float, seed: int, milestones: list[int], flag: bool
 ) -> None:
     changes = {
@@ -54,7 +54,7 @@ def test_any_settings_come_back_from_their_toml(
     assert Recipe.from_dict(tomllib.loads(recipe.to_toml())) == recipe
 
 
-def test_a_count_of_ones_own_network_is_not_taken_from_a_share_of_the_same_name(recipe: Recipe, monkeypatch) -> None:
+def test_a_factor_is_not_kept_as_an_integer_option_of_another_network(recipe: Recipe, monkeypatch) -> None:
     def counted(layers, num_classes, *, in_channels=3, image_size=32, width=16, batch_norm=True):
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ def test_settings_are_replaced_by_their_dotted_names(recipe: Recipe) -> None:
     assert (changed.model.name, changed.model.weight_quantizer) == ("conv4", "")
     assert changed.model.options == {"width": 0.25}
     assert changed.data.augment is False
-    assert recipe == get_recipe("cifar10-conv2")  # which stays as it was
+    assert recipe == get_recipe("cifar10-conv2")  # unchanged
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_settings_are_replaced_by_their_dotted_names(recipe: Recipe) -> None:
         ("=3", "'=3' is not a setting"),
     ],
 )
-def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str, recipe: Recipe) -> None:
+def test_an_invalid_setting_raises_a_one_line_error(word: str, line: str, recipe: Recipe) -> None:
     with pytest.raises(ValueError, match=line) as caught:
         recipe.with_settings(parse_settings([word]))
     assert "\n" not in str(caught.value)
@@ -129,14 +129,14 @@ def test_a_setting_that_does_not_fit_is_refused_in_one_line(word: str, line: str
         ("model.options.width=inf", "^width=inf: the multiplier of all channel counts"),
     ],
 )
-def test_a_networks_option_that_does_not_fit_is_refused_in_one_line(word: str, line: str) -> None:
+def test_an_invalid_network_option_raises_a_one_line_error(word: str, line: str) -> None:
     recipe = get_recipe("cifar10-conv2").with_settings(parse_settings([word]))
     with pytest.raises(ValueError, match=line) as caught:
         make_model(recipe, ImageSpec(tuple("ab"), 1, 8, (0.5,), (0.5,)))
     assert "\n" not in str(caught.value)
 
 
-def test_another_network_leaves_the_options_behind_that_it_does_not_take() -> None:
+def test_a_change_of_network_drops_the_options_that_it_does_not_accept() -> None:
     recipe = get_recipe("fashion-conv2").with_settings({"model.options.width": 0.5})
     assert set(recipe.model.options) == {"width", "batch_norm"}
     assert recipe.with_settings({"model.name": "resnet20"}).model.options == {"width": 0.5}
@@ -154,7 +154,7 @@ name = "fashion"
 """
 
 
-def test_a_file_of_ones_own_takes_its_name_from_the_file_and_the_rest_from_the_defaults(tmp_path: Path) -> None:
+def test_a_file_gets_its_name_from_the_path_and_missing_settings_from_the_defaults(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, OWN))
     assert recipe.name == "own"
     assert recipe.model.weight_quantizer == "bihalf"
@@ -184,7 +184,7 @@ def test_a_file_of_ones_own_takes_its_name_from_the_file_and_the_rest_from_the_d
         ("[data]", "[data", "is not TOML"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_with_its_path(tmp_path: Path, old: str, new: str, line: str) -> None:
+def test_an_invalid_file_raises_a_one_line_error_with_its_path(tmp_path: Path, old: str, new: str, line: str) -> None:
     path = written(tmp_path, OWN.replace(old, new))
     with pytest.raises(ValueError, match=line) as caught:
         read_recipe(path)
@@ -192,16 +192,16 @@ def test_a_file_that_does_not_fit_is_refused_with_its_path(tmp_path: Path, old: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_may_begin_with_the_mark_that_some_editors_put_there(tmp_path: Path) -> None:
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     assert read_recipe(written(tmp_path, f"\ufeff{OWN}")) == read_recipe(written(tmp_path, OWN))
 
 
-def test_a_word_where_a_group_should_be_is_refused() -> None:
+def test_a_string_in_place_of_a_group_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"'data' is a group of settings: set one of data\.name, "):
         Recipe.from_dict({"name": "own", "epochs": 1, "model": {"name": "conv2"}, "data": "fashion"})
 
 
-def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
+def test_the_error_for_an_unknown_recipe_suggests_the_nearest() -> None:
     with pytest.raises(ValueError, match="no recipe 'cifar10-conv3'; did you mean 'cifar10-conv"):
         get_recipe("cifar10-conv3")
     with pytest.raises(ValueError, match="no recipe 'zzz'; `equalbits list recipes` shows them"):

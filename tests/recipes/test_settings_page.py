@@ -1,4 +1,4 @@
-"""The page of settings is drawn from the code, leaves none out, and says what the code does."""
+"""docs/settings.md is generated from the code, complete and correct."""
 
 import re
 from pathlib import Path
@@ -20,9 +20,9 @@ SETTINGS = {row[0]: row[1:] for rows in TABLES.values() for row in rows if len(r
 PLAIN = Recipe.from_dict({"name": "plain", "epochs": 1, "model": {"name": "conv2"}, "data": {"name": "fashion"}})
 
 
-def test_the_committed_page_is_the_one_drawn() -> None:
-    drawn = settings_page()
-    assert PAGE.read_text(encoding="utf-8") == drawn, "write it again: python -m equalbits.recipes.settings_page"
+def test_the_committed_page_is_up_to_date() -> None:
+    generated = settings_page()
+    assert PAGE.read_text(encoding="utf-8") == generated, "write it again: python -m equalbits.recipes.settings_page"
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -36,18 +36,18 @@ def test_every_setting_of_every_recipe_is_on_the_page(name: str) -> None:
             assert f"| `{setting}` |" in page
 
 
-def test_no_setting_is_on_the_page_that_a_recipe_has_not() -> None:
+def test_the_page_lists_only_settings_of_a_recipe() -> None:
     assert set(SETTINGS) - {"model.options"} == set(flatten(PLAIN.as_dict()))
 
 
-def test_every_setting_says_in_one_line_what_it_means_and_what_it_may_be() -> None:
+def test_every_setting_has_a_one_line_meaning_and_description_of_its_values() -> None:
     for name, cells in SETTINGS.items():
-        assert all(cells), f"{name}: give it an item, - ``name``: meaning, in the docstring of its class"
+        assert all(cells), f"{name}: describe it in its declaration"
         assert not any("\n" in cell for cell in cells), name
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_default_is_what_a_recipe_gets_that_does_not_say(name: str) -> None:
+def test_a_recipe_without_a_setting_gets_the_default_shown(name: str) -> None:
     default = SETTINGS[name][0]
     if default == NONE:
         assert name == "expected" or flatten(PLAIN.as_dict())[name] in (
@@ -69,7 +69,7 @@ BOUNDS = [
 
 
 @pytest.mark.parametrize(("name", "bound", "number"), BOUNDS)
-def test_a_number_beyond_its_bound_is_refused_in_the_pages_words(name: str, bound: str, number: str) -> None:
+def test_a_number_out_of_bounds_is_rejected_in_the_words_of_the_page(name: str, bound: str, number: str) -> None:
     base, _, power = number.partition("**")
     value = int(base) ** int(power or 1) + BEYOND[bound]
     given = {"optimizer.betas": [0.5, value], "schedule.milestones": [value]}.get(name, value)
@@ -81,13 +81,13 @@ def test_a_number_beyond_its_bound_is_refused_in_the_pages_words(name: str, boun
 @pytest.mark.parametrize(
     "name", ["precision", "speed", "optimizer.name", "optimizer.reals", "schedule.name", "schedule.per"]
 )
-def test_a_word_that_is_not_among_those_shown_is_refused_with_them(name: str) -> None:
+def test_an_unknown_choice_is_rejected_with_the_choices_shown(name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name}='zzz' must be {SETTINGS[name][1]}$"):
         PLAIN.with_settings({name: "zzz"})
 
 
 @pytest.mark.parametrize("name", ["model.init", "data.statistics"])
-def test_names_that_others_hold_are_the_ones_shown(name: str) -> None:
+def test_the_names_shown_are_those_of_the_models_and_data_packages(name: str) -> None:
     from equalbits.data.records import STATISTICS
     from equalbits.models import LayerFactory
 
@@ -102,13 +102,13 @@ def test_names_that_others_hold_are_the_ones_shown(name: str) -> None:
 @pytest.mark.parametrize(
     ("title", "make"), [("weight quantizers", quantizer_by_name), ("input quantizers", input_quantizer_by_name)]
 )
-def test_a_quantizer_with_all_settings_shown_is_the_one_without(title: str, make) -> None:
+def test_the_quantizer_settings_shown_are_the_defaults(title: str, make) -> None:
     for name, settings in TABLES[title]:
         if settings != NONE:
             assert repr(make(f"{name}:{settings}")) == repr(make(name)), name
 
 
-def test_a_models_options_are_shown_as_they_are_taken() -> None:
+def test_the_model_options_shown_are_the_defaults() -> None:
     for name, options in TABLES["models"]:
         shown = parse_settings([] if options == NONE else options.split(", "))
         assert {"in_channels": 3, **shown} == {k: v for k, v in model_options(name).items() if k != "image_size"}, name
