@@ -36,7 +36,7 @@ from equalbits.training import DistillConfig, OptimizerConfig, TrainConfig
         (lambda: DistillConfig(attention=1.0), "distill.attention needs distill.layers"),
     ],
 )
-def test_a_setting_out_of_bounds_is_refused_with_its_name_and_rule(make, line: str) -> None:
+def test_an_invalid_setting_is_rejected_with_its_name_and_the_valid_values(make, line: str) -> None:
     with pytest.raises(ValueError, match=line):
         make()
 
@@ -55,12 +55,12 @@ def test_settings_are_frozen() -> None:
         ("cuda", {"can_capture": True, "can_compile": False}, "bf16", "plain"),
     ],
 )
-def test_auto_takes_what_suits_the_device(device: str, able: dict, precision: str, speed: str) -> None:
-    config = TrainConfig(epochs=1).settled(device, **able)
+def test_auto_is_resolved_for_the_device(device: str, able: dict, precision: str, speed: str) -> None:
+    config = TrainConfig(epochs=1).resolve_auto(device, **able)
     assert (config.precision, config.speed) == (precision, speed)
 
 
-def test_what_is_asked_for_by_name_is_never_changed() -> None:
+def test_an_explicit_precision_or_speed_is_never_changed() -> None:
     config = TrainConfig(epochs=1, precision="tf32", speed="compiled")
     for device in ("cpu", "cuda"):
-        assert config.settled(device, can_capture=True) == config
+        assert config.resolve_auto(device, can_capture=True) == config

@@ -104,7 +104,7 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     out = Path(out)
     recipe, model = load_run(out, which=which)
     device = pick_device(device)
-    config = recipe.train.settled(torch.device(device).type, can_capture=False)
+    config = recipe.train.resolve_auto(torch.device(device).type, can_capture=False)
     with data_root_of(out, root) as here:
         test = make_loader(recipe.data, "test", root=here, device=device, seed=0, place=ProcessRank())
     other = ImageSpec.read(out / "model.json").difference(ImageSpec.of(test))

@@ -35,7 +35,7 @@ class OptimizerConfig(Settings, group="optimizer"):
             raise ValueError("optimizer.nesterov=true needs optimizer.momentum above 0")
 
     @property
-    def flips(self) -> bool:
+    def flips_bits(self) -> bool:
         """True if the optimizer flips bits and trains only the other parameters by gradient steps."""
         return self.name in ("bop", "balanced-bop")
 
@@ -83,7 +83,7 @@ class DistillConfig(Settings, group="distill"):
             raise ValueError("distill.attention needs distill.layers, the names of the layers to match")
 
     @property
-    def wants_teacher(self) -> bool:
+    def needs_teacher(self) -> bool:
         """True if the loss has a term that needs a teacher."""
         return self.weight > 0 or self.attention > 0
 
@@ -135,11 +135,11 @@ class TrainConfig(Settings):
             raise ValueError(f"schedule.warmup_epochs={warmup} must be less than epochs={self.epochs}")
 
     @property
-    def in_graph(self) -> bool:
+    def uses_cuda_graph(self) -> bool:
         """True if each step is one CUDA graph."""
         return self.speed in ("captured", "recorded")
 
-    def settled(self, device: str, *, can_capture: bool, can_compile: bool = True) -> "TrainConfig":
+    def resolve_auto(self, device: str, *, can_capture: bool, can_compile: bool = True) -> "TrainConfig":
         """Return the same settings with each ``auto`` replaced by the choice for this type of device."""
         on_gpu = device == "cuda"
         fastest: Speed = ("captured" if can_capture else "compiled") if on_gpu and can_compile else "plain"

@@ -48,7 +48,7 @@ def training_loss(model: nn.Module, teacher: nn.Module | None, config: TrainConf
 
     Inside the ``with`` the teacher is in evaluation mode, and forward hooks record the paired layers of both nets.
     """
-    if (teacher is not None) != config.distill.wants_teacher:
+    if (teacher is not None) != config.distill.needs_teacher:
         raise ValueError(
             "distill is set but no teacher is given: give one, or set distill.weight=0"
             if teacher is None

@@ -124,7 +124,7 @@ class TrainStep:
         self.penalised = layers_with_hook(model, "penalty")
         self.has_after_step = bool(layers_with_hook(model, "after_step_"))
         dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
-        self.ranker = ahead_ranker(model, dtype) if config.in_graph else None
+        self.ranker = ahead_ranker(model, dtype) if config.uses_cuda_graph else None
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss of some images, and their counts (:func:`count_correct`)."""

@@ -15,7 +15,7 @@ from equalbits.training.divergence import NonFiniteError
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, capture: bool = False) -> torch.optim.Optimizer:
     """Build the optimizer of all trainable parameters; with ``capture`` its learning rate lives on the device."""
-    if config.flips:
+    if config.flips_bits:
         return _latent_free(model, config, capture=capture)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
@@ -33,7 +33,7 @@ def _torch_optimizer(trainable: list[nn.Parameter], config: OptimizerConfig, *, 
         "weight_decay": config.weight_decay,
         "fused": trainable[0].device.type == "cuda" or None,
     }
-    name = config.reals if config.flips else config.name
+    name = config.reals if config.flips_bits else config.name
     if name == "sgd":
         return torch.optim.SGD(trainable, momentum=config.momentum, nesterov=config.nesterov, **shared)
     kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW

@@ -56,16 +56,16 @@ class TrainingRun:
         self.process = distributed.current_rank()
         self.alone = self.process.world_size == 1
         self.device = device_of(model)
-        can_capture = self.alone and not config.distill.wants_teacher and _is_on_device(batches, self.device)
-        self.config = config.settled(self.device.type, can_capture=can_capture, can_compile=can_compile())
+        can_capture = self.alone and not config.distill.needs_teacher and _is_on_device(batches, self.device)
+        self.config = config.resolve_auto(self.device.type, can_capture=can_capture, can_compile=can_compile())
         self.may_fall_back = config.speed == "auto"
-        if self.config.in_graph and not can_capture:
+        if self.config.uses_cuda_graph and not can_capture:
             raise ValueError(
                 f"speed={self.config.speed!r} needs one process, data on a GPU and no teacher: use 'compiled'"
             )
         if self.config.speed != "plain":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = make_optimizer(model, config.optimizer, capture=self.config.in_graph)
+        self.optimizer = make_optimizer(model, config.optimizer, capture=self.config.uses_cuda_graph)
         self.meter = Meter(self.device)
         self.epoch, self.batch = 0, 0
         self.epochs: list[EpochRecord] = []
@@ -127,7 +127,7 @@ class TrainingRun:
 
     def replay_graph(self) -> Iterator[None] | None:
         """Return an iterator that replays a step as a CUDA graph, captured once; None if steps run without a graph."""
-        if self.config.in_graph and self.graph is None:
+        if self.config.uses_cuda_graph and self.graph is None:
             try:
                 self.graph = CudaGraphSteps([self.step], [cast("DeviceBatches", self.batches)])
             except RuntimeError as error:
@@ -270,7 +270,7 @@ class TrainingRun:
         """Seed dropout and loaders by the step alone, so that a resumed run draws the same."""
         seed = step_seed(self.config.seed, position.step, self.process.rank)
         seed_generators(seed, self.device)
-        if not self.config.in_graph:
+        if not self.config.uses_cuda_graph:
             seed_python_and_numpy(seed)
 
 

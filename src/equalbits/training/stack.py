@@ -76,7 +76,7 @@ def train_stack(
             run.step = TrainStep(run.model, run.optimizer, loss, run.config, run.meter, compiled)
             run.announce_progress()
         graph = None
-        if runs[0].config.in_graph:
+        if runs[0].config.uses_cuda_graph:
             graph = CudaGraphSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
         while active := {place: run for place, run in enumerate(runs) if place not in errors and not run.is_done}:
             for run in active.values():
@@ -116,7 +116,7 @@ def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Seq
         )
     if any(shared(config) != shared(configs[0]) for config in configs):
         raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
-    if any(config.distill.wants_teacher for config in configs):
+    if any(config.distill.needs_teacher for config in configs):
         raise ValueError(
             "nets of a stack cannot have a teacher: set distill.weight=0 and distill.attention=0, or train each alone"
         )

@@ -238,5 +238,5 @@ def _method_result(method: str, records: Sequence[RunRecord]) -> MethodResult:
         lr=optimizer.lr,
         speed=" and ".join(sorted({record.recipe.train.speed for record in finished or records})),
         stacked_with=max(record.stacked_with for record in records),
-        gamma=optimizer.gamma if optimizer.flips else None,
+        gamma=optimizer.gamma if optimizer.flips_bits else None,
     )

@@ -64,7 +64,7 @@ class Preflight:
             )
 
     def _check_build(self, recipe: Recipe) -> None:
-        if recipe.train.distill.wants_teacher:
+        if recipe.train.distill.needs_teacher:
             raise ValueError("runs of a sweep have no teacher: set distill.weight=0 and distill.attention=0")
         make_optimizer(make_model(recipe, self._load(recipe.data)[0]), recipe.train.optimizer)
 

@@ -95,7 +95,7 @@ def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
     (('lr', 0.2), ('gamma', 0.0002))
     """
     optimizer = recipe_for(method, recipe).train.optimizer
-    return ("gamma", optimizer.gamma * (rate / optimizer.lr)) if optimizer.flips else ("lr", rate)
+    return ("gamma", optimizer.gamma * (rate / optimizer.lr)) if optimizer.flips_bits else ("lr", rate)
 
 
 def _hold_out(recipe: Recipe, store: RunStore, root: Path | None) -> dict[str, Any]:
