@@ -64,10 +64,10 @@ class Declaration:
             return None
         try:
             return _convert(value, self.hint, self.bounds)
-        except TypeError:
+        except (TypeError, OverflowError) as error:
             shown, allowed = repr(value), self.allowed.replace("``", "")
             shown = shown if len(shown) < 80 else f"{shown[:40]}…"
-            if isinstance(value, Real) and not _is_finite(value):
+            if isinstance(error, OverflowError):
                 allowed = allowed.replace("a number", "a finite number")
             raise ValueError(f"{self.name}={shown} must be {allowed}") from None
 
@@ -175,24 +175,22 @@ class Settings:
 
 
 def _convert(value: Any, hint: Any, bounds: Mapping[str, float]) -> Any:
-    """Return the value in the type of the hint; raise TypeError for another type and for a value out of bounds."""
+    """Return the value in the type of the hint.
+
+    Raise TypeError for another type or a value out of bounds, and OverflowError for a float that is not finite.
+    """
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind is tuple and isinstance(value, list | tuple) and (inner[-1] is ... or len(value) == len(inner)):
         return tuple(_convert(item, inner[0], bounds) for item in value)
     if kind is Literal and value in inner:
         return value
     if kind in _TYPES and isinstance(value, _TYPES[kind][1]) and isinstance(value, bool) == (kind is bool):
-        in_bounds = all(_BOUNDS[name](value, bound) for name, bound in bounds.items())
-        if in_bounds and (kind is not float or _is_finite(value)):
-            return kind(value)
+        value = kind(value)
+        if kind is float and not math.isfinite(value):
+            raise OverflowError
+        if all(_BOUNDS[name](value, bound) for name, bound in bounds.items()):
+            return value
     raise TypeError
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that is too long for a float
-        return False
 
 
 def _describe(hint: Any, bounds: Mapping[str, float]) -> str:

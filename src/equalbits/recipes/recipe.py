@@ -18,7 +18,7 @@ class ModelConfig(Settings, group="model"):
 
     name: str = setting("network", allowed="a name of ``equalbits list models``")
     weight_quantizer: str = setting(
-        "method that binarizes weights, with its settings after a colon, such as ``bihalf:p_pos=0.25``",
+        "method that binarizes weights; settings follow a colon, such as ``bihalf:p_pos=0.25``",
         default="bihalf",
         allowed="a name of ``equalbits list methods``; empty: none",
     )
