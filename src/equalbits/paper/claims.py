@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from equalbits._files import write_atomically
 from equalbits._statistics import TAIL, student_t
@@ -23,8 +23,37 @@ NEAR = 0.3
 
 _VERDICTS = {True: "yes", False: "no", None: "not decided"}
 _Key = TypeVar("_Key")
-#: A case in JSON: ``settings``, and in ``runs`` the counts of the ``last`` epoch of each seed, None where it diverged.
-CaseCounts = Mapping[str, Any]
+
+
+class ScoreCounts(TypedDict):
+    """Counts of one evaluation, as stored in JSON."""
+
+    correct: int
+    correct_top5: int
+    total: int
+    loss_sum: float
+
+
+class EpochCounts(TypedDict):
+    """Counts of one epoch, as stored in JSON."""
+
+    epoch: int
+    train: ScoreCounts
+    test: ScoreCounts
+
+
+class RunCounts(TypedDict):
+    """Last epoch of one seed, as stored in JSON; None where it diverged."""
+
+    seed: int
+    last: EpochCounts | None
+
+
+class CaseCounts(TypedDict):
+    """Settings, and the runs of all seeds, as stored in JSON."""
+
+    settings: dict[str, Any]
+    runs: list[RunCounts]
 
 
 @dataclass(frozen=True, kw_only=True)

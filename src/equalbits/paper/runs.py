@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from equalbits.paper.claims import CaseCounts
 from equalbits.paper.item import Options
 from equalbits.recipes import (
     Case,
@@ -64,7 +65,7 @@ def run_cases(
     *,
     seeds: Sequence[int],
     may_stack: bool = True,
-) -> dict[Group, list[dict[str, Any]]]:
+) -> dict[Group, list[CaseCounts]]:
     """Train every case with every seed into ``out``, and return the counts of each run, group by group.
 
     A case is ``{"settings": …, "runs": [{"seed", "last", "best", "seconds"}, …]}``; ``last`` is None where the run
@@ -79,16 +80,16 @@ def run_cases(
     return {group: [_counts(store, case, seeds) for case in cases] for group, cases in groups.items()}
 
 
-def by_method(cases: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_method(cases: Sequence[CaseCounts]) -> dict[str, CaseCounts]:
     """Return the cases of one net by the name of their method."""
     return {case["settings"]["model.weight_quantizer"]: case for case in cases}
 
 
-def _counts(store: RunStore, case: Case, seeds: Sequence[int]) -> dict[str, Any]:
+def _counts(store: RunStore, case: Case, seeds: Sequence[int]) -> CaseCounts:
     return {"settings": dict(case.settings), "runs": [_run(record) for record in store.records(case.runs(seeds))]}
 
 
-def _run(record: RunRecord) -> dict[str, Any]:
+def _run(record: RunRecord) -> Any:
     if record.last is None or record.best is None:
         return {"seed": record.seed, "last": None, "diverged": record.error}
     ends = {"last": record.last.as_dict(), "best": record.best.as_dict()}

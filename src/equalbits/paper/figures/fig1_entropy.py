@@ -8,7 +8,7 @@ import math
 import statistics
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
@@ -19,6 +19,10 @@ from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe, make_loader, pick_device
 from equalbits.training import ProcessRank
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotSpec
 
 WEIGHTS = ("sign", "irnet-stable", "bihalf")
 ACTIVATIONS = ("sign", "irnet", "bihalf")  # IR-Net as published: these nets have batch norm
@@ -49,7 +53,7 @@ def measure(out: Path, options: Options) -> Result:
         for method in planned[part][1]
     }
     measured = run_watched(out, recipes, options, partial(_watch, options))
-    found: dict[str, Any] = {"seeds": [shallow.train.seed], "weights": {}, "activations": {}}
+    found: Result = {"seeds": [shallow.train.seed], "weights": {}, "activations": {}}
     for name, counts in measured.items():
         part, _, method = name.partition("/")
         found[part][method] = counts
@@ -63,12 +67,12 @@ def _watch(options: Options, name: str) -> Watch:
     return Watch([EachEpoch(entropy)], partial(_weights, entropy))
 
 
-def _weights(entropy: EntropyWatcher, finished: FinishedRun) -> dict[str, Any]:
+def _weights(entropy: EntropyWatcher, finished: FinishedRun) -> Result:
     shapes = {name: as_filters(layer.symbols()).shape for name, layer in binary_layers(finished.model).items()}
     return {**entropy.as_dict(), "shapes": {name: list(shape) for name, shape in shapes.items()}}
 
 
-def _activations(options: Options, finished: FinishedRun) -> dict[str, Any]:
+def _activations(options: Options, finished: FinishedRun) -> Result:
     """Count over the whole test set how often each input channel of each binary layer is +1."""
     device = pick_device(options.device)
     test = make_loader(finished.recipe.data, "test", root=options.root, device=device, seed=0, place=ProcessRank())
@@ -82,7 +86,7 @@ def attainable(shapes: dict[str, list[int]]) -> float:
     return sum(count * attainable_entropy(connections) for count, connections in shapes.values()) / filters
 
 
-def channel_entropies(layers: dict[str, dict[str, Any]]) -> list[list[float]]:
+def channel_entropies(layers: dict[str, Result]) -> list[list[float]]:
     """Return the entropy of each channel in bits, layer by layer."""
     return [[_entropy(count / layer["total"]) for count in layer["positive"]] for layer in layers.values()]
 
@@ -114,7 +118,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def _mean(found: dict[str, Any]) -> float:
+def _mean(found: Result) -> float:
     return statistics.fmean(value for layer in channel_entropies(found["layers"]) for value in layer)
 
 
@@ -130,7 +134,7 @@ def draw(result: Result, out: Path) -> None:
     save_figure(figure, out, "fig1")
 
 
-def _draw_weights(figure: Any, place: Any, result: Result) -> None:
+def _draw_weights(figure: "Figure", place: "SubplotSpec", result: Result) -> None:
     axes = panel(figure, place, x="epoch", y="entropy of the weights, bits", title="(a) mean over all filters")
     for method, found in result["weights"].items():
         axes.plot(found["steps"], found["network"], color=method_color(method), label=method_name(method), marker=".")
@@ -139,7 +143,7 @@ def _draw_weights(figure: Any, place: Any, result: Result) -> None:
     legend(axes, **_BELOW, ncols=2)
 
 
-def _draw_activations(figure: Any, place_of: Any, result: Result) -> None:
+def _draw_activations(figure: "Figure", place_of: "SubplotSpec", result: Result) -> None:
     axes = panel(
         figure, place_of, x="binary layer", y="entropy of a channel, bits", title="(b) activations, by channel"
     )

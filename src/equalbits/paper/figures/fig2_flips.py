@@ -7,7 +7,7 @@ filter; ours is the first of the second convolution. Its text calls the Sign pan
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from equalbits._plotting import DOWN, GAP, UP, method_name, new_figure, save_figure
 from equalbits.analysis import FlipWatcher
@@ -17,6 +17,9 @@ from equalbits.paper.figures.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COMPARED = ("sign", "irnet-stable", "bihalf")
 LAYER, FILTER = "conv2", 0
@@ -39,7 +42,7 @@ def _watch(method: str) -> Watch:
     return Watch([start, flips], partial(_counts, start, flips))
 
 
-def _counts(start: HalfStart, flips: FlipWatcher, finished: FinishedRun) -> dict[str, Any]:
+def _counts(start: HalfStart, flips: FlipWatcher, finished: FinishedRun) -> Result:
     return {
         "filters": start.filters,
         "filters_off_half_at_start": start.off,
@@ -49,12 +52,12 @@ def _counts(start: HalfStart, flips: FlipWatcher, finished: FinishedRun) -> dict
     }
 
 
-def _uneven(series: dict[str, Any]) -> int:
+def _uneven(series: Result) -> int:
     """Count the steps at which a layer flipped more bits one way than the other."""
     return sum(up != down for up, down in zip(series["to_positive"], series["to_negative"], strict=True))
 
 
-def difference(series: dict[str, Any]) -> list[int]:
+def difference(series: Result) -> list[int]:
     """Accumulate flips to +1 minus flips to −1 over the steps."""
     pairs = zip(series["to_positive"], series["to_negative"], strict=True)
     return list(accumulate(up - down for up, down in pairs))
@@ -87,7 +90,7 @@ def draw(result: Result, out: Path) -> None:
     """Plot a row per method: flips per step, accumulated flips, and their difference."""
     figure = new_figure(15, 8, title=heading(result, f"Flips of filter {result['index']} of {result['layer']}"))
     grid = figure.add_gridspec(len(result["methods"]), 3)
-    first: list[Any] = [None, None, None]
+    first: list[Axes | None] = [None, None, None]
     for row, (method, found) in enumerate(result["methods"].items()):
         series = found["filter"]
         steps, up, down, gap = series["steps"], series["to_positive"], series["to_negative"], difference(series)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +91,7 @@ def _watch(name: str) -> Watch:
     return Watch([sizes, flips, EachEpoch(sizes.look)], partial(_read, sizes, flips))
 
 
-def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: FinishedRun) -> dict[str, Any]:
+def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: FinishedRun) -> Result:
     epochs = finished.recipe.train.epochs
     series = flips.layers.values()
     steps = next(iter(series)).steps
@@ -111,7 +110,7 @@ def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: FinishedRun) ->
     }
 
 
-def _run(result: Result, schedule: str, decay: float) -> dict[str, Any] | None:
+def _run(result: Result, schedule: str, decay: float) -> Result | None:
     """Return the run of these settings; None where it diverged."""
     for run in result["runs"]:
         if run["schedule"] == schedule and run["weight_decay"] == decay and "diverged" not in run:
@@ -167,12 +166,12 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def _accuracy(run: dict[str, Any]) -> float:
+def _accuracy(run: Result) -> float:
     test = run["epochs"][-1]["test"]
     return float(100 * test["correct"] / test["total"])
 
 
-def _compare(claim: str, more: dict[str, Any] | None, less: dict[str, Any] | None, what: str, sign: int) -> Claim:
+def _compare(claim: str, more: Result | None, less: Result | None, what: str, sign: int) -> Claim:
     if more is None or less is None:
         return Claim(claim=claim, paper="yes", ours="diverged", agrees=None, within="–", n=0)
     one, other = more[what][-1], less[what][-1]
@@ -187,7 +186,7 @@ def _compare(claim: str, more: dict[str, Any] | None, less: dict[str, Any] | Non
     )
 
 
-def _falls(claim: str, run: dict[str, Any] | None, what: str) -> Claim:
+def _falls(claim: str, run: Result | None, what: str) -> Claim:
     if run is None:
         return Claim(claim=claim, paper="yes", ours="diverged", agrees=None, within="–", n=0)
     first, last, most = run[what][0], run[what][-1], max(run[what])

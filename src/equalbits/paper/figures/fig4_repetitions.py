@@ -2,22 +2,23 @@
 
 import statistics
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
 from equalbits._statistics import student_t
-from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, Claim, interval, signed, squared_error
+from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, CaseCounts, Claim, interval, signed, squared_error
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
 from equalbits.recipes import get_recipe
 
+Split = Literal["train", "test"]
 COMPARED = ("sign", "bihalf")
 SEEDS = 100
 #: Fewest seeds at which sorted losses that all lie below by chance are rarer than one in twenty.
 ENOUGH = 19
 #: Split, quantity, and whether less is better.
-PANELS = (
+PANELS: tuple[tuple[Split, str, bool], ...] = (
     ("train", "loss", True),
     ("test", "loss", True),
     ("train", "accuracy", False),
@@ -35,7 +36,7 @@ def measure(out: Path, options: Options) -> Result:
     return {"seeds": seeds, "methods": by_method(found)}
 
 
-def values(case: dict[str, Any], split: str, what: str) -> list[float]:
+def values(case: CaseCounts, split: Split, what: str) -> list[float]:
     """Return the mean loss, or the accuracy in per cent, of each run after its last epoch."""
     scores = [run["last"][split] for run in case["runs"] if run["last"] is not None]
     if what == "loss":
@@ -66,7 +67,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def _on_average(result: Result, split: str, what: str, less: bool) -> Claim:
+def _on_average(result: Result, split: Split, what: str, less: bool) -> Claim:
     sign, half = (values(result["methods"][method], split, what) for method in COMPARED)
     n, lost, unit = min(len(sign), len(half)), _lost(result), "" if what == "loss" else " %"
     claim = f"{split} {what} of bi-half {'below' if less else 'above'} Sign's"

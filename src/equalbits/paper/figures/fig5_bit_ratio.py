@@ -8,10 +8,9 @@ the share.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from equalbits._plotting import GAP, UP, new_figure, save_figure
-from equalbits.paper.claims import Claim, above, accuracies, best_key, score_of
+from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, score_of
 from equalbits.paper.drawing import heading, legend, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import item_cases, quick_recipe, run_cases
@@ -45,7 +44,7 @@ def measure(out: Path, options: Options) -> Result:
         for data, recipe in _recipes(options).items()
         for form, batch_norm in FORMS.items()
     }
-    found: dict[str, Any] = {data: {} for data, _ in groups}
+    found: dict[str, dict[str, list[CaseCounts]]] = {data: {} for data, _ in groups}
     for (data, form), cases in run_cases(out / "runs", groups, options, seeds=seeds).items():
         found[data][form] = cases
     return {"seeds": seeds, "shares": shares, "data": found, "notes": [_NOTE]}
@@ -68,7 +67,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def _best(claim: str, cases: dict[float, Any]) -> Claim:
+def _best(claim: str, cases: dict[float, CaseCounts]) -> Claim:
     """Compare one half with the best of the others, which is selected by its score."""
     others = {share: case for share, case in cases.items() if share != 0.5} or cases
     first, rival = best_key(cases.items()), best_key(others.items())

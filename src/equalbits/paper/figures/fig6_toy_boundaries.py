@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,10 @@ from equalbits.paper.claims import Claim
 from equalbits.paper.drawing import legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TOY, TOY_BOUNDARIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PARAMETERS = 12
 Net = tuple[int, ...]  # W1 row by row (6), b1 (3), w2 (3)
@@ -181,7 +185,7 @@ def draw(result: Result, out: Path) -> None:
     save_figure(figure, out, "fig6")
 
 
-def _counts(figure: Any, result: Result) -> None:
+def _counts(figure: "Figure", result: Result) -> None:
     """Plot the number of nets and boundaries by the number of −1; labels are outside the bend of the curves."""
     title = "nets and their boundaries\nby the number of bits that are −1"
     axes = panel(figure, (1, 3, 3), x="bits that are −1", y="count", title=title)
@@ -198,7 +202,7 @@ def _counts(figure: Any, result: Result) -> None:
     legend(axes, loc="lower center")
 
 
-def _contours(axes: Any, boundaries: list[dict[str, list[int]]], colour: str, width: float) -> None:
+def _contours(axes: "Axes", boundaries: list[dict[str, list[int]]], colour: str, width: float) -> None:
     points = grid_points(0.125)
     side = round(len(points) ** 0.5)
     first, second = points[:, 0].reshape(side, side), points[:, 1].reshape(side, side)

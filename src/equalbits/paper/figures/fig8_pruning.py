@@ -12,10 +12,10 @@ The paper's text, its released code and the method it builds on have different r
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import Claim, above, accuracies, best_key
+from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key
 from equalbits.paper.drawing import heading, mean_and_range, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import item_cases, quick_recipe, run_cases
@@ -132,7 +132,7 @@ _BASELINES = (("pruned-sign", "pruned-sign-slow"), ("mpt",))
 _CLASSES = {"ResNet-18": 100}
 
 
-def _above(claim: str, ours: dict[str, Any], rates: list[dict[str, Any]], *, classes: int) -> Claim:
+def _above(claim: str, ours: CaseCounts, rates: list[CaseCounts], *, classes: int) -> Claim:
     """Test ours against the best of a baseline's rates; undecided where the baseline did not learn."""
     theirs = rates[best_key(enumerate(rates))]
     if len(rates) > 1:
@@ -146,7 +146,7 @@ def _above(claim: str, ours: dict[str, Any], rates: list[dict[str, Any]], *, cla
     return replace(row, agrees=None, within=words)
 
 
-def _better_than_full(words: str, cases: dict[float, Any]) -> list[Claim]:
+def _better_than_full(words: str, cases: dict[float, CaseCounts]) -> list[Claim]:
     """Test the best pruned net, which is selected by its score, against the full one."""
     pruned = {sparsity: case for sparsity, case in cases.items() if sparsity}
     if 0.0 not in cases or not pruned:

@@ -1,14 +1,14 @@
 """docs/results.md and the README's table, generated from results/: no number in them is typed by hand."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from equalbits._files import remove_partial_files, write_all_atomically
 from equalbits._plotting import method_name
 from equalbits._text import markdown_table
-from equalbits.paper.claims import score_of
+from equalbits.paper.claims import CaseCounts, score_of
 from equalbits.paper.cost import cost
 from equalbits.paper.item import get_item, list_items
 from equalbits.paper.published import TABLE_2
@@ -84,7 +84,7 @@ def _other_epochs(measured: Mapping[str, Any]) -> str:
     return f" Epochs: {', '.join(others)}; else 100 as in the paper." if others else ""
 
 
-def _beside_the_paper(nets: Mapping[str, Any]) -> str:
+def _beside_the_paper(nets: Mapping[str, Sequence[CaseCounts]]) -> str:
     """Return a table with two columns per trained method: the paper's accuracy and ours."""
     cases = {net: by_method(some) for net, some in nets.items()}
     trained = [method for method in COMPARED if any(method in methods for methods in cases.values())]

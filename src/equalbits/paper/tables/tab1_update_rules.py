@@ -90,7 +90,7 @@ def _watch(method: str) -> Watch:
     return Watch([flips], partial(_read, flips, None))
 
 
-def _read(flips: FlipWatcher, form: FlipForm | None, finished: FinishedRun) -> dict[str, Any]:
+def _read(flips: FlipWatcher, form: FlipForm | None, finished: FinishedRun) -> Result:
     series = flips.layers.values()
     layers = audit(finished.model).layers
     exact = sum(int((layer.positive == positive_count(layer.connections, 0.5)).sum()) for layer in layers)
@@ -137,7 +137,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def _accuracy(found: dict[str, Any]) -> float:
+def _accuracy(found: Result) -> float:
     test = found["epochs"][-1]["test"]
     return float(100 * test["correct"] / test["total"])
 

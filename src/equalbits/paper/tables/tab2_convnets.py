@@ -9,15 +9,18 @@ is compared with the paper's IR-Net.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import Claim, above, accuracies, near
+from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, near
 from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NETS = ("conv2", "conv4", "conv6", "conv8")
 COMPARED = ("sign", "irnet-stable", "bihalf")
@@ -61,7 +64,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def ahead(net: str, methods: Mapping[str, Any], *, quick: bool) -> list[Claim]:
+def ahead(net: str, methods: Mapping[str, CaseCounts], *, quick: bool) -> list[Claim]:
     """Test bi-half against each other method that was trained."""
     rows = []
     for other in methods:
@@ -94,7 +97,7 @@ def draw(result: Result, out: Path) -> None:
     save_figure(figure, out, result["item"])
 
 
-def draw_scores(axes: Any, at: float, scores: list[float], colour: str) -> None:
+def draw_scores(axes: "Axes", at: float, scores: list[float], colour: str) -> None:
     """Plot seeds as dots and their mean as a line at one position of the x axis."""
     if not scores:
         axes.annotate("diverged", (at, 0.5), xycoords=("data", "axes fraction"), ha="center", color=colour)

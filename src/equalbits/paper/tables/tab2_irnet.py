@@ -7,8 +7,8 @@ filter's deviation, and some nets collapse at the table's learning rate: it has 
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from equalbits.paper.claims import CaseCounts
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import item_cases, run_cases
 from equalbits.paper.tables.tab2_convnets import NETS, SEEDS, claims, draw, nets, recipe_of, seeds
@@ -34,7 +34,7 @@ def measure(out: Path, options: Options) -> Result:
         for net in nets(options)
         for reading in readings
     }
-    found: dict[str, list[Any]] = {net: [] for net in nets(options)}
+    found: dict[str, list[CaseCounts]] = {net: [] for net in nets(options)}
     for (net, _), cases in run_cases(out / "runs", groups, options, seeds=seeds(options)).items():
         found[net] += cases
     return {"seeds": seeds(options), "nets": found}

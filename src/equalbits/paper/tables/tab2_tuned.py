@@ -5,13 +5,13 @@ every net and method on held-out training images, with one or two seeds. The sel
 training images with every seed, and is evaluated on the test images once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from equalbits._plotting import method_name
-from equalbits.paper.claims import Claim, accuracies, beyond
+from equalbits.paper.claims import CaseCounts, Claim, accuracies, beyond
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import by_method, item_cases, run_cases
@@ -46,7 +46,7 @@ def tried_with(net: str, options: Options) -> dict[str, list[float]]:
 def measure(out: Path, options: Options) -> Result:
     """Tune on held-out images, then train with the chosen settings."""
     hold_out = 1000 if options.quick else 5000
-    found: dict[str, Any] = {"seeds": seeds(options), "tuning": {}, "nets": {}, "notes": []}
+    found: Result = {"seeds": seeds(options), "tuning": {}, "nets": {}, "notes": []}
     methods = options.grid.get("model.weight_quantizer", COMPARED)
     whole = replace(options, grid={})
     for net in options.grid.get("nets", ("conv2",)) if options.quick else nets(options):
@@ -95,7 +95,7 @@ def _in_words(net: str, method: str, tuning: Mapping[str, Any], hold_out: int) -
     )
 
 
-def pick(tried: list[dict[str, Any]]) -> dict[str, float]:
+def pick(tried: Sequence[CaseCounts]) -> dict[str, float]:
     """Return the settings with the best held-out accuracy; the first of equals, and none that diverged."""
     trained = [case for case in tried if len(accuracies(case)) == len(case["runs"])]
     if not trained:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import SOME_DIVERGED, Claim, above, accuracies, as_score, count_diverged, other_images
+from equalbits.paper.claims import (
+    SOME_DIVERGED,
+    CaseCounts,
+    Claim,
+    above,
+    accuracies,
+    as_score,
+    count_diverged,
+    other_images,
+)
 from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
@@ -40,11 +49,10 @@ def measure(out: Path, options: Options) -> Result:
     return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}}
 
 
-def top(case: dict[str, Any], count: int) -> list[float]:
+def top(case: CaseCounts, count: int) -> list[float]:
     """Return the top-1 or top-5 accuracy of each finished run in per cent."""
-    field = {1: "correct", 5: "correct_top5"}[count]
     scores = [run["last"]["test"] for run in case["runs"] if run["last"] is not None]
-    return [100 * score[field] / score["total"] for score in scores]
+    return [100 * (score["correct"] if count == 1 else score["correct_top5"]) / score["total"] for score in scores]
 
 
 def claims(result: Result) -> list[Claim]:
@@ -59,7 +67,7 @@ def claims(result: Result) -> list[Claim]:
     return rows
 
 
-def _against(net: str, method: str, case: dict[str, Any], count: int) -> Claim:
+def _against(net: str, method: str, case: CaseCounts, count: int) -> Claim:
     printed = {(row.net, row.method): (row.top1, row.top5) for row in TABLE_3}.get((net, method_name(method)))
     ours, gone = top(case, count), count_diverged(case)
     paper = None if printed is None else printed[0 if count == 1 else 1]
