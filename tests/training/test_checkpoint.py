@@ -27,7 +27,7 @@ TENSORS = {
 }
 
 
-def test_what_is_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_has_the_saved_bits(tmp_path: Path) -> None:
     facts = {"epoch": 3, "words": "ä\n", "list": [1, None]}
     save_checkpoint(tmp_path / "a", TENSORS, facts)
     tensors, again = load_checkpoint(tmp_path / "a")
@@ -101,7 +101,7 @@ def test_a_safetensors_file_of_someone_else_and_a_missing_one_are_named(tmp_path
         load_checkpoint(tmp_path / "none")
 
 
-def test_nobody_is_told_to_delete_a_checkpoint_that_the_system_does_not_let_read(tmp_path: Path) -> None:
+def test_an_unreadable_checkpoint_is_not_suggested_for_deletion(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path, tmp_path / "file" / "below"):
         with pytest.raises(
@@ -171,7 +171,7 @@ def test_an_error_names_the_file_that_was_asked_for_and_not_the_one_beside_it(tm
     assert list(tmp_path.iterdir()) == [] and not list(tmp_path.parent.glob(".*.partial"))
 
 
-def test_leftovers_of_a_kill_are_swept_and_nothing_else(tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_run_are_removed_and_nothing_else(tmp_path: Path) -> None:
     kept = ["last.safetensors", "run.json", ".hidden", "notes.partial", ".film.mkv.partial", ".7.partial"]
     for name in [*kept, ".last.safetensors.123.partial", ".run.json.7.partial"]:
         (tmp_path / name).write_text("x")
@@ -179,9 +179,7 @@ def test_leftovers_of_a_kill_are_swept_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
 
 
-def test_what_is_being_written_while_a_job_begins_in_the_folder_is_written_all_the_same(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_file_being_written_while_another_job_starts_is_completed(tmp_path: Path, monkeypatch) -> None:
     sync, begun = os.fsync, []
 
     def begin(descriptor: int) -> None:
@@ -196,7 +194,7 @@ def test_what_is_being_written_while_a_job_begins_in_the_folder_is_written_all_t
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"report.html": b"page", "run.json": b"{}"}
 
 
-def test_a_leftover_that_cannot_be_removed_stops_no_one(tmp_path: Path) -> None:
+def test_a_partial_file_that_cannot_be_removed_is_ignored(tmp_path: Path) -> None:
     (tmp_path / ".a.7.partial").mkdir()
     (tmp_path / ".b.7.partial").write_text("x")
     remove_partial_files(tmp_path)

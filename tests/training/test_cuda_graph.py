@@ -118,7 +118,7 @@ def test_every_batch_is_trained_on_once_the_smaller_last_one_too(count: int, cap
 
 
 @pytest.mark.parametrize("start", range(6))
-def test_an_epoch_goes_on_at_any_batch(start: int, capture: type[CudaGraphSteps]) -> None:
+def test_an_epoch_resumes_at_any_batch(start: int, capture: type[CudaGraphSteps]) -> None:
     step, loader = make_step(), make_loader(84)
     for number, batch in enumerate(loader.epoch(0)):
         if number < start:
@@ -138,7 +138,7 @@ def test_an_epoch_goes_on_at_any_batch(start: int, capture: type[CudaGraphSteps]
         ((96, 16), (120, 20)),
     ],
 )
-def test_nets_side_by_side_may_have_batches_of_other_sizes(
+def test_nets_of_a_stack_may_have_different_batch_sizes(
     sizes: tuple[tuple[int, int], ...], capture: type[CudaGraphSteps]
 ) -> None:
     loaders = [make_loader(count, batch_size, seed) for seed, (count, batch_size) in enumerate(sizes)]
@@ -148,7 +148,7 @@ def test_nets_side_by_side_may_have_batches_of_other_sizes(
         assert_same(step, plain(loader, seed=seed))
 
 
-def test_a_last_batch_that_cannot_be_recorded_is_taken_by_itself_and_tells_what_is_wrong(
+def test_a_last_batch_that_cannot_be_captured_is_trained_without_a_graph(
     capture: type[CudaGraphSteps], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = capture([make_step()], [make_loader(81)])  # one image, and a batch norm

@@ -63,7 +63,7 @@ def test_the_whole_loss_weighs_labels_teacher_and_attention() -> None:
     torch.testing.assert_close(found.detach(), expected)
 
 
-def test_the_teacher_leaves_as_it_came_and_no_hook_stays(make_loader, make_config) -> None:
+def test_the_teachers_mode_is_restored_and_hooks_are_removed(make_loader, make_config) -> None:
     student, teacher = make_pair()
     teacher.train()
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
@@ -75,7 +75,7 @@ def test_the_teacher_leaves_as_it_came_and_no_hook_stays(make_loader, make_confi
     assert not any(module._forward_hooks for net in (student, teacher) for module in net.modules())
 
 
-def test_hooks_go_also_when_training_fails(make_loader, make_config) -> None:
+def test_hooks_are_removed_when_training_fails(make_loader, make_config) -> None:
     student, teacher = make_pair()
 
     def fail(model: nn.Module, step: int) -> None:
@@ -88,7 +88,7 @@ def test_hooks_go_also_when_training_fails(make_loader, make_config) -> None:
     assert teacher.training
 
 
-def test_a_student_that_only_listens_to_its_teacher_comes_to_agree_with_it(make_net, make_loader, make_config) -> None:
+def test_a_student_trained_on_soft_labels_alone_agrees_with_its_teacher(make_net, make_loader, make_config) -> None:
     teacher, student = make_net(1), make_net(2)
     images, _ = next(make_loader(count=64, batch_size=64, augment=False).epoch(0))
 
@@ -115,7 +115,7 @@ def test_a_student_that_only_listens_to_its_teacher_comes_to_agree_with_it(make_
         ),
     ],
 )
-def test_half_a_teacher_is_refused(distill, has_teacher, line, make_loader, make_config) -> None:
+def test_incomplete_distillation_settings_raise(distill, has_teacher, line, make_loader, make_config) -> None:
     student, teacher = make_pair()
     with pytest.raises(ValueError, match=line):
         train(student, make_loader(), make_config(distill=distill), teacher=teacher if has_teacher else None)

@@ -86,7 +86,7 @@ def whole(recipe: Path, tmp_path_factory) -> Path:
 
 @pytest.mark.ddp
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-def test_two_processes_stop_together_and_go_on_to_what_one_process_learns(recipe: Path, whole: Path, tmp_path) -> None:
+def test_two_processes_stop_together_and_resume_to_the_result_of_one(recipe: Path, whole: Path, tmp_path) -> None:
     out = tmp_path / "a"
     started = torchrun("train", str(recipe), "--out", str(out), "--device", "cpu")
     wait_for_epoch(out, started, 2)
@@ -108,7 +108,7 @@ def test_two_processes_stop_together_and_go_on_to_what_one_process_learns(recipe
 
 @pytest.mark.ddp
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
-def test_a_killed_process_ends_its_peers_with_one_line_and_one_process_can_go_on(
+def test_a_killed_process_ends_its_peers_with_one_line_and_one_process_can_resume(
     recipe: Path, whole: Path, tmp_path, capsys
 ) -> None:
     out = tmp_path / "a"

@@ -52,7 +52,9 @@ TENSORS = {
     [(name, value) for name, values in {**FACTS, **TENSORS}.items() for value in values],
     ids=lambda each: str(list(each.shape)) if isinstance(each, torch.Tensor) else str(each),
 )
-def test_what_does_not_fit_is_refused(name: str, value: Any, stopped: Path, make_net, make_loader, make_config) -> None:
+def test_a_checkpoint_with_unexpected_content_raises(
+    name: str, value: Any, stopped: Path, make_net, make_loader, make_config
+) -> None:
     tensors, facts = load_checkpoint(stopped / LAST)
     (facts if name in FACTS else tensors)[name] = value
     save_checkpoint(stopped / LAST, tensors, facts)
@@ -64,7 +66,9 @@ def test_what_does_not_fit_is_refused(name: str, value: Any, stopped: Path, make
 
 
 @pytest.mark.parametrize("change", [{"diverged": 5}, {"diverged": {"x": "y"}}, {"stack": 5}, {"stack": {"0": 5}}])
-def test_a_stacks_too(change: dict, tmp_path: Path, make_net, make_loader, make_config) -> None:
+def test_a_stack_checkpoint_with_unexpected_content_raises(
+    change: dict, tmp_path: Path, make_net, make_loader, make_config
+) -> None:
     path = tmp_path / "stack.safetensors"
 
     def go(config) -> None:
@@ -78,7 +82,7 @@ def test_a_stacks_too(change: dict, tmp_path: Path, make_net, make_loader, make_
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_part_of_the_model_meets_while_it_is_loaded_is_kept(stopped, make_net, make_loader, make_config) -> None:
+def test_an_error_of_a_module_while_loading_is_reported(stopped, make_net, make_loader, make_config) -> None:
     def fail(*_: Any) -> None:
         raise AttributeError("a fault of the part's own")
 

@@ -122,7 +122,9 @@ def test_the_images_are_the_same_to_the_last_crop_and_in_the_same_order(speed: s
 
 @pytest.mark.parametrize("speed", ["plain", *SPEEDS])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_run_stopped_anywhere_goes_on_as_if_it_had_not(speed: str, optimizer: str, tmp_path, make_config) -> None:
+def test_a_run_interrupted_anywhere_resumes_to_the_same_result(
+    speed: str, optimizer: str, tmp_path, make_config
+) -> None:
     config = make_config(speed=speed, precision="fp32", optimizer=OptimizerConfig(name=optimizer, lr=0.01))
 
     def stop_after(step: int):
@@ -142,7 +144,7 @@ def test_a_run_stopped_anywhere_goes_on_as_if_it_had_not(speed: str, optimizer: 
 
 
 @pytest.mark.parametrize("speed", ["plain", "captured", "recorded"])
-def test_dropout_hangs_on_the_step_alone(speed: str, tmp_path, make_config) -> None:
+def test_dropout_depends_on_the_step_alone(speed: str, tmp_path, make_config) -> None:
     def run(**settings) -> Tensor:
         model = Witness(0.5).cuda()
         train(model, make_loader(), make_config(speed=speed, **settings))
@@ -160,7 +162,7 @@ def test_dropout_hangs_on_the_step_alone(speed: str, tmp_path, make_config) -> N
     assert torch.equal(parts.passed, first)
 
 
-def test_a_net_is_told_how_far_training_is_inside_the_graph(make_config) -> None:
+def test_quantizers_see_the_progress_of_training_inside_a_graph(make_config) -> None:
     plain, fast = make_net(quantizer=IRNet), make_net(quantizer=IRNet)
     settings = {"epochs": 4, "precision": "fp32", "lr": 0.01}
     train(plain, make_loader(), make_config(speed="plain", **settings))
@@ -179,7 +181,7 @@ def test_epochs_of_very_few_batches_can_be_captured(count: int, batch_size: int,
 
 
 @pytest.mark.parametrize("speed", ["captured", "recorded"])
-def test_gradients_seen_after_a_step_are_its_own_also_behind_a_smaller_batch(speed: str, make_config) -> None:
+def test_gradients_after_a_step_are_its_own_even_after_a_smaller_batch(speed: str, make_config) -> None:
     seen: dict[str, list[float]] = {"plain": [], speed: []}
     for way, sizes in seen.items():
 
@@ -223,7 +225,7 @@ def test_a_captured_stack_trains_what_each_net_trains_alone(make_config) -> None
     assert [record.train.total for history in histories for record in history.epochs] == [84] * 9
 
 
-def test_a_captured_stack_may_have_batches_of_other_sizes(make_config) -> None:
+def test_a_captured_stack_may_have_different_batch_sizes(make_config) -> None:
     counts, nets = (84, 90), [Witness().cuda() for _ in range(2)]
     config = make_config(speed="captured", precision="fp32")
     train_stack(nets, [make_loader(count) for count in counts], seeded(config, [0, 0]))
@@ -233,7 +235,7 @@ def test_a_captured_stack_may_have_batches_of_other_sizes(make_config) -> None:
         assert_same_images(net, alone)
 
 
-def test_a_last_batch_of_one_image_is_refused_in_words(make_config) -> None:
+def test_a_last_batch_of_one_image_raises_a_clear_error(make_config) -> None:
     net = make_net().append(nn.BatchNorm1d(4).cuda())  # over pixels it has enough of one image, over logits not
     with pytest.raises(ValueError, match="batch norm cannot train on one image"):
         train(net, make_loader(81), make_config(speed="captured"))
@@ -241,7 +243,7 @@ def test_a_last_batch_of_one_image_is_refused_in_words(make_config) -> None:
         train_stack([net], [make_loader(81)], seeded(make_config(speed="captured"), [0]))
 
 
-def test_a_captured_stack_of_several_settings_goes_on_without_those_that_diverge(make_config) -> None:
+def test_a_captured_stack_of_several_settings_continues_without_diverged_nets(make_config) -> None:
     settings = [{"lr": 0.01}, {"lr": 1e30}, {"lr": 0.003, "label_smoothing": 0.1}]
     configs = [make_config(speed="captured", precision="fp32", **some) for some in settings]
     kinds = [BiHalf, BiHalf, lambda: IRNet("fixed")]
@@ -255,7 +257,7 @@ def test_a_captured_stack_of_several_settings_goes_on_without_those_that_diverge
         assert_close(stacked[seed], alone[seed])
 
 
-def test_a_captured_stack_that_is_stopped_goes_on_as_if_it_had_not(tmp_path, make_config) -> None:
+def test_an_interrupted_captured_stack_resumes_to_the_same_result(tmp_path, make_config) -> None:
     config = make_config(speed="captured", precision="fp32", lr=0.01, checkpoint_seconds=0)
 
     def run(checkpoint, **told) -> list[nn.Module]:
@@ -286,7 +288,7 @@ def test_data_on_the_cpu_is_trained_on_without_capture(tmp_path, make_config) ->
     assert history.epochs[0].train.total == 84
 
 
-def test_weights_gone_bad_never_reach_the_disk(tmp_path, make_config) -> None:
+def test_non_finite_weights_are_never_saved(tmp_path, make_config) -> None:
     def spoil(model: nn.Module, step: int) -> None:
         if step == 9:
             model[0].weight.data.fill_(float("nan"))

@@ -43,7 +43,7 @@ print([record.train.total for record in history.epochs])
 """
 
 
-def test_auto_goes_on_without_capture_where_the_net_does_not_allow_it() -> None:
+def test_auto_falls_back_to_compiled_steps_if_capture_fails() -> None:
     done = subprocess.run([sys.executable, "-c", AWKWARD], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[84, 84]", done.stderr
 

@@ -27,7 +27,7 @@ def test_watchers_are_called_before_the_first_step_and_after_every_step(make_net
     assert moved == [False] + [True] * 12
 
 
-def test_every_epoch_is_told_with_counts_of_every_image(make_net, make_loader, make_config) -> None:
+def test_every_epoch_is_reported_with_counts_of_every_image(make_net, make_loader, make_config) -> None:
     told: list[EpochRecord | StepRecord] = []
     model, test = make_net(), make_loader("test")
     history = train(model, make_loader(), make_config(), test=test, reporters=[told.append])
@@ -52,7 +52,7 @@ def test_epochs_are_scored_as_often_as_asked_and_always_the_last(make_net, make_
     assert (unscored.last, unscored.best) == (None, None)
 
 
-def test_a_record_inside_an_epoch_says_where_training_stands(make_net, make_loader, make_config, monkeypatch) -> None:
+def test_a_step_record_holds_the_position_in_the_epoch(make_net, make_loader, make_config, monkeypatch) -> None:
     monkeypatch.setattr(run_module, "REPORT_SECONDS", 0.0)
     told: list[EpochRecord | StepRecord] = []
     train(make_net(), make_loader(), make_config(epochs=2), reporters=[told.append])
@@ -64,7 +64,7 @@ def test_a_record_inside_an_epoch_says_where_training_stands(make_net, make_load
     assert steps[-1].seconds_left == 0
 
 
-def test_quantizers_are_told_how_far_training_is(make_net, make_loader, make_config) -> None:
+def test_quantizers_see_the_progress_of_training(make_net, make_loader, make_config) -> None:
     model = make_net()
     quantizer = IRNet("fixed")
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, 4))
@@ -95,7 +95,7 @@ def test_the_seed_decides_the_randomness_inside_the_net(make_net, make_loader, m
     assert not torch.equal(weights(0), weights(1))
 
 
-def test_torchs_own_loader_will_do_and_shuffles_anew_each_epoch(make_net, make_config) -> None:
+def test_a_torch_dataloader_works_and_reshuffles_each_epoch(make_net, make_config) -> None:
     images, seen = torch.randn(10, 1, 8, 8), []
     images[:, 0, 0, 0] = torch.arange(10)
 
@@ -134,7 +134,7 @@ def test_no_batch_and_no_parameter_are_refused(make_net, make_loader) -> None:
         train(torch.nn.Flatten(), make_loader(), TrainConfig(epochs=1))
 
 
-def test_a_mask_ranked_over_the_whole_net_is_renewed_as_the_weights_move(make_loader, make_config) -> None:
+def test_a_global_mask_follows_the_weights(make_loader, make_config) -> None:
     def pruned() -> PrunedSign:
         return PrunedSign(0.75, scope="global")
 
@@ -152,7 +152,7 @@ def test_a_mask_ranked_over_the_whole_net_is_renewed_as_the_weights_move(make_lo
     assert torch.equal(kept[0], model[0].weight.abs() >= threshold)
 
 
-def test_a_layer_that_is_emptied_is_told_once_a_run(make_loader, make_config) -> None:
+def test_an_emptied_layer_is_warned_about_once_per_run(make_loader, make_config) -> None:
     quantizer = PrunedSign(0.75, scope="global")
     model = nn.Sequential(
         nn.Flatten(), BinaryLinear(64, 8, weight_quantizer=quantizer), BinaryLinear(8, 4, weight_quantizer=quantizer)
@@ -191,6 +191,6 @@ class _Stream(IterableDataset):
 @pytest.mark.parametrize(
     "batches", [iter([]), None, DataLoader(_Stream(), batch_size=1)], ids=lambda each: type(each).__name__
 )
-def test_batches_without_a_length_are_refused_in_words(batches, make_net, make_config) -> None:
+def test_batches_without_a_length_raise_a_clear_error(batches, make_net, make_config) -> None:
     with pytest.raises(TypeError, match=rf"^batches of type {type(batches).__name__} have no length: give"):
         train(make_net(), batches, make_config())

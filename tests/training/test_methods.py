@@ -96,7 +96,7 @@ def test_real_parameters_beside_bits_are_trained_by_what_is_asked_for(name, kind
     assert set(first(model).weight.abs().flatten().tolist()) == {1.0}
 
 
-def test_a_net_of_bits_trains_with_adam_and_goes_on_from_a_checkpoint(tmp_path, make_loader, make_config) -> None:
+def test_a_net_of_bits_trains_with_adam_and_resumes_from_a_checkpoint(tmp_path, make_loader, make_config) -> None:
     settings = config(make_config, name="bop", reals="adam", lr=0.01, gamma=0.01)
     whole, halted = net(Bits()), net(Bits())
     train(whole, make_loader(), settings)
@@ -122,7 +122,7 @@ def test_bits_are_not_given_to_an_optimizer_of_reals(make_loader, make_config) -
 
 
 @pytest.mark.parametrize(("setting", "value"), [("gamma", 0.0), ("gamma", 1.5), ("tau", -1.0)])
-def test_settings_of_bop_are_checked_at_birth(setting, value) -> None:
+def test_settings_of_bop_are_validated_at_construction(setting, value) -> None:
     with pytest.raises(ValueError, match=rf"optimizer\.{setting}={value} must be"):
         OptimizerConfig(name="bop", **{setting: value})
 
@@ -143,7 +143,7 @@ def test_rotations_are_refitted_before_the_first_step_of_an_epoch(make_loader, m
     assert torch.equal(first(model).weight_quantizer.left, first(expected).weight_quantizer.left)
 
 
-def test_an_epoch_that_is_gone_on_with_does_not_refit_again(make_loader, make_config, tmp_path) -> None:
+def test_a_resumed_epoch_does_not_refit_again(make_loader, make_config, tmp_path) -> None:
     def stop(model: nn.Module, step: int) -> None:
         if step == 8:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -47,7 +47,7 @@ def test_a_loss_that_is_nan_stops_with_step_layer_and_last_good_checkpoint(
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_the_good_checkpoint_can_be_gone_on_from(tmp_path, make_net, make_loader, make_config) -> None:
+def test_a_run_resumes_from_the_last_good_checkpoint(tmp_path, make_net, make_loader, make_config) -> None:
     config = make_config(checkpoint_seconds=0.0)
     with pytest.raises(NonFiniteError):
         train(spoiled(make_net(), at=9), make_loader(), config, out=tmp_path)
@@ -57,14 +57,12 @@ def test_the_good_checkpoint_can_be_gone_on_from(tmp_path, make_net, make_loader
     assert all(torch.equal(a, b) for a, b in zip(mended.parameters(), whole.parameters(), strict=True))
 
 
-def test_without_a_checkpoint_it_says_so(make_net, make_loader, make_config) -> None:
+def test_the_error_says_if_nothing_was_saved(make_net, make_loader, make_config) -> None:
     with pytest.raises(NonFiniteError, match=r"the loss is nan at step 2; .*; nothing was saved before it"):
         train(spoiled(make_net(), at=2), make_loader(), make_config())
 
 
-def test_weights_that_blow_up_under_a_finite_loss_never_reach_the_disk(
-    tmp_path, make_net, make_loader, make_config
-) -> None:
+def test_non_finite_weights_under_a_finite_loss_are_never_saved(tmp_path, make_net, make_loader, make_config) -> None:
     model = make_net()
 
     def spoil(net: nn.Module, step: int) -> None:
@@ -111,14 +109,14 @@ def test_images_that_are_not_finite_are_blamed(make_net, make_loader, make_confi
     assert "optimizer.lr" not in str(caught.value)  # no learning rate helps
 
 
-def test_test_images_that_are_not_finite_are_told_from_those_trained_on(make_net, make_loader, make_config) -> None:
+def test_non_finite_test_images_are_distinguished_from_training_images(make_net, make_loader, make_config) -> None:
     images, labels = next(iter(make_loader("test")))
     where = r"the loss of the test images is nan at step 6; all weights are still finite, so check the images"
     with pytest.raises(NonFiniteError, match=where):
         train(make_net(), make_loader(), make_config(), test=[(images / 0, labels)])
 
 
-def test_a_label_that_is_no_class_is_named_with_its_batch(make_net, make_loader, make_config) -> None:
+def test_a_label_outside_the_classes_is_named_with_its_batch(make_net, make_loader, make_config) -> None:
     batches = list(make_loader().epoch(0))
     batches[3][1][-1] = 9
     with pytest.raises(
@@ -153,15 +151,13 @@ def test_a_learning_rate_far_too_large_is_caught(make_net, make_loader, make_con
     [({"lr": 1e300}, "the learning rate 1e"), ({"weight_decay": 1e300}, "optimizer.weight_decay=1e")],
     ids=["lr", "weight_decay"],
 )
-def test_a_setting_that_no_weight_can_hold_is_named(settings: dict, line: str, make_net, make_loader) -> None:
+def test_a_setting_that_overflows_float32_is_named(settings: dict, line: str, make_net, make_loader) -> None:
     with pytest.raises(NonFiniteError, match=rf"{line}.* overflows float32: lower it") as caught:
         train(make_net(), make_loader(), TrainConfig(epochs=1, optimizer=OptimizerConfig(**settings)))
     assert "\n" not in str(caught.value)
 
 
-def test_a_number_of_the_models_own_that_no_float_holds_is_not_blamed_on_the_learning_rate(
-    make_net, make_loader
-) -> None:
+def test_an_overflow_inside_the_model_is_not_blamed_on_the_learning_rate(make_net, make_loader) -> None:
     net = make_net()
     net.register_forward_hook(lambda _, inputs, output: output.masked_fill(output > 1e9, -1e40))
     with pytest.raises(RuntimeError, match="without overflow"):

@@ -60,7 +60,7 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_run_goes_on_with_the_images_it_would_have_seen(name: str, tmp_path, make_net, make_config) -> None:
+def test_a_resumed_run_sees_the_images_of_an_uninterrupted_one(name: str, tmp_path, make_net, make_config) -> None:
     def trained(**settings) -> list[torch.Tensor]:
         model = make_net()
         train(model, LOADERS[name](), make_config(lr=0.01), **settings)
@@ -107,7 +107,7 @@ def test_test_images_in_random_order_are_scored_the_same_by_a_run_that_stopped_b
     assert scores(tmp_path / "parts") == expected
 
 
-def test_the_callers_random_numbers_go_on_as_if_nothing_was_trained(make_net, make_config) -> None:
+def test_training_does_not_change_the_callers_random_state(make_net, make_config) -> None:
     def drawn() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), float(torch.rand(()))
 

@@ -94,7 +94,7 @@ def test_tensorboard_hides_them_also_where_the_clock_went_back(tmp_path: Path) -
     assert [step for step, _ in curves(tmp_path)["lr"]] == [1, 2]
 
 
-def test_events_that_do_not_fit_are_told_of_once_with_their_file(tmp_path: Path, room_for, capfd) -> None:
+def test_a_full_disk_is_reported_once_with_the_event_file(tmp_path: Path, room_for, capfd) -> None:
     report = TensorBoard(tmp_path / "events", History(()))
     report(RECORDS[0])
     with room_for(report.path.stat().st_size), pytest.raises(OSError, match=r"events/events\.out\.tfevents"):
@@ -105,7 +105,7 @@ def test_events_that_do_not_fit_are_told_of_once_with_their_file(tmp_path: Path,
     assert [step for step, _ in curves(tmp_path / "events")["lr"]] == [1]
 
 
-def test_weights_and_biases_is_polite_where_it_is_not_installed(tmp_path: Path, monkeypatch) -> None:
+def test_weights_and_biases_raises_import_error_if_not_installed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ModuleNotFoundError):
         WeightsAndBiases(tmp_path, project="p")
@@ -141,7 +141,7 @@ def test_weights_and_biases_leaves_no_name_that_is_not_whole(tmp_path: Path, mon
     assert started == [] and list(tmp_path.iterdir()) == []
 
 
-def test_reporters_may_be_made_from_the_epochs_known_already(make_net, make_loader, make_config) -> None:
+def test_reporters_may_be_made_from_the_history_so_far(make_net, make_loader, make_config) -> None:
     known: list[History] = []
     told: list = []
 

@@ -84,7 +84,7 @@ def bits_net(seed: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), bits, nn.BatchNorm1d(8), nn.Linear(8, 4))
 
 
-def test_a_net_of_bits_goes_on_flipping_where_it_stopped(tmp_path, make_loader, make_config) -> None:
+def test_an_interrupted_net_of_bits_resumes_flipping(tmp_path, make_loader, make_config) -> None:
     config = make_config(optimizer=OptimizerConfig(name="balanced-bop", lr=0.05, gamma=0.3, tau=1e-4))
     whole = bits_net(0)
     start = whole[1].weight.detach().clone()
@@ -108,7 +108,7 @@ class Noisy(Dataset):
         return torch.randn(1, 8, 8) + index, index % 4
 
 
-def test_torchs_own_shuffling_loader_goes_on_with_the_same_images(tmp_path, make_net, make_config) -> None:
+def test_a_shuffling_torch_dataloader_resumes_with_the_same_images(tmp_path, make_net, make_config) -> None:
     def loader() -> DataLoader:
         return DataLoader(Noisy(), batch_size=4, shuffle=True)
 
@@ -171,9 +171,7 @@ def test_other_settings_are_refused_in_one_line(change, line, tmp_path, make_net
     assert path.read_bytes() == content
 
 
-def test_a_setting_that_is_younger_than_the_checkpoint_had_its_default(
-    tmp_path, make_net, make_loader, make_config
-) -> None:
+def test_a_setting_missing_from_the_checkpoint_had_its_default(tmp_path, make_net, make_loader, make_config) -> None:
     path = stopped(tmp_path, make_net, make_loader, make_config)
     tensors, facts = load_checkpoint(path)
     del facts["config"]["optimizer"]["nesterov"]
@@ -249,7 +247,7 @@ class StoppedWhileScored:
             yield batch
 
 
-def test_a_run_told_to_stop_while_test_images_are_scored_stops_there_and_scores_them_when_it_goes_on(
+def test_a_run_interrupted_during_evaluation_evaluates_after_the_resume(
     tmp_path, make_net, make_loader, make_config
 ) -> None:
     config, images = make_config(epochs=2), [(torch.randn(3, 1, 8, 8), torch.arange(3))] * 5

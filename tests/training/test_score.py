@@ -15,7 +15,7 @@ def counted(logits: Tensor, labels: Tensor) -> list[float]:
 
 
 @given(st.integers(1, 30), st.integers(2, 12), st.integers(0, 10**6), st.integers(1, 4))
-def test_a_guess_is_right_when_argmax_says_so_ties_and_all(images: int, classes: int, seed: int, levels: int) -> None:
+def test_correct_means_argmax_including_ties(images: int, classes: int, seed: int, levels: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(levels, (images, classes), generator=generator).float()  # few levels: many ties
     labels = torch.randint(classes, (images,), generator=generator)
@@ -27,11 +27,11 @@ def test_a_guess_is_right_when_argmax_says_so_ties_and_all(images: int, classes:
     assert total == images
 
 
-def test_a_net_that_says_the_same_of_every_class_is_right_only_where_the_label_is_the_first() -> None:
+def test_equal_logits_are_correct_only_for_the_first_class() -> None:
     assert counted(torch.zeros(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]))[0] == 2
 
 
-def test_a_net_that_says_nan_is_never_right() -> None:
+def test_nan_logits_are_never_correct() -> None:
     labels = torch.arange(4)
     assert counted(torch.full((4, 4), float("nan")), labels)[:3] == [0, 4, 0]
     one = torch.eye(4)

@@ -11,7 +11,7 @@ from equalbits.training.stop_signals import stop_requests
 LAST = "last.safetensors"
 
 
-def test_a_terminal_that_goes_away_saves_and_stops_unless_it_was_to_be_outlived(
+def test_a_closed_terminal_saves_and_stops_unless_sighup_is_ignored(
     tmp_path, make_net, make_loader, make_config
 ) -> None:
     def hang_up(model: nn.Module, step: int) -> None:
@@ -44,7 +44,7 @@ def test_a_signal_in_the_last_step_stops_what_would_come_next(tmp_path, make_net
     assert len(history.epochs) == make_config().epochs
 
 
-def test_a_signal_that_nobody_acted_upon_is_not_lost() -> None:
+def test_a_late_signal_is_delivered_afterwards() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
     try:
         with pytest.raises(KeyboardInterrupt), stop_requests(listen=True) as stop:

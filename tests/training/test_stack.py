@@ -49,7 +49,7 @@ def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, 
         assert heard == list(mine.epochs)
 
 
-def test_a_net_in_evaluation_mode_is_trained_all_the_same(make_net, make_loader, make_config) -> None:
+def test_a_net_in_evaluation_mode_is_trained_in_training_mode(make_net, make_loader, make_config) -> None:
     models = [make_net(norm=True).eval()]
     train_stack(models, [make_loader()], seeded(make_config(), [0]))
     assert float(models[0][1].running_mean.abs().sum()) > 0
@@ -65,7 +65,7 @@ def test_a_stack_that_does_not_match_is_refused(make_net, make_loader, make_conf
         train_stack(nets, loaders, seeded(make_config(distill=DistillConfig(weight=1.0)), [0, 1]))
 
 
-def test_nets_side_by_side_may_each_have_settings_of_their_own(make_net, make_loader, make_config) -> None:
+def test_nets_of_a_stack_may_have_different_settings(make_net, make_loader, make_config) -> None:
     configs = [make_config(lr=0.05), make_config(lr=0.01, schedule="constant", label_smoothing=0.1)]
     alone, stacked = ([make_net(seed) for seed in (0, 1)] for _ in range(2))
     for model, config, seed in zip(alone, configs, (0, 1), strict=True):
@@ -129,7 +129,7 @@ def make_stack(make_net, make_loader, make_config) -> tuple:
 
 
 @pytest.mark.parametrize("at", [1, 8, 11])
-def test_a_stack_that_is_stopped_anywhere_goes_on_to_the_same_bits(
+def test_an_interrupted_stack_resumes_to_the_same_bits(
     at: int, tmp_path, make_net, make_loader, make_config, monkeypatch
 ) -> None:
     whole, loaders, configs = make_stack(make_net, make_loader, make_config)

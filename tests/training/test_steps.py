@@ -68,7 +68,7 @@ def test_label_smoothing_and_clipping_are_torchs(make_net, make_loader, make_con
     assert not torch.equal(ours[0].weight, plain[0].weight)
 
 
-def test_a_batch_worked_through_in_parts_moves_the_weights_as_the_whole_does(make_net, make_loader) -> None:
+def test_gradient_accumulation_takes_the_same_step_as_the_whole_batch(make_net, make_loader) -> None:
     whole = make_net().double()
     loader = [(images.double(), labels) for images, labels in make_loader().epoch(0)]
     config = TrainConfig(epochs=2, optimizer=OptimizerConfig(lr=0.1))
