@@ -14,6 +14,8 @@ from equalbits.cli.terminal import discard_output
 _EXTRAS = {
     "torch": "train",
     "safetensors": "train",
+    "filelock": "train",
+    "pooch": "train",
     "PIL": "images",
     "matplotlib": "plot",
     "jinja2": "plot",

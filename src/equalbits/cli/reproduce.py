@@ -6,11 +6,15 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from equalbits._extras import require_matplotlib
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
 from equalbits.cli.sweep import parse_seeds
+
+if TYPE_CHECKING:
+    from equalbits.cli.progress import ProgressBar
+    from equalbits.paper import Claim, Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,13 +69,13 @@ def run(options: argparse.Namespace) -> int:
     if options.ray and options.stack > 1:
         raise ValueError("--ray runs each seed separately: omit --stack")
     if options.keep and not (Path("results").is_dir() and Path("docs").is_dir()):
-        raise ValueError("--keep: there is no results/ and docs/ here: run it beside README.md")
+        raise ValueError("--keep needs the directories results/ and docs/: run it at the root of the repository")
     require_matplotlib()
     names = list_items() if options.item == "all" else [get_item(options.item).name]
     if options.item == "all" and options.out:
         check_kind(Path(options.out), "items")  # each item gets a subdirectory
     with ProgressBar(title=options.item, quiet=options.json) as bar:
-        asked = Options(
+        settings = Options(
             quick=options.quick,
             root=Path(options.data) if options.data else None,
             device=options.device,
@@ -82,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
             log=lambda line: print(line, file=sys.stderr),
         )
         try:
-            failed = [name for name in names if _one(name, _folder(options, name), asked, bar, options)]
+            failed = [name for name in names if _reproduce(name, settings, bar, options)]
         except InterruptedTraining as interrupted:
             bar.close()
             print(f"equalbits reproduce: {interrupted}\nrun the same command to resume", file=sys.stderr)
@@ -108,15 +112,16 @@ def _folder(options: argparse.Namespace, name: str) -> Path:
     return Path(options.out) / name if options.item == "all" else Path(options.out)
 
 
-def _one(name: str, out: Path, asked: Any, bar: Any, options: argparse.Namespace) -> int:
+def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argparse.Namespace) -> int:
     """Reproduce one item; under ``all``, an item that fails is reported and the others continue."""
     from equalbits.paper import reproduce
 
+    out = _folder(options, name)
     bar.restart(name)
-    asked = replace(asked, reporters_for=bar.add_row if options.ray else lambda run: bar.start_run(f"{name}: {run}"))
+    reporters_for = bar.add_row if options.ray else lambda run: bar.start_run(f"{name}: {run}")
     try:
         with redirect_stdout(sys.stderr):  # libraries may print; keep stdout for the rows
-            claims = reproduce(name, out, options=asked)
+            claims = reproduce(name, out, options=replace(settings, reporters_for=reporters_for))
     except ValueError as error:
         if options.item != "all":
             raise
@@ -129,7 +134,7 @@ def _one(name: str, out: Path, asked: Any, bar: Any, options: argparse.Namespace
     return 0
 
 
-def _print_rows(name: str, out: Path, claims: list[Any]) -> None:
+def _print_rows(name: str, out: Path, claims: "list[Claim]") -> None:
     from rich.console import Console
     from rich.table import Table
 
