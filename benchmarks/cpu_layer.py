@@ -1,9 +1,10 @@
 """Time and memory of binary layers in eval mode on a CPU, relative to torch's real layers.
 
-    python benchmarks/cpu_layer.py result.json [--rounds 60] [--threads 1]
+    python benchmarks/cpu_layer.py result.json [--rounds 20] [--repeats 5] [--threads 1]
 
-Binary and real models take turns within each round, so that other work on the machine slows both alike. Times are CPU
-time; the claim is the median ratio of a round. Memory is what a model holds after its forward passes and did not hold
+Binary and real models take turns within each round, so that other work on the machine slows both alike. Every repeat
+creates both models anew, since their place in memory matters. Times are CPU time; the claim is the median ratio of a
+round. Memory is what a model holds after its forward passes and did not hold
 before, relative to its binary latents: real layers hold nothing more.
 """
 
@@ -51,31 +52,37 @@ def milliseconds(model: nn.Module, inputs: Tensor, mode: str) -> float:
         return (time.process_time() - start) * 1e3
 
 
-def measure(make: Callable[[], tuple[nn.Module, nn.Module, Tensor]], rounds: int) -> dict[str, object]:
-    binary, real, inputs = make()
-    latents = sum(layer.weight.nbytes for layer in binary.modules() if isinstance(layer, BinaryLayer))
-    models = {"binary": binary.eval(), "real": real.eval()}
-    memory = {name: held_by_forward(model, inputs) for name, model in models.items()}
-    rows: dict[str, object] = {
-        "latent_bytes": latents,
-        "extra_bytes": memory,
-        "extra_over_latents": memory["binary"] / latents,
-        "extra_resident_over_latents": resident_by_forward(binary, inputs) / latents,
+def measure(make: Callable[[], tuple[nn.Module, nn.Module, Tensor]], rounds: int, repeats: int) -> dict[str, object]:
+    times: dict[str, dict[str, list[float]]] = {mode: {"binary": [], "real": []} for mode in MODES}
+    extra: list[float] = []
+    resident: list[float] = []
+    for _ in range(repeats):
+        binary, real, inputs = make()
+        models = {"binary": binary.eval(), "real": real.eval()}
+        latents = sum(layer.weight.nbytes for layer in binary.modules() if isinstance(layer, BinaryLayer))
+        assert held_by_forward(real, inputs) == 0
+        extra.append(held_by_forward(binary, inputs) / latents)
+        resident.append(resident_by_forward(binary, inputs) / latents)
+        for mode, taken in times.items():
+            for model in models.values():
+                milliseconds(model, inputs, mode)
+            for _ in range(rounds):
+                for name, model in models.items():
+                    taken[name].append(milliseconds(model, inputs, mode))
+    return {
+        "extra_over_latents": max(extra),
+        "extra_resident_over_latents": max(resident),
+        **{mode: summary(taken["binary"], taken["real"]) for mode, taken in times.items()},
     }
-    for mode in MODES:
-        times: dict[str, list[float]] = {name: [] for name in models}
-        for model in models.values():
-            milliseconds(model, inputs, mode)
-        for _ in range(rounds):
-            for name, model in models.items():
-                times[name].append(milliseconds(model, inputs, mode))
-        ratios = sorted(own / other for own, other in zip(times["binary"], times["real"], strict=True))
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        rows[mode] = {
-            "ms": {name: statistics.median(taken) for name, taken in times.items()},
-            "ratio": {"median": middle, "lower_quartile": low, "upper_quartile": high},
-        }
-    return rows
+
+
+def summary(binary: list[float], real: list[float]) -> dict[str, object]:
+    low, middle, high = statistics.quantiles([own / other for own, other in zip(binary, real, strict=True)], n=4)
+    return {
+        "n": len(binary),
+        "ms": {"binary": statistics.median(binary), "real": statistics.median(real)},
+        "ratio": {"median": middle, "lower_quartile": low, "upper_quartile": high},
+    }
 
 
 def held_by_forward(model: nn.Module, inputs: Tensor) -> int:
@@ -116,12 +123,13 @@ def resident() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    cases = {name: measure(make, options.rounds) for name, make in CASES.items()}
+    cases = {name: measure(make, options.rounds, options.repeats) for name, make in CASES.items()}
     for name, rows in cases.items():
         print(f"{name}: {rows['extra_over_latents']:.3f} x its latents in memory, "
               f"{rows['extra_resident_over_latents']:.3f} resident")  # fmt: skip
@@ -131,12 +139,13 @@ def main() -> None:
             print(f"  {mode:15} binary {row['ms']['binary']:8.2f} ms, real {row['ms']['real']:8.2f} ms, "
                   f"ratio {row['ratio']['median']:.3f} ({spread})")  # fmt: skip
     made_with = {
-        "command": f"python benchmarks/cpu_layer.py result.json --rounds {options.rounds} --threads {options.threads}",
+        "command": f"python {' '.join(sys.argv)}",
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "processor": processor(),
         "threads": options.threads,
-        "n": options.rounds,
+        "rounds": options.rounds,
+        "repeats": options.repeats,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({"made_with": made_with, "cases": cases}, indent=1) + "\n")

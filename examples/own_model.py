@@ -1,4 +1,4 @@
-"""A model and a loop of one's own: make it binary, train it, prove its ratio, see what it weighs.
+"""Your own model and training loop: make it binary, train it, verify the share of +1, report its size.
 
 Run it with ``python examples/own_model.py``; it takes seconds and needs no data.
 """
@@ -29,11 +29,11 @@ model = nn.Sequential(
     nn.Linear(64, 10),
 )
 
-# 1. Replace layers in place. The report says what was replaced, what was left real, and why.
+# 1. Replace layers in place. The report lists the replaced layers, and those left real with the reason.
 report = eb.binarize_(model, eb.BiHalf(), input_quantizer=eb.SignActivation())
 print(report, end="\n\n")
 
-# 2. Train as ever. A watcher is called as watcher(model, step), in any loop.
+# 2. Train as usual. A watcher is called as watcher(model, step), in any loop.
 torch.manual_seed(0)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 watcher = FlipWatcher()
@@ -48,8 +48,8 @@ for step in range(1, 6):
     flips = sum(series.to_positive[-1] + series.to_negative[-1] for series in watcher.layers.values())
     print(f"step {step}: loss {loss.item():.3f}, {flips} flips")
 
-# 3. Prove that every filter holds exactly one half of +1; this raises where one does not.
+# 3. Verify that exactly one half of every filter is +1; raise otherwise.
 print(f"\n{eb.audit(model)}\n")
 
-# 4. See what each layer weighs and costs.
+# 4. Print the size and cost of each layer.
 print(eb.summarize(model, (1, 3, 16, 16)))

@@ -1,9 +1,10 @@
-"""A network of one's own under a name, for every command that takes a recipe.
+"""Register your own network under a name, for every command that takes a recipe.
 
     python examples/own_network.py train fashion-conv2 --set model.name=tiny --out runs/tiny
     python examples/own_network.py compare fashion-conv2 --set model.name=tiny --methods sign,bihalf
 
-All that builds the network goes through this file: evaluate, inspect and pack too. A packed file needs it no more.
+Run every command that builds the network through this file: evaluate, inspect and pack, too. A packed file does not
+need it.
 """
 
 import sys
@@ -19,7 +20,7 @@ from equalbits.models import LayerFactory
 def tiny(
     layers: LayerFactory, num_classes: int, *, in_channels: int = 3, image_size: int = 32, width: int = 16
 ) -> nn.Module:
-    """Four layers, two of them binary by the method that the recipe names."""
+    """Create four layers, of which the recipe's method makes two binary."""
     return nn.Sequential(
         layers.real_conv2d(in_channels, width, 3, padding=1),
         nn.BatchNorm2d(width),

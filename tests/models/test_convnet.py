@@ -44,17 +44,17 @@ def test_a_share_above_one_half_shifts_every_mean_away() -> None:
     assert start("conv2", weight_quantizer="bihalf:p_pos=0.55")[-1].mean() > 100
 
 
-def test_a_share_below_one_half_silences_the_network() -> None:
+def test_a_share_below_one_half_drives_activations_to_zero() -> None:
     assert start("conv2", weight_quantizer="bihalf:p_pos=0.45")[-1].std() < 0.05
 
 
-def test_batch_norm_brings_any_share_back_to_scores_of_the_order_of_one() -> None:
+def test_batch_norm_restores_scores_of_order_one_for_any_share() -> None:
     scores = start("conv2", weight_quantizer="bihalf:p_pos=0.55", batch_norm=True)[-1]
     assert 0.1 < scores.std() < 5
     assert scores.mean().abs() < 5
 
 
-def test_batch_norm_stands_behind_each_layer_but_the_last() -> None:
+def test_batch_norm_follows_each_layer_but_the_last() -> None:
     names = list(dict(create_model("conv2", width=0.1, batch_norm=True).named_children()))
     assert names == [
         *("conv1", "conv1_norm", "conv1_relu", "conv2", "conv2_norm", "conv2_pool", "conv2_relu", "flatten"),
@@ -67,7 +67,7 @@ def test_without_batch_norm_there_are_only_layers_relus_and_pools() -> None:
     assert kinds == {"BinaryConv2d", "BinaryLinear", "ReLU", "MaxPool2d", "Flatten"}
 
 
-def test_with_binary_inputs_the_pool_comes_first_and_the_norm_learns_nothing() -> None:
+def test_with_binary_inputs_the_pool_comes_first_and_the_norm_is_not_affine() -> None:
     model = create_model("conv2", width=0.1, input_quantizer="sign")
     names = list(dict(model.named_children()))
     assert names == [
@@ -77,7 +77,7 @@ def test_with_binary_inputs_the_pool_comes_first_and_the_norm_learns_nothing() -
     assert not any(part.affine for part in model.children() if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d))
 
 
-def test_with_binary_inputs_every_layer_but_the_first_sees_signs() -> None:
+def test_with_binary_inputs_every_layer_but_the_first_gets_signs() -> None:
     model = create_model("conv4", width=0.1, input_quantizer="sign")
     layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
     assert layers[0].input_quantizer is None

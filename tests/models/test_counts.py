@@ -45,7 +45,7 @@ def connections(model: nn.Module) -> list[int]:
 
 @pytest.mark.parametrize("inputs", [None, "sign"])
 @pytest.mark.parametrize("name", CONVNETS)
-def test_a_shallow_network_is_binary_to_the_last_weight(name: str, inputs: str | None) -> None:
+def test_a_shallow_network_has_only_binary_weights(name: str, inputs: str | None) -> None:
     total, filter_sizes = CONVNETS[name]
     with torch.device("meta"):
         model = create_model(name, input_quantizer=inputs)

@@ -62,7 +62,7 @@ def test_a_batch_runs_forward_and_back_in_training_and_evaluation(name: str, inp
 
 
 @every_model
-def test_an_image_alone_scores_as_it_does_in_company(name: str) -> None:
+def test_a_single_image_scores_as_in_a_batch(name: str) -> None:
     model = small(name)
     images = images_for(name)
     with torch.no_grad():
@@ -72,14 +72,14 @@ def test_an_image_alone_scores_as_it_does_in_company(name: str) -> None:
 
 
 @every_model
-def test_an_image_alone_runs_with_binary_inputs(name: str) -> None:
+def test_a_single_image_runs_with_binary_inputs(name: str) -> None:
     # Its scores may differ: in a value that is 0 but for rounding, the sign is at the mercy of the order of a sum.
     assert small(name, input_quantizer="sign").eval()(images_for(name, batch=1)).shape == (1, 10)
 
 
 @every_form
 @every_model
-def test_every_filter_has_exactly_the_asked_share_of_positive_weights(name: str, inputs: str | None) -> None:
+def test_every_filter_has_exactly_the_requested_share_of_positive_weights(name: str, inputs: str | None) -> None:
     model = small(name, input_quantizer=inputs, weight_quantizer="bihalf:p_pos=0.3")
     assert binary_layers(model)
     for label, layer in binary_layers(model).items():
@@ -90,7 +90,7 @@ def test_every_filter_has_exactly_the_asked_share_of_positive_weights(name: str,
 
 @every_form
 @every_model
-def test_the_real_twin_has_the_same_weights_in_the_same_places(name: str, inputs: str | None) -> None:
+def test_the_real_version_has_the_same_weights_in_the_same_positions(name: str, inputs: str | None) -> None:
     init = "kaiming" if inputs else "torch"
     binary = small(name, input_quantizer=inputs, init=init)
     real = small(name, input_quantizer=inputs, init=init, weight_quantizer=None)
@@ -105,7 +105,7 @@ def test_the_real_twin_has_the_same_weights_in_the_same_places(name: str, inputs
 
 @every_form
 @one_of_each_kind
-def test_a_saved_state_brings_back_the_scores(name: str, inputs: str | None) -> None:
+def test_a_loaded_state_restores_the_scores(name: str, inputs: str | None) -> None:
     model, other = small(name, input_quantizer=inputs), small(name, seed=5, input_quantizer=inputs)
     with torch.no_grad():
         model(images_for(name))

@@ -45,7 +45,7 @@ def test_the_prelu_block_adds_a_shortcut_around_each_convolution(maps: Tensor) -
     torch.testing.assert_close(block(maps), whole)
 
 
-def test_one_prelu_serves_both_halves_unless_asked_otherwise(maps: Tensor) -> None:
+def test_one_prelu_is_shared_by_both_halves_by_default(maps: Tensor) -> None:
     for shared, count in ((True, 1), (False, 2)):
         block = PReLUBlock(ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
         assert sum(isinstance(part, nn.PReLU) for part in block.modules()) == count
@@ -58,7 +58,7 @@ def test_one_prelu_serves_both_halves_unless_asked_otherwise(maps: Tensor) -> No
     assert sizes[1] - sizes[0] == 2 * (6 + 13 + 26 + 51)
 
 
-def test_the_hardtanh_block_clips_behind_each_sum(maps: Tensor) -> None:
+def test_the_hardtanh_block_clips_after_each_sum(maps: Tensor) -> None:
     block = HardtanhBlock(ONE_BIT, 8, 16, 2, PadShortcut(8, 16))
     padded = torch.zeros(2, 16, 3, 3)
     padded[:, 4:12] = maps[:, :, ::2, ::2]
@@ -73,7 +73,7 @@ def test_the_block_for_real_inputs_has_one_shortcut_around_both_convolutions(map
     torch.testing.assert_close(block(maps), (norm(conv(block.conv2, half, padding=1)) + maps).relu())
 
 
-def test_a_shuffle_unit_adds_its_input_or_stands_beside_it(maps: Tensor) -> None:
+def test_a_shuffle_unit_adds_or_concatenates_its_input(maps: Tensor) -> None:
     maps = torch.cat([maps, maps, maps], dim=1)  # 24 channels
     for stride, outputs in ((1, 24), (2, 48)):
         unit = ShuffleUnit(REAL_INPUTS, 24, outputs, stride=stride, groups=3)
@@ -115,7 +115,7 @@ def test_resnet20_has_a_norm_before_its_classifier_and_a_relu_only_with_real_inp
     assert parts_of("resnet20", "", input_quantizer="sign")[-3:] == ["Flatten", "BatchNorm1d", "Linear"]
 
 
-def test_vgg_drops_out_behind_each_hidden_linear_layer_but_never_before_a_sign() -> None:
+def test_vgg_has_dropout_after_hidden_linear_layers_but_never_before_a_sign() -> None:
     tail = ["BinaryLinear", "ReLU", "Dropout", "BinaryLinear", "ReLU", "Dropout", "Linear"]
     assert parts_of("vgg16", "")[-7:] == tail
     signed = ["BinaryLinear", "Hardtanh", "BinaryLinear", "Hardtanh", "Dropout", "Linear"]
@@ -136,9 +136,7 @@ def test_inception_maps_have_the_sizes_of_the_architecture() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
-    monkeypatch: pytest.MonkeyPatch, shared: bool
-) -> None:
+def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     torch.manual_seed(0)
     make = functools.partial(PReLUBlock, ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
     stem = {"conv": nn.Conv2d(8, 8, 1), "prelu": nn.PReLU(8), "norm": nn.BatchNorm2d(8)}
@@ -161,7 +159,7 @@ def test_blocks_fused_as_a_compiled_step_has_them_give_and_learn_the_same(
     torch.testing.assert_close(plain(images), fused(images))
 
 
-def test_a_block_whose_parts_were_changed_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_modified_block_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Louder(BinaryConv2d):
         def forward(self, input: Tensor) -> Tensor:
             return 3 * super().forward(input)
@@ -177,7 +175,7 @@ def test_a_block_whose_parts_were_changed_is_not_fused(monkeypatch: pytest.Monke
     torch.testing.assert_close(dict(twin.named_buffers()), dict(net.named_buffers()))
 
 
-def test_a_norm_that_is_asked_twice_counts_twice() -> None:
+def test_a_norm_called_twice_counts_two_batches() -> None:
     norm, twin = nn.BatchNorm2d(2), nn.BatchNorm2d(2)
     other = nn.BatchNorm2d(2, momentum=0.3)
     batches = [torch.randn(4, 2, 3, 3) for _ in range(2)]

@@ -10,7 +10,7 @@ from equalbits.models import ImageClassifier, ImageSpec, LayerFactory, create_mo
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, QuickConv2d, SignActivation
 
 
-def test_a_quantizer_makes_binary_layers_and_none_makes_torchs_own() -> None:
+def test_a_quantizer_gives_binary_layers_and_none_gives_real_ones() -> None:
     binary, real = LayerFactory(BiHalf()), LayerFactory(None)
     assert type(binary.conv2d(4, 4, 3)) is BinaryConv2d
     assert type(binary.linear(4, 4)) is BinaryLinear
@@ -19,7 +19,7 @@ def test_a_quantizer_makes_binary_layers_and_none_makes_torchs_own() -> None:
 
 
 @pytest.mark.parametrize("weights", [BiHalf(), None])
-def test_inputs_are_quantized_where_asked_and_nowhere_else(weights: BiHalf | None) -> None:
+def test_only_requested_inputs_are_quantized(weights: BiHalf | None) -> None:
     layers = LayerFactory(weights, SignActivation())
     inputs = torch.tensor([[0.3, -2.0, 0.0, 5.0]])
     for make, images in ((layers.linear, inputs), (layers.conv2d, inputs[:, :, None, None])):
@@ -32,7 +32,7 @@ def test_inputs_are_quantized_where_asked_and_nowhere_else(weights: BiHalf | Non
 
 @pytest.mark.parametrize("name", ["conv4", "resnet18", "shufflenet"])
 @pytest.mark.parametrize("weights", ["bihalf", None])
-def test_shifts_for_each_input_channel_are_there_before_the_first_image(name: str, weights: str | None) -> None:
+def test_per_channel_shifts_exist_before_the_first_image(name: str, weights: str | None) -> None:
     model = create_model(name, weight_quantizer=weights, input_quantizer="rsign")
     model.to(memory_format=torch.channels_last)  # which refuses parameters without a shape
     shifts = {layer.input_quantizer.shift.shape for layer in model.modules() if hasattr(layer, "input_quantizer")
@@ -42,7 +42,7 @@ def test_shifts_for_each_input_channel_are_there_before_the_first_image(name: st
 
 
 @pytest.mark.parametrize("weights", [BiHalf(), None])
-def test_kaiming_starts_every_layer_with_the_spread_its_connections_ask_for(weights: BiHalf | None) -> None:
+def test_kaiming_initializes_every_layer_with_variance_two_over_connections(weights: BiHalf | None) -> None:
     layers = LayerFactory(weights, init="kaiming")
     made = [layers.conv2d(32, 64, 3), layers.conv2d(64, 64, 3, groups=4), layers.linear(512, 64)]
     made += [layers.real_conv2d(32, 64, 3), layers.real_linear(512, 64)]
@@ -52,7 +52,7 @@ def test_kaiming_starts_every_layer_with_the_spread_its_connections_ask_for(weig
         assert layer.weight.abs().max() > 3 * spread  # normal, where torch's own start is uniform
 
 
-def test_torchs_start_is_uniform_within_one_over_the_root_of_the_connections() -> None:
+def test_torchs_initialization_is_uniform_within_one_over_the_root_of_the_connections() -> None:
     weight = LayerFactory(BiHalf()).conv2d(32, 64, 3).weight
     assert weight.abs().max().item() == pytest.approx(1 / math.sqrt(288), rel=0.01)
 
@@ -72,12 +72,12 @@ def test_torchs_start_is_uniform_within_one_over_the_root_of_the_connections() -
         ("resnet18", {"image_size": 0}, "each side must be at least 1"),
     ],
 )
-def test_a_size_no_network_could_take_is_refused_at_once(name: str, options: dict[str, object], message: str) -> None:
+def test_an_invalid_image_size_raises_at_construction(name: str, options: dict[str, object], message: str) -> None:
     with torch.device("meta"), pytest.raises(ValueError, match=message):
         create_model(name, **options)  # type: ignore[arg-type]
 
 
-def test_images_of_another_kind_are_refused_with_the_kind_the_network_takes() -> None:
+def test_images_of_another_shape_raise_with_the_expected_shape() -> None:
     model = create_model("conv2", width=0.1)
     for wrong in ((2, 1, 32, 32), (2, 3, 28, 28), (3, 32, 32)):
         with pytest.raises(
@@ -86,7 +86,7 @@ def test_images_of_another_kind_are_refused_with_the_kind_the_network_takes() ->
             model(torch.zeros(wrong))
 
 
-def test_images_may_be_of_another_size_where_no_layer_depends_on_it() -> None:
+def test_images_can_have_another_size_if_no_layer_depends_on_it() -> None:
     resnet = create_model("resnet18", width=0.1, input_quantizer="sign")
     assert resnet(torch.zeros(2, 3, 20, 12)).shape == (2, 10)
     imagenet = create_model("imagenet_resnet18", width=0.1, input_quantizer="sign")
@@ -101,6 +101,6 @@ def test_images_need_not_be_square() -> None:
         assert model(torch.zeros(2, 3, 28, 20)).shape == (2, 10)
 
 
-def test_a_part_of_a_network_can_be_cut_out() -> None:
+def test_a_slice_of_a_network_is_a_network() -> None:
     network = ImageClassifier({"a": nn.Conv2d(3, 4, 1), "b": nn.ReLU(), "c": nn.Flatten()}, ImageSpec(3, 8))
     assert network[:2](torch.zeros(1, 3, 5, 5)).shape == (1, 4, 5, 5)

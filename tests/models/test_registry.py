@@ -29,7 +29,7 @@ def tiny(layers: LayerFactory, num_classes: int, *, in_channels: int = 3, hidden
     )
 
 
-def test_the_root_hands_out_the_rooms_names() -> None:
+def test_the_root_exports_the_functions_of_the_registry() -> None:
     assert equalbits.create_model is create_model
     assert equalbits.list_models is list_models
     assert equalbits.register_model is register_model
@@ -41,7 +41,7 @@ def test_models_are_listed_by_pattern() -> None:
     assert list_models("nothing*") == []
 
 
-def test_a_model_of_ones_own_is_made_by_its_name(registry_restored: None) -> None:
+def test_a_custom_model_is_created_by_its_name(registry_restored: None) -> None:
     assert register_model("my-net")(tiny) is tiny
     model = create_model("my-net", num_classes=5, weight_quantizer=BiHalf(0.25), hidden=6)
     assert "my-net" in list_models()
@@ -49,12 +49,12 @@ def test_a_model_of_ones_own_is_made_by_its_name(registry_restored: None) -> Non
     assert [layer.out_channels for layer in model.modules() if isinstance(layer, BinaryConv2d)] == [6]
 
 
-def test_a_name_taken_is_refused() -> None:
+def test_a_registered_name_raises() -> None:
     with pytest.raises(ValueError, match="'conv2' is taken"):
         register_model("conv2")
 
 
-def test_a_forgotten_name_is_pointed_out() -> None:
+def test_a_missing_name_raises() -> None:
     with pytest.raises(ValueError, match=r"write @register_model\('my-net'\)"):
         register_model(tiny)  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def test_invalid_arguments_raise_with_the_remedy(name: str, settings: dict[str, 
         create_model(name, **settings)  # type: ignore[arg-type]
 
 
-def test_a_quantizer_may_be_given_by_name_or_as_it_is() -> None:
+def test_a_quantizer_can_be_passed_by_name_or_as_an_object() -> None:
     by_name = create_model("conv2", width=0.1, weight_quantizer="irnet:t_max=5", input_quantizer="approx-sign")
     as_is = create_model(
         "conv2", width=0.1, weight_quantizer=IRNet(t_max=5), input_quantizer=SignActivation("polynomial")

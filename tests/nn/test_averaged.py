@@ -31,7 +31,7 @@ def net_of(quantizer):
 
 @pytest.mark.parametrize("average", [get_ema_multi_avg_fn(0.7), get_swa_multi_avg_fn()])
 @pytest.mark.parametrize("p_pos", [0.25, 0.5])
-def test_an_average_of_bits_holds_the_share_they_promise(p_pos, average):
+def test_averaged_bits_keep_the_guaranteed_share(p_pos, average):
     net = net_of(Bits(p_pos))
     mean = averaged_while_learning(net, BalancedBop(bop_parameters(net).bits, gamma=0.5, tau=0.0), average).module
     for layer in (mean[0], mean[2]):
@@ -46,13 +46,13 @@ def test_an_average_of_bits_holds_the_share_they_promise(p_pos, average):
 
 
 @pytest.mark.parametrize("quantizer", [BiHalf(0.25), PrunedBiHalf(0.5), PrunedBiHalf(0.5, by="score")])
-def test_an_average_of_latents_holds_the_share_they_promise(quantizer):
+def test_averaged_latents_keep_the_guaranteed_share(quantizer):
     net = net_of(quantizer)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     assert audit(averaged_while_learning(net, optimizer, get_ema_multi_avg_fn(0.7))).exact
 
 
-def test_bits_that_an_optimizer_took_off_balance_stay_what_they_are():
+def test_bits_unbalanced_by_an_optimizer_are_not_rebalanced():
     net = net_of(Bits(0.5))
     averaged_while_learning(net, Bop(bop_parameters(net).bits, gamma=0.5, tau=0.0), None)
     assert torch.equal(net[2].symbols(), net[2].weight.detach())

@@ -75,7 +75,7 @@ def test_a_nested_model_keeps_its_first_last_and_downsampling_layers():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_the_report_reads_as_a_list_of_what_was_done():
+def test_the_report_lists_every_decision():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.Conv2d(4, 4, 3)), nn.Flatten(), nn.Linear(16, 2))
     assert str(binarize_(model, BiHalf())) == (
         "1 layer made binary, 2 left real\n  binary  1.0\n  real    0  the first layer\n  real    3  the last layer"
@@ -94,7 +94,7 @@ def test_the_report_reads_as_a_list_of_what_was_done():
         (nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1, groups=2), BinaryConvTranspose2d, (2, 4, 5, 5)),
     ],
 )
-def test_every_kind_becomes_its_binary_form_with_all_its_settings(layer, binary, shape):
+def test_every_layer_class_becomes_its_binary_class_with_all_settings(layer, binary, shape):
     model, inputs = nn.Sequential(copy.deepcopy(layer)), torch.randn(shape)
     binarize_(model, BiHalf(0.3), input_quantizer=SignActivation(), where=all_layers)
     made = model[0]
@@ -104,7 +104,7 @@ def test_every_kind_becomes_its_binary_form_with_all_its_settings(layer, binary,
     assert torch.equal(made(inputs), layer(torch.where(inputs >= 0, 1.0, -1.0)))
 
 
-def test_latents_are_the_models_own_so_that_an_earlier_optimizer_still_moves_them():
+def test_latents_are_the_original_parameters_so_existing_optimizers_update_them():
     model = mlp(4, 8, 8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     weight, before = model[1].weight, model[1].weight.detach().clone()
@@ -116,7 +116,7 @@ def test_latents_are_the_models_own_so_that_an_earlier_optimizer_still_moves_the
     assert not torch.equal(weight, before)
 
 
-def test_the_keys_of_the_state_are_kept_and_the_real_models_checkpoint_loads():
+def test_state_dict_keys_stay_and_the_real_checkpoint_loads():
     model = Net()
     checkpoint = copy.deepcopy(model.state_dict())
     binarize_(model, Sign())
@@ -199,7 +199,7 @@ def test_quantizers_are_copied_into_each_layer():
     assert activation.progress == model[2].input_quantizer.progress == 0
 
 
-def test_hooks_stay_and_their_handles_still_take_them_off():
+def test_hooks_stay_and_their_handles_still_remove_them():
     model, calls = mlp(4, 6, 6, 2), []
     handles = [
         model[1].register_forward_hook(lambda *_: calls.append("forward")),
@@ -225,7 +225,7 @@ def test_the_mode_the_precision_and_frozen_latents_are_kept(training):
     assert not model[1].weight.requires_grad
 
 
-def test_the_layer_taken_out_is_left_as_it_was():
+def test_the_replaced_layer_is_unchanged():
     model = mlp(4, 6, 6, 2)
     old = model[1]
     expected = old(torch.ones(1, 6))
@@ -248,7 +248,7 @@ class MyConv(nn.Conv2d):
         return super().forward(input * 2)
 
 
-def test_layers_that_cannot_be_binary_are_left_with_the_reason():
+def test_layers_that_cannot_be_binary_are_left_real_with_the_reason():
     model = nn.ModuleDict(
         {
             "words": nn.Embedding(10, 8),

@@ -32,7 +32,7 @@ def old_weight_norm(layer: nn.Module) -> nn.Module:
         (lambda: prune.l1_unstructured(nn.Linear(6, 6), "weight", 0.5), r"prune\.remove"),
     ],
 )
-def test_a_layer_that_is_not_ready_is_refused_and_nothing_is_changed(layer, message):
+def test_a_parametrized_or_lazy_layer_raises_and_nothing_changes(layer, message):
     model = nn.Sequential(nn.Linear(6, 6), layer(), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2))
     before = list(model.modules())
     with pytest.raises(ValueError, match=message):
@@ -41,7 +41,7 @@ def test_a_layer_that_is_not_ready_is_refused_and_nothing_is_changed(layer, mess
     assert binarize_(model, BiHalf(), where=["2", "3"]).replaced == ("2", "3"), "left out, it does no harm"
 
 
-def test_a_model_without_a_layer_to_convert_is_told_every_reason_once():
+def test_the_error_for_a_model_without_candidates_names_every_reason_once():
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     with pytest.raises(ValueError, match="nothing to make binary") as caught:
@@ -52,7 +52,7 @@ def test_a_model_without_a_layer_to_convert_is_told_every_reason_once():
     assert "'layers.0.self_attn' is left real: " in line
 
 
-def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
+def test_nothing_changes_when_a_quantizer_raises_for_a_later_layer():
     class Picky(BiHalf):
         def fit_(self, latents):
             if latents.shape[0] == 7:
@@ -64,7 +64,7 @@ def test_nothing_is_changed_when_a_quantizer_refuses_a_later_layer():
     assert not any(isinstance(module, BinaryLayer) for module in model.modules())
 
 
-def test_weights_that_became_bits_are_real_again_when_a_later_layer_is_refused():
+def test_weights_changed_by_fit_are_restored_when_a_later_layer_raises():
     model = mlp(4, 6, 7, 2)
     nn.init.constant_(model[1].weight, float("nan"))
     before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -92,7 +92,7 @@ def test_weights_that_became_bits_are_real_again_when_a_later_layer_is_refused()
         (nn.Sequential(BinaryLinear(4, 2)), {}, "no layer can be binary; 1 are binary already"),
     ],
 )
-def test_doing_nothing_is_refused(model, arguments, message):
+def test_converting_nothing_raises(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         binarize_(model, BiHalf(), **arguments)
 
@@ -106,7 +106,7 @@ def test_doing_nothing_is_refused(model, arguments, message):
         ({"weight_quantizer": BiHalf(), "input_quantizer": SignActivation}, "input_quantizer is the class"),
     ],
 )
-def test_what_is_not_a_quantizer_is_refused(arguments, message):
+def test_an_object_that_is_no_quantizer_raises(arguments, message):
     model = mlp(4, 6, 6, 2)
     with pytest.raises(ValueError, match=message):
         binarize_(model, **arguments)

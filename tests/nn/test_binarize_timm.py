@@ -81,7 +81,7 @@ def assert_learns_with_exact_counts(model: nn.Module, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_converts_learns_and_keeps_its_counts(name):
+def test_a_timm_model_converts_trains_and_keeps_exact_counts(name):
     arguments, count, left = FAMILIES[name]
     model, report = convert(name, arguments)
     assert len(report.replaced) == count

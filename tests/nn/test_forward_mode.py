@@ -31,7 +31,7 @@ def inner(left: Named, right: Named) -> Tensor:
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
 @pytest.mark.parametrize("quantizer", list_quantizers())
-def test_every_methods_derivative_along_a_direction_is_the_one_that_flows_back(quantizer, training):
+def test_forward_mode_derivatives_equal_backward_ones_for_every_method(quantizer, training):
     model, parameters, direction = net(quantizer)
     model.train(training)
 
@@ -50,7 +50,7 @@ def test_every_methods_derivative_along_a_direction_is_the_one_that_flows_back(q
     torch.testing.assert_close(found.tangent, tangents)
 
 
-def test_a_hessian_by_forward_over_backward_is_that_by_backward_twice():
+def test_a_forward_over_reverse_hessian_equals_the_reverse_over_reverse_one():
     model, parameters, direction = net("bihalf")
 
     def loss(given: Named) -> Tensor:
@@ -66,7 +66,7 @@ def test_a_hessian_by_forward_over_backward_is_that_by_backward_twice():
     torch.testing.assert_close(summed, forward["0.weight"])
 
 
-def test_a_compiled_derivative_along_a_direction_is_one_graph():
+def test_a_compiled_jvp_is_one_graph():
     latents, direction = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1))
     compiled = torch.compile(
         lambda at, along: jvp(lambda w: BiHalf()(w) ** 2, (at,), (along,)), backend="aot_eager", fullgraph=True
@@ -74,7 +74,7 @@ def test_a_compiled_derivative_along_a_direction_is_one_graph():
     assert torch.equal(compiled(latents, direction)[1], 2 * F.bihalf(latents) * direction)
 
 
-def test_symbols_that_hold_a_scale_keep_their_precision_when_tangents_go_along():
+def test_scaled_symbols_keep_their_precision_in_forward_mode():
     latents, direction = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
     symbols, slope = F.sign_symbols(latents).bfloat16() * 0.3, torch.tensor(0.3)
     found, tangent = jvp(lambda w: F.surrogate(w, symbols, slope), (latents,), (direction,))
@@ -83,7 +83,7 @@ def test_symbols_that_hold_a_scale_keep_their_precision_when_tangents_go_along()
 
 
 @pytest.mark.parametrize("estimator", ["clipped", "straight", "polynomial", "decaying"])
-def test_symbols_of_what_is_not_finite_stay_when_tangents_go_along(estimator):
+def test_symbols_of_non_finite_latents_stay_the_same_in_forward_mode(estimator):
     inputs, sign = torch.tensor([0.5, torch.inf, -torch.inf, torch.nan]), SignActivation(estimator)
     found, tangent = jvp(sign, (inputs,), (torch.ones(4),))
     assert torch.equal(found, sign(inputs)) and torch.equal(found, torch.tensor([1.0, 1.0, -1.0, -1.0]))

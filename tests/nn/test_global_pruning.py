@@ -54,7 +54,7 @@ def test_a_global_ranking_keeps_an_exact_count_over_the_net(quantizer):
     assert sum(set_global_masks_(net, sparsity=0.5).values()) == total - total // 2
 
 
-def test_global_masks_travel_with_the_state_dict():
+def test_global_masks_are_in_the_state_dict():
     net, other = (global_net(PrunedSign(0.8, scope="global")) for _ in "ab")
     set_global_masks_(net)
     other.load_state_dict(net.state_dict())
@@ -80,7 +80,7 @@ def test_a_ramped_global_ranking_follows_the_training():
 
 
 @pytest.mark.parametrize("quantizer", [PrunedSign(0.9, scope="global"), PrunedBiHalf(0.9, by="score", scope="global")])
-def test_layers_that_are_ranked_together_are_each_as_loud_as_they_should_be(quantizer):
+def test_globally_ranked_layers_keep_their_output_variance(quantizer):
     net = global_net(quantizer)
     layers = [net[i] for i in (0, 2, 3)]
     for sparsity in (None, 0.9, 0.5):
@@ -94,7 +94,7 @@ def test_layers_that_are_ranked_together_are_each_as_loud_as_they_should_be(quan
     assert not layers[0].binary_weight().any()
 
 
-def test_a_layer_that_a_global_ranking_empties_is_warned_of_by_name():
+def test_a_layer_emptied_by_a_global_ranking_is_named_in_a_warning():
     net = global_net(PrunedSign(0.5, scope="global"))
     with torch.no_grad():
         net[3].weight.mul_(1e-3)

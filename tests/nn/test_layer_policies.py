@@ -33,7 +33,7 @@ def test_the_gates_of_squeeze_and_excite_stay_real(kind):
 
 
 @pytest.mark.parametrize("kind", ["DenseLayer", "_DenseLayer", "BaseModule", "PhaseLayer", "dense_layer"])
-def test_a_class_whose_name_merely_holds_the_letters_of_a_gate_is_none(kind):
+def test_a_class_name_that_only_contains_the_letters_se_is_no_gate(kind):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), squeeze_excite(4, kind), nn.Conv2d(4, 2, 1))
     assert binarize_(model, BiHalf()).replaced == ("1.fc.0", "1.fc.2")
 
@@ -51,7 +51,7 @@ def test_a_class_whose_name_merely_holds_the_letters_of_a_gate_is_none(kind):
         (nn.Linear(4, 4), True),
     ],
 )
-def test_a_convolution_that_reads_each_input_once_downsamples(layer, expected):
+def test_a_convolution_with_a_stride_no_smaller_than_its_kernel_downsamples(layer, expected):
     verdict = inner_layers(Candidate("layer", layer, position=1, count=3))
     assert verdict is True if expected is True else verdict.startswith(expected)
 

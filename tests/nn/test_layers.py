@@ -82,7 +82,7 @@ def assert_same(layer: BinaryLayer, twin: nn.Module, inputs: torch.Tensor, *more
 
 
 @pytest.mark.parametrize(("binary", "real"), PAIRS)
-def test_the_signature_is_torchs_and_then_three_keywords(binary, real):
+def test_the_signature_is_torchs_plus_three_keywords(binary, real):
     ours = list(inspect.signature(binary).parameters.values())
     theirs = list(inspect.signature(real).parameters.values())
     assert [(p.name, p.default, p.kind) for p in ours[:-3]] == [(p.name, p.default, p.kind) for p in theirs]
@@ -105,7 +105,7 @@ def test_the_signature_is_torchs_and_then_three_keywords(binary, real):
     padding_mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
     p_pos=st.sampled_from([0.5, 0.25, 0.9]),
 )
-def test_a_convolution_answers_as_torchs_does_with_the_symbols_for_weights(
+def test_a_convolution_equals_torchs_with_symbols_as_weights(
     groups, inputs, outputs, kernel, stride, padding, dilation, bias, padding_mode, p_pos
 ):
     arguments = {
@@ -126,7 +126,7 @@ def test_a_convolution_answers_as_torchs_does_with_the_symbols_for_weights(
 
 @pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate", "circular"])
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_a_convolution_in_one_dimension_answers_as_torchs_does(groups, padding_mode):
+def test_a_one_dimensional_convolution_equals_torchs(groups, padding_mode):
     arguments = {"in_channels": 4, "out_channels": 8, "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2}
     arguments |= {"groups": groups, "padding_mode": padding_mode}
     layer = BinaryConv1d(**arguments)
@@ -135,7 +135,7 @@ def test_a_convolution_in_one_dimension_answers_as_torchs_does(groups, padding_m
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_linear_layer_answers_as_torchs_does(shape, bias):
+def test_a_linear_layer_equals_torchs(shape, bias):
     arguments = {"in_features": 5, "out_features": 4, "bias": bias}
     layer = BinaryLinear(**arguments, weight_quantizer=BiHalf(0.4))
     assert_same(layer, real_twin(layer, nn.Linear, arguments), torch.randn(shape))
@@ -143,7 +143,7 @@ def test_a_linear_layer_answers_as_torchs_does(shape, bias):
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 @pytest.mark.parametrize("output_size", [None, [12, 11]])
-def test_a_transposed_convolution_answers_as_torchs_does(groups, output_size):
+def test_a_transposed_convolution_equals_torchs(groups, output_size):
     arguments = {"in_channels": 6, "out_channels": 12, "kernel_size": (3, 2), "stride": 2, "padding": (1, 0)}
     arguments |= {"groups": groups, "dilation": (1, 2)}
     layer = BinaryConvTranspose2d(**arguments)
@@ -155,7 +155,7 @@ def test_a_transposed_convolution_answers_as_torchs_does(groups, output_size):
 
 @settings(max_examples=40, deadline=None)
 @given(groups=st.integers(1, 4), inputs=st.integers(1, 3), outputs=st.integers(1, 3), p_pos=st.floats(0, 1))
-def test_every_filter_holds_exactly_the_asked_share_however_it_is_stored(groups, inputs, outputs, p_pos):
+def test_every_filter_has_exactly_the_requested_share_in_any_layout(groups, inputs, outputs, p_pos):
     sizes = {"in_channels": groups * inputs, "out_channels": groups * outputs, "kernel_size": 3, "groups": groups}
     for kind in (BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d):
         layer = kind(**sizes, weight_quantizer=BiHalf(p_pos))
@@ -164,7 +164,7 @@ def test_every_filter_holds_exactly_the_asked_share_however_it_is_stored(groups,
             assert torch.equal(row.abs(), layer.scale.expand(row.shape))
 
 
-def test_filters_and_weight_are_two_views_of_a_transposed_layer():
+def test_to_filters_and_from_filters_are_inverse_for_a_transposed_layer():
     layer = BinaryConvTranspose2d(6, 9, (2, 3), groups=3)
     filters = layer.to_filters(layer.weight)
     assert filters.shape == (9, 2, 2, 3)
@@ -173,7 +173,7 @@ def test_filters_and_weight_are_two_views_of_a_transposed_layer():
 
 
 @each_small_layer
-def test_latents_start_bit_for_bit_as_torchs_layer_does(binary, real, arguments, shape):
+def test_latents_are_initialized_bit_for_bit_as_in_torchs_layer(binary, real, arguments, shape):
     torch.manual_seed(3)
     expected = real(**arguments)
     torch.manual_seed(3)
@@ -210,7 +210,7 @@ def test_the_scale_is_a_buffer_that_is_saved_and_cast(binary, real, arguments, s
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 @each_small_layer
-def test_a_cast_layer_works_in_its_new_precision(binary, real, arguments, shape, dtype):
+def test_a_cast_layer_works_in_its_new_dtype(binary, real, arguments, shape, dtype):
     layer = binary(**arguments, input_quantizer=SignActivation("decaying")).to(dtype)
     inputs = torch.randn(shape, dtype=dtype, requires_grad=True)
     answer = layer(inputs)
@@ -220,7 +220,7 @@ def test_a_cast_layer_works_in_its_new_precision(binary, real, arguments, shape,
 
 
 @each_small_layer
-def test_a_layer_may_be_made_in_another_precision(binary, real, arguments, shape):
+def test_a_layer_can_be_created_in_another_dtype(binary, real, arguments, shape):
     layer = binary(
         **arguments, dtype=torch.float64, weight_quantizer=IRNet(), input_quantizer=SignActivation("decaying")
     )
@@ -240,7 +240,7 @@ def test_the_checkpoint_of_a_real_layer_loads_strictly(binary, real, arguments, 
     assert set(checkpoint) == {"weight", "bias"}, "the caller's checkpoint is left alone"
 
 
-def test_a_checkpoint_that_lost_a_quantizers_buffer_is_refused():
+def test_a_checkpoint_without_a_quantizers_buffer_raises():
     layer = BinaryLinear(4, 2, weight_quantizer=IRNet())
     checkpoint = layer.state_dict()
     del checkpoint["weight_quantizer.progress"]
@@ -249,7 +249,7 @@ def test_a_checkpoint_that_lost_a_quantizers_buffer_is_refused():
 
 
 @each_small_layer
-def test_saved_copied_and_pickled_layers_answer_the_same(binary, real, arguments, shape):
+def test_saved_copied_and_pickled_layers_give_the_same_output(binary, real, arguments, shape):
     layer = binary(**arguments, weight_quantizer=BiHalf(0.3), input_quantizer=SignActivation()).eval()
     layer.scale.mul_(2.9)  # so that the answer shows whether the scale came along
     inputs = torch.randn(shape)
@@ -267,7 +267,7 @@ def test_saved_copied_and_pickled_layers_answer_the_same(binary, real, arguments
 
 
 @each_small_layer
-def test_a_layer_made_without_memory_takes_a_real_checkpoint_over(binary, real, arguments, shape):
+def test_a_meta_layer_loads_a_real_checkpoint_by_assignment(binary, real, arguments, shape):
     checkpoint = real(**arguments).state_dict()
     expected = binary(**arguments)
     expected.load_state_dict(checkpoint)

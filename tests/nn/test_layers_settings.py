@@ -8,7 +8,7 @@ import torch
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation
 
 
-def test_reset_parameters_starts_anew_with_the_scale():
+def test_reset_parameters_resets_the_scale_too():
     layer = BinaryConv2d(16, 32, 3, init="kaiming", device="meta").to_empty(device="cpu")
     layer.scale.fill_(7.0)
     layer.reset_parameters()
@@ -54,20 +54,20 @@ def test_print_shows_the_quantizers():
         ({"input_quantizer": SignActivation}, "input_quantizer is the class SignActivation"),
     ],
 )
-def test_a_wrong_argument_is_refused_with_the_way_out(wrong, message):
+def test_a_wrong_argument_raises_with_the_remedy(wrong, message):
     with pytest.raises(ValueError, match=message):
         BinaryLinear(4, 2, **wrong)
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors is a no-op")
-def test_a_layer_whose_filters_are_empty_is_refused():
+def test_a_layer_with_empty_filters_raises():
     with pytest.raises(ValueError, match="a filter needs at least one connection"):
         BinaryLinear(0, 3)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("training", [True, False])
-def test_latents_that_are_not_finite_are_refused(value, training):
+def test_non_finite_latents_raise(value, training):
     layer = BinaryLinear(4, 2).train(training)
     layer(torch.ones(1, 4))
     with torch.no_grad():

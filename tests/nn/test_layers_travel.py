@@ -61,7 +61,7 @@ def assert_close(ours: tuple, expected: tuple) -> None:
     [(BiHalf(0.3), True), (BiHalf(0.3), False), (IRNet(), False)],
     ids=["BiHalf-training", "BiHalf-eval", "IRNet-eval"],
 )
-def test_compiled_in_one_graph_a_net_answers_the_same_before_and_after_a_step(quantizer, training):
+def test_a_model_compiled_to_one_graph_gives_the_same_output_before_and_after_a_step(quantizer, training):
     torch._dynamo.reset()
     torch.manual_seed(5)
     model = nn.Sequential(
@@ -88,7 +88,7 @@ def test_the_inductor_compiles_a_binary_layer_whose_symbols_stay_exact():
     assert_close(run(model, compiled, inputs), run(plain, plain, inputs))
 
 
-def test_a_copy_of_a_layer_that_compiles_itself_answers_with_its_own_latents():
+def test_a_copy_of_a_compiled_layer_uses_its_own_latents():
     layer, inputs = BinaryLinear(8, 4), torch.randn(3, 8)
     layer.compile(backend="eager")
     answer = layer(inputs)
@@ -102,7 +102,7 @@ def test_a_copy_of_a_layer_that_compiles_itself_answers_with_its_own_latents():
 
 @each_mode
 @each_quantizer
-def test_an_exported_net_answers_the_same_and_follows_its_latents(quantizer, training):
+def test_an_exported_model_gives_the_same_output_and_follows_its_latents(quantizer, training):
     model, inputs = small_net(quantizer).train(training), torch.randn(2, 3, 8, 8, dtype=torch.float64)
     exported = torch.export.export(copy.deepcopy(model), (inputs,)).module()
     torch.testing.assert_close(exported(inputs), copy.deepcopy(model)(inputs))
@@ -114,7 +114,7 @@ def test_an_exported_net_answers_the_same_and_follows_its_latents(quantizer, tra
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("method", ["bihalf", "pruned-bihalf", "pruned-bihalf:by=score", "pruned-sign", "mpt"])
-def test_a_traced_layer_answers_the_same_and_follows_its_latents(method):
+def test_a_traced_layer_gives_the_same_output_and_follows_its_latents(method):
     layer, inputs = BinaryLinear(9, 6, weight_quantizer=quantizer_by_name(method)).eval(), torch.randn(2, 9)
     traced = torch.jit.trace(layer, inputs)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_under_autocast_the_ranks_are_those_of_float32(quantizer, training):
 
 @each_mode
 @each_quantizer
-def test_channels_last_changes_no_answer_and_no_symbol(quantizer, training):
+def test_channels_last_changes_no_output_and_no_symbol(quantizer, training):
     model, inputs = small_net(quantizer).train(training), torch.randn(2, 3, 8, 8, dtype=torch.float64)
     last = copy.deepcopy(model).to(memory_format=torch.channels_last)
     assert_close(run(last, last, inputs.contiguous(memory_format=torch.channels_last)), run(model, model, inputs))
@@ -154,7 +154,7 @@ def test_channels_last_changes_no_answer_and_no_symbol(quantizer, training):
             assert torch.equal(ours.symbols(), theirs.symbols())
 
 
-def test_ties_fall_the_same_in_channels_last():
+def test_ties_are_broken_alike_in_channels_last():
     layer = BinaryConv2d(4, 3, 3)
     layer.weight.data = torch.randint(0, 2, layer.weight.shape).float()
     expected = layer.symbols()
@@ -164,7 +164,7 @@ def test_ties_fall_the_same_in_channels_last():
 @each_mode
 @each_quantizer
 @pytest.mark.parametrize("kind", [BinaryConv2d, BinaryConvTranspose2d])
-def test_the_binary_weight_and_its_gradient_lie_in_memory_as_the_latents_do(kind, quantizer, training):
+def test_the_binary_weight_and_its_gradient_have_the_memory_format_of_the_latents(kind, quantizer, training):
     layer = kind(4, 6, 3, groups=2, weight_quantizer=quantizer).to(memory_format=torch.channels_last).train(training)
     assert not layer.weight.is_contiguous()
     for _ in range(2):  # found, then known
@@ -201,14 +201,14 @@ def test_fake_tensors_pass_through_in_eval_mode():
         assert layer(torch.randn(2, 6)).shape == (2, 3)
 
 
-def test_a_net_without_memory_gives_shapes():
+def test_a_meta_model_computes_shapes():
     layer = BinaryConv2d(3, 4, 3, device="meta").eval()
     assert layer(torch.randn(2, 3, 8, 8, device="meta")).shape == (2, 4, 6, 6)
 
 
 @each_mode
 @each_quantizer
-def test_several_nets_run_side_by_side_as_one(quantizer, training):
+def test_several_models_run_as_one_under_vmap(quantizer, training):
     nets = [small_net(quantizer).train(training) for _ in range(3)]
     for shift, net in enumerate(nets):  # each with latents of its own
         for parameter in net.parameters():
@@ -226,7 +226,7 @@ def test_several_nets_run_side_by_side_as_one(quantizer, training):
 
 
 @pytest.mark.parametrize("name", [*list_quantizers(), "pruned-bihalf:sparsity=0.8,ramp=0.5", "abc-net:bases=3"])
-def test_a_layer_works_where_it_is_whatever_the_default_device(name):
+def test_a_layer_stays_on_its_device_under_any_default_device(name):
     layer, inputs = BinaryLinear(12, 4, weight_quantizer=quantizer_by_name(name)), torch.randn(3, 12)
     with torch.device("meta"):
         for training in (True, False):

@@ -28,7 +28,7 @@ class DoubledAndBack(Doubled):
 
 
 @pytest.mark.parametrize("change", [after_step_, clip_latents_])
-def test_latents_that_cannot_be_changed_are_refused_with_the_way_out(change) -> None:
+def test_latents_that_cannot_be_assigned_raise_with_the_remedy(change) -> None:
     nets = [nn.Sequential(BinaryLinear(6, 4, weight_quantizer=BinaryConnect())) for _ in range(2)]
     for net, computed_by in zip(nets, (Doubled(), DoubledAndBack()), strict=True):
         parametrize.register_parametrization(net[0], "weight", computed_by)
@@ -39,7 +39,7 @@ def test_latents_that_cannot_be_changed_are_refused_with_the_way_out(change) -> 
     assert nets[1][0].weight.unique().tolist() == [1.0]
 
 
-def test_a_clip_that_torchs_pruning_would_undo_is_refused() -> None:
+def test_a_clip_that_torchs_pruning_would_undo_raises() -> None:
     net = nn.Sequential(BinaryLinear(6, 4, weight_quantizer=BinaryConnect()))
     prune.l1_unstructured(net[0], "weight", 0.5)
     with pytest.raises(ValueError, match="weight_orig or weight_v cannot be changed"):
@@ -50,7 +50,7 @@ def test_a_clip_that_torchs_pruning_would_undo_is_refused() -> None:
     assert net[0].weight.abs().max() == 1
 
 
-def test_latents_that_never_learn_are_frozen_where_they_are_computed_from() -> None:
+def test_parametrized_latents_are_frozen_at_their_original() -> None:
     net = nn.Sequential(parametrizations.weight_norm(BinaryLinear(6, 4, weight_quantizer=MPT())))
     assert freeze_latents_(net) == ["0"]
     assert [name for name, parameter in net.named_parameters() if parameter.requires_grad] == [
@@ -60,13 +60,13 @@ def test_latents_that_never_learn_are_frozen_where_they_are_computed_from() -> N
     net(torch.randn(3, 6)).sum().backward()
 
 
-def test_bits_that_are_computed_cannot_be_flipped() -> None:
+def test_parametrized_bits_raise() -> None:
     net = nn.Sequential(parametrizations.weight_norm(BinaryLinear(6, 4, weight_quantizer=Bits())))
     with pytest.raises(ValueError, match="layer '0' computes its weight from other parameters"):
         bop_parameters(net)
 
 
-def test_a_pass_in_training_computes_its_latents_once() -> None:
+def test_a_training_pass_computes_parametrized_latents_once() -> None:
     torch.manual_seed(0)
     binary = parametrizations.spectral_norm(BinaryLinear(6, 4))
     real = parametrizations.spectral_norm(nn.Linear(6, 4))

@@ -42,7 +42,7 @@ def shared_out():
         (PrunedSign(scope="global"), set_global_masks_),
     ],
 )
-def test_what_looks_at_all_latents_says_how_to_gather_them(shared_out, quantizer, look):
+def test_functions_that_read_all_latents_raise_with_the_way_to_unshard(shared_out, quantizer, look):
     net = shared_out(quantizer)
     with pytest.raises(ValueError, match=r"latents are sharded: call unshard\(\)"):
         look(net)
@@ -50,6 +50,6 @@ def test_what_looks_at_all_latents_says_how_to_gather_them(shared_out, quantizer
     look(net)
 
 
-def test_bits_that_are_shared_out_are_refused_with_the_way_out(shared_out):
+def test_sharded_bits_raise_with_the_remedy(shared_out):
     with pytest.raises(ValueError, match=r"sharded bits .* DistributedDataParallel"):
         bop_parameters(shared_out(Bits(0.5)))

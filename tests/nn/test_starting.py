@@ -43,7 +43,7 @@ def spoil(layer: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_layer_made_on_meta_starts_as_a_new_one_once_it_is_reset(name):
+def test_a_meta_layer_equals_a_new_one_after_reset_parameters(name):
     settings = {"weight_quantizer": quantizer_by_name(name), "input_quantizer": SignActivation("decaying")}
     with torch.device("meta"):
         layer = BinaryLinear(16, 6, **settings)
@@ -58,7 +58,7 @@ def test_a_layer_made_on_meta_starts_as_a_new_one_once_it_is_reset(name):
         assert torch.equal(layer.state_dict()[key], value), key
 
 
-def test_a_layer_whose_scale_learns_starts_anew_with_all_it_has():
+def test_reset_parameters_resets_a_learned_scale():
     layer = BinaryLinear(16, 6, weight_quantizer=PrunedBiHalf(0.8, by="score"))
     held = layer.scale = nn.Parameter(layer.scale.clone())
     spoil(layer)
@@ -72,7 +72,7 @@ def test_a_layer_whose_scale_learns_starts_anew_with_all_it_has():
 
 
 @pytest.mark.parametrize("quantizer", [RSign(), RSign(8), AdaBinActivation()], ids=["RSign", "RSign8", "AdaBin"])
-def test_learned_input_quantizers_start_with_their_layer(quantizer):
+def test_reset_parameters_resets_learned_input_quantizers(quantizer):
     new = BinaryConv2d(8, 4, 3, input_quantizer=quantizer)
     with torch.device("meta"):
         layer = BinaryConv2d(8, 4, 3, input_quantizer=quantizer)
@@ -83,7 +83,7 @@ def test_learned_input_quantizers_start_with_their_layer(quantizer):
         assert torch.equal(layer.input_quantizer.state_dict()[key], value)
 
 
-def test_starting_anew_keeps_the_tensors_an_optimizer_holds():
+def test_reset_parameters_keeps_the_tensors_an_optimizer_holds():
     layer = BinaryLinear(8, 3, weight_quantizer=RBNN())
     held = {name: tensor.data_ptr() for name, tensor in layer.state_dict().items()}
     gains = layer.weight_quantizer.gains
@@ -94,7 +94,7 @@ def test_starting_anew_keeps_the_tensors_an_optimizer_holds():
 
 
 @pytest.mark.parametrize("quantizer", [IRNet("fixed"), BNNPlus(), RBNN(), PrunedBiHalf(0.5, by="score"), Bits(0.5)])
-def test_a_model_made_on_meta_takes_a_real_checkpoint_over(quantizer):
+def test_a_meta_model_loads_a_real_checkpoint(quantizer):
     real = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 2, 1))
     with torch.device("meta"):
         model = copy.deepcopy(real).to("meta")
@@ -124,7 +124,7 @@ def test_the_weights_of_a_transposed_convolution_become_bits(groups):
     assert torch.equal(untouched.weight, latents)
 
 
-def test_an_rsign_knows_its_layers_channels_before_the_first_batch():
+def test_an_rsign_is_fitted_to_its_layers_channels_before_the_first_batch():
     net = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Conv2d(5, 8, 3), nn.Flatten(), nn.Linear(8 * 16, 3))
     weights = copy.deepcopy(net.state_dict())
     binarize_(net, BiHalf(), input_quantizer=RSign())
@@ -172,7 +172,7 @@ def test_bihalf_inputs_of_tokens_are_balanced_in_each_feature():
     ids=lambda quantizer: type(quantizer).__name__,
 )
 @pytest.mark.parametrize("on_meta", [False, True], ids=["", "on-meta"])
-def test_the_checkpoint_of_another_method_leaves_a_layer_its_scale(before, after, on_meta):
+def test_a_checkpoint_of_another_method_does_not_change_the_scale(before, after, on_meta):
     dense = BinaryLinear(256, 8, weight_quantizer=before)
     pruned = BinaryLinear(256, 8, weight_quantizer=after)
     scale, checkpoint = pruned.scale.clone(), dense.state_dict()
@@ -188,7 +188,7 @@ def test_the_checkpoint_of_another_method_leaves_a_layer_its_scale(before, after
     assert float(checkpoint["scale"]) == float(dense.scale)
 
 
-def test_a_scale_of_ones_own_is_loaded():
+def test_a_custom_scale_is_loaded():
     given, untouched, by_hand, learned = (BinaryLinear(256, 8) for _ in range(4))
     given.scale.fill_(0.7)
     with pytest.warns(UserWarning, match="not the initial one of BiHalf: it is loaded nevertheless"):
@@ -204,7 +204,7 @@ def test_a_scale_of_ones_own_is_loaded():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_same_method_in_another_precision_loads_without_a_word(dtype):
+def test_the_same_method_in_another_dtype_loads_without_a_warning(dtype):
     layer, wide = BinaryLinear(27, 8), BinaryLinear(27, 8, dtype=dtype)
     for target, source in ((layer, wide), (wide, layer)):
         target.load_state_dict(source.state_dict())

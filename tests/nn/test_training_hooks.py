@@ -24,7 +24,7 @@ from equalbits.nn import (
 from equalbits.nn.training_hooks import penalty
 
 
-def test_binary_connect_clips_its_latents_and_nobody_elses() -> None:
+def test_binary_connect_clips_only_its_own_latents() -> None:
     model = nn.Sequential(*(BinaryLinear(6, 3, weight_quantizer=kind()) for kind in (BinaryConnect, Sign)))
     for layer in model:
         layer.weight.data.mul_(100)
@@ -34,7 +34,7 @@ def test_binary_connect_clips_its_latents_and_nobody_elses() -> None:
     assert torch.equal(model[1].weight, before[1])
 
 
-def test_layers_that_keep_their_axes_in_another_order_are_clipped_too() -> None:
+def test_transposed_layers_are_clipped_too() -> None:
     layer = BinaryConvTranspose2d(4, 6, 3, groups=2, weight_quantizer=BinaryConnect())
     layer.weight.data.mul_(100)
     expected = layer.weight.detach().clamp(-1, 1)
@@ -52,7 +52,7 @@ def test_rotations_are_refitted_at_an_epoch() -> None:
     assert torch.equal(model[0].weight_quantizer.left, twin[0].weight_quantizer.left)
 
 
-def test_the_penalty_is_that_of_bnn_plus_weighed() -> None:
+def test_the_penalty_is_the_weighted_one_of_bnn_plus() -> None:
     model = nn.Sequential(
         BinaryLinear(6, 3, weight_quantizer=BNNPlus(penalty_weight=0.5)), BinaryLinear(3, 2, weight_quantizer=BiHalf())
     )
@@ -64,13 +64,13 @@ def test_the_penalty_is_that_of_bnn_plus_weighed() -> None:
         BNNPlus(penalty_weight=-1)
 
 
-def test_most_methods_do_nothing() -> None:
+def test_most_methods_have_no_hooks() -> None:
     model = nn.Sequential(BinaryLinear(6, 3, weight_quantizer=BiHalf()), nn.Linear(3, 2))
     assert [layers_with_hook(model, moment) for moment in ("at_epoch_", "after_step_", "penalty")] == [[], [], []]
     assert model[0].weight_quantizer.penalty(model[0].weight) == 0
 
 
-def test_a_method_of_ones_own_acts_by_saying_so() -> None:
+def test_a_custom_method_acts_by_overriding_the_hooks() -> None:
     class Halving(Sign):
         def after_step_(self, latents: torch.Tensor) -> None:
             latents.mul_(0.5)
@@ -83,7 +83,7 @@ def test_a_method_of_ones_own_acts_by_saying_so() -> None:
 
 @pytest.mark.parametrize("clip", [after_step_, clip_latents_])
 @pytest.mark.parametrize("make", [lambda **k: BinaryLinear(6, 4, **k), lambda **k: BinaryConvTranspose2d(6, 4, 2, **k)])
-def test_latents_that_torch_computes_are_clipped_where_they_come_from(clip, make):
+def test_parametrized_latents_are_clipped_at_their_original(clip, make):
     layer = nn.utils.parametrizations.weight_norm(make(weight_quantizer=BinaryConnect()))
     with torch.no_grad():
         layer.parametrizations.weight.original0.mul_(20)  # each one's length

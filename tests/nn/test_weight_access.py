@@ -22,7 +22,7 @@ class ReadsPast(nn.Module):
         return self.asked(outputs.to(self.asked.weight.dtype).view(-1, self.asked.weight.size(1)))
 
 
-def test_a_layer_whose_weight_is_read_past_it_is_left_real():
+def test_a_layer_whose_weight_is_accessed_directly_is_left_real():
     model = nn.Sequential(nn.Linear(6, 6), ReadsPast(), nn.Linear(6, 2))
     report = binarize_(model, BiHalf())
     assert report.replaced == ("1.called", "1.asked")
@@ -41,7 +41,7 @@ class ReadsDeep(nn.Module):
         return nn.functional.linear(self.read(self.part(inputs)), self.part.called.weight + self.part.read.weight)
 
 
-def test_a_layer_read_from_further_out_is_left_real_and_its_namesake_is_not():
+def test_a_layer_accessed_from_an_outer_module_is_left_real_and_its_namesake_is_not():
     report = binarize_(nn.Sequential(nn.Linear(6, 6), ReadsDeep(), nn.Linear(6, 2)), BiHalf())
     assert report.replaced == ("1.part.asked", "1.read")
     assert (
@@ -71,7 +71,7 @@ class ReadsByHelp(nn.Module):
         return multiply(self.help(self.called(inputs)))
 
 
-def test_a_layer_read_by_what_the_forward_calls_is_left_real():
+def test_a_layer_accessed_by_a_method_that_forward_calls_is_left_real():
     report = binarize_(nn.Sequential(nn.Linear(6, 6), ReadsByHelp(), nn.Linear(6, 2)), BiHalf())
     assert report.replaced == ("1.called",)
 
@@ -83,7 +83,7 @@ class OwnEncoderLayer(nn.TransformerEncoderLayer):
 
 @pytest.mark.parametrize("kind", [nn.TransformerEncoderLayer, OwnEncoderLayer])
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_torchs_encoder_answers_in_eval_as_in_training(batch_first, kind):
+def test_torchs_encoder_gives_the_same_output_in_eval_as_in_training(batch_first, kind):
     encoder = kind(8, 2, 16, dropout=0.0, batch_first=batch_first)
     model = nn.Sequential(nn.Linear(8, 8), encoder, nn.Linear(8, 8), nn.Linear(8, 3))
     binarize_(model, BiHalf())
@@ -107,7 +107,7 @@ class Lists(nn.Module):
         return self.hidden(self.fixed[1](self.by_key["deep"][1][0](self.listed[0](inputs))))
 
 
-def test_a_layer_that_is_called_through_a_plain_list_is_binary_there_too():
+def test_a_layer_called_through_a_plain_list_is_replaced_there_too():
     model = Lists()
     listed, untouched = model.listed, model.untouched
     report = binarize_(model, BiHalf(), where=["one", "two", "three", "four"])
@@ -128,7 +128,7 @@ def test_layers_left_real_stay_in_a_plain_list():
     assert model.listed[0] is one and model.by_key["deep"][1][0] is model.two is not two
 
 
-def test_a_layer_that_was_told_to_compile_itself_is_binary_once_it_is_made_so():
+def test_a_layer_with_its_own_compile_is_binary_after_conversion():
     model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)))
     model[1].compile(backend="eager")
     inputs = torch.randn(3, 6)
@@ -138,7 +138,7 @@ def test_a_layer_that_was_told_to_compile_itself_is_binary_once_it_is_made_so():
     assert torch.equal(model(inputs), model[2](binary))
 
 
-def test_a_layer_that_is_compiled_by_itself_is_left_real_and_one_in_a_compiled_model_is_not():
+def test_a_separately_compiled_layer_is_left_real_and_one_in_a_compiled_model_is_not():
     model = nn.Sequential(*(nn.Linear(6, 6) for _ in range(4)))
     model[1] = torch.compile(model[1], backend="eager")
     report = binarize_(model, BiHalf())
@@ -150,7 +150,7 @@ def test_a_layer_that_is_compiled_by_itself_is_left_real_and_one_in_a_compiled_m
         binarize_(alone, BiHalf())
 
 
-def test_a_layer_in_a_tuple_that_stands_in_several_places_is_binary_in_each():
+def test_a_layer_in_a_tuple_held_in_several_places_is_replaced_in_each():
     model = Lists()
     pair = (model.one, [model.two])
     model.paths, model.named = [pair] * 3, {"first": pair, "again": (pair, pair)}
@@ -164,7 +164,7 @@ class Pair(NamedTuple):
     after: nn.Module
 
 
-def test_a_layer_in_a_namedtuple_a_deque_or_a_set_is_binary_there_too():
+def test_a_layer_in_a_namedtuple_a_deque_or_a_set_is_replaced_there_too():
     model = Lists()
     queue, loose = deque([model.one, "one"], maxlen=3), {model.two, "two"}
     model.pair, model.queue, model.loose = Pair(model.one, model.two), queue, loose
@@ -177,7 +177,7 @@ def test_a_layer_in_a_namedtuple_a_deque_or_a_set_is_binary_there_too():
     assert model.nested == {Pair(model.two, model.three)}
 
 
-def test_a_layer_that_is_a_dictionarys_key_is_binary_there_too_and_keeps_its_place():
+def test_a_layer_that_is_a_dictionarys_key_is_replaced_in_order():
     model = Lists()
     gains = {model.three: 3, model.one: [model.two], "last": model.one, (model.two, 1): 2}
     model.gains = gains
@@ -186,7 +186,7 @@ def test_a_layer_that_is_a_dictionarys_key_is_binary_there_too_and_keeps_its_pla
     assert list(gains.items()) == [(model.three, 3), (model.one, [model.two]), ("last", model.one), ((model.two, 1), 2)]
 
 
-def test_a_namedtuple_or_a_set_without_a_layer_that_became_binary_is_left_as_it_is():
+def test_containers_without_a_replaced_layer_stay_the_same_object():
     model = Lists()
     model.pair, model.fixed_set = Pair(model.three, model.four), frozenset({model.three})
     pair, fixed_set = model.pair, model.fixed_set

@@ -36,7 +36,7 @@ def step(optimizer, parameter, gradient):
         (1.0, 0.5078125, True),
     ],
 )
-def test_a_bit_flips_when_the_average_gradient_holds_against_it_by_more_than_tau(bit, gradient, flips):
+def test_a_bit_flips_when_the_average_gradient_exceeds_tau(bit, gradient, flips):
     parameter = nn.Parameter(torch.tensor([bit]))
     assert step(Bop([parameter], gamma=0.5, tau=0.25), parameter, [gradient]) == [-bit if flips else bit]
 
@@ -69,7 +69,7 @@ def slow_balanced(bits, momentum, tau):
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 9999), filters=st.integers(1, 4), connections=st.integers(1, 24), tau=st.floats(0, 1.5))
-def test_balanced_flips_exchange_the_strongest_pairs_and_ties_go_by_index(seed, filters, connections, tau):
+def test_balanced_flips_swap_the_strongest_pairs_and_break_ties_by_index(seed, filters, connections, tau):
     random = np.random.default_rng(seed)
     bits = np.where(random.random((filters, connections)) < 0.6, -1.0, 1.0)
     momentum = random.integers(-4, 5, (filters, connections)) / 2  # few values, many ties
@@ -118,7 +118,7 @@ def test_balanced_bop_keeps_the_filters_of_transposed_convolutions():
 
 
 @pytest.mark.parametrize("kind", [Bop, BalancedBop])
-def test_a_run_resumed_from_its_state_goes_on_as_the_whole_run(kind):
+def test_a_resumed_run_equals_an_uninterrupted_one(kind):
     torch.manual_seed(0)
     start = torch.where(torch.rand(4, 30) < 0.5, -1.0, 1.0)
     gradients = torch.randn(20, 4, 30)
@@ -136,7 +136,7 @@ def test_a_run_resumed_from_its_state_goes_on_as_the_whole_run(kind):
     assert torch.equal(whole, resumed)
 
 
-def test_a_closure_gives_its_loss_and_what_has_no_gradient_stays():
+def test_a_closure_returns_its_loss_and_parameters_without_gradient_stay():
     bits, still = (nn.Parameter(torch.ones(3)) for _ in "ab")
     optimizer = Bop([bits, still], gamma=1.0, tau=0.0)
 
@@ -150,7 +150,7 @@ def test_a_closure_gives_its_loss_and_what_has_no_gradient_stays():
     assert still.tolist() == [1.0] * 3
 
 
-def test_a_small_gamma_does_not_vanish_in_half_precision():
+def test_a_small_gamma_does_not_underflow_in_half_precision():
     bits = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
     optimizer = Bop([bits], gamma=1e-4, tau=0.05)
     for _ in range(700):
@@ -161,7 +161,7 @@ def test_a_small_gamma_does_not_vanish_in_half_precision():
 
 @pytest.mark.parametrize("kind", [Bop, BalancedBop])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_a_loaded_average_is_as_precise_as_the_saved_one(kind, dtype):
+def test_a_loaded_average_keeps_its_dtype(kind, dtype):
     bits, others = (nn.Parameter(torch.ones(2, 3, dtype=dtype)) for _ in "ab")
     optimizer = kind([bits], gamma=1e-4, tau=1.0)
     step(optimizer, bits, [[0.1, 0.2, 0.3]] * 2)
@@ -175,7 +175,7 @@ def test_a_loaded_average_is_as_precise_as_the_saved_one(kind, dtype):
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.2, torch.tensor(0.2)])
-def test_gamma_follows_the_rate_that_a_scheduler_moves(rate):
+def test_gamma_follows_the_scheduled_learning_rate(rate):
     bits = nn.Parameter(torch.ones(1))
     optimizer = Bop([bits], gamma=0.5, tau=1.0, lr=rate)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
@@ -187,7 +187,7 @@ def test_gamma_follows_the_rate_that_a_scheduler_moves(rate):
         assert float(optimizer.state[bits]["momentum"]) == pytest.approx(expected)
 
 
-def test_a_state_saved_without_a_rate_goes_on_at_its_gamma():
+def test_a_state_saved_without_lr_keeps_its_gamma():
     bits = nn.Parameter(torch.ones(1))
     optimizer = Bop([bits], gamma=0.5, tau=1.0, lr=3.0)
     optimizer.load_state_dict({"state": {}, "param_groups": [{"gamma": 0.25, "tau": 1.0, "params": [0]}]})
@@ -214,7 +214,7 @@ def test_invalid_settings_raise(arguments, message):
     assert len(optimizer.param_groups) == 1
 
 
-def test_what_is_not_bits_is_refused():
+def test_values_other_than_plus_and_minus_one_raise():
     with pytest.raises(ValueError, match=r"other than -1 and \+1"):
         Bop([nn.Parameter(torch.tensor([1.0, 0.5]))])
     with pytest.raises(ValueError, match="no bits to optimize"):
@@ -223,7 +223,7 @@ def test_what_is_not_bits_is_refused():
 
 @pytest.mark.parametrize("p_pos", [None, 0.5])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_do_not_become_bits(p_pos, value):
+def test_non_finite_weights_do_not_become_bits(p_pos, value):
     net = nn.Sequential(nn.Linear(4, 3))
     net[0].weight.data[0, 0] = value
     with pytest.raises(ValueError, match=f"latents hold {value}"):
@@ -234,7 +234,7 @@ def test_weights_that_are_not_finite_do_not_become_bits(p_pos, value):
         bop_parameters(layer)
 
 
-def test_bits_that_two_layers_share_are_handed_out_once():
+def test_bits_shared_by_two_layers_are_returned_once():
     net = nn.Sequential(*(BinaryLinear(8, 8, weight_quantizer=Bits(p_pos=0.5)) for _ in "ab"))
     net[1].weight = net[0].weight
     bits, reals = bop_parameters(net)
@@ -246,7 +246,7 @@ def test_bits_that_two_layers_share_are_handed_out_once():
     assert (net[0].weight > 0).sum(dim=1).tolist() == [4] * 8
 
 
-def test_bits_take_the_place_of_latents():
+def test_bits_replace_the_latents():
     layer = BinaryConv2d(3, 8, 3, weight_quantizer=Bits(p_pos=0.5))
     assert layer.weight.detach().abs().eq(1).all()
     assert (layer.weight > 0).flatten(1).sum(dim=1).tolist() == [14] * 8
@@ -261,7 +261,7 @@ def test_bits_take_the_place_of_latents():
     assert torch.equal(net[0].weight, signs)
 
 
-def test_the_parameters_part_into_bits_and_reals_even_after_a_real_checkpoint():
+def test_parameters_split_into_bits_and_reals_even_after_a_real_checkpoint():
     net = nn.Sequential(BinaryLinear(9, 4, weight_quantizer=Bits(p_pos=1 / 3)), nn.Linear(4, 2))
     net.load_state_dict(nn.Sequential(nn.Linear(9, 4), nn.Linear(4, 2)).state_dict())
     assert not net[0].weight.detach().abs().eq(1).all()
@@ -272,7 +272,7 @@ def test_the_parameters_part_into_bits_and_reals_even_after_a_real_checkpoint():
 
 
 @pytest.mark.parametrize(("kind", "quantizer"), [(Bop, Bits()), (BalancedBop, Bits(p_pos=0.5))])
-def test_a_small_convolutional_net_learns_clothes_without_latents(kind, quantizer):
+def test_a_small_network_learns_fashion_mnist_without_latents(kind, quantizer):
     torch.manual_seed(0)
     train, test = (load_dataset("fashion", split=split) for split in ("train", "test"))
     net = nn.Sequential(

@@ -31,7 +31,7 @@ def steps(model: nn.Module, optimizer: CombinedOptimizer, count: int, start: int
         optimizer.step()
 
 
-def test_each_part_moves_what_is_its_own() -> None:
+def test_each_part_updates_its_own_parameters() -> None:
     model = net()
     before = copy.deepcopy(model)
     steps(model, make(model), 3)
@@ -41,7 +41,7 @@ def test_each_part_moves_what_is_its_own() -> None:
     assert not torch.equal(model[1].weight, before[1].weight)
 
 
-def test_a_saved_state_goes_on_to_the_bit() -> None:
+def test_a_loaded_state_resumes_to_the_bit() -> None:
     whole = net()
     steps(whole, make(whole), 6)
     first = net()
@@ -67,7 +67,7 @@ def test_a_setting_changed_in_a_group_reaches_the_part_before_and_after_loading(
         both.load_state_dict(both.state_dict())
 
 
-def test_a_closure_is_asked_once_with_gradients() -> None:
+def test_a_closure_is_called_once_with_gradients() -> None:
     model = net()
     asked = []
 
@@ -83,7 +83,7 @@ def test_a_closure_is_asked_once_with_gradients() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-def test_a_copy_goes_on_to_the_bit_and_leaves_the_first_alone(copied: Callable) -> None:
+def test_a_copy_resumes_to_the_bit_and_is_independent(copied: Callable) -> None:
     model = net()
     both = make(model)
     steps(model, both, 3)
@@ -96,7 +96,7 @@ def test_a_copy_goes_on_to_the_bit_and_leaves_the_first_alone(copied: Callable) 
     assert all(map(torch.equal, model.parameters(), other.parameters()))
 
 
-def test_a_new_group_is_refused_with_the_way_to_add_it() -> None:
+def test_adding_a_group_raises_with_the_remedy() -> None:
     model = net()
     both = make(model)
     steps(model, both, 2)
@@ -112,7 +112,7 @@ def test_a_new_group_is_refused_with_the_way_to_add_it() -> None:
     assert more.tolist() == pytest.approx([-0.1, -0.1])
 
 
-def test_one_scheduler_moves_the_rates_of_all_parts() -> None:
+def test_one_scheduler_sets_the_learning_rates_of_all_parts() -> None:
     model = net()
     both = make(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(both, 2)
@@ -127,7 +127,7 @@ def test_one_scheduler_moves_the_rates_of_all_parts() -> None:
     assert torch.equal(model[1].weight, before[1].weight)
 
 
-def test_averages_of_half_precision_bits_load_as_precise_as_they_were() -> None:
+def test_averages_of_half_precision_bits_keep_their_dtype_when_loaded() -> None:
     first, second = net().bfloat16(), net().bfloat16()
     both, again = make(first), make(second)
     for parameter in first.parameters():

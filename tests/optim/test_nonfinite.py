@@ -41,7 +41,7 @@ class Lost(nn.Module):
         return _NoGradient.apply(inputs)
 
 
-def test_training_stops_where_bits_got_no_gradient_though_the_loss_is_finite():
+def test_training_stops_when_bit_gradients_are_non_finite_though_the_loss_is_finite():
     net = nn.Sequential(BinaryLinear(8, 4, bias=False, weight_quantizer=Bits()), Lost())
     config = TrainConfig(epochs=1, optimizer=OptimizerConfig(name="bop"))
     with pytest.raises(NonFiniteError, match="non-finite weights"):
