@@ -1,4 +1,4 @@
-"""The page of results is drawn from the ledgers, and the ledgers hold counts."""
+"""docs/results.md and the README's table are generated from the counts in results/."""
 
 import json
 import statistics
@@ -17,23 +17,23 @@ from equalbits.recipes.experiments.sweep import summarize_sweep
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_committed_page_is_the_one_drawn_from_the_committed_ledgers():
+def test_the_committed_page_is_generated_from_the_committed_results():
     assert (ROOT / "docs" / "results.md").read_text() == results_page(ROOT / "results")
 
 
 KEPT = {name: json.loads(path.read_text()) for name in list_items() if (path := ROOT / f"results/{name}.json").exists()}
-#: Whose rows are counted from curves of every step, which are not kept.
+#: Items whose claims need curves of every step, which are not kept.
 OF_CURVES = {"fig2", "tab1"}
 
 
 @pytest.mark.parametrize("name", sorted({*KEPT} - OF_CURVES))
-def test_every_committed_row_follows_from_the_committed_counts_by_the_rules_of_now(name):
+def test_every_committed_claim_follows_from_the_committed_counts(name):
     kept = KEPT[name]
     rows = get_item(name).claims({**kept, **kept["measured"], "quick": False})
     assert rows and [asdict(row) for row in rows] == kept["claims"]
 
 
-def test_rows_that_older_rules_gave_are_drawn_anew_from_their_counts_and_others_stay(tmp_path):
+def test_outdated_claims_are_computed_again_where_the_counts_allow_it(tmp_path):
     for name in ("tab2", "tab1"):
         old = [{**row, "within": "by feeling"} for row in KEPT[name]["claims"]]
         (tmp_path / f"{name}.json").write_text(json.dumps({**KEPT[name], "claims": old}))
@@ -42,13 +42,13 @@ def test_rows_that_older_rules_gave_are_drawn_anew_from_their_counts_and_others_
     assert {row["within"] for row in json.loads((tmp_path / "tab1.json").read_text())["claims"]} == {"by feeling"}
 
 
-def test_the_readme_shows_the_rows_of_the_ledgers():
+def test_the_readme_shows_the_committed_results():
     readme = (ROOT / "README.md").read_text()
     assert readme_table(ROOT / "results") in readme
     assert replace_table(readme, readme_table(ROOT / "results")) == readme
 
 
-def test_the_readme_says_what_its_table_cost():
+def test_the_readme_states_the_training_time_of_its_table():
     trained = json.loads((ROOT / "results" / "tab2.json").read_text())["trained"]
     minutes, seconds = divmod(round(trained["seconds"]), 60)
     line = f"\n{trained['nets']} nets in {minutes} m {seconds:02} s of training on one NVIDIA H200, up to "
@@ -64,7 +64,7 @@ def test_the_readme_says_what_its_table_cost():
         ({"asked": {"grid": {"nets": ["conv2"]}, "settings": {"evaluate_every": 5}}}, True),
     ],
 )
-def test_only_the_papers_setting_with_all_seeds_stands_beside_the_paper(tmp_path, change, shown):
+def test_the_readme_shows_only_the_papers_setting_with_all_seeds(tmp_path, change, shown):
     kept = json.loads((ROOT / "results" / "tab2.json").read_text())
     for name in ("tab2", "tab2-tuned"):
         (tmp_path / f"{name}.json").write_text(json.dumps({**kept, **change}))
@@ -73,7 +73,7 @@ def test_only_the_papers_setting_with_all_seeds_stands_beside_the_paper(tmp_path
     assert ("With settings tuned" in table) == shown
 
 
-def test_the_readme_says_how_many_runs_of_a_score_diverged(tmp_path):
+def test_the_readme_states_how_many_runs_diverged(tmp_path):
     kept = json.loads((ROOT / "results" / "tab2.json").read_text())
     first, second = kept["measured"]["nets"]["conv2"][:2]
     first["runs"][0] = {"seed": 0, "last": None, "diverged": "the loss is nan"}
@@ -83,7 +83,7 @@ def test_the_readme_says_how_many_runs_of_a_score_diverged(tmp_path):
     assert " (1 of 5 diverged) | " in row and " | diverged | " in row and "%" not in row
 
 
-def test_the_readme_says_which_tuned_nets_took_other_epochs_than_the_papers(tmp_path):
+def test_the_readme_names_tuned_nets_with_other_epochs_than_the_paper(tmp_path):
     kept = json.loads((ROOT / "results" / "tab2-tuned.json").read_text())
     tuning = kept["measured"]["tuning"]
     for net, epochs in (("conv2", 100), ("conv4", 100), ("conv6", 60), ("conv8", 200)):
@@ -97,14 +97,14 @@ def test_the_readme_says_which_tuned_nets_took_other_epochs_than_the_papers(tmp_
 
 
 @pytest.mark.parametrize("readme", ["", "<!-- results table: begin -->\nall the rest"])
-def test_a_readme_without_its_marks_is_left_as_it_is(readme):
+def test_a_readme_without_markers_is_refused(readme):
     with pytest.raises(ValueError, match="put both around the place of the table"):
         replace_table(readme, "| a |")
 
 
 @pytest.mark.parametrize("net", ["conv2", "conv4", "conv6", "conv8"])
 @pytest.mark.parametrize("method", ["sign", "bihalf"])
-def test_the_papers_numbers_are_met_with_torchs_start_and_five_seeds(net, method):
+def test_table_2_reproduces_the_papers_numbers_with_five_seeds(net, method):
     cases = json.loads((ROOT / "results" / "tab2.json").read_text())["measured"]["nets"][net]
     (case,) = (case for case in cases if case["settings"] == {"model.weight_quantizer": method})
     assert [run["seed"] for run in case["runs"]] == [0, 1, 2, 3, 4]

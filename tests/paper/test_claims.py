@@ -1,4 +1,4 @@
-"""Items decide nothing by the runs that happened to live, nor by a best that chance alone picks."""
+"""Verdicts are undecided where runs diverged or chance explains the difference."""
 
 import random
 
@@ -23,25 +23,25 @@ def share_row(**cases):
     return fig5_bit_ratio.claims(result)
 
 
-def test_one_live_run_at_one_half_decides_nothing_and_is_counted_as_one():
+def test_figure_5_is_undecided_where_one_run_at_one_half_finished():
     half = case(79, None, None, None, None)
     (row,) = share_row(less=case(70, 70, 70, 70, 70), half=half, more=case(60, None, None, None, None))
     assert (row.agrees, row.n) == (None, 1) and "4 of 5 diverged" in row.ours
 
 
-def test_lost_runs_of_the_best_rival_decide_nothing():
+def test_figure_5_is_undecided_where_runs_of_the_best_rival_diverged():
     (row,) = share_row(less=case(60, 61), half=case(70, 70.1), more=case(80, None))
     assert (row.agrees, row.n) == (None, 1)
 
 
-def test_one_half_that_does_not_train_where_others_do_is_not_the_best():
+def test_figure_5_disagrees_where_only_one_half_diverged():
     (row,) = share_row(less=case(70, 70), half=case(None, None), more=case(60, 61))
     assert row.agrees is False and row.ours == "0.4 with 70.00 ± 0.00 %; 0.5 has diverged"
     (alone,) = share_row(less=case(70), half=case(None))
     assert alone.agrees is None  # one seed
 
 
-def test_one_half_that_alone_trains_is_the_best_and_where_nothing_trains_nothing_is():
+def test_figure_5_agrees_where_only_one_half_trained_and_is_undecided_where_nothing_did():
     (row,) = share_row(less=case(None, None), half=case(70, 70.5), more=case(None, None))
     assert row.agrees is True
     (row,) = share_row(less=case(None, None), half=case(None, None))
@@ -60,7 +60,7 @@ def repeated(sign, half):
 
 
 @pytest.mark.parametrize("half", [[0.4, 0.41] + [None] * 8, [None] * 10])
-def test_figure_4_says_what_diverged_and_decides_nothing_by_the_rest(half, tmp_path):
+def test_figure_4_names_diverged_runs_and_is_undecided(half, tmp_path):
     result = repeated([0.5 + 0.01 * seed for seed in range(10)], half)
     rows = fig4_repetitions.claims(result)
     assert len(rows) == 5 and {row.agrees for row in rows} == {None}
@@ -69,7 +69,7 @@ def test_figure_4_says_what_diverged_and_decides_nothing_by_the_rest(half, tmp_p
     fig4_repetitions.draw(result, tmp_path)
 
 
-def test_figure_4_is_drawn_where_nothing_trained(tmp_path):
+def test_figure_4_can_be_drawn_where_every_run_diverged(tmp_path):
     result = repeated([None, None], [None, None])
     assert {row.agrees for row in fig4_repetitions.claims(result)} == {None}
     fig4_repetitions.draw(result, tmp_path)
@@ -77,13 +77,13 @@ def test_figure_4_is_drawn_where_nothing_trained(tmp_path):
 
 
 @pytest.mark.parametrize(("seeds", "agrees"), [(1, None), (2, None), (18, None), (19, True), (100, True)])
-def test_figure_4_takes_sorted_losses_for_an_answer_only_where_chance_would_seldom_give_them(seeds, agrees):
+def test_figure_4_decides_by_sorted_losses_only_with_enough_seeds(seeds, agrees):
     sign, half = ([start + 0.001 * seed for seed in range(seeds)] for start in (0.5, 0.4))
     assert fig4_repetitions.claims(repeated(sign, half))[-1].agrees is agrees
     assert fig4_repetitions.claims(repeated(sign, [0.9, *half[1:]]))[-1].agrees is (agrees and False)
 
 
-def test_losses_of_methods_alike_lie_below_at_every_place_once_in_as_many_times_as_figure_4_says():
+def test_sorted_losses_of_equal_methods_all_lie_below_as_often_as_figure_4_says():
     draw, times = random.Random(0), 2000
 
     def losses():
@@ -95,7 +95,7 @@ def test_losses_of_methods_alike_lie_below_at_every_place_once_in_as_many_times_
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 6])
-def test_figure_4_seldom_tells_methods_apart_that_are_alike(seeds):
+def test_figure_4_rarely_finds_a_difference_between_equal_methods(seeds):
     draw, times = random.Random(0), 600
 
     def losses():
@@ -112,7 +112,7 @@ def pruned(cases, **others):
     return fig8_pruning.claims({"sparsities": [*cases], "nets": {"Conv2": rules}})
 
 
-def test_figure_8_holds_both_rules_of_bihalf_against_every_baseline_but_no_untrained_net():
+def test_figure_8_compares_both_rules_of_bihalf_with_every_trained_baseline():
     names = [row.claim for row in pruned({0.0: case(80, 81), 0.5: case(82, 83)})]
     for words in ("bi-half", "bi-half on learned masks"):
         assert f"Conv2, 0% pruned: {words} above {METHOD_NAMES['pruned-sign']}, at the better of two rates" in names
@@ -135,7 +135,7 @@ def test_figure_8_holds_both_rules_of_bihalf_against_every_baseline_but_no_untra
         (case(None, 79), case(None, 40), None, "79.00", SOME_DIVERGED),
     ],
 )
-def test_figure_8_counts_the_better_of_two_rates_and_nothing_against_nets_that_never_learnt(
+def test_figure_8_uses_the_better_of_two_rates_and_ignores_baselines_that_did_not_learn(
     sign, slow, agrees, against, within
 ):
     rows = pruned({0.0: case(80, 81), 0.5: case(82, 83)}, pruned_sign=sign, pruned_sign_slow=slow)
@@ -143,7 +143,7 @@ def test_figure_8_counts_the_better_of_two_rates_and_nothing_against_nets_that_n
     assert row.agrees is agrees and f"against {against}" in row.ours and within in row.within
 
 
-def test_figure_8_knows_that_a_tenth_of_a_hundred_classes_was_learnt():
+def test_figure_8_accounts_for_the_number_of_classes():
     rules = {"pruned-bihalf": [case(60, 60.4)], "mpt": [case(10.2, 10.9)]}
     (row,) = fig8_pruning.claims({"sparsities": [0.5], "nets": {"ResNet-18": rules}})
     assert row.agrees is True
@@ -152,20 +152,20 @@ def test_figure_8_knows_that_a_tenth_of_a_hundred_classes_was_learnt():
     assert row.agrees is None
 
 
-def test_figure_8_claims_of_some_rules_what_these_allow():
+def test_figure_8_makes_the_claims_that_its_measured_rules_allow():
     rules = {"pruned-bihalf": [case(80, 81), case(85, 86)], "pruned-sign": [case(79, 79.1), case(78, 78.1)]}
     names = [row.claim for row in fig8_pruning.claims({"sparsities": [0.0, 0.5], "nets": {"Conv2": rules}})]
     assert len(names) == 3 and not any("learned masks" in name or "MPT" in name for name in names)
 
 
-def test_figure_8_says_no_where_every_pruned_net_diverged_and_nothing_where_some_runs_did():
+def test_figure_8_disagrees_where_all_pruned_nets_diverged_and_is_undecided_where_some_did():
     row = pruned({0.0: case(80, 81), 0.5: case(None, None)})[-1]
     assert row.agrees is False and row.ours.startswith("diverged against")
     assert pruned({0.0: case(80, 81), 0.5: case(90, None)})[-1].agrees is None
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_a_best_that_chance_picks_is_taken_for_better_no_oftener_than_said(seeds):
+def test_selecting_the_best_of_equal_cases_rarely_looks_significant(seeds):
     draw, times, taken, refused = random.Random(0), 1000, 0, 0
 
     def alike(places):
@@ -189,7 +189,7 @@ def imagenet(*top1):
     return next(row for row in rows if row.claim == "ResNet-18, Bi-half, top-1")
 
 
-def test_table_3_takes_one_run_as_the_paper_does_but_no_leftovers():
+def test_table_3_accepts_one_run_but_not_what_is_left_after_divergence():
     assert (imagenet(60.4).agrees, imagenet(60.4).ours, imagenet(59.8).agrees) == (True, "60.40 %", False)
     assert imagenet(60.3, 60.5).ours == "60.40 ± 0.14 %"
     some = imagenet(61.0, None)
@@ -204,7 +204,7 @@ def test_near_a_published_mean_is_within_three_tenths_of_a_point(score, agrees):
 
 
 @pytest.mark.parametrize("total", [9_000, 11_000])
-def test_other_test_images_than_the_papers_decide_nothing_about_its_numbers(total):
+def test_another_number_of_test_images_leaves_published_numbers_undecided(total):
     scores = (79.6, 79.7, 79.65)
     few = "9,000" if total < 10_000 else "11,000"
     for row in (
@@ -219,19 +219,19 @@ def test_other_test_images_than_the_papers_decide_nothing_about_its_numbers(tota
     assert {row.within for row in rows[:4]} == {"scored on 500 test images, the paper's on 50,000"}
 
 
-def test_a_point_above_is_reached_by_the_point_itself():
+def test_exactly_one_point_above_is_enough():
     assert beyond("Conv2", case(80.65, 80.65), Published(79.65, 0.2), by=1).agrees is True
     assert beyond("Conv2", case(80.64, 80.64), Published(79.65, 0.2), by=1).agrees is False
 
 
-def test_seeds_that_agree_do_not_make_a_small_test_set_large():
+def test_agreeing_seeds_do_not_make_up_for_a_small_test_set():
     small = above("", case(61, 61, total=100), case(60, 60, total=100))
     assert small.agrees is None and small.within == "95 % interval over seeds: 1.95 points"
     assert above("", case(61, 61), case(60, 60)).agrees is True
     assert above("", case(60, 60), case(61, 61)).agrees is False
 
 
-def test_a_gap_is_held_against_the_scatter_of_the_seeds():
+def test_a_difference_is_tested_against_the_deviation_over_seeds():
     row = above("", case(70, 71, 72), case(60, 61, 62, 61))  # 2.57 √(1/3 + (2/3)/4), five degrees of freedom
     assert row.within == "95 % interval over seeds: 1.82 points" and row.n == 3 and row.agrees is True
     assert row.ours == "+10.00 points (71.00 ± 1.00 % against 61.00 ± 0.82 %)"
@@ -248,7 +248,7 @@ def test_a_gap_is_held_against_the_scatter_of_the_seeds():
         ((None, None), False, "0.3 points", 0),  # it does not train: that is an answer
     ],
 )
-def test_one_seed_or_those_left_over_are_no_match_for_a_published_mean(scores, agrees, within, n):
+def test_one_seed_or_diverged_runs_leave_a_published_mean_undecided(scores, agrees, within, n):
     row = near("", case(*scores), Published(79.65, 0.2))
     assert (row.agrees, row.within, row.n) == (agrees, within, n)
     assert row.cells()[3] == ("–" if n == 0 else "−0.05" if n == 1 else "+0.00")
@@ -265,6 +265,6 @@ def test_one_seed_or_those_left_over_are_no_match_for_a_published_mean(scores, a
         ((70, 71, None), (60, 61, 62), None, SOME_DIVERGED),
     ],
 )
-def test_what_trains_is_above_what_does_not_and_a_part_decides_nothing(better, worse, agrees, within):
+def test_training_beats_divergence_and_partial_divergence_is_undecided(better, worse, agrees, within):
     row = above("", case(*better), case(*worse))
     assert (row.agrees, row.within) == (agrees, within)

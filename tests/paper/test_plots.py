@@ -1,4 +1,4 @@
-"""What a picture shows can be read: no number on a line, no half epochs, no legend under what is drawn."""
+"""Plots are legible: labels, ticks, titles and legends do not collide."""
 
 import itertools
 from pathlib import Path
@@ -22,7 +22,7 @@ def drawn(figure: Figure) -> Any:
     return canvas.get_renderer()
 
 
-def test_the_numbers_of_figure_6_stand_clear_of_its_lines_and_of_each_other() -> None:
+def test_labels_of_figure_6_overlap_neither_lines_nor_each_other() -> None:
     figure = Figure(figsize=(12.5, 4.7), layout="constrained")
     fig6_toy_boundaries._counts(figure, fig6_toy_boundaries.count_boundaries(fig6_toy_boundaries.grid_points(0.2)))
     renderer, (axes,) = drawn(figure), figure.axes
@@ -36,7 +36,7 @@ def test_the_numbers_of_figure_6_stand_clear_of_its_lines_and_of_each_other() ->
         assert not [box for box in boxes if any(box.contains(*point) for point in path)]
 
 
-def test_figure_1_counts_whole_epochs_and_keeps_its_legends_off_what_it_draws() -> None:
+def test_figure_1_has_whole_epochs_and_legends_outside_its_axes() -> None:
     network = {"steps": [0, 1, 2], "network": [0.9, 0.8, 0.7], "shapes": {"conv1": [4, 9]}}
     layers = {str(layer): {"positive": [1, 50, 60], "total": 100} for layer in range(3)}
     figure = Figure(figsize=(12, 5), layout="constrained")
@@ -50,7 +50,7 @@ def test_figure_1_counts_whole_epochs_and_keeps_its_legends_off_what_it_draws() 
         assert not axes.get_legend().get_window_extent(renderer).overlaps(axes.get_window_extent())
 
 
-def test_a_title_is_no_wider_than_its_picture() -> None:
+def test_a_title_fits_the_width_of_its_plot() -> None:
     for name in ("tab2-irnet", "tab2-kaiming", "tab2-tuned"):
         title = heading({"title": get_item(name).title, "quick": True})
         for width in (4.2, 7.4, 11):
@@ -60,7 +60,7 @@ def test_a_title_is_no_wider_than_its_picture() -> None:
             assert figure.get_suptitle().replace("\n", " ") == title
 
 
-def test_runs_are_counted_in_whole_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_histograms_of_runs_have_whole_ticks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shown: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: shown.append(figure))
     score = {"correct": 70, "total": 100, "loss_sum": 90.0}
