@@ -13,7 +13,7 @@ from PIL import Image
 from equalbits.cli import main
 from equalbits.deploy import pack
 from equalbits.recipes import load_run
-from equalbits.recipes.build import ImageSpec, make_loader
+from equalbits.recipes.build import DataSpec, make_loader
 from equalbits.runtime import load_packed
 from equalbits.training.distributed import ProcessRank
 
@@ -89,7 +89,7 @@ def test_run_preprocesses_images_exactly_as_evaluate(run, pictures, tmp_path, ca
 
 def test_the_resize_is_stored_with_the_model(run, tmp_path, call):
     assert json.loads((run / "model.json").read_text())["resize"] == 20
-    assert ImageSpec.read(run / "model.json").resize == 20
+    assert DataSpec.read(run / "model.json").resize == 20
     assert call("pack", run, tmp_path / "net.ebits")[0] == 0
     network = load_packed(tmp_path / "net.ebits").network
     assert (network.resize, network.input_shape) == (20, (3, 16, 16))
@@ -99,7 +99,7 @@ def test_a_run_without_resize_can_be_read(run, tmp_path, call):
     facts = json.loads((run / "model.json").read_text())
     del facts["resize"]
     (tmp_path / "model.json").write_text(json.dumps(facts))
-    assert ImageSpec.read(tmp_path / "model.json").resize is None
+    assert DataSpec.read(tmp_path / "model.json").resize is None
 
 
 def test_uint8_for_a_file_without_mean_and_std_is_rejected_with_remedies(pictures, tmp_path, call):

@@ -49,7 +49,7 @@ def test_all_three_start_half_and_half(flips):
 def test_the_rows_of_the_flips_hold_what_was_measured(flips, drawn):
     out, claims, methods, _ = flips
     drawn(out, "fig2")
-    (row,) = (row for row in claims if row.claim == "Bi-half: greatest difference of flips so far, one filter")
+    (row,) = (row for row in claims if row.claim == "Bi-half: greatest difference of accumulated flips, one filter")
     assert row.ours == "0 over 16 steps" and row.agrees
     (row,) = (row for row in claims if row.claim == "Sign: steps at which a layer flips unevenly")
     assert row.ours == f"{sum(methods['sign']['uneven_steps'].values())} of {16 * 5}"

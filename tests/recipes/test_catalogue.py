@@ -9,7 +9,7 @@ import pytest
 
 from equalbits.nn import SignActivation
 from equalbits.recipes import Recipe, find_recipe, get_recipe, list_recipes, make_model
-from equalbits.recipes.build import ImageSpec, make_loader
+from equalbits.recipes.build import DataSpec, make_loader
 from equalbits.training import ScheduleConfig, train
 from equalbits.training.distributed import ProcessRank
 
@@ -25,7 +25,7 @@ def test_every_recipe_takes_two_steps_on_images_of_its_shape(name: str) -> None:
         settings["model.options.width"] = 0.125
     recipe = recipe.with_settings(settings)
     loader = make_loader(recipe.data, "train", root=None, device="cpu", seed=0, place=ProcessRank())
-    model = make_model(recipe, ImageSpec.of(loader))
+    model = make_model(recipe, DataSpec.of(loader))
     config = dataclasses.replace(recipe.train, epochs=1, schedule=ScheduleConfig())
     (record,) = train(model, loader, config).epochs
     assert record.train.total == 4
@@ -66,7 +66,7 @@ def test_initialization_normalization_and_layer_order_are_those_of_the_authors()
         assert (get_recipe(name).model.init, get_recipe(name).data.statistics) == ("kaiming", "imagenet")
     released = get_recipe("cifar10-resnet18-1w1a")
     assert released.data.statistics == "cifar10-resnet18"
-    stem = make_model(released, ImageSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)).stem
+    stem = make_model(released, DataSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)).stem
     assert list(dict(stem.named_children())) == ["conv", "norm", "prelu"]
     assert all(get_recipe(name).model.init == "torch" for name in list_recipes("cifar10*-conv?"))
 
@@ -74,7 +74,7 @@ def test_initialization_normalization_and_layer_order_are_those_of_the_authors()
 def test_irnets_resnet20_starts_ede_lower_with_binary_inputs() -> None:
     inputs = [get_recipe(f"cifar10-resnet20-{bits}").model.input_quantizer for bits in ("1w32a", "1w1a")]
     assert inputs == ["", "ede:t_min=0.001"]
-    images = ImageSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)
+    images = DataSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)
     model = make_model(get_recipe("cifar10-resnet20-1w1a"), images)
     starts = {(m.t_min, m.t_max) for m in model.modules() if isinstance(m, SignActivation)}
     assert starts == {(1e-3, 10.0)}

@@ -10,7 +10,7 @@ from small_recipe import compare
 from equalbits.cli import main
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import Comparison, RunRecord, get_recipe
-from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.build import DataSpec
 from equalbits.recipes.experiments.compare import _case, _method_result
 from equalbits.recipes.experiments.methods import list_methods, make_with_common_start, parse_methods, recipe_for
 from equalbits.recipes.experiments.tuning import tuning_seed
@@ -18,7 +18,7 @@ from equalbits.report import text_table, write_markdown
 
 TINY = {"epochs": 1, "data.limit": 128, "data.batch_size": 64, "model.name": "conv2", "model.options.width": 0.05}
 RECIPE = get_recipe("fashion-compare").with_settings(TINY)
-IMAGES = ImageSpec(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
+IMAGES = DataSpec(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
 
 
 def run_file(out, method, seed):
@@ -200,10 +200,10 @@ def test_all_names_every_method_once() -> None:
             "method 'bop' takes no settings: write bop, and set those of its optimizer by",
         ),
         (["--stack", "0"], "--stack 0"),
-        (["--tune", ","], "--tune ,: write learning rates, as in 0.03,0.1,0.3"),
-        (["--tune", "0.1", "--set", "optimizer.lr=0.2"], "--set optimizer.lr=0.2 and --tune: leave one of them away"),
+        (["--tune", ","], "--tune ,: give learning rates, such as 0.03,0.1,0.3"),
+        (["--tune", "0.1", "--set", "optimizer.lr=0.2"], "--set optimizer.lr=0.2 and --tune: omit one of them"),
         (["--seeds", "x"], "--seeds x"),
-        (["--tune", "0.1,fast"], "--tune 0.1,fast: write learning rates"),
+        (["--tune", "0.1,fast"], "--tune 0.1,fast: give learning rates"),
         (["fashion-compair"], "did you mean 'fashion-compare'?"),
         (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'; did you mean 'optimizer.lr'?"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from small_recipe import compare
 
 from equalbits.recipes import Comparison, Recipe, get_recipe
-from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.build import DataSpec
 from equalbits.recipes.experiments.measurements import BitMeasurements
 from equalbits.recipes.experiments.methods import list_methods, make_with_common_start
 from equalbits.training import EpochRecord, InterruptedTraining
@@ -19,7 +19,7 @@ BLINK = get_recipe("fashion-compare").with_settings({
     "epochs": 3, "data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "model.name": "conv2",
     "model.options.width": 0.05,
 })  # fmt: skip
-IMAGES = ImageSpec(tuple("0123"), 1, 8, (0.5,), (0.5,))
+IMAGES = DataSpec(tuple("0123"), 1, 8, (0.5,), (0.5,))
 
 
 def stopped_and_gone_on(out: Path, recipe: Recipe, **words) -> tuple[Comparison, list[int]]:

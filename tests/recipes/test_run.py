@@ -9,7 +9,7 @@ import torch
 from small_recipe import own
 
 from equalbits.recipes import (
-    ImageSpec,
+    DataSpec,
     Recipe,
     evaluate_run,
     load_run,
@@ -67,7 +67,7 @@ def test_the_model_comes_back_and_scores_what_the_run_scored(done: Path) -> None
 
 
 def test_weights_hang_on_the_seed_alone(done: Path) -> None:
-    images = ImageSpec.read(done / "model.json")
+    images = DataSpec.read(done / "model.json")
     torch.manual_seed(1)
     one = make_model(own(), images).state_dict()
     torch.manual_seed(2)

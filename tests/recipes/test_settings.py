@@ -16,7 +16,7 @@ from equalbits.recipes import (
     parse_settings,
     read_recipe,
 )
-from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.build import DataSpec
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_an_invalid_setting_raises_a_one_line_error(word: str, line: str, recipe
 def test_an_invalid_network_option_raises_a_one_line_error(word: str, line: str) -> None:
     recipe = get_recipe("cifar10-conv2").with_settings(parse_settings([word]))
     with pytest.raises(ValueError, match=line) as caught:
-        make_model(recipe, ImageSpec(tuple("ab"), 1, 8, (0.5,), (0.5,)))
+        make_model(recipe, DataSpec(tuple("ab"), 1, 8, (0.5,), (0.5,)))
     assert "\n" not in str(caught.value)
 
 

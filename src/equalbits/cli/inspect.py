@@ -31,10 +31,10 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
     # Imported here: --help must not import torch.
     from equalbits.analysis import Audit, audit, summarize
     from equalbits.nn import BinaryLayer
-    from equalbits.recipes import ImageSpec, load_run
+    from equalbits.recipes import DataSpec, load_run
 
     recipe, model = load_run(out, which=options.which)
-    images = ImageSpec.read(out / "model.json")
+    images = DataSpec.read(out / "model.json")
     summary = summarize(model, (1, images.channels, images.size, images.size))
     binary = any(isinstance(layer, BinaryLayer) for layer in model.modules())
     report = audit(model) if binary else Audit(())

@@ -33,12 +33,12 @@ def pack_run(
     import torch
 
     from equalbits.deploy import pack
-    from equalbits.recipes import ImageSpec, load_run, unfinished_epoch
+    from equalbits.recipes import DataSpec, load_run, unfinished_epoch
 
     _, model = load_run(out, which=which)
     if unfinished := unfinished_epoch(out):
         print(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", file=sys.stderr)
-    images = ImageSpec.read(out / "model.json")
+    images = DataSpec.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     packed = pack(
         model,

@@ -1,7 +1,7 @@
 """Recipes: named experiments. Run one, or run many."""
 
 from equalbits._settings import parse_settings
-from equalbits.recipes.build import ImageSpec, check_names, make_loader, make_model, pick_device
+from equalbits.recipes.build import DataSpec, check_names, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
 from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
 from equalbits.recipes.experiments.engine import DivergedError, Engine
@@ -33,11 +33,11 @@ __all__ = [
     "CaseResult",
     "Comparison",
     "DataConfig",
+    "DataSpec",
     "DivergedError",
     "Engine",
     "Execution",
     "FinishedRun",
-    "ImageSpec",
     "MethodResult",
     "ModelConfig",
     "PlannedRun",

@@ -51,7 +51,7 @@ def pick_device(name: str = "auto") -> str:
 
 
 @dataclass(frozen=True)
-class ImageSpec:
+class DataSpec:
     """The images a model takes: classes, size and normalisation. Stored as model.json beside its weights."""
 
     classes: tuple[str, ...]
@@ -62,7 +62,7 @@ class ImageSpec:
     resize: int | None = None  # image files only: side they are scaled to before the center crop
 
     @classmethod
-    def of(cls, loader: Loader | FolderLoader) -> "ImageSpec":
+    def of(cls, loader: Loader | FolderLoader) -> "DataSpec":
         """Describe the images of a loader."""
         dataset, resize = loader.dataset, None
         if isinstance(dataset, Dataset):
@@ -76,7 +76,7 @@ class ImageSpec:
         return cls(dataset.classes, channels, height, dataset.mean, dataset.std, resize)
 
     @classmethod
-    def read(cls, path: Path) -> "ImageSpec":
+    def read(cls, path: Path) -> "DataSpec":
         """Read the model.json of a run."""
         try:
             return cls.from_dict(json.loads(path.read_text()))
@@ -86,13 +86,13 @@ class ImageSpec:
             raise CheckpointError(f"{path} does not describe the images of the model ({error}): train again") from None
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "ImageSpec":
+    def from_dict(cls, facts: Mapping[str, Any]) -> "DataSpec":
         """Rebuild it from plain data, as ``asdict`` and JSON give it."""
         mean, std = tuple(facts["mean"]), tuple(facts["std"])
         channels, size, resize = int(facts["channels"]), int(facts["size"]), facts.get("resize")
         return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
 
-    def difference(self, other: "ImageSpec") -> str:
+    def difference(self, other: "DataSpec") -> str:
         """Describe why a model of these images cannot take others, as ``2 classes (a, b), this data has 1 (a)``.
 
         Empty where it can. Classes must be in the same order too, since a label is their index.
@@ -129,7 +129,7 @@ def _check_options(config: ModelConfig) -> None:
             raise ValueError(f"model.{name}={word}: leave it empty for none, as in model.{name}=")
 
 
-def make_model(recipe: Recipe, images: ImageSpec) -> nn.Module:
+def make_model(recipe: Recipe, images: DataSpec) -> nn.Module:
     """Build the recipe's model for such images; its initial weights depend on the recipe's seed only."""
     config = recipe.model
     _check_model(config.name)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from equalbits.data import DataError
-from equalbits.recipes.build import ImageSpec, make_loader, make_model, pick_device
+from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_dir import (
@@ -64,7 +64,7 @@ def run_recipe(
         seed = recipe.train.seed
         batches = make_loader(recipe.data, "train", root=root, device=device, seed=seed, place=place)
         test = make_loader(recipe.data, "test", root=root, device=device, seed=seed, place=place)
-        images = ImageSpec.of(batches)
+        images = DataSpec.of(batches)
         model = make_model(recipe, images).to(device)
         teacher_model = _load_teacher(teacher, images).to(device) if teacher else None
         if place.is_writer:
@@ -107,16 +107,16 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     config = recipe.train.resolve_auto(torch.device(device).type, can_capture=False)
     with data_root_of(out, root) as here:
         test = make_loader(recipe.data, "test", root=here, device=device, seed=0, place=ProcessRank())
-    other = ImageSpec.read(out / "model.json").difference(ImageSpec.of(test))
+    other = DataSpec.read(out / "model.json").difference(DataSpec.of(test))
     if other:
         raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")
     return evaluate(model.to(device), test, precision=config.precision)
 
 
-def _load_teacher(folder: Path, images: ImageSpec) -> nn.Module:
+def _load_teacher(folder: Path, images: DataSpec) -> nn.Module:
     """Load the model of a finished run; refuse one trained on other images."""
     _, model = load_run(folder)
-    known = ImageSpec.read(folder / "model.json")
+    known = DataSpec.read(folder / "model.json")
     if (known.classes, known.channels) != (images.classes, images.channels):
         raise ValueError(
             f"the teacher in {folder} was trained on images of {known.channels} channels and {len(known.classes)} "

@@ -12,7 +12,7 @@ from torch import nn
 
 from equalbits._files import write_atomically
 from equalbits.data import DataError
-from equalbits.recipes.build import ImageSpec, make_model
+from equalbits.recipes.build import DataSpec, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe
 from equalbits.recipes.run_record import RunRecord, check_same_recipe
 from equalbits.training import (
@@ -31,7 +31,7 @@ from equalbits.training import (
 )
 
 
-def check_run_dir(out: Path, recipe: Recipe, images: ImageSpec) -> None:
+def check_run_dir(out: Path, recipe: Recipe, images: DataSpec) -> None:
     """Raise where a directory holds files of the user's own, or a run of another recipe or on other images."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
@@ -39,7 +39,7 @@ def check_run_dir(out: Path, recipe: Recipe, images: ImageSpec) -> None:
         check_same_recipe(out, read_recipe(out / "recipe.toml"), recipe)
         other = ""
         with suppress(CheckpointError):  # a missing or damaged model.json is written again
-            other = ImageSpec.read(out / "model.json").difference(images)
+            other = DataSpec.read(out / "model.json").difference(images)
         if other:
             raise CheckpointError(f"{out} holds a run on {other}: use the same data to resume, or another --out")
     foreign = [name for name in ("model.json", "history.jsonl", BEST) if (out / name).exists()]
@@ -51,7 +51,7 @@ def check_run_dir(out: Path, recipe: Recipe, images: ImageSpec) -> None:
         raise ValueError(f"{out} holds another recipe.toml: give --out another folder")
 
 
-def begin_run_dir(out: Path, recipe: Recipe, images: ImageSpec, *, root: Path | None = None) -> None:
+def begin_run_dir(out: Path, recipe: Recipe, images: DataSpec, *, root: Path | None = None) -> None:
     """Write recipe.toml and model.json; without a checkpoint, remove the record and weights of an earlier run."""
     if not (out / LAST).exists():
         for name in ("run.json", WEIGHTS):
@@ -61,7 +61,7 @@ def begin_run_dir(out: Path, recipe: Recipe, images: ImageSpec, *, root: Path | 
 
 
 def stacked_files(
-    record: RunRecord, history: History, images: ImageSpec, model: nn.Module | None, *, root: Path | None
+    record: RunRecord, history: History, images: DataSpec, model: nn.Module | None, *, root: Path | None
 ) -> dict[str, bytes]:
     """Return the files of a run trained in a stack, run.json last; with ``model``, what :func:`load_run` needs too."""
     lines = "".join(json.dumps(epoch.as_dict()) + "\n" for epoch in history.epochs)
@@ -72,11 +72,11 @@ def stacked_files(
     return {**files, "run.json": record.as_json()}
 
 
-def _description(recipe: Recipe, images: ImageSpec, root: Path | None) -> dict[str, bytes]:
+def _description(recipe: Recipe, images: DataSpec, root: Path | None) -> dict[str, bytes]:
     return {"recipe.toml": recipe.to_toml().encode(), "model.json": _images_json(images, root)}
 
 
-def _images_json(images: ImageSpec, root: Path | None) -> bytes:
+def _images_json(images: DataSpec, root: Path | None) -> bytes:
     facts = asdict(images) | ({"data": str(Path(root).resolve())} if root else {})
     return (json.dumps(facts, indent=1) + "\n").encode()
 
@@ -146,7 +146,7 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     if which not in ("last", "best"):
         raise ValueError(f"which={which!r} is not known: choose 'last' or 'best'")
     recipe = read_recipe(out / "recipe.toml")
-    model = make_model(recipe, ImageSpec.read(out / "model.json"))
+    model = make_model(recipe, DataSpec.read(out / "model.json"))
     path = last_weights(out) if which == "last" else out / BEST
     if path.name == BEST and last_weights(out).name == WEIGHTS:
         raise CheckpointError(f"{out} was trained in a stack, which keeps the last epoch only: use which='last'")

@@ -13,7 +13,7 @@ from torch import Tensor
 from equalbits._text import format_range
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
-from equalbits.recipes import ImageSpec, last_weights, load_run
+from equalbits.recipes import DataSpec, last_weights, load_run
 from equalbits.report.scan import RunFiles
 from equalbits.report.tables import ReportTable, verdict
 
@@ -45,7 +45,7 @@ def count_bits(folder: Path) -> BitCounts | None:
         _, model = load_run(folder)
         if not any(isinstance(layer, BinaryLayer) for layer in model.modules()):
             return None
-        images = ImageSpec.read(folder / "model.json")
+        images = DataSpec.read(folder / "model.json")
         return BitCounts(audit(model, strict=False), summarize(model, (1, images.channels, images.size, images.size)))
     except (TypeError, RuntimeError, MemoryError, OSError) as error:  # as weights of another shape raise
         raise ValueError(f"{type(error).__name__}: {error}") from error

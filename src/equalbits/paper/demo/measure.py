@@ -15,7 +15,7 @@ from equalbits.deploy import pack
 from equalbits.functional import attainable_entropy, positive_count
 from equalbits.paper.demo.show import FILTER, METHODS, DemoCounts, draw_demo, write_demo_page
 from equalbits.recipes import (
-    ImageSpec,
+    DataSpec,
     Recipe,
     check_kind,
     check_same_recipe,
@@ -126,7 +126,7 @@ class DemoPack:
 def pack_demo(run: Path, path: Path) -> DemoPack:
     """Pack the model of a run folder into ``path`` and compare both on every test image."""
     _, model = load_run(run)
-    spec = ImageSpec.read(run / "model.json")
+    spec = DataSpec.read(run / "model.json")
     test = load_dataset("fashion", split="test")
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))
     images = (test.images.float() / 255 - mean) / std

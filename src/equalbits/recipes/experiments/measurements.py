@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from equalbits.analysis import summarize
 from equalbits.functional import as_filters, attainable_entropy, count_flips, filter_entropy
 from equalbits.nn import BinaryLayer
-from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.build import DataSpec
 from equalbits.training import EpochRecord, StepRecord
 
 
@@ -79,7 +79,7 @@ class BitMeasurements:
         self.entropy, self.epoch_seconds = tensors["entropy"].tolist(), tensors["epoch_seconds"].tolist()
         self.earlier_seconds, self.began = float(tensors["seconds"]), time.perf_counter()
 
-    def measured(self, images: ImageSpec) -> dict[str, Any]:
+    def measured(self, images: DataSpec) -> dict[str, Any]:
         """Return all measurements as counts; a net without binary layers has no entropy."""
         total = summarize(self.model, (1, images.channels, images.size, images.size)).total
         seconds = sorted(self.epoch_seconds)

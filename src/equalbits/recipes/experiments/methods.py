@@ -5,7 +5,7 @@ from torch import nn
 
 from equalbits._text import unknown_name
 from equalbits.nn import BinaryLayer, list_quantizers, quantizer_by_name
-from equalbits.recipes.build import ImageSpec, make_model
+from equalbits.recipes.build import DataSpec, make_model
 from equalbits.recipes.experiments.grid import split_values
 from equalbits.recipes.recipe import Recipe
 
@@ -63,7 +63,7 @@ def recipe_for(method: str, recipe: Recipe) -> Recipe:
     return recipe.with_settings(_SETTINGS.get(method, {"model.weight_quantizer": method}))
 
 
-def make_with_common_start(recipe: Recipe, images: ImageSpec) -> nn.Module:
+def make_with_common_start(recipe: Recipe, images: DataSpec) -> nn.Module:
     """Build the recipe's model with the initial weights that every method shares for this seed.
 
     A method that draws random numbers of its own (scores, rotations) would change all weights drawn after it. So the

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from equalbits.data import DataError
-from equalbits.recipes.build import ImageSpec, check_names, make_loader, make_model
+from equalbits.recipes.build import DataSpec, check_names, make_loader, make_model
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.training import CheckpointError, ProcessRank, make_optimizer
@@ -25,7 +25,7 @@ class Preflight:
     """Checks against the data sets in ``root``; each is loaded once, when it is first needed."""
 
     root: Path | None
-    _loaded: dict[DataConfig, tuple[ImageSpec, ImageCounts]] = field(default_factory=dict)
+    _loaded: dict[DataConfig, tuple[DataSpec, ImageCounts]] = field(default_factory=dict)
 
     def check(self, store: RunStore, runs: Iterable[PlannedRun], *, build: bool) -> None:
         """Raise for unknown names, for records on other data and, with ``build``, for nets that cannot be built.
@@ -55,7 +55,7 @@ class Preflight:
             return
         other, there = "", ImageCounts(record.last.train.total, record.last.test.total)
         with suppress(CheckpointError):  # without model.json the counts alone are compared
-            other = ImageSpec.read(store.dir(run) / "model.json").difference(images)
+            other = DataSpec.read(store.dir(run) / "model.json").difference(images)
         if not other and there != here:
             other = "{} training and {} test images, this data has {} and {}".format(*there, *here)
         if other:
@@ -68,11 +68,11 @@ class Preflight:
             raise ValueError("runs of a sweep have no teacher: set distill.weight=0 and distill.attention=0")
         make_optimizer(make_model(recipe, self._load(recipe.data)[0]), recipe.train.optimizer)
 
-    def _load(self, data: DataConfig) -> tuple[ImageSpec, ImageCounts]:
+    def _load(self, data: DataConfig) -> tuple[DataSpec, ImageCounts]:
         if data not in self._loaded:
             train, test = (
                 make_loader(data, split, root=self.root, device="cpu", seed=0, place=ProcessRank())
                 for split in ("train", "test")
             )
-            self._loaded[data] = ImageSpec.of(train), ImageCounts(len(train.dataset), len(test.dataset))
+            self._loaded[data] = DataSpec.of(train), ImageCounts(len(train.dataset), len(test.dataset))
         return self._loaded[data]

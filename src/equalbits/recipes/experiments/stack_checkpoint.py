@@ -16,7 +16,7 @@ from torch import Tensor
 
 from equalbits._files import write_atomically
 from equalbits._settings import flatten
-from equalbits.recipes.build import ImageSpec
+from equalbits.recipes.build import DataSpec
 from equalbits.recipes.experiments.store import PlannedRun
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import FREE
@@ -28,7 +28,7 @@ class _Note(NamedTuple):
 
     path: Path
     names: list[str]
-    images: ImageSpec
+    images: DataSpec
 
 
 def stack_path(out: Path, runs: Sequence[PlannedRun]) -> Path:
@@ -43,7 +43,7 @@ def find_stack(out: Path, run: PlannedRun) -> Path | None:
 
 
 @contextmanager
-def stack_checkpoint(out: Path, runs: Sequence[PlannedRun], images: ImageSpec) -> Iterator[Path]:
+def stack_checkpoint(out: Path, runs: Sequence[PlannedRun], images: DataSpec) -> Iterator[Path]:
     """Give the checkpoint to train a stack with; it holds the runs' state where an interrupted stack held them all.
 
     Raise where that stack was trained on other images. The note is removed if training ends without a checkpoint.
@@ -57,7 +57,7 @@ def stack_checkpoint(out: Path, runs: Sequence[PlannedRun], images: ImageSpec) -
             _note_path(path).unlink(missing_ok=True)
 
 
-def _take_over(path: Path, names: list[str], images: ImageSpec) -> None:
+def _take_over(path: Path, names: list[str], images: DataSpec) -> None:
     holders = [note for note in _notes(path.parent) if set(names) <= set(note.names) and note.path.exists()]
     for note in holders:
         if other := note.images.difference(images):
@@ -118,7 +118,7 @@ def _notes(out: Path) -> list[_Note]:
             table = json.loads(note.read_text())
             if not all(isinstance(name, str) for name in table["runs"]):
                 raise ValueError("a name is not a string")
-            found.append(_Note(path, table["runs"], ImageSpec.from_dict(table["images"])))
+            found.append(_Note(path, table["runs"], DataSpec.from_dict(table["images"])))
         except (ValueError, TypeError, KeyError) as error:
             problem = f"{note} does not name the runs of {path.name} ({error})"
             raise CheckpointError(f"{problem}: delete both to train them again") from None

@@ -11,7 +11,7 @@ from torch import nn
 
 from equalbits._files import remove_partial_files, write_all_atomically, write_atomically
 from equalbits.data import Loader
-from equalbits.recipes.build import ImageSpec, make_loader, make_model, on_device
+from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device
 from equalbits.recipes.experiments.measurements import BitMeasurements
 from equalbits.recipes.experiments.stack_checkpoint import discard_stack, stack_checkpoint, stack_path
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
@@ -43,7 +43,7 @@ class Protocol:
       capturing fails, run it plain
     """
 
-    build: Callable[[Recipe, ImageSpec], nn.Module] = make_model
+    build: Callable[[Recipe, DataSpec], nn.Module] = make_model
     measure: bool = False
     keep_weights: bool = True
     capture_only: bool = False
@@ -113,7 +113,7 @@ class Trainer:
         or not at all, since that checkpoint can resume all of them or none.
         """
         train, test = self._load(runs[0].recipe.data)
-        images = ImageSpec.of(train)
+        images = DataSpec.of(train)
         models = [self.protocol.build(run.recipe, images).to(self.device) for run in runs]
         if self.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(self.device)
