@@ -4,8 +4,8 @@
 
 Binary and real models take turns within each round, so that other work on the machine slows both alike. Every repeat
 creates both models anew, since their place in memory matters. Times are CPU time; the claim is the median ratio of a
-round. Memory is what a model holds after its forward passes and did not hold
-before, relative to its binary latents: real layers hold nothing more.
+round. Memory is what a model holds after its forward passes beyond what it held before, relative to its binary latents;
+real layers hold nothing more.
 """
 
 import argparse
