@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from equalbits.models import ImageClassifier, ImageSpec, LayerFactory, create_model
+from equalbits.models import ImageClassifier, ImageShape, LayerFactory, create_model
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, QuickConv2d, SignActivation
 
 
@@ -102,5 +102,5 @@ def test_images_need_not_be_square() -> None:
 
 
 def test_a_slice_of_a_network_is_a_network() -> None:
-    network = ImageClassifier({"a": nn.Conv2d(3, 4, 1), "b": nn.ReLU(), "c": nn.Flatten()}, ImageSpec(3, 8))
+    network = ImageClassifier({"a": nn.Conv2d(3, 4, 1), "b": nn.ReLU(), "c": nn.Flatten()}, ImageShape(3, 8))
     assert network[:2](torch.zeros(1, 3, 5, 5)).shape == (1, 4, 5, 5)

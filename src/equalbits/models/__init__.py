@@ -1,13 +1,13 @@
 """Networks by name: those of the paper and of its experiments, one file per family."""
 
 from equalbits.models import convnet, inception, resnet, shufflenet, vgg  # noqa: F401  (each registers its networks)
-from equalbits.models.image_classifier import ImageClassifier, ImageSpec
+from equalbits.models.image_classifier import ImageClassifier, ImageShape
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import create_model, list_models, model_builder, model_options, register_model
 
 __all__ = [
     "ImageClassifier",
-    "ImageSpec",
+    "ImageShape",
     "LayerFactory",
     "create_model",
     "list_models",

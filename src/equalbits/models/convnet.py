@@ -10,7 +10,7 @@ from functools import partial
 
 from torch import nn
 
-from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec, scale_channels
+from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
@@ -34,7 +34,7 @@ def convnet(
     which shift every mean. With binary inputs the order is convolution, pool, batch norm (always present, not affine),
     and the sign of the next layer replaces the ReLU.
     """
-    images = ImageSpec(in_channels, image_size, fixed=True, smallest=2**pairs)
+    images = ImageShape(in_channels, image_size, fixed=True, smallest=2**pairs)
     affine = not layers.binary_inputs
     norms = batch_norm or layers.binary_inputs
     parts: dict[str, nn.Module] = {}

@@ -14,12 +14,12 @@ ImageSize = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
-class ImageSpec:
+class ImageShape:
     """Shape of the images a network accepts, checked at construction and at every forward pass.
 
     ``fixed`` allows only this size, since a layer depends on it. ``multiple_of`` and ``smallest`` limit each side.
 
-    >>> ImageSpec(3, 20, multiple_of=32)
+    >>> ImageShape(3, 20, multiple_of=32)
     Traceback (most recent call last):
     ValueError: images of 20×20 do not fit: each side must be a multiple of 32; pad or resize them
     """
@@ -67,7 +67,7 @@ class ImageSpec:
 class ImageClassifier(nn.Sequential):
     """Named modules in sequence, from images to class scores."""
 
-    def __init__(self, parts: Mapping[str, nn.Module], images: ImageSpec | None = None) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module], images: ImageShape | None = None) -> None:
         super().__init__(OrderedDict(parts))
         self.images = images
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec
+from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
@@ -38,7 +38,7 @@ def inception_v3(
     parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "dropout": nn.Dropout(dropout)}
     parts["head"] = layers.real_linear(2048, num_classes)
     # Three parts have no padding: sides below 9 would leave no pixel.
-    return ImageClassifier(parts, ImageSpec(in_channels, image_size, smallest=9))
+    return ImageClassifier(parts, ImageShape(in_channels, image_size, smallest=9))
 
 
 class Branches(nn.Module):

@@ -20,7 +20,7 @@ from equalbits.models.blocks import (
     RealInputBlock,
     ResidualClassifier,
 )
-from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec, scale_channels
+from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
@@ -58,7 +58,7 @@ def resnet20(
     else:
         head["head_relu"] = nn.ReLU()
     head["head"] = layers.real_linear(channels[-1], num_classes)
-    return _network(stem, _stages(block, channels, (3, 3, 3)), head, ImageSpec(in_channels, image_size))
+    return _network(stem, _stages(block, channels, (3, 3, 3)), head, ImageShape(in_channels, image_size))
 
 
 def resnet(
@@ -82,7 +82,7 @@ def resnet(
     stem = _stem(layers, conv, norm_first=norm_first)
     stages = _stages(_block_maker(layers, _strided_shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
-    return _network(stem, stages, head, ImageSpec(in_channels, image_size))
+    return _network(stem, stages, head, ImageShape(in_channels, image_size))
 
 
 def imagenet_resnet(
@@ -107,12 +107,12 @@ def imagenet_resnet(
     stages = _stages(_block_maker(layers, shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
     return _network(
-        stem, stages, head, ImageSpec(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1)
+        stem, stages, head, ImageShape(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1)
     )
 
 
 def _network(
-    stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: ImageSpec
+    stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: ImageShape
 ) -> ImageClassifier:
     average = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
     return ResidualClassifier({"stem": _sequence(stem), **stages, **average, **head}, images)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec
+from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
@@ -39,7 +39,7 @@ def shufflenet(
         inputs = outputs
     parts |= {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
     parts["head"] = layers.real_linear(inputs, num_classes)
-    return ImageClassifier(parts, ImageSpec(in_channels, image_size))
+    return ImageClassifier(parts, ImageShape(in_channels, image_size))
 
 
 class ShuffleUnit(nn.Module):

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from equalbits.models.image_classifier import ImageClassifier, ImageSize, ImageSpec, scale_channels
+from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 
@@ -28,7 +28,7 @@ def vgg16(
     The paper has no version with binary inputs. This one uses Hardtanh instead of ReLU, and no dropout before a sign,
     which would turn a dropped value into +1.
     """
-    images = ImageSpec(in_channels, image_size, fixed=True)
+    images = ImageShape(in_channels, image_size, fixed=True)
     sides = images.sides
     parts: dict[str, nn.Module] = {}
     features = in_channels
