@@ -47,7 +47,7 @@ def test_pack_reports_the_size_and_the_effect_of_rounding(trained, tmp_path, cal
     assert code == 0
     assert f"{(tmp_path / 'a.ebits').stat().st_size:,} bytes" in printed
     assert "every promised share of +1 exact" in printed
-    assert "of 8 answers keep their class" in errors
+    assert "of 8 images keep their class" in errors
 
 
 @pytest.mark.parametrize(("name", "package"), [("net.onnx", "onnx"), ("net.xml", "openvino")])
@@ -198,7 +198,7 @@ def test_postscript_is_never_executed(packed, tmp_path, call, monkeypatch):
 def test_inputs_of_linear_layers_can_be_packed_as_int8(trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / "a.ebits", "--linear-inputs", "int8")
     assert code == 0, errors
-    assert "linear_inputs='int8': all 8 answers keep their class; logits move by up to" in errors
+    assert "linear_inputs='int8': all 8 images keep their class; logits change by up to" in errors
     assert b"input_bits=8" in (tmp_path / "a.ebits").read_bytes()
     assert "same class as the model for 8 of 8 random images" in printed
 

@@ -141,13 +141,13 @@ def locked():
 @pytest.mark.parametrize(
     ("model", "line"),
     [
-        (lazy, "'0.weight' has no numbers before the first batch: call the model on one, then pack it"),
-        (on_meta, "'2.weight' is on the meta device, without numbers: load the model's state_dict first"),
-        (with_nan, "layer '2' has latents that are nan: it was trained to nothing; train it again"),
-        (locked, "the model cannot be copied: .*lock.* object; take off it what its answer does not need"),
+        (lazy, "'0.weight' is uninitialized: call the model on a batch first"),
+        (on_meta, "'2.weight' is on the meta device, without data: load the model's state_dict first"),
+        (with_nan, "layer '2' has NaN latents: training diverged"),
+        (locked, "the model cannot be copied: .*lock.* object; remove attributes that its forward does not need"),
         (
             lambda: torch.jit.script(nn.Flatten()),
-            "model is a ScriptModule, .*: give the nn.Module that it was made from",
+            "model is a ScriptModule, .*: give the nn.Module it was made from",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
 from equalbits.deploy.freeze import freeze
-from equalbits.deploy.run_program import answer_of, run
+from equalbits.deploy.verify import run_traced
 from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryLinear, SignActivation
 
 
@@ -77,7 +77,7 @@ def test_a_sign_made_of_plain_numbers_is_followed_in_float64():
     conv = BinaryConv2d(4, 3, 3, bias=False)
     model = Written(lambda model, x: model.conv(torch.where(x >= 0, 1.0, -1.0)).flatten(1), conv=conv)
     frozen = freeze(model, images_with_edges(3, 4, 5, 6))
-    exact = run(frozen.program, frozen.images, torch.float64)[answer_of(frozen.program).name]
+    exact = run_traced(frozen, torch.float64)[frozen.output_node.name]
     assert exact.dtype == torch.float64
     whole = exact / conv.scale.double()
     torch.testing.assert_close(whole, whole.round(), atol=1e-12, rtol=0)
@@ -89,27 +89,27 @@ def in_autocast(_, images):
 
 
 REFUSED = [
-    (lambda _, x: x.flatten(1) / len(x), "answers an image by itself otherwise than among 3"),
-    (lambda _, x: x.flatten(1) if len(x) > 1 else x.flatten(1) + 1, "answers an image by itself otherwise"),
-    (lambda _, x: x * (x > 0), "layer 'mul' multiplies two values that come of the image"),
-    (lambda _, x: (x > 0) * (x < 1), "layer 'mul' needs numbers that come of the image where it gets a comparison"),
-    (lambda _, x: x.half().float(), r"layer 'to' turns numbers into torch\.float16, which rounds them"),
-    (lambda _, x: x.int().float(), r"layer 'to' turns numbers into torch\.int32"),
-    (lambda _, x: x.bool().float(), r"layer 'to' turns numbers into torch\.bool"),
-    (lambda _, x: x.relu() if x.sum() > 0 else x, "its forward branches on numbers of the image, have it do the same"),
-    (in_autocast, r"runs a part of its forward by wrap_with_autocast: leave that out"),
-    (lambda _, x: x - x.mean((0, 2)).mean(), r"takes the mean over axes \[0, 2\], the batch too"),
-    (lambda _, x: x.amax() + x, r"layer 'amax' takes the largest over axes \(\), the batch too"),
-    (lambda _, x: x + x.sum(), r"does aten\.sum\.default.*: name the axes, all but the batch"),
-    (lambda _, x: x + x.max(), r"does aten\.max\.default.*: name the axes, all but the batch"),
-    (lambda _, x: x.max(2)[1].float(), "layer 'to' reads where the largest numbers stood"),
-    (lambda _, x: x + nnf.max_pool2d(x, 1, return_indices=True)[1], "does aten.max_pool2d_with_indices"),
-    (lambda _, x: x + nnf.adaptive_max_pool2d(x, 1, True)[1], "layer 'add' reads where the largest numbers stood"),
-    (lambda _, x: x.max(2)[1], "where it gets their places: this cannot be packed"),
-    (lambda model, x: torch.maximum(x, model.edges), "compares with constants of several sizes"),
+    (lambda _, x: x.flatten(1) / len(x), "treats a single image differently from a batch of 3"),
+    (lambda _, x: x.flatten(1) if len(x) > 1 else x.flatten(1) + 1, "treats a single image differently"),
+    (lambda _, x: x * (x > 0), "layer 'mul' multiplies two values computed from the image"),
+    (lambda _, x: (x > 0) * (x < 1), "layer 'mul' needs a value computed from the image but gets a comparison"),
+    (lambda _, x: x.half().float(), r"layer 'to' casts to torch\.float16, which rounds"),
+    (lambda _, x: x.int().float(), r"layer 'to' casts to torch\.int32"),
+    (lambda _, x: x.bool().float(), r"layer 'to' casts to torch\.bool"),
+    (lambda _, x: x.relu() if x.sum() > 0 else x, "its forward branches on values of the image; do the same"),
+    (in_autocast, r"layer 'matmul' casts to torch\.bfloat16, which rounds"),
+    (lambda _, x: x - x.mean((0, 2)).mean(), r"takes the mean over axes \[0, 2\], the batch included"),
+    (lambda _, x: x.amax() + x, r"layer 'amax' takes the maximum over axes \(\), the batch included"),
+    (lambda _, x: x + x.sum(), r"layer 'sum_1' takes the mean over axes \[\].*: name all axes but the batch"),
+    (lambda _, x: x + x.max(), r"does aten\.max\.default.*: name all axes but the batch"),
+    (lambda _, x: x.max(2)[1].float(), "layer 'to' reads the indices of maxima"),
+    (lambda _, x: x + nnf.max_pool2d(x, 1, return_indices=True)[1], "layer 'add' reads the indices of maxima"),
+    (lambda _, x: x + nnf.adaptive_max_pool2d(x, 1, True)[1], "layer 'add' reads the indices of maxima"),
+    (lambda _, x: x.max(2)[1], "but gets the indices of maxima: this cannot be packed"),
+    (lambda model, x: torch.maximum(x, model.edges), "takes the maximum or minimum with several constants"),
     (
         lambda _, x: x.flatten(2)[:, :3, :4] + x.flatten(1)[:, :4],
-        r"repeats a value of shape \(4,\) along new axes: give it those by unsqueeze",
+        r"repeats a value of shape \(4,\) along new axes: add those with unsqueeze",
     ),
     (lambda _, x: nnf.max_pool1d(x.flatten(2), 2, dilation=2), "pools with dilation"),
 ]

@@ -10,9 +10,9 @@ from torch import nn
 from equalbits.deploy import PackError, pack
 from equalbits.deploy.freeze import freeze
 from equalbits.deploy.graph import to_network
-from equalbits.deploy.pack import trace
-from equalbits.deploy.verify_native import _may_move, check_native
-from equalbits.deploy.weights import round_inputs
+from equalbits.deploy.trace import trace
+from equalbits.deploy.verify_native import _rounding_error, verify_native
+from equalbits.deploy.weights import round_linear_inputs
 from equalbits.nn import BinaryLinear, Sign, SignActivation
 from equalbits.runtime import load_packed, native
 from equalbits.runtime.engine import run_numpy
@@ -37,9 +37,9 @@ def test_only_binary_layers_that_read_reals_are_rounded():
     packed = pack(model, torch.randn(4, 3, 6, 6), linear_inputs="int8")
     linear = [operation for operation in packed.network.operations if operation.kind == "linear"]
     assert [operation.settings["input_bits"] for operation in linear] == [8, 32]
-    steps = trace(freeze(mixed(), torch.randn(2, 3, 6, 6)))
-    round_inputs(steps)
-    assert [step.settings["input_bits"] for step in steps.rows if step.kind == "linear"] == [8, 32, 32]
+    graph = trace(freeze(mixed(), torch.randn(2, 3, 6, 6)))
+    round_linear_inputs(graph)
+    assert [step.settings["input_bits"] for step in graph.steps if step.kind == "linear"] == [8, 32, 32]
 
 
 def test_pack_says_how_far_answers_move(tmp_path, caplog):
@@ -48,7 +48,7 @@ def test_pack_says_how_far_answers_move(tmp_path, caplog):
     images = torch.randn(4, 3, 10, 10)
     with caplog.at_level(logging.INFO, "equalbits"):
         packed = pack(model, images, linear_inputs="int8")
-    assert "linear_inputs='int8': all 4 answers keep their class; logits move by up to" in caplog.text
+    assert "linear_inputs='int8': all 4 images keep their class; logits change by up to" in caplog.text
     answer = model(images).detach().numpy()
     moved = np.abs(packed(images.numpy()) - answer).max() / np.abs(answer).max()
     assert 1e-5 < moved < 0.02
@@ -88,7 +88,7 @@ def test_answers_that_move_too_far_are_refused():
     images[:, 0, 0] = 1e4
     model[1].weight.data[:, 1] = -model[1].weight.data[:, 0]
     with pytest.raises(
-        PackError, match=r"linear_inputs='int8' gives \d of 2 answers another class, and moves logits by"
+        PackError, match=r"linear_inputs='int8' gives \d of 2 images another class, and changes logits by"
     ):
         pack(model, images, linear_inputs="int8")
 
@@ -99,22 +99,22 @@ def test_engines_that_round_an_input_to_either_side_are_no_fault(seed):
     """Sums of a real convolution differ in their last bits, and now and then fall on both sides of an edge."""
     model = mixed(seed)
     frozen = freeze(nn.Sequential(*list(model)[:4]).eval(), torch.randn(8, 3, 6, 6))
-    steps = trace(frozen)
-    round_inputs(steps)
-    network, images = to_network(steps), frozen.images.numpy()
-    check_native(network, steps, images, (run_numpy(network, images),))
+    graph = trace(frozen)
+    round_linear_inputs(graph)
+    network, images = to_network(graph), frozen.images.numpy()
+    verify_native(network, graph, images, (run_numpy(network, images),))
 
 
-def test_a_sum_may_move_by_a_step_for_each_input_between_two_whole_numbers():
-    found = _may_move(np.array([[127, 2.5, 7.51, 3], [0, 0, 0, 0], [254, 3, 5, 6]], np.float32))
+def test_a_sum_rounding_error_by_a_step_for_each_input_between_two_quantize_int8():
+    found = _rounding_error(np.array([[127, 2.5, 7.51, 3], [0, 0, 0, 0], [254, 3, 5, 6]], np.float32))
     np.testing.assert_allclose(found, [[2], [0], [4]])
 
 
 @pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
 def test_a_native_answer_beyond_that_is_a_fault():
     frozen = freeze(nn.Sequential(nn.Flatten(), BinaryLinear(12, 3)).eval(), torch.randn(2, 3, 2, 2))
-    steps = trace(frozen)
-    round_inputs(steps)
-    network, images = to_network(steps), frozen.images.numpy()
-    with pytest.raises(PackError, match="the native engine answers otherwise than numpy"):
-        check_native(network, steps, images, (run_numpy(network, images) + 1,))
+    graph = trace(frozen)
+    round_linear_inputs(graph)
+    network, images = to_network(graph), frozen.images.numpy()
+    with pytest.raises(PackError, match="the native engine differs from numpy"):
+        verify_native(network, graph, images, (run_numpy(network, images) + 1,))

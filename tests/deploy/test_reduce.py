@@ -87,7 +87,7 @@ def test_numbers_made_of_many_are_the_models(name):
     ids=["mean", "sum", "max", "entry"],
 )
 def test_one_number_for_each_image_without_an_axis_is_refused_with_the_way_out(forward):
-    with pytest.raises(PackError, match=r"gives one number alone for each image: keep an axis, as keepdim=True"):
+    with pytest.raises(PackError, match=r"returns a single number per image: keep an axis, with keepdim=True"):
         pack(Written(forward), torch.randn(3, 4, 5, 7))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.data import load_dataset
-from equalbits.deploy import pack
+from equalbits.deploy import Preprocessing, pack
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
 from equalbits.runtime import PackedModel, load_packed, native
 
@@ -89,7 +89,7 @@ def test_a_trained_net_answers_every_test_image_as_before(make, tmp_path):
         answer = model(images).numpy()
     right = (answer.argmax(axis=1) == data.labels.numpy()).mean()
     assert right > 0.5, "it was trained"
-    packed = pack(model, images[:8], class_names=data.classes, mean=data.mean, std=data.std)
+    packed = pack(model, images[:8], class_names=data.classes, preprocessing=Preprocessing(data.mean, data.std))
     packed.save(tmp_path / "net.ebits")
     answers = {}
     for engine in ENGINES:

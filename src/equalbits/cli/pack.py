@@ -41,10 +41,10 @@ def run(options: argparse.Namespace) -> None:
     # Imported here: --help must not import torch.
     import torch
 
-    from equalbits.deploy.verify_native import another_class
+    from equalbits.deploy import other_class
 
     with torch.no_grad():
-        differs = another_class(packed(example.numpy()), model(example).numpy())
+        differs = other_class(packed(example.numpy()), model(example).numpy())
     written = _write(packed, path)
     real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
     ratio = f"{real / written:.1f} times smaller" if written < real else f"{written / real:.1f} times larger"

@@ -32,7 +32,7 @@ def pack_run(
     """Pack a run's model; return the packed model, the model, and the random images that verified it."""
     import torch
 
-    from equalbits.deploy import pack
+    from equalbits.deploy import Preprocessing, pack
     from equalbits.recipes import DataSpec, load_run, unfinished_epoch
 
     _, model = load_run(out, which=which)
@@ -46,16 +46,14 @@ def pack_run(
         rest=rest,
         linear_inputs=linear_inputs,
         class_names=images.classes,
-        mean=images.mean,
-        std=images.std,
-        resize=images.resize,
+        preprocessing=Preprocessing(images.mean, images.std, images.resize),
     )
     return packed, model, example
 
 
 def export_packed(packed: "PackedModel", path: Path) -> None:
     """Write an ONNX file, or an OpenVINO IR for the suffix ``.xml``."""
-    from equalbits.deploy.export import export_onnx, export_openvino
+    from equalbits.deploy import export_onnx, export_openvino
 
     if path.suffix == ".onnx":
         export_onnx(packed, path)

@@ -1,6 +1,8 @@
-"""From any torch module to a packed file: traced, packed, and checked before it is returned."""
+"""Pack any torch module into a file of bits: trace, pack, verify."""
 
+from equalbits.deploy.export import export_onnx, export_openvino
 from equalbits.deploy.graph import PackError
-from equalbits.deploy.pack import pack
+from equalbits.deploy.pack import Preprocessing, pack
+from equalbits.deploy.verify_native import other_class
 
-__all__ = ["PackError", "pack"]
+__all__ = ["PackError", "Preprocessing", "export_onnx", "export_openvino", "other_class", "pack"]

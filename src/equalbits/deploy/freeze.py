@@ -1,116 +1,139 @@
-"""A copy of a model with every weight decided: what is traced, and what the packed answer is held against."""
+"""Copy a model, fix its binary weights, and trace it to core ATen operations with torch.export."""
 
 import copy
+import logging
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from equalbits.deploy.graph import PackError, as_array
-from equalbits.deploy.verify_native import near
+from equalbits.deploy.ops import RULES
+from equalbits.deploy.verify_native import is_close
 from equalbits.deploy.weights import BinaryWeights, binary_weights
 from equalbits.nn import BinaryLayer
 
-#: The most images of the example that the packed answer is checked on.
-MOST_IMAGES = 8
+#: Number of example images that the packed model is verified on.
+MAX_IMAGES = 8
 
-#: What the buffer with a binary layer's weights is called.
+#: Name of the buffer with the weights of a binary layer.
 FROZEN = "frozen_binary_weight"
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """The traced model, its binary layers by the name of the tensor they multiply with, and its answer to ``images``.
+    """A traced model, its binary weights by buffer name, and the logits of the original model for ``images``.
 
-    The answer is the model's own, found before anything was frozen. Where the first image gets another one by itself
-    than among the others, ``alone`` is the model traced on it.
+    Where the first image alone gets other logits than in the batch, ``single`` is the model traced on it alone.
     """
 
     program: ExportedProgram
     binary: dict[str, BinaryWeights]
     images: Tensor
-    answer: Tensor
-    alone: "Frozen | None" = None
+    logits: Tensor
+    single: "Frozen | None" = None
+
+    @property
+    def output_node(self) -> Node:
+        """The node that computes the logits."""
+        name = self.program.graph_signature.user_outputs[0]  # inputs changed in place are outputs of the graph as well
+        node: Node = next(node for node in self.program.graph.nodes if node.name == name)
+        return node
+
+    def constants(self) -> dict[Node, tuple[str, Tensor]]:
+        """Return parameters, buffers and constants by node: name and tensor."""
+        program, signature = self.program, self.program.graph_signature
+        named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        named |= signature.inputs_to_lifted_tensor_constants
+        found = {}
+        for node in program.graph.find_nodes(op="placeholder"):
+            if (name := named.get(node.name)) is not None:
+                held = program.state_dict if name in program.state_dict else program.constants
+                found[node] = (name, held[name].detach())
+        return found
 
 
 def freeze(model: nn.Module, example: Tensor) -> Frozen:
-    """Trace a copy of ``model`` in eval and float32 on the CPU; the model itself is left alone.
+    """Trace a copy of ``model`` in eval and float32 on the CPU; the model itself is unchanged.
 
-    Each binary layer's weights are found once and become a buffer, so that the trace has a plain convolution in its
-    place, whatever the method; the layer's own forward still says how it pads and what becomes of its input.
+    The weights of each binary layer are computed once and become a buffer, so that the trace has a plain convolution in
+    its place, whatever the method. The layer's forward still handles its padding and its input.
     """
     if not isinstance(model, nn.Module):
         raise PackError(f"model is of type {type(model).__name__}: give an nn.Module")
     images = _check_example(example)
-    kept = _copied(_unwrapped(model)).cpu().eval()
-    for name, layer in kept.named_modules():  # asked of the copy: what computes a weight may change as it is asked
+    frozen = _copy(_unwrap(model)).cpu().eval()
+    for name, layer in frozen.named_modules():  # of the copy: computing a weight may change the layer
         if isinstance(layer, BinaryLayer) and bool(layer.weight.isnan().any()):
-            raise PackError(f"layer {name!r} has latents that are nan: it was trained to nothing; train it again")
-    dtypes = {p.dtype for p in kept.parameters() if p.is_floating_point()}
+            raise PackError(f"layer {name!r} has NaN latents: training diverged")
+    dtypes = {p.dtype for p in frozen.parameters() if p.is_floating_point()}
     if not dtypes <= {torch.float32, torch.float64}:
-        kept, dtypes = kept.float(), set()  # the same weights: every half is a float32
+        frozen, dtypes = frozen.float(), set()  # the same weights: float32 holds every half
     dtype = torch.float64 if dtypes == {torch.float64} else torch.float32
     with torch.no_grad():
-        answer = _check_answer(_called(kept, images, dtype), len(images)).float()
-        first = _answer_alone(kept, images[:1], dtype)
-        binary = _freeze_layers(kept)
-        program = _export(kept.float(), images)
-        alone = None
-        if first is not None and not near(as_array(first), as_array(answer[:1])):
-            alone = Frozen(_export(kept, images[:1]), binary, images[:1], first)
-    return Frozen(program, binary, images, answer, alone)
+        logits = _check_output(_call(frozen, images, dtype), len(images)).float()
+        first = _single_logits(frozen, images[:1], dtype)
+        binary = _freeze_weights(frozen)
+        program = _export(frozen.float(), images)
+        single = None
+        if first is not None and not is_close(as_array(first), as_array(logits[:1])):
+            single = Frozen(_export(frozen, images[:1]), binary, images[:1], first)
+    return Frozen(program, binary, images, logits, single)
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    """A copy of a model whose numbers are all there."""
+def _copy(model: nn.Module) -> nn.Module:
+    """Return a deep copy of a model whose tensors all have data."""
     if isinstance(model, torch.jit.ScriptModule):
-        raise PackError("model is a ScriptModule, which is not traced again: give the nn.Module that it was made from")
+        raise PackError("model is a ScriptModule, which cannot be traced: give the nn.Module it was made from")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
-            raise PackError(f"{name!r} has no numbers before the first batch: call the model on one, then pack it")
+            raise PackError(f"{name!r} is uninitialized: call the model on a batch first")
         if tensor.is_meta:
-            raise PackError(f"{name!r} is on the meta device, without numbers: load the model's state_dict first")
+            raise PackError(f"{name!r} is on the meta device, without data: load the model's state_dict first")
     try:
-        with _CopyingNumbers():
+        with _CopyDetached():
             return copy.deepcopy(model)
-    except Exception as error:  # whatever a module may hold
-        line = " ".join(str(error).split())[:200]
-        raise PackError(f"the model cannot be copied: {line}; take off it what its answer does not need") from error
+    except Exception as error:  # a module may hold anything
+        raise PackError(
+            f"the model cannot be copied: {_one_line(error, 200)}; remove attributes that its forward does not need"
+        ) from error
 
 
-class _CopyingNumbers(TorchFunctionMode):
-    """Copies the numbers alone of a tensor that a gradient flows through, as a forward may leave one in its module.
-
-    Torch refuses to copy such a tensor, wherever it lies: in a list, a dictionary or what else a module holds.
-    """
+class _CopyDetached(TorchFunctionMode):
+    """Copies non-leaf tensors detached, as a forward may leave one on its module; torch refuses to copy those."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not Tensor.__deepcopy__ or args[0].is_leaf:
             return func(*args, **(kwargs or {}))
-        tensor, known = args
-        known[id(tensor)] = numbers = tensor.detach().clone()
-        return numbers
+        tensor, memo = args
+        memo[id(tensor)] = copied = tensor.detach().clone()
+        return copied
 
 
-def _called(model: nn.Module, images: Tensor, dtype: torch.dtype) -> Any:
-    """The model's answer to a copy of the images: a forward may change what it is given."""
+def _call(model: nn.Module, images: Tensor, dtype: torch.dtype) -> object:
+    """Call the model on a copy of the images, which its forward may modify."""
     return model(images.to(dtype, copy=True))
 
 
-def _answer_alone(model: nn.Module, image: Tensor, dtype: torch.dtype) -> Tensor | None:
-    """The answer to one image; None where the model has none, as where it squeezes an axis of one away."""
+def _single_logits(model: nn.Module, image: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Return the logits of one image; None where the model fails on it, such as by squeezing the batch axis."""
     try:
-        return _check_answer(_called(model, image, dtype), 1).float()
-    except Exception:  # whatever a model's forward meets
+        return _check_output(_call(model, image, dtype), 1).float()
+    except Exception as error:  # a forward may raise anything; the batch has been checked before
+        logging.getLogger("equalbits").debug("the model fails on a single image: %s", _one_line(error, 300))
         return None
 
 
-def _freeze_layers(model: nn.Module) -> dict[str, BinaryWeights]:
+def _freeze_weights(model: nn.Module) -> dict[str, BinaryWeights]:
     frozen: dict[int, BinaryWeights] = {}
     found = {}
     for name, layer in model.named_modules(remove_duplicate=False):
@@ -120,16 +143,16 @@ def _freeze_layers(model: nn.Module) -> dict[str, BinaryWeights]:
             frozen[id(layer)] = binary_weights(layer, name)
             weight = layer.binary_weight().detach().clone(memory_format=torch.contiguous_format)
             layer.register_buffer(FROZEN, weight)
-            layer.binary_weight = _Reader(layer)  # type: ignore[method-assign]
+            layer.binary_weight = _BufferReader(layer)  # type: ignore[method-assign]
         found[f"{name}.{FROZEN}" if name else FROZEN] = frozen[id(layer)]
     return found
 
 
-class _Reader:
-    """Reads a layer's frozen weights, in place of its ``binary_weight``."""
+class _BufferReader:
+    """Returns the frozen weights of a layer, in place of its ``binary_weight``."""
 
     def __init__(self, layer: BinaryLayer) -> None:
-        self._layer = (layer,)  # not as an attribute of its own, which would make the layer a part of itself
+        self._layer = (layer,)  # in a tuple, so that the layer does not become its own submodule
 
     def __call__(self) -> Tensor:
         weight: Tensor = getattr(self._layer[0], FROZEN)
@@ -137,23 +160,39 @@ class _Reader:
 
 
 def _export(model: nn.Module, images: Tensor) -> ExportedProgram:
+    """Trace a model and decompose it to core ATen operations and those that have a rule."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, on its own tracing
-            return torch.export.export(model, (images.clone(),), strict=False)
-    except Exception as error:  # whatever a model's forward meets when it is traced
-        line = " ".join(str(error).split())[:300]
-        if "data-dependent" in line:
-            line = f"its forward branches on numbers of the image, have it do the same with each ({line})"
-        raise PackError(f"torch.export cannot trace the model: {line}") from error
+            warnings.simplefilter("ignore")  # from inside torch.export
+            program = torch.export.export(model, (images.clone(),), strict=False)
+            decomposed: ExportedProgram = program.run_decompositions(_decompositions())
+            return decomposed
+    except GuardOnDataDependentSymNode as error:
+        raise PackError(
+            f"torch.export cannot trace the model: its forward branches on values of the image; do the same for every "
+            f"image ({_one_line(error, 300)})"
+        ) from error
+    except Exception as error:  # a forward may raise anything while it is traced
+        raise PackError(f"torch.export cannot trace the model: {_one_line(error, 300)}") from error
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile's and the parallel wrappers."""
+@cache
+def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
+    """Return torch's decompositions to core ATen, without the operations that have a rule."""
+    table = torch.export.default_decompositions()
+    return {operation: table[operation] for operation in table if str(operation) not in RULES}
+
+
+def _one_line(error: Exception, most: int) -> str:
+    return " ".join(str(error).split())[:most]
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    """Return the model inside torch.compile's and the parallel wrappers."""
     if hasattr(model, "_orig_mod"):
-        return _unwrapped(model._orig_mod)  # type: ignore[arg-type]
+        return _unwrap(model._orig_mod)  # type: ignore[arg-type]
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return _unwrapped(model.module)
+        return _unwrap(model.module)
     return model
 
 
@@ -164,25 +203,23 @@ def _check_example(example: Tensor) -> Tensor:
         what += "" if is_plain or not isinstance(example, Tensor) else f", {example.layout} on {example.device}"
         raise PackError(
             f"example is {what}: give a batch of images as the model takes them, float of (batch, channel, row, "
-            f"column); a model of plain features takes them as (batch, features, 1, 1) behind an nn.Flatten, one of "
-            f"rows as (batch, channel, 1, column) behind an nn.Flatten(2)"
+            f"column); for a model of features put nn.Flatten() first and give (batch, features, 1, 1), for one of "
+            f"sequences nn.Flatten(2) and (batch, channel, 1, length)"
         )
-    images = example.detach().to("cpu", torch.float32)[:MOST_IMAGES]
+    images = example.detach().to("cpu", torch.float32)[:MAX_IMAGES]
     if not bool(images.isfinite().all()):
-        raise PackError(
-            "example holds numbers that are not finite: signs would hide them; give images as the model takes"
-        )
-    # Two images at least: with one, an axis of the batch could not be told from any other of size 1.
+        raise PackError("example holds numbers that are not finite, which signs would hide: give real images")
+    # At least two images: with one, the batch axis could not be told from other axes of size 1.
     return images if len(images) > 1 else images.repeat(2, 1, 1, 1)
 
 
-def _check_answer(answer: Any, images: int) -> Tensor:
-    if not isinstance(answer, Tensor) or answer.dim() < 2 or len(answer) != images:
-        what = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+def _check_output(output: object, images: int) -> Tensor:
+    if not isinstance(output, Tensor) or output.dim() < 2 or len(output) != images:
+        what = f"a tensor of {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise PackError(
-            f"the model answers {images} images with {what}: a packed model gives one row of logits for each image; "
-            f"pack a module whose forward returns that alone"
+            f"the model returns {what} for {images} images: a packed model returns one row of logits per image; pack a "
+            f"module whose forward returns only that"
         )
-    if not bool(answer.isfinite().all()):
-        raise PackError("the model answers with numbers that are not finite: it was trained to nothing; train it again")
-    return answer
+    if not bool(output.isfinite().all()):
+        raise PackError("the model returns numbers that are not finite: training diverged")
+    return output

@@ -1,169 +1,196 @@
-"""Hold a packed network against the model it was made from, before anyone gets it."""
+"""Verify a packed network against the model it was made from, before it is returned."""
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.fx import Node
+from torch.fx.node import Argument, map_aggregate
 
 from equalbits.deploy.freeze import Frozen
-from equalbits.deploy.graph import PackError, Steps, as_array
-from equalbits.deploy.run_program import answer_of, run
+from equalbits.deploy.graph import Graph, PackError, as_array
 from equalbits.deploy.verify_native import (
     TOLERANCE,
-    agree,
-    another_class,
-    check_native,
-    differing,
-    near,
+    differing_images,
+    is_close,
+    other_class,
+    same_answers,
+    verify_native,
 )
 from equalbits.runtime import Network, run_numpy
+from equalbits.runtime.op_specs import Floats
 
-Reals = NDArray[np.float32]
-
-#: How far rounded inputs may move logits, as a share of the largest.
-MOST_MOVED = 0.05
+#: How far rounded inputs may change logits, relative to the largest.
+MAX_CHANGE = 0.05
 
 
-def check(network: Network, steps: Steps, frozen: Frozen) -> None:
-    """Refuse a packed network whose answer is not the model's, and name the first layer that differs.
+def verify(network: Network, graph: Graph, frozen: Frozen) -> None:
+    """Raise where a packed network gives other logits than the model, naming the first layer that differs.
 
-    The whole network is run first, and held against the model's answer. Where it differs, each operation is run by
-    itself on the numbers that the traced model has there; one that then differs is a fault, and is named. Where none
-    does, rounding made the difference. An image may get another class by it only where the model itself leaves its
-    class to rounding: in float64 the model gives the packed answer, or the first sign that differs is that of a number
-    which is 0 but for rounding (:func:`_check_ties`). Anything else is refused. The native engine, where it is built,
-    must give the same. One warning says how many images get another class by such ties.
+    The whole network runs first. Where its logits differ, each operation runs by itself on the traced model's own
+    inputs; one that then differs is a bug. Where none does, rounding made the difference. It may change the class of an
+    image only where the model's own class depends on rounding: its float64 logits equal the packed ones, or the first
+    sign that differs has an input that is 0 up to rounding (:func:`_check_ties`). A warning counts such images. The
+    native engine, where it is built, must agree as well.
     """
-    images, answer = as_array(frozen.images), as_array(frozen.answer)
+    images, logits = as_array(frozen.images), as_array(frozen.logits)
     packed = _run_packed(network, images)
-    if not agree(packed, answer):
-        _explain(network, steps, frozen, packed)
-    found = check_native(network, steps, images, (packed, answer))
-    if not agree(found, answer):
-        _warn(frozen, found, answer)
+    if not same_answers(packed, logits):
+        _explain(network, graph, frozen, packed)
+    found = verify_native(network, graph, images, (packed, logits))
+    if not same_answers(found, logits):
+        _warn(frozen, found, logits)
 
 
-def _explain(network: Network, steps: Steps, frozen: Frozen, packed: Reals) -> None:
-    """Raise, unless rounding in the model itself makes the packed answer another than the model's."""
-    images, program, answer = as_array(frozen.images), frozen.program, as_array(frozen.answer)
-    node = answer_of(program).name
-    traced = run(program, frozen.images)
-    if not near(as_array(traced[node]), answer):
+def _explain(network: Network, graph: Graph, frozen: Frozen, packed: Floats) -> None:
+    """Raise unless rounding in the model itself explains the difference."""
+    images, logits, output = as_array(frozen.images), as_array(frozen.logits), frozen.output_node.name
+    traced = run_traced(frozen)
+    if not is_close(as_array(traced[output]), logits):
         raise PackError(
-            "the traced model answers differently from the model: its forward hangs on something that torch.export "
-            "does not see (random numbers, a change in place of a view); make it a function of the image alone"
+            "the traced model answers differently from the model: its forward depends on something that torch.export "
+            "does not record, such as random numbers; make it a function of the image only"
         )
-    exact = run(program, frozen.images, torch.float64)
-    otherwise = differing(packed, answer) & differing(packed, as_array(exact[node]))
-    if otherwise.any():
-        _check_steps(network, steps, images, exact)
-        _check_ties(network, steps, traced, images, otherwise & another_class(packed, answer))
+    exact = run_traced(frozen, torch.float64)
+    differing = differing_images(packed, logits) & differing_images(packed, as_array(exact[output]))
+    if differing.any():
+        _check_steps(network, graph, images, exact)
+        _check_ties(network, graph, traced, images, differing & other_class(packed, logits))
 
 
-def _warn(frozen: Frozen, found: Reals, answer: Reals) -> None:
-    """Say how many images get another class packed, and of how many the model itself leaves it to rounding."""
-    node = answer_of(frozen.program).name
-    exact = as_array(run(frozen.program, frozen.images, torch.float64)[node])
-    share = float(np.abs(found - answer).max() / max(float(np.abs(answer).max()), 1e-30))
+def _warn(frozen: Frozen, found: Floats, logits: Floats) -> None:
+    """Log how many images get another class, and for how many the model itself gives another in float64."""
+    exact = as_array(run_traced(frozen, torch.float64)[frozen.output_node.name])
+    share = float(np.abs(found - logits).max() / max(float(np.abs(logits).max()), 1e-30))
     logging.getLogger("equalbits").warning(
-        "%d of %d example images get another class packed than from the model, and logits differ by up to %.3g of the "
-        "largest. Each operation agrees, and rounding decides the rest: a sum that is 0 but for it has either sign. In "
-        "float64 the model itself gives %d of the %d another class. Untrained networks do so; compare both on your "
-        "own images",
-        int(another_class(found, answer).sum()),
-        len(answer),
+        "%d of %d example images get another class from the packed model, and logits differ by up to %.3g of the "
+        "largest. Every operation agrees; only signs of sums that are 0 up to rounding differ. In float64 the model "
+        "itself gives %d of the %d another class. This is common before training; compare both on your own images",
+        int(other_class(found, logits).sum()),
+        len(logits),
         share,
-        int(another_class(exact, answer).sum()),
-        len(answer),
+        int(other_class(exact, logits).sum()),
+        len(logits),
     )
 
 
-def check_rounded(exact: Network, rounded: Network, steps: Steps, images: Tensor) -> str:
-    """How far storing the rest in fewer bits moves the answers to ``images``; both engines must move alike."""
-    kept, change = _moved(exact, rounded, steps, as_array(images))
-    return f"{kept} of {len(images)} answers keep their class; logits move by up to {change:.2%} of the largest"
+def verify_rest(exact: Network, rounded: Network, graph: Graph, images: Tensor) -> str:
+    """Describe how far storing non-binary tensors in fewer bits changes the logits of ``images``."""
+    kept, change = _compare(exact, rounded, graph, as_array(images))
+    return f"{kept} of {len(images)} images keep their class; logits change by up to {change:.2%} of the largest"
 
 
-def check_inputs(exact: Network, rounded: Network, steps: Steps, images: Tensor) -> str:
-    """How far rounding the inputs of linear layers moves the answers to ``images``; refuses what moves too far."""
-    kept, change = _moved(exact, rounded, steps, as_array(images))
-    if kept < len(images) or change > MOST_MOVED:
+def verify_linear_inputs(exact: Network, rounded: Network, graph: Graph, images: Tensor) -> str:
+    """Describe how far rounding the inputs of linear layers changes the logits; raise where it changes too much."""
+    kept, change = _compare(exact, rounded, graph, as_array(images))
+    if kept < len(images) or change > MAX_CHANGE:
         raise PackError(
-            f"linear_inputs='int8' gives {len(images) - kept} of {len(images)} answers another class, and moves logits "
-            f"by up to {change:.2%} of the largest: none and {MOST_MOVED:.0%} are the most; pack with "
+            f"linear_inputs='int8' gives {len(images) - kept} of {len(images)} images another class, and changes "
+            f"logits by up to {change:.2%} of the largest: no other class and {MAX_CHANGE:.0%} are allowed; pack with "
             f"linear_inputs='float32'"
         )
-    return f"all {kept} answers keep their class; logits move by up to {change:.2%} of the largest"
+    return f"all {kept} images keep their class; logits change by up to {change:.2%} of the largest"
 
 
-def _moved(exact: Network, rounded: Network, steps: Steps, images: Reals) -> tuple[int, float]:
-    """How many answers keep their class (of equal logits, either is it), and how far logits move: a share."""
+def _compare(exact: Network, rounded: Network, graph: Graph, images: Floats) -> tuple[int, float]:
+    """Return how many images keep their class, and the largest relative change of a logit."""
     before, after = (_run_packed(network, images).reshape(len(images), -1) for network in (exact, rounded))
-    found = check_native(rounded, steps, images, (after.reshape(-1, *rounded.shapes[-1]),)).reshape(after.shape)
-    if not agree(found, after):
+    found = verify_native(rounded, graph, images, (after.reshape(-1, *rounded.shapes[-1]),)).reshape(after.shape)
+    if not same_answers(found, after):
         logging.getLogger("equalbits").warning(
-            "some values lie so near an edge that rounding decides their side: the native engine's answers differ from "
-            "numpy's by up to %.3g",
+            "some values lie so near a rounding boundary that the engines round them differently: native logits differ "
+            "from numpy's by up to %.3g",
             float(np.abs(found - after).max()),
         )
-    kept = int((~another_class(after, before)).sum())
+    kept = int((~other_class(after, before)).sum())
     return kept, float(np.abs(after - before).max() / max(float(np.abs(before).max()), 1e-30))
 
 
-def _run_packed(network: Network, images: Reals) -> Reals:
-    """The packed answer, an image at a time: numpy's convolutions take much memory."""
+def _run_packed(network: Network, images: Floats) -> Floats:
+    """Run the network in numpy one image at a time, to save memory."""
     return np.concatenate([run_numpy(network, images[i : i + 1]) for i in range(len(images))])
 
 
-def _check_steps(network: Network, steps: Steps, images: Reals, traced: Mapping[str, Any]) -> None:
-    """Run each operation on the model's own numbers, and refuse the first that gives others than the model."""
+def _check_steps(network: Network, graph: Graph, images: Floats, traced: Mapping[str, Tensor]) -> None:
+    """Run each operation on the traced model's inputs; raise at the first that gives other numbers."""
     values = {0: images}
-    for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
+    for place, (operation, step) in enumerate(zip(network.operations, graph.steps, strict=True)):
         found = network.run_operation(operation, values)
         expected = found if step.node is None else as_array(traced[step.node]).reshape(found.shape)
-        if not near(found, expected):
+        if not is_close(found, expected):
             largest = float(np.abs(found - expected).max())
             raise PackError(
                 f"layer {step.layer!r} ({operation.kind}, operation {place}) differs from the model's by up to "
-                f"{largest:.3g} on the model's own input: the model was not packed; please report it"
+                f"{largest:.3g} on the model's own input: the model was not packed; please report this bug"
             )
         values[place + 1] = expected
 
 
 def _check_ties(
-    network: Network, steps: Steps, traced: Mapping[str, Any], images: Reals, otherwise: NDArray[np.bool_]
+    network: Network, graph: Graph, traced: Mapping[str, Tensor], images: Floats, differing: NDArray[np.bool_]
 ) -> None:
-    """Refuse where the first sign to differ of an image of ``otherwise`` is not that of a number 0 but for rounding.
+    """Raise unless the first sign that differs of each image in ``differing`` has an input that is 0 up to rounding.
 
-    The packed network and the model run side by side, each on its own numbers. A sign is the one operation that
-    rounding can turn; up to the first that differs, the two are apart by rounding alone.
+    The packed network and the model run side by side, each on its own values. Only a sign can turn rounding into a
+    large difference; up to the first that differs, the two agree up to rounding.
     """
-    open_ = otherwise.copy()
+    unexplained = differing.copy()
     ours, theirs = {0: images}, {0: images}
-    for place, (operation, step) in enumerate(zip(network.operations, steps.rows, strict=True)):
+    for place, (operation, step) in enumerate(zip(network.operations, graph.steps, strict=True)):
         for values in (ours, theirs):
             values[place + 1] = network.run_operation(operation, values)
         if step.node is not None:
             theirs[place + 1] = as_array(traced[step.node]).reshape(ours[place + 1].shape)
         if operation.kind != "sign":
             continue
-        turned = (ours[place + 1] != theirs[place + 1]).reshape(len(images), -1)
-        for i in np.flatnonzero(turned.any(axis=1) & open_):
-            before, model = (values[operation.inputs[0]][i].reshape(-1) for values in (ours, theirs))
-            apart = float(np.maximum(np.abs(before), np.abs(model))[turned[i]].max())
-            if apart > TOLERANCE * np.abs(model).max():
+        flipped = (ours[place + 1] != theirs[place + 1]).reshape(len(images), -1)
+        for i in np.flatnonzero(flipped.any(axis=1) & unexplained):
+            packed, model = (values[operation.inputs[0]][i].reshape(-1) for values in (ours, theirs))
+            distance = float(np.maximum(np.abs(packed), np.abs(model))[flipped[i]].max())
+            if distance > TOLERANCE * np.abs(model).max():
                 raise PackError(
-                    f"layer {step.layer!r} (operation {place}) takes the sign of a number that is {apart:.3g} from 0, "
-                    f"and the model's sign is the other: the model was not packed; please report it"
+                    f"layer {step.layer!r} (operation {place}) takes the sign of a number {distance:.3g} away from 0, "
+                    f"and the model takes the other sign: the model was not packed; please report this bug"
                 )
-            open_[i] = False
-    if open_.any():
+            unexplained[i] = False
+    if unexplained.any():
         raise PackError(
-            f"{int(open_.sum())} of {len(images)} example images get another class packed than from the model, though "
-            f"no sign of theirs differs: roundings add up, as where huge numbers cancel; bring the numbers between "
-            f"layers to one size, as a batch norm does"
+            f"{int(unexplained.sum())} of {len(images)} example images get another class from the packed model, though "
+            f"none of their signs differs: rounding errors add up, as where large numbers cancel; keep values between "
+            f"layers at one scale, as batch norm does"
         )
+
+
+@torch.no_grad()
+def run_traced(frozen: Frozen, dtype: torch.dtype = torch.float32) -> Mapping[str, Tensor]:
+    """Run the traced model node by node on its images; return all values by node name.
+
+    In float64 sums of equal weights are exact. In float32 the order of addition decides whether
+    ``s + s + s − s − s − s`` is 0, and so which sign it gets.
+    """
+    values: dict[Node, Tensor] = {node: _cast(tensor, dtype) for node, (_, tensor) in frozen.constants().items()}
+    for node in frozen.program.graph.nodes:
+        if node.op == "placeholder":
+            values.setdefault(node, frozen.images.to(dtype))
+        elif node.op == "call_function":
+            values[node] = _run_node(node, values, dtype)
+    return {node.name: value for node, value in values.items()}
+
+
+def _run_node(node: Node, values: dict[Node, Tensor], dtype: torch.dtype) -> Tensor:
+    def read(argument: Argument) -> object:
+        if isinstance(argument, Node):
+            return values[argument]
+        return dtype if argument is torch.float32 else argument
+
+    arguments, options = map_aggregate(node.args, read), map_aggregate(node.kwargs, read)  # type: ignore[arg-type]
+    made: Tensor = node.target(*arguments, **options)  # type: ignore[operator]
+    # Constants made from numbers, such as where(x >= 0, 1.0, -1.0), have torch's default dtype, float32.
+    return _cast(made, dtype) if isinstance(made, Tensor) and made.dtype == torch.float32 else made
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

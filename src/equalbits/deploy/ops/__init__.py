@@ -1,9 +1,22 @@
-"""Every operation of torch's that a packed network can do, with the rule that says how."""
+"""Rules that translate ATen operations into packed ones. Importing this package registers all of them."""
 
-from equalbits.deploy.ops import conv, conv_transpose, elementwise, gather, reduce, resize, shape
-from equalbits.deploy.tracer import Rule
+from functools import partial
 
-_TABLES = (conv, conv_transpose, elementwise, shape, gather, reduce, resize)
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops import comparison, conv, elementwise, gather, linear, pool, reduce, resize, shape
+from equalbits.deploy.tracer import RULES, Known, Tracer
+from equalbits.runtime.op_specs import Settings
+from equalbits.runtime.ops import OPS
 
-#: By torch's name: ``"aten.conv2d.default"``.
-RULES: dict[str, Rule] = {f"aten.{name}": rule for table in _TABLES for name, rule in table.RULES.items()}
+__all__ = ["RULES", "comparison", "conv", "elementwise", "gather", "linear", "pool", "reduce", "resize", "shape"]
+
+
+def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value: Known, *arguments: object) -> Value:
+    """Translate an ATen operation that is an operation of the file; its arguments are settings."""
+    given: Settings = dict(zip(settings, arguments, strict=False))
+    return tracer.add(kind, tracer.value(value), **given)
+
+
+for _kind, _spec in OPS.items():
+    for _name, _settings in _spec.aten.items():
+        RULES[f"aten.{_name}"] = partial(_same_operation, _kind, _settings)

@@ -1,146 +1,141 @@
-"""Rules for what takes entries of an axis in another order, or again: flips, rolls, padding by what is there."""
+"""Operations that gather entries of an axis by constant indices: flips, rolls, index_select and padding by entries."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from equalbits.deploy import simplify
 from equalbits.deploy.graph import Value
-from equalbits.deploy.ops.shape import concat, each, slice_
-from equalbits.deploy.tracer import Rule, Walk
+from equalbits.deploy.ops.shape import concat, repeat_entries, slice_
+from equalbits.deploy.tracer import Known, Tracer, rule
 
 
-def take(walk: Walk, value: Value, axis: int, places: Sequence[int]) -> Value:
-    """The entries of an axis at these places: slices, one after the other; the batch is axis 0."""
+def take(tracer: Tracer, value: Value, axis: int, indices: Sequence[int]) -> Value:
+    """Gather entries of an axis as concatenated slices; the batch is axis 0."""
     size = value.shape[axis - 1]
-    times = len(places) // size
-    if list(places) == [place for place in range(size) for _ in range(times)]:
-        return each(walk, value, axis, times)
-    first = simplify.to_front(walk.steps, value, axis - 1, layer=walk.layer)
-    parts = [simplify.slice_(walk.steps, first, 0, cut, layer=walk.layer) for cut in _runs(places)]
-    return simplify.from_front(walk.steps, concat(walk, parts, 1), axis - 1, layer=walk.layer)
+    times = len(indices) // size
+    if list(indices) == [index for index in range(size) for _ in range(times)]:
+        return repeat_entries(tracer, value, axis, times)
+    first = simplify.move_to_front(tracer.graph, value, axis - 1, layer=tracer.layer)
+    parts = [simplify.slice_axis(tracer.graph, first, 0, cut, layer=tracer.layer) for cut in _slices(indices)]
+    return simplify.move_from_front(tracer.graph, concat(tracer, parts, 1), axis - 1, layer=tracer.layer)
 
 
-def _runs(places: Sequence[int]) -> Iterator[slice]:
-    """Places as slices: the longest that goes on by one step, then the next."""
+def _slices(indices: Sequence[int]) -> Iterator[slice]:
+    """Split indices into the longest slices of constant step."""
     start = 0
-    while start < len(places):
-        step = max(1, places[start + 1] - places[start]) if start + 1 < len(places) else 1
+    while start < len(indices):
+        step = max(1, indices[start + 1] - indices[start]) if start + 1 < len(indices) else 1
         end = start + 1
-        while end < len(places) and places[end] - places[end - 1] == step:
+        while end < len(indices) and indices[end] - indices[end - 1] == step:
             end += 1
-        yield slice(places[start], places[end - 1] + 1, step)
+        yield slice(indices[start], indices[end - 1] + 1, step)
         start = end
 
 
-def flip(walk: Walk, value: Any, axes: Sequence[int]) -> Value:
-    """Axes from their end to their start."""
-    made = walk.value(value)
+@rule("flip.default")
+def flip(tracer: Tracer, value: Known, axes: Sequence[int]) -> Value:
+    """Reverse axes."""
+    made = tracer.value(value)
     for axis in axes:
-        place = _within(walk, made, axis)
-        made = take(walk, made, place, range(made.shape[place - 1])[::-1])
+        place = _image_axis(tracer, made, axis)
+        made = take(tracer, made, place, range(made.shape[place - 1])[::-1])
     return made
 
 
-def roll(walk: Walk, value: Any, shifts: Sequence[int], axes: Sequence[int] = ()) -> Value:
-    """Axes turned so far, what leaves one end coming in at the other."""
-    made = walk.value(value)
+@rule("roll.default")
+def roll(tracer: Tracer, value: Known, shifts: Sequence[int], axes: Sequence[int] = ()) -> Value:
+    """Rotate axes."""
+    made = tracer.value(value)
     for shift, axis in zip(shifts, axes or [0], strict=True):
-        axis = _within(walk, made, axis)
+        axis = _image_axis(tracer, made, axis)
         size = made.shape[axis - 1]
-        made = take(walk, made, axis, [(place - shift) % size for place in range(size)])
+        made = take(tracer, made, axis, [(place - shift) % size for place in range(size)])
     return made
 
 
-def index_select(walk: Walk, value: Any, axis: int, index: Any) -> Value:
-    """Entries at constant places."""
-    value = walk.value(value)
-    axis = _within(walk, value, axis)
+@rule("index_select.default")
+def index_select(tracer: Tracer, value: Known, axis: int, index: Known) -> Value:
+    """Gather entries at constant indices."""
+    source = tracer.value(value)
+    axis = _image_axis(tracer, source, axis)
     if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype is torch.bool or not index.numel():
-        raise walk.refuse("takes entries at places that are no constant row of whole numbers: give them as a buffer")
-    return take(walk, value, axis, (index % value.shape[axis - 1]).tolist())
+        raise tracer.refuse("gathers by indices that are not a constant list of integers: register them as a buffer")
+    return take(tracer, source, axis, (index % source.shape[axis - 1]).tolist())
 
 
-def index(walk: Walk, value: Any, indices: Sequence[Any]) -> Value:
-    """Entries of one axis at constant places, the other axes whole."""
+@rule("index.Tensor")
+def index(tracer: Tracer, value: Known, indices: Sequence[Known]) -> Value:
+    """Gather entries of one axis at constant indices."""
     axes = [axis for axis, places in enumerate(indices) if places is not None]
     if len(axes) != 1:
-        raise walk.refuse("takes entries of several axes by places at once: take them axis by axis")
-    return index_select(walk, value, axes[0], indices[axes[0]])
+        raise tracer.refuse("gathers along several axes at once: index one axis at a time")
+    return index_select(tracer, value, axes[0], indices[axes[0]])
 
 
-def interleave(walk: Walk, value: Any, times: int, axis: int | None = None, **_: Any) -> Value:
-    """Every entry of an axis so many times in a row."""
-    value = walk.value(value)
-    return each(walk, value, _within(walk, value, axis or 0), times)
+@rule("repeat_interleave.self_int")
+def repeat_interleave(tracer: Tracer, value: Known, times: int, axis: int | None = None, **_: object) -> Value:
+    """Repeat every entry of an axis."""
+    source = tracer.value(value)
+    return repeat_entries(tracer, source, _image_axis(tracer, source, axis or 0), times)
 
 
-def pad(walk: Walk, value: Any, sizes: Sequence[int], mode: str = "constant", fill: float | None = None) -> Value:
-    """More around, constants or what is there; below 0, less. Torch lists the last axis first."""
-    made = walk.value(value)
+@rule("pad.default")
+def pad(tracer: Tracer, value: Known, sizes: Sequence[int], mode: str = "constant", fill: float | None = None) -> Value:
+    """Pad, or crop where a size is negative. Torch lists the sizes of the last axis first."""
+    made = tracer.value(value)
     rank = len(made.shape)
     if any(sizes[2 * rank :]):
-        raise walk.refuse(f"pads by {list(sizes)}, the batch too: a packed network answers each image by itself")
+        raise tracer.refuse(f"pads the batch ({list(sizes)}): a packed network treats each image by itself")
     if mode != "constant":
-        return _pad_by_entries(walk, made, sizes, mode)
+        return _pad_by_entries(tracer, made, sizes, mode)
     both = [*sizes[: 2 * rank], *[0] * (2 * rank - len(sizes))]
     before, after = (both[side::2][::-1] for side in (0, 1))
     for axis, (first, last) in enumerate(zip(before, after, strict=True), start=1):
-        made = slice_(walk, made, axis, max(0, -first), made.shape[axis - 1] - max(0, -last))
+        made = slice_(tracer, made, axis, max(0, -first), made.shape[axis - 1] - max(0, -last))
     before, after = ([max(0, size) for size in side] for side in (before, after))
     if not any((*before, *after)):
         return made
-    return walk.steps.add("pad", made, layer=walk.layer, before=before, after=after, value=float(fill or 0))
+    return tracer.add("pad", made, before=before, after=after, value=float(fill or 0))
 
 
-def _pad_by_entries(walk: Walk, value: Value, sizes: Sequence[int], mode: str) -> Value:
-    """Entries of each axis again around it. A sign is taken behind, where a convolution sees it."""
-    if mode == "circular" and min(sizes) < 0:  # torch then goes round what is left, not what was there
-        raise walk.refuse(f"pads by {list(sizes)}, going round and taking off at once: take a slice first, then pad")
-    sign = walk.steps.maker(value)
+@rule("constant_pad_nd.default")
+def constant_pad(tracer: Tracer, value: Known, sizes: Sequence[int], fill: float = 0.0) -> Value:
+    """Pad with a constant."""
+    return pad(tracer, value, sizes, "constant", fill)
+
+
+def _pad_by_entries(tracer: Tracer, value: Value, sizes: Sequence[int], mode: str) -> Value:
+    """Pad by reflecting, replicating or wrapping. A sign moves behind the padding, where the engine fuses it."""
+    if mode == "circular" and min(sizes) < 0:  # torch then wraps around the cropped value
+        raise tracer.refuse(f"pads by {list(sizes)}: circular padding with cropping is not supported, slice first")
+    sign = tracer.graph.maker(value)
     signed = sign is not None and sign.kind == "sign"
-    value = walk.steps.source(sign) if sign is not None and signed else value
+    value = tracer.graph.source(sign) if sign is not None and signed else value
     for number, (before, after) in enumerate(zip(sizes[::2], sizes[1::2], strict=True)):
         axis = len(value.shape) - number
         size = value.shape[axis - 1]
-        value = take(walk, value, axis, [_place(place, size, mode) for place in range(-before, size + after)])
-    return walk.steps.add("sign", value, layer=walk.layer) if signed else value
+        value = take(tracer, value, axis, [_padded_index(i, size, mode) for i in range(-before, size + after)])
+    return tracer.add("sign", value) if signed else value
 
 
-def _place(place: int, size: int, mode: str) -> int:
-    """Which entry stands at a place before the first or behind the last.
+def _padded_index(index: int, size: int, mode: str) -> int:
+    """Return the entry that padding puts at ``index``, which may lie outside the axis.
 
-    >>> [_place(place, 3, "reflect") for place in range(-2, 5)]
+    >>> [_padded_index(index, 3, "reflect") for index in range(-2, 5)]
     [2, 1, 0, 1, 2, 1, 0]
     """
     if mode == "circular":
-        return place % size
+        return index % size
     if mode == "reflect":
-        return abs(place) if place < size else 2 * (size - 1) - place
-    return min(max(place, 0), size - 1)
+        return abs(index) if index < size else 2 * (size - 1) - index
+    return min(max(index, 0), size - 1)
 
 
-def constant_pad(walk: Walk, value: Any, sizes: Sequence[int], fill: float = 0.0) -> Value:
-    """Constants around."""
-    return pad(walk, value, sizes, "constant", fill)
-
-
-def _within(walk: Walk, value: Value, axis: int) -> int:
-    """An axis counted from 0, the batch."""
+def _image_axis(tracer: Tracer, value: Value, axis: int) -> int:
+    """Return an axis counted from 0, the batch, which is refused."""
     axis = axis % (len(value.shape) + 1)
     if axis == 0:
-        raise walk.refuse("takes images of the batch in another order: a packed network answers each by itself")
+        raise tracer.refuse("reorders the batch: a packed network treats each image by itself")
     return axis
-
-
-RULES: dict[str, Rule] = {
-    "pad.default": pad,
-    "constant_pad_nd.default": constant_pad,
-    "flip.default": flip,
-    "roll.default": roll,
-    "index_select.default": index_select,
-    "index.Tensor": index,
-    "repeat_interleave.self_int": interleave,
-}

@@ -1,7 +1,6 @@
-"""Rules for images and rows of another size: the nearest entry by its place, all else as a matrix for each axis."""
+"""Resizing of images and rows: nearest by gathering, every other mode as a matrix per axis."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,63 +8,63 @@ from torch import Tensor
 from equalbits.deploy import simplify
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import take
-from equalbits.deploy.tracer import Rule, Walk
+from equalbits.deploy.tracer import Known, Rule, Tracer, rule
 
-aten = torch.ops.aten
+_NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
+_LINEAR = ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+
+Scales = Sequence[float] | None
 
 
-def nearest(operator: Any) -> Rule:
-    """The nearest entry along each axis."""
+def _nearest(operator: Callable[..., Tensor]) -> Rule:
+    """Make the rule of a nearest mode: torch resizes the indices of each axis."""
 
-    def rule(walk: Walk, value: Any, size: Any, scales: Sequence[float] | None) -> Value:
-        made = walk.value(value)
-        for axis, long, scale in _axes(walk, made, scales):
+    def resize(tracer: Tracer, value: Known, size: Sequence[int] | None, scales: Scales) -> Value:
+        made = tracer.value(value)
+        for axis, length, scale in _resized_axes(tracer, made, scales):
             column = torch.arange(float(made.shape[axis - 1]))[None, None, :, None]
-            made = take(walk, made, axis, operator(column, [long, 1], scale, None).flatten().int().tolist())
+            made = take(tracer, made, axis, operator(column, [length, 1], scale, None).flatten().int().tolist())
         return made
 
-    return rule
+    return resize
 
 
-def mixed(operator: Any) -> Rule:
-    """Means of entries along each axis, weighed as torch weighs them."""
+def _linear(operator: Callable[..., Tensor]) -> Rule:
+    """Make the rule of a linear mode: torch resizes an identity matrix to get the weights of each axis."""
 
-    def rule(walk: Walk, value: Any, size: Any, align: bool, scales: Sequence[float] | None) -> Value:
-        made = walk.value(value)
-        for axis, long, scale in _axes(walk, made, scales):
-            entries = torch.eye(made.shape[axis - 1])
-            columns = entries[None, :, :, None].repeat(1, 1, 1, 2)  # of one alone torch mistakes the order of axes
-            matrix = operator(columns, [long, 2], align, scale, None)[0, :, :, 0].T
-            made = made if torch.equal(matrix, entries) else _multiply(walk, made, axis, matrix)
+    def resize(tracer: Tracer, value: Known, size: Sequence[int] | None, align_corners: bool, scales: Scales) -> Value:
+        made = tracer.value(value)
+        for axis, length, scale in _resized_axes(tracer, made, scales):
+            identity = torch.eye(made.shape[axis - 1])
+            columns = identity[None, :, :, None].repeat(1, 1, 1, 2)  # with a single column torch swaps the axes
+            matrix = operator(columns, [length, 2], align_corners, scale, None)[0, :, :, 0].T
+            made = made if torch.equal(matrix, identity) else _multiply(tracer, made, axis, matrix)
         return made
 
-    return rule
+    return resize
 
 
-def _axes(walk: Walk, value: Value, scales: Sequence[float] | None) -> list[tuple[int, int, float | None]]:
-    """The axes behind the channels, the batch being axis 0: how long each becomes, and by what scale."""
-    assert walk.shape is not None
+def _resized_axes(tracer: Tracer, value: Value, scales: Scales) -> list[tuple[int, int, float | None]]:
+    """Return axis, new length and scale of every axis behind the channels; the batch is axis 0."""
+    shape = (tracer.batch, *tracer.output_shape())
     axes = range(2, len(value.shape) + 1)
-    return [(axis, walk.shape[axis], None if scales is None else scales[axis - 2]) for axis in axes]
+    return [(axis, shape[axis], None if scales is None else scales[axis - 2]) for axis in axes]
 
 
-def _multiply(walk: Walk, value: Value, axis: int, matrix: Tensor) -> Value:
-    """A matrix times each column along an axis: a convolution that sees one pixel, the axis as its channels."""
-    steps, layer = walk.steps, walk.layer
-    rank = len(value.shape)
-    first = simplify.to_front(steps, value, axis - 1, layer=layer)
-    image = first if rank == 3 else simplify.reshape(steps, first, (*first.shape, 1), layer=layer)
+def _multiply(tracer: Tracer, value: Value, axis: int, matrix: Tensor) -> Value:
+    """Multiply each column along an axis by a matrix: a 1×1 convolution with that axis as channels."""
+    graph, layer, rank = tracer.graph, tracer.layer, len(value.shape)
+    first = simplify.move_to_front(graph, value, axis - 1, layer=layer)
+    image = first if rank == 3 else simplify.reshape(graph, first, (*first.shape, 1), layer=layer)
     weight = matrix.contiguous()[:, :, None, None].numpy()
-    made = steps.add("conv", image, layer=layer, arrays={"weight": weight}, kernel=1)
-    made = simplify.reshape(steps, made, made.shape[:rank], layer=layer)
-    return simplify.from_front(steps, made, axis - 1, layer=layer)
+    made = tracer.add("conv", image, arrays={"weight": weight}, kernel=1)
+    made = simplify.reshape(graph, made, made.shape[:rank], layer=layer)
+    return simplify.move_from_front(graph, made, axis - 1, layer=layer)
 
 
-RULES: dict[str, Rule] = {}
-for _name in ("upsample_nearest", "_upsample_nearest_exact"):
-    RULES |= dict.fromkeys(
-        (f"{_name}{axes}.vec" for axes in ("1d", "2d")), nearest(getattr(aten, f"{_name}2d").default)
-    )
-for _name in ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
-    RULES[f"{_name}.vec"] = mixed(getattr(aten, _name).default)
-RULES["upsample_linear1d.vec"] = RULES["upsample_bilinear2d.vec"]
+for _name in _NEAREST:
+    _operator = getattr(torch.ops.aten, f"{_name}2d").default
+    rule(f"{_name}1d.vec", f"{_name}2d.vec")(_nearest(_operator))
+for _name in _LINEAR:
+    rule(f"{_name}.vec")(_linear(getattr(torch.ops.aten, _name).default))
+rule("upsample_linear1d.vec")(_linear(torch.ops.aten.upsample_bilinear2d.default))

@@ -11,7 +11,7 @@ from equalbits._extras import require_matplotlib
 from equalbits._files import write_atomically
 from equalbits.analysis import EntropyWatcher, FlipWatcher, audit
 from equalbits.data import load_dataset
-from equalbits.deploy import pack
+from equalbits.deploy import Preprocessing, pack
 from equalbits.functional import attainable_entropy, positive_count
 from equalbits.paper.demo.show import FILTER, METHODS, DemoCounts, draw_demo, write_demo_page
 from equalbits.recipes import (
@@ -130,7 +130,7 @@ def pack_demo(run: Path, path: Path) -> DemoPack:
     test = load_dataset("fashion", split="test")
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))
     images = (test.images.float() / 255 - mean) / std
-    pack(model, images[:8], class_names=spec.classes, mean=spec.mean, std=spec.std).save(path)
+    pack(model, images[:8], class_names=spec.classes, preprocessing=Preprocessing(spec.mean, spec.std)).save(path)
     predicted = load_packed(path)(test.images.numpy()).argmax(axis=1)  # the file normalizes the bytes itself
     with torch.no_grad():
         expected = model(images).argmax(dim=1).numpy()

@@ -1,0 +1,77 @@
+"""Comparisons with constants, and choices between constants by them: signs and other step functions."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from equalbits.deploy.tracer import Comparison, Known, StepFunction, Tracer, rule
+
+
+@rule("ge.Scalar", "ge.Tensor")
+def ge(tracer: Tracer, first: Known, second: Known) -> Comparison:
+    """Compare ``first ≥ second``."""
+    return _compare(tracer, first, second, above=True, strict=False)
+
+
+@rule("gt.Scalar", "gt.Tensor")
+def gt(tracer: Tracer, first: Known, second: Known) -> Comparison:
+    """Compare ``first > second``."""
+    return _compare(tracer, first, second, above=True, strict=True)
+
+
+@rule("lt.Scalar", "lt.Tensor")
+def lt(tracer: Tracer, first: Known, second: Known) -> Comparison:
+    """Compare ``first < second``."""
+    return _compare(tracer, first, second, above=False, strict=False)
+
+
+@rule("le.Scalar", "le.Tensor")
+def le(tracer: Tracer, first: Known, second: Known) -> Comparison:
+    """Compare ``first ≤ second``."""
+    return _compare(tracer, first, second, above=False, strict=True)
+
+
+def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict: bool) -> Comparison:
+    if isinstance(second, Tensor | float | int):
+        return Comparison(tracer.value(first), second, above, strict)
+    if not isinstance(first, Tensor | float | int):
+        raise tracer.refuse("compares with a value computed from the image: a packed network has constant thresholds")
+    return Comparison(tracer.value(second), first, not above, not strict)  # t ≤ x is x ≥ t
+
+
+@rule("bitwise_not.default", "logical_not.default")
+def logical_not(tracer: Tracer, condition: Known) -> Comparison:
+    """Negate a comparison."""
+    if not isinstance(condition, Comparison):
+        raise tracer.refuse("negates numbers as bools: compare them with a constant instead")
+    return replace(condition, above=not condition.above)
+
+
+@rule("where.self")
+def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFunction:
+    """Choose between constants by a comparison; nested choices with rising thresholds make one step function."""
+    if not isinstance(condition, Comparison):
+        raise tracer.refuse("chooses between values by something other than a comparison with a constant")
+    high, low = (yes, no) if condition.above else (no, yes)
+    # x ≥ t and its negation x < t put the threshold above; x > t and x ≤ t put it below.
+    threshold = (condition.threshold, condition.strict)
+    if (
+        isinstance(low, StepFunction)
+        and low.value == condition.value
+        and _last_threshold(low) < _number(tracer, condition.threshold)
+    ):
+        return StepFunction(low.value, (*low.thresholds, threshold), (*low.levels, _number(tracer, high)))
+    return StepFunction(condition.value, (threshold,), (_number(tracer, low), _number(tracer, high)))
+
+
+def _last_threshold(function: StepFunction) -> float:
+    threshold = function.thresholds[-1][0]
+    return float(threshold) if not isinstance(threshold, Tensor) or threshold.numel() == 1 else float("inf")
+
+
+def _number(tracer: Tracer, known: Known) -> float:
+    if isinstance(known, Tensor) and known.numel() and bool((known == known.flatten()[0]).all()):
+        return float(known.flatten()[0])
+    if isinstance(known, int | float):
+        return float(known)
+    raise tracer.refuse("chooses between values that are not numbers: a packed network has step functions of constants")

@@ -1,0 +1,101 @@
+"""Pooling over images. Pooling along one axis is decomposed into pooling of an image of one row."""
+
+from collections.abc import Sequence
+
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops.gather import pad, take
+from equalbits.deploy.tracer import Indices, Known, Tracer, rule
+from equalbits.runtime.op_specs import Settings
+from equalbits.runtime.ops.pool import adaptive_windows
+
+
+@rule("max_pool2d_with_indices.default")
+def max_pool2d(
+    tracer: Tracer,
+    value: Known,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Value, Indices]:
+    """Take the maximum of each window; ``ceil_mode`` adds padding, which never wins."""
+    if _pair(dilation) != (1, 1):
+        raise tracer.refuse(f"pools with dilation {list(dilation)}: a packed network has no dilated pooling")
+    image = _as_image(tracer, value)
+    window, _ = _window(tracer, image, kernel, stride, padding)
+    return _in_output_shape(tracer, tracer.add("max_pool", image, **window)), Indices()
+
+
+@rule("avg_pool2d.default")
+def avg_pool2d(
+    tracer: Tracer,
+    value: Known,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    """Take the mean of each window; torch never counts what ``ceil_mode`` adds beyond the padding."""
+    image = _as_image(tracer, value)
+    window, beyond = _window(tracer, image, kernel, stride, padding)
+    if divisor_override is not None:
+        height, width = window["kernel"]
+        made = tracer.affine(tracer.add("avg_pool", image, **window), height * width / divisor_override)
+        return _in_output_shape(tracer, made)
+    if beyond and count_include_pad and _pair(padding) != (0, 0):
+        rows, columns = _pair(padding)
+        image = pad(tracer, image, [columns, columns, rows, rows])
+        window, _ = _window(tracer, image, kernel, stride, (0,))
+    made = tracer.add("avg_pool", image, **window, count_padding=count_include_pad and not beyond)
+    return _in_output_shape(tracer, made)
+
+
+@rule("_adaptive_avg_pool2d.default")
+def adaptive_avg_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> Value:
+    """Take the mean over a grid of windows."""
+    made = tracer.add("adaptive_avg_pool", _as_image(tracer, value), size=tracer.output_shape()[-2:])
+    return _in_output_shape(tracer, made)
+
+
+@rule("adaptive_max_pool2d.default")
+def adaptive_max_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> tuple[Value, Indices]:
+    """Take the maximum over a grid of windows, each filled up to the longest with its last entry."""
+    made, kernel = _as_image(tracer, value), []
+    for axis, parts in enumerate(_pair(size), start=2):
+        windows = adaptive_windows(made.shape[axis - 1], parts)
+        longest = max(stop - start for start, stop in windows)
+        made = take(tracer, made, axis, [min(start + i, stop - 1) for start, stop in windows for i in range(longest)])
+        kernel.append(longest)
+    return _in_output_shape(tracer, tracer.add("max_pool", made, kernel=kernel, stride=kernel)), Indices()
+
+
+def _as_image(tracer: Tracer, value: Known) -> Value:
+    """Return a value with a channel axis, which torch's pooling of a list of features leaves out."""
+    source = tracer.value(value)
+    return tracer.graph.reshape(source, (1,) * (3 - len(source.shape)) + source.shape, layer=tracer.layer)
+
+
+def _in_output_shape(tracer: Tracer, made: Value) -> Value:
+    return tracer.graph.reshape(made, tracer.output_shape(), layer=tracer.layer)
+
+
+def _window(
+    tracer: Tracer, value: Value, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> tuple[Settings, bool]:
+    """Return the settings of a pooling with the padding that ``ceil_mode`` adds, and whether it adds any."""
+    output = tracer.output_shape()
+    sizes, steps, sides = _pair(kernel), _pair(stride or kernel), _pair(padding)
+    borders, beyond = [], False
+    for axis in (0, 1):
+        reach = (output[axis - 2] - 1) * steps[axis] + sizes[axis]
+        missing = max(0, reach - value.shape[1 + axis] - 2 * sides[axis])
+        borders += [sides[axis], sides[axis] + missing]
+        beyond |= missing > 0
+    return {"kernel": sizes, "stride": steps, "padding": borders}, beyond
+
+
+def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+    return sizes[0], sizes[-1]
