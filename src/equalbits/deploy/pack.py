@@ -20,7 +20,7 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a packed file prepares pictures: ``mean`` and ``std`` per channel, and the side to ``resize`` to.
+    """Preprocessing of pictures: ``mean`` and ``std`` per channel, and the side to ``resize`` to.
 
     With ``mean`` and ``std`` the packed model also takes images of bytes. With ``resize``, ``equalbits run`` scales
     each picture to a square of that side and crops its centre; without, it scales a picture to cover the model's input.

@@ -12,7 +12,7 @@ from equalbits.deploy.fold_batch_norm import fold_batch_norms
 from equalbits.deploy.freeze import FROZEN, Frozen
 from equalbits.deploy.graph import Graph, PackError, Value, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
-from equalbits.deploy.tracer import Comparison, Indices, Known, StepFunction, Tracer
+from equalbits.deploy.tracer import Indices, Known, StepFunction, ThresholdComparison, Tracer
 
 _BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 _SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
@@ -124,7 +124,7 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
         found = known[argument]
         if rule is comparison.where:
             return found
-        if isinstance(found, Comparison) and rule is not elementwise.copy and tracer.dtype is not torch.bool:
+        if isinstance(found, ThresholdComparison) and rule is not elementwise.copy and tracer.dtype is not torch.bool:
             found = comparison.where(tracer, found, 1.0, 0.0)  # torch computes with 0 and 1
         return tracer.value(found) if isinstance(found, StepFunction) else found
 

@@ -15,7 +15,7 @@ from equalbits.runtime.op_specs import Array, Floats
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ThresholdComparison:
     """``value ≥ threshold`` where ``above``, else ``value < threshold``; ``strict`` means ``>`` and ``≤``."""
 
     value: Value
@@ -55,7 +55,7 @@ class Stacked:
 
 
 #: Argument of a rule: a value that depends on the image, or a constant.
-Known = Value | Comparison | StepFunction | Indices | Stacked | Tensor | float | None
+Known = Value | ThresholdComparison | StepFunction | Indices | Stacked | Tensor | float | None
 Rule = Callable[..., Any]
 _RuleT = TypeVar("_RuleT", bound=Rule)
 
@@ -97,7 +97,7 @@ class Tracer:
             return self._add_step_function(known)
         if not isinstance(known, Value):
             constant = "a constant" if isinstance(known, Tensor) else str(known)
-            what = "a comparison" if isinstance(known, Comparison) else constant
+            what = "a comparison" if isinstance(known, ThresholdComparison) else constant
             raise self.refuse(f"needs a value computed from the image but gets {what}: this cannot be packed")
         return known
 

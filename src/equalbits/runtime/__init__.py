@@ -1,6 +1,6 @@
 """Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
 
-from equalbits.runtime.audit import Audit, LayerAudit, LayerSummary, Summary
+from equalbits.runtime.audit import PackedAudit, PackedLayerAudit, PackedLayerSummary, PackedSummary
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
@@ -11,17 +11,17 @@ from equalbits.runtime.pictures import FORMATS, NoRangeError, centre, in_bytes, 
 __all__ = [
     "FORMATS",
     "MAX_THREADS",
-    "Audit",
     "FormatError",
-    "LayerAudit",
-    "LayerSummary",
     "NativeEngine",
     "Network",
     "NetworkBuilder",
     "NoRangeError",
     "Operation",
+    "PackedAudit",
+    "PackedLayerAudit",
+    "PackedLayerSummary",
     "PackedModel",
-    "Summary",
+    "PackedSummary",
     "centre",
     "in_bytes",
     "load_packed",

@@ -1,4 +1,4 @@
-"""What a packed network holds, counted from the file alone: the audit of its promises, and a summary by layer."""
+"""Audit and summary of a packed network, computed from the file alone."""
 
 import math
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from equalbits.runtime.op_specs import connections
 
 
 @dataclass(frozen=True)
-class LayerAudit:
-    """The symbols of a binary layer, counted per filter, against the share of +1 it promises."""
+class PackedLayerAudit:
+    """Symbols of a binary layer counted per filter, and the share of +1 it promises."""
 
     name: str
     connections: int
@@ -25,12 +25,12 @@ class LayerAudit:
 
     @property
     def pruned(self) -> NDArray[np.int64]:
-        """The pruned connections of each filter."""
+        """Number of pruned connections of each filter."""
         return self.connections - self.positive - self.negative
 
     @property
     def wrong(self) -> int:
-        """How many filters do not hold exactly the share promised; 0 where none is."""
+        """Number of filters without exactly the promised share; 0 where none is promised."""
         if self.p_pos is None:
             return 0
         kept = self.positive + self.negative
@@ -39,14 +39,14 @@ class LayerAudit:
 
 
 @dataclass(frozen=True)
-class Audit:
-    """The audit of a whole file; ``holds`` says whether every promise does."""
+class PackedAudit:
+    """Audit of a whole file."""
 
-    layers: tuple[LayerAudit, ...]
+    layers: tuple[PackedLayerAudit, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether every filter of every layer that promises a share of +1 has it exactly."""
+        """True if every filter of every layer that promises a share of +1 has it exactly."""
         return all(layer.wrong == 0 for layer in self.layers)
 
     def __str__(self) -> str:
@@ -54,10 +54,10 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class LayerSummary:
-    """One operation: the shape of its value, its weights by how they are stored, and its products per image.
+class PackedLayerSummary:
+    """One operation: output shape, weights by dtype, and products per image.
 
-    ``has_bits`` says that its weights are bits, also where another operation has stored them already.
+    ``has_bits`` is true for binary weights, also where another operation stores them.
     """
 
     name: str
@@ -72,28 +72,28 @@ class LayerSummary:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A network by layer, and in all; ``file_bytes`` is the size of its file, the table included."""
+class PackedSummary:
+    """Summary of a network by layer; ``file_bytes`` is the size of its file with the header."""
 
     input_shape: tuple[int, ...]
-    layers: tuple[LayerSummary, ...]
+    layers: tuple[PackedLayerSummary, ...]
     file_bytes: int
 
     def total(self, what: str) -> int:
-        """The sum of one column over all layers: ``total("binary_weights")``."""
+        """Return the sum of one column over all layers: ``total("binary_weights")``."""
         return sum(getattr(layer, what) for layer in self.layers)
 
     def __str__(self) -> str:
         return summary_table(self)
 
 
-def audit(network: Network) -> Audit:
+def audit(network: Network) -> PackedAudit:
     """Count the symbols of every binary layer, filter by filter."""
     layers = []
     for place, operation in network.binary_layers():
         symbols = network.symbols(place)
         layers.append(
-            LayerAudit(
+            PackedLayerAudit(
                 layer_name(network, place),
                 symbols.shape[1],
                 operation.settings["p_pos"],
@@ -101,11 +101,11 @@ def audit(network: Network) -> Audit:
                 (symbols == -1).sum(axis=1),
             )
         )
-    return Audit(tuple(layers))
+    return PackedAudit(tuple(layers))
 
 
-def summarize(network: Network) -> Summary:
-    """Weights, bytes and products of every operation. A product is 1-bit when both sides are ±1."""
+def summarize(network: Network) -> PackedSummary:
+    """Summarize weights, bytes and products of every operation. A product is 1-bit where both factors are ±1."""
     signs, seen, layers = signed_values(network), set[str](), []
     for place, operation in enumerate(network.operations):
         arrays, shape = network.arrays(operation), network.shapes[place + 1]
@@ -117,7 +117,7 @@ def summarize(network: Network) -> Summary:
         macs = width * math.prod(shape)
         one_bit = bit_weights and operation.inputs[0] in signs
         layers.append(
-            LayerSummary(
+            PackedLayerSummary(
                 layer_name(network, place),
                 operation.kind,
                 shape,
@@ -129,11 +129,11 @@ def summarize(network: Network) -> Summary:
                 bit_weights,
             )
         )
-    return Summary(network.input_shape, tuple(layers), sum(map(len, to_chunks(network))))
+    return PackedSummary(network.input_shape, tuple(layers), sum(map(len, to_chunks(network))))
 
 
 def signed_values(network: Network) -> set[int]:
-    """The values that are ±1 throughout: made by ``sign``, or by moving such values about."""
+    """Return the values that hold only ±1: made by ``sign``, or by moving such values."""
     signs: set[int] = set()
     moving = {"concat", "flatten", "reshape", "permute", "channel_shuffle", "slice", "max_pool"}
     for place, operation in enumerate(network.operations):
@@ -143,6 +143,6 @@ def signed_values(network: Network) -> set[int]:
 
 
 def layer_name(network: Network, place: int) -> str:
-    """The name an operation goes by: that of its first tensor without the part, or its place."""
+    """Return the layer name of an operation: the prefix of its first tensor, or its place."""
     names = list(network.operations[place].tensors.values())
     return names[0].rpartition(".")[0] or names[0] if names else f"#{place}"

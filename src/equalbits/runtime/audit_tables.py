@@ -1,4 +1,4 @@
-"""A packed file's tables for people, in the words that :mod:`equalbits.analysis` has for a run's model."""
+"""Text tables of a packed file, with the columns of :mod:`equalbits.analysis`."""
 
 from typing import TYPE_CHECKING
 
@@ -8,14 +8,14 @@ from equalbits._text import escape_control_chars, format_range, format_table
 from equalbits.runtime import bits
 
 if TYPE_CHECKING:
-    from equalbits.runtime.audit import Audit, LayerAudit, LayerSummary, Summary
+    from equalbits.runtime.audit import PackedAudit, PackedLayerAudit, PackedLayerSummary, PackedSummary
 
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
 _AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
 
 
-def summary_table(summary: "Summary") -> str:
-    """What each operation gives, holds and costs, for one image."""
+def summary_table(summary: "PackedSummary") -> str:
+    """Return a table of the output shape, weights, bytes and products of each operation, for one image."""
     counts = list(map(_counts, summary.layers))
     rows = [
         (escape_control_chars(layer.name), layer.kind, "×".join(map(str, layer.shape)), *map(_figure, each))
@@ -27,8 +27,8 @@ def summary_table(summary: "Summary") -> str:
     return f"{format_table(_SUMMARY, [*rows, total], left=(0, 1, 2))}\n{last}"
 
 
-def audit_table(report: "Audit") -> str:
-    """The symbols of each filter, and whether it holds the share of +1 that it promises."""
+def audit_table(report: "PackedAudit") -> str:
+    """Return a table of the symbols per filter, and whether each layer has its promised share of +1."""
     promised = [layer for layer in report.layers if layer.p_pos is not None]
     filters, off = sum(len(layer.positive) for layer in promised), sum(layer.wrong for layer in promised)
     verdict = f"{off:,} of {filters:,} filters are not exact" if off else f"all {filters:,} filters are exact"
@@ -37,8 +37,8 @@ def audit_table(report: "Audit") -> str:
     return f"{table}\n{promise}" + (f"; {verdict}" if promised else "") + _pruned(report)
 
 
-def _pruned(report: "Audit") -> str:
-    """A line on how many weights of all layers are 0; nothing where none is."""
+def _pruned(report: "PackedAudit") -> str:
+    """Return a line on pruned weights; "" where there are none."""
     zeros = sum(int(layer.pruned.sum()) for layer in report.layers)
     weights = sum(len(layer.positive) * layer.connections for layer in report.layers)
     empty = sum(int((layer.pruned == layer.connections).sum()) for layer in report.layers)
@@ -47,12 +47,12 @@ def _pruned(report: "Audit") -> str:
     return f"\n{zeros:,} of {weights:,} weights are 0 ({zeros / weights:.2%}){left}" if zeros else ""
 
 
-def _counts(layer: "LayerSummary") -> tuple[int, ...]:
+def _counts(layer: "PackedLayerSummary") -> tuple[int, ...]:
     mixed, real = (layer.real_macs, 0) if layer.has_bits else (0, layer.real_macs)
     return (layer.binary_weights, layer.real_weights, layer.stored_bytes, layer.binary_macs, mixed, real)
 
 
-def _audit_row(layer: "LayerAudit") -> tuple[str, ...]:
+def _audit_row(layer: "PackedLayerAudit") -> tuple[str, ...]:
     asked, exact = "–", "–"
     if layer.p_pos is not None:
         kept = (layer.positive + layer.negative).tolist()
@@ -63,8 +63,8 @@ def _audit_row(layer: "LayerAudit") -> tuple[str, ...]:
     return (escape_control_chars(layer.name), *sizes, *counted, asked, _entropy(layer), exact)
 
 
-def _entropy(layer: "LayerAudit") -> str:
-    """Bits, the mean over filters; those with nothing but zeros have none."""
+def _entropy(layer: "PackedLayerAudit") -> str:
+    """Return the mean entropy over filters in bits; filters of zeros are left out."""
     kept = layer.positive + layer.negative
     share = layer.positive[kept > 0] / kept[kept > 0]
     shares = np.stack([share, 1 - share])

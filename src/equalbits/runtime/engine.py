@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from equalbits.runtime import native
-from equalbits.runtime.audit import Audit, Summary, audit, summarize
+from equalbits.runtime.audit import PackedAudit, PackedSummary, audit, summarize
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
@@ -75,11 +75,11 @@ class PackedModel:
         logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
 
-    def audit(self) -> Audit:
+    def audit(self) -> PackedAudit:
         """Count +1 and −1 in every filter from the packed bits, and compare them with the promised share."""
         return audit(self.network)
 
-    def summary(self) -> Summary:
+    def summary(self) -> PackedSummary:
         """Summarize weights, bytes and products of every operation."""
         return summarize(self.network)
 

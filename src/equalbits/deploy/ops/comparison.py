@@ -4,45 +4,45 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from equalbits.deploy.tracer import Comparison, Known, StepFunction, Tracer, rule
+from equalbits.deploy.tracer import Known, StepFunction, ThresholdComparison, Tracer, rule
 
 
 @rule("ge.Scalar", "ge.Tensor")
-def ge(tracer: Tracer, first: Known, second: Known) -> Comparison:
+def ge(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
     """Compare ``first ≥ second``."""
     return _compare(tracer, first, second, above=True, strict=False)
 
 
 @rule("gt.Scalar", "gt.Tensor")
-def gt(tracer: Tracer, first: Known, second: Known) -> Comparison:
+def gt(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
     """Compare ``first > second``."""
     return _compare(tracer, first, second, above=True, strict=True)
 
 
 @rule("lt.Scalar", "lt.Tensor")
-def lt(tracer: Tracer, first: Known, second: Known) -> Comparison:
+def lt(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
     """Compare ``first < second``."""
     return _compare(tracer, first, second, above=False, strict=False)
 
 
 @rule("le.Scalar", "le.Tensor")
-def le(tracer: Tracer, first: Known, second: Known) -> Comparison:
+def le(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
     """Compare ``first ≤ second``."""
     return _compare(tracer, first, second, above=False, strict=True)
 
 
-def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict: bool) -> Comparison:
+def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict: bool) -> ThresholdComparison:
     if isinstance(second, Tensor | float | int):
-        return Comparison(tracer.value(first), second, above, strict)
+        return ThresholdComparison(tracer.value(first), second, above, strict)
     if not isinstance(first, Tensor | float | int):
         raise tracer.refuse("compares with a value computed from the image: a packed network has constant thresholds")
-    return Comparison(tracer.value(second), first, not above, not strict)  # t ≤ x is x ≥ t
+    return ThresholdComparison(tracer.value(second), first, not above, not strict)  # t ≤ x is x ≥ t
 
 
 @rule("bitwise_not.default", "logical_not.default")
-def logical_not(tracer: Tracer, condition: Known) -> Comparison:
+def logical_not(tracer: Tracer, condition: Known) -> ThresholdComparison:
     """Negate a comparison."""
-    if not isinstance(condition, Comparison):
+    if not isinstance(condition, ThresholdComparison):
         raise tracer.refuse("negates numbers as bools: compare them with a constant instead")
     return replace(condition, above=not condition.above)
 
@@ -50,7 +50,7 @@ def logical_not(tracer: Tracer, condition: Known) -> Comparison:
 @rule("where.self")
 def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFunction:
     """Choose between constants by a comparison; nested choices with rising thresholds make one step function."""
-    if not isinstance(condition, Comparison):
+    if not isinstance(condition, ThresholdComparison):
         raise tracer.refuse("chooses between values by something other than a comparison with a constant")
     high, low = (yes, no) if condition.above else (no, yes)
     # x ≥ t and its negation x < t put the threshold above; x > t and x ≤ t put it below.

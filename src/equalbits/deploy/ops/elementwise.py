@@ -11,7 +11,7 @@ from equalbits.deploy.fold_batch_norm import batch_norm_affine
 from equalbits.deploy.graph import Value, as_array
 from equalbits.deploy.ops.comparison import where
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.tracer import Comparison, Known, Tracer, rule
+from equalbits.deploy.tracer import Known, ThresholdComparison, Tracer, rule
 
 Constant = Tensor | float | int
 
@@ -155,7 +155,7 @@ def hardsigmoid(tracer: Tracer, value: Known) -> Value:
 @rule("clone.default", "alias.default", "detach.default", "_to_copy.default")
 def copy(tracer: Tracer, value: Known, **_: object) -> Value:
     """Copy; a comparison cast to numbers is 0 and 1."""
-    if isinstance(value, Comparison):
+    if isinstance(value, ThresholdComparison):
         return tracer.value(where(tracer, value, 1.0, 0.0))
     if tracer.dtype not in (None, torch.float32, torch.float64):
         raise tracer.refuse(f"casts to {tracer.dtype}, which rounds: remove the cast, packed values are float32")
