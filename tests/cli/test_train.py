@@ -192,7 +192,7 @@ def test_a_failed_download_names_the_directory_for_the_file(call, tmp_path: Path
     code, printed, errors = call("download", "cifar10", "--data", tmp_path)
     assert (code, printed) == (1, "")
     assert "cannot download http://127.0.0.1:9/cifar-10-binary.tar.gz (" in errors
-    assert errors.endswith(f"or put cifar-10-binary.tar.gz into {tmp_path / 'cifar10'} by hand and call again\n")
+    assert errors.endswith(f"or put cifar-10-binary.tar.gz into {tmp_path / 'cifar10'} by hand\n")
     assert len(errors.splitlines()) == 1
 
 
