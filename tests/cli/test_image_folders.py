@@ -107,7 +107,7 @@ def test_uint8_for_a_file_without_mean_and_std_is_rejected_with_remedies(picture
     pack(net, torch.randn(2, 3, 4, 4)).save(tmp_path / "bare.ebits")
     code, _, errors = call("run", tmp_path / "bare.ebits", pictures / "val" / "cat" / "0.png")
     assert code == 1
-    assert errors.endswith("pack again with mean= and std=, or give a .npy file of floats\n")
+    assert errors.endswith("pack again with preprocessing=, or give a .npy file of floats\n")
 
 
 def test_a_text_file_is_reported_as_not_a_packed_model(tmp_path, call):

@@ -60,7 +60,7 @@ def _predict(model: "PackedModel", path: Path, file: str) -> "NDArray[np.float32
     if images.dtype.kind == "u" and model.network.mean is None:
         raise ValueError(
             f"{path} holds uint8 pixels, but {file} has no mean and std to normalize them: "
-            "pack again with mean= and std=, or give a .npy file of floats"
+            "pack again with preprocessing=, or give a .npy file of floats"
         )
     try:
         return model(images).reshape(len(images), -1)

@@ -113,7 +113,7 @@ class PackedModel:
             raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as decoded from a picture")
         if batch.dtype == np.uint8 and self.network.mean is None:
             raise ValueError(
-                "images are uint8, and the file holds no mean and std: pack again with mean= and std=, "
+                "images are uint8, and the file holds no mean and std: pack again with preprocessing=, "
                 "or give normalized float32"
             )
         if batch.dtype == np.uint8:
