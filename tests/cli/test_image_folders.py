@@ -197,7 +197,7 @@ def test_enlarged_images_are_reported_in_one_line(own, pictures, tmp_path, call,
     command = [sys.executable, "-m", "equalbits", *map(str, [*words, *larger])]
     (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
     assert "is 26×31 pixels: pictures are enlarged to 40×40 and cropped to 32×32" in line
-    assert line.endswith("set data.resize and data.crop")
+    assert line.endswith("set data.resize and data.crop to change that")
 
 
 def test_a_resumed_run_finds_its_images(run, pictures, tmp_path, call):

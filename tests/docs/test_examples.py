@@ -70,7 +70,5 @@ def test_a_command_that_knows_no_network_of_ones_own_says_which_does(tmp_path):
     words = "train fashion-conv2 --set model.name=tiny --set epochs=1 --set data.limit=128 --device cpu --out a"
     run(EXAMPLES[0].with_name("own_network.py"), tmp_path, *words.split())
     for command in ("evaluate a", "pack a net.ebits", words):
-        with pytest.raises(
-            AssertionError, match=r"model 'tiny' is not known: .*; .* call that in place of equalbits\n"
-        ):
+        with pytest.raises(AssertionError, match=r"model 'tiny' is not known: .*; .* run that instead of equalbits\n"):
             run("-m", tmp_path, "equalbits", *command.split())

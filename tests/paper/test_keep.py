@@ -207,7 +207,7 @@ def test_a_kept_file_that_was_damaged_is_blamed_and_not_the_folder_that_is_taken
 def test_the_pages_are_drawn_only_where_they_lie(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 1
-    assert capsys.readouterr().err == "results: there is no results/ and docs/ here: run it beside README.md\n"
+    assert capsys.readouterr().err == f"results: {tmp_path} has no results/ and docs/: run this beside README.md\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -223,14 +223,14 @@ def test_curves_of_every_step_are_left_out_by_name(tmp_path, cifar10, monkeypatc
     assert [record["epoch"] for record in kept["measured"]["methods"]["sign"]["epochs"]] == [2]
 
 
-def test_a_folder_that_holds_a_part_is_gone_on_with(part, tmp_path, cifar10):
+def test_an_incomplete_measurement_is_resumed(part, tmp_path, cifar10):
     shutil.copytree(part, tmp_path / "more")
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "more").rglob("run.json")}
-    told = []
+    logged = []
     grid = {"nets": ["conv2", "conv4"], "model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
-    options = Options(root=cifar10, device="cpu", settings=SMALL, grid=grid, log=told.append)
+    options = Options(root=cifar10, device="cpu", settings=SMALL, grid=grid, log=logged.append)
     reproduce("tab2", tmp_path / "more", options=options)
-    assert any("holds a part" in line for line in told)
+    assert any(line.endswith("is incomplete: measuring the rest") for line in logged)
     result = json.loads((tmp_path / "more" / "result.json").read_text())
     assert list(result["nets"]) == ["conv2", "conv4"] and result["trained"]["nets"] == 30
     assert all(path.stat().st_mtime_ns == before for path, before in runs.items())
