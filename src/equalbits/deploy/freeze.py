@@ -160,13 +160,14 @@ class _BufferReader:
 
 
 def _export(model: nn.Module, images: Tensor) -> ExportedProgram:
-    """Trace a model and decompose it to core ATen operations and those that have a rule."""
+    """Trace a model; operations without a rule are decomposed to core ATen."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # from inside torch.export
             program = torch.export.export(model, (images.clone(),), strict=False)
-            decomposed: ExportedProgram = program.run_decompositions(_decompositions())
-            return decomposed
+            if not all(node.op != "call_function" or str(node.target) in RULES for node in program.graph.nodes):
+                program = program.run_decompositions(_decompositions())  # traces again: half a second
+            return program
     except GuardOnDataDependentSymNode as error:
         raise PackError(
             f"torch.export cannot trace the model: its forward branches on values of the image; do the same for every "
