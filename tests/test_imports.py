@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src" / "equalbits"
-MOST = 40
+MOST = 28
 
 
 def deep_imports() -> list[str]:
