@@ -4,7 +4,7 @@
 TAIL = 0.025
 
 
-def student_t(freedom: int, tail: float = TAIL) -> float:
+def student_t(freedom: float, tail: float = TAIL) -> float:
     """Return the value that t exceeds with probability ``tail``; 0 without a degree of freedom.
 
     >>> round(student_t(2), 2), round(student_t(20), 2), round(student_t(4, 0.0025), 2)

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SIGNIFICANCE = 0.05
+from equalbits._statistics import student_t
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def welch(first: Sample, second: Sample) -> Difference | None:
     if error == 0:
         return Difference(gap, gap, gap, 1.0 if gap == 0 else 0.0)
     freedom = _degrees_of_freedom(first, second)
-    margin = error * _t_quantile(1 - SIGNIFICANCE / 2, freedom)
+    margin = error * student_t(freedom)
     return Difference(gap, gap - margin, gap + margin, 2 * _t_tail(abs(gap) / error, freedom))
 
 
@@ -103,10 +103,3 @@ def _t_tail(t: float, freedom: float) -> float:
     from scipy.special import stdtr
 
     return float(stdtr(freedom, -t))
-
-
-def _t_quantile(probability: float, freedom: float) -> float:
-    """Value that Student's t stays below with this probability."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, probability))
