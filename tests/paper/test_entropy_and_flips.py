@@ -15,6 +15,7 @@ from equalbits.paper import reproduce
 from equalbits.paper.figures.fig1_entropy import attainable, channel_entropies
 from equalbits.paper.figures.fig2_flips import difference
 from equalbits.paper.figures.half_start import halved
+from equalbits.recipes import read_recipe
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,17 @@ def test_one_half_of_figure_1_can_be_asked_for_alone(entropy, tmp_path, drawn, p
     drawn(tmp_path / "part", "fig1")
     whole = entropy[1]
     assert claims == (whole[:rows] if part == "weights" else whole[-rows:])
+
+
+def test_figure_1_counts_the_activations_of_figure_7s_nets(tmp_path, tiny):
+    options = tiny({"model.options.width": 0.05, "epochs": 1})
+    reproduce("fig7", tmp_path / "fig7", options=replace(options, seeds=(0, 1)))
+    runs = tmp_path / "fig7" / "runs" / "resnet-18-1w1"
+    inputs = {path.name: read_recipe(path / "seed0" / "recipe.toml").model.input_quantizer for path in runs.iterdir()}
+    assert inputs == {"sign": "sign", "irnet": "ede", "bihalf": "sign"}
+    claims = reproduce("fig1", tmp_path / "fig1", options=replace(options, grid={"parts": ["activations"]}))
+    assert [claim.n for claim in claims] == [2, 2]
+    assert not list(tmp_path.glob("fig1/activations/*"))
 
 
 def test_a_finished_net_whose_activations_were_not_counted_is_not_trained_again(entropy):

@@ -69,6 +69,7 @@ def test_initialization_normalization_and_layer_order_are_those_of_the_authors()
     stem = make_model(released, DataSpec(tuple("0123456789"), 3, 32, (0.5,) * 3, (0.5,) * 3)).stem
     assert list(dict(stem.named_children())) == ["conv", "norm", "prelu"]
     assert all(get_recipe(name).model.init == "torch" for name in list_recipes("cifar10*-conv?"))
+    assert all(get_recipe(name).model.init == "kaiming" for name in list_recipes("cifar100-*-1w*"))  # the paper's text
 
 
 def test_irnets_resnet20_starts_ede_lower_with_binary_inputs() -> None:

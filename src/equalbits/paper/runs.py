@@ -65,6 +65,7 @@ def run_cases(
     *,
     seeds: Sequence[int],
     may_stack: bool = True,
+    keep_weights: bool = False,
 ) -> dict[Group, list[CaseCounts]]:
     """Train every case with every seed into ``out``, and return the counts of each run, group by group.
 
@@ -76,7 +77,7 @@ def run_cases(
     if missing := store.missing(runs):
         options.log(f"{len(missing)} of {len(runs)} runs to train")
     stack = (options.stack or (_MAX_STACK if options.on_gpu else 1)) if may_stack and not options.ray else 1
-    Engine(store, options, Protocol(keep_weights=False)).run_missing(runs, stack=stack)
+    Engine(store, options, Protocol(keep_weights=keep_weights)).run_missing(runs, stack=stack)
     return {group: [_counts(store, case, seeds) for case in cases] for group, cases in groups.items()}
 
 

@@ -80,12 +80,13 @@ def _deep() -> Iterator[Recipe]:
         yield _recipe(f"cifar10-{net}-1w32a", about.format("1w32a"), net, "cifar10", cifar10)
         norm_first = binary_inputs | {"model.options.norm_first": True}
         yield _recipe(f"cifar10-{net}-1w1a", about.format("1w1a"), net, "cifar10", cifar10 | norm_first)
+    cifar100 = _DEEP | {"model.init": "kaiming"}  # as the paper's text says
     for net in ("vgg16", "resnet18", "resnet34", "inception_v3", "shufflenet"):
         name = net.replace("_", "-")
         about = f"{net} of the paper's figure 7 and released code, {{}}: first, last and downsampling layers real"
-        yield _recipe(f"cifar100-{name}-1w32a", about.format("1w32a"), net, "cifar100", _DEEP)
+        yield _recipe(f"cifar100-{name}-1w32a", about.format("1w32a"), net, "cifar100", cifar100)
         if net.startswith("resnet"):
-            yield _recipe(f"cifar100-{name}-1w1a", about.format("1w1a"), net, "cifar100", _DEEP | binary_inputs)
+            yield _recipe(f"cifar100-{name}-1w1a", about.format("1w1a"), net, "cifar100", cifar100 | binary_inputs)
 
 
 def _imagenet() -> Iterator[Recipe]:
