@@ -14,7 +14,7 @@ from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleCo
 from equalbits.training.distributed import PeerLostError, ProcessRank, process_group, rank_from_env
 from equalbits.training.divergence import NonFiniteError, check_weights
 from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
-from equalbits.training.loop import TrainOptions, Watcher, train
+from equalbits.training.loop import Watcher, train
 from equalbits.training.optimizer import make_optimizer
 from equalbits.training.reporters import JsonLines, TensorBoard, WeightsAndBiases
 from equalbits.training.resume import FREE_SETTINGS, prefixed, with_prefix
@@ -46,7 +46,6 @@ __all__ = [
     "StepRecord",
     "TensorBoard",
     "TrainConfig",
-    "TrainOptions",
     "Watcher",
     "WeightsAndBiases",
     "check_weights",

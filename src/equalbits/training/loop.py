@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypedDict, Unpack, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -29,21 +29,21 @@ from equalbits.training.stop_signals import stop_requests
 Watcher = Callable[[nn.Module, int], None]
 
 
-class TrainOptions(TypedDict, total=False):
-    """Optional arguments of :func:`train`."""
-
-    test: Iterable[tuple[Tensor, Tensor]] | None
-    watchers: Sequence[Watcher]
-    reporters: Sequence[Reporter] | Callable[[History], Sequence[Reporter]]
-    teacher: nn.Module | None
-    out: Path | str | None
-
-
-def train(model: nn.Module, batches: AnyBatches, config: TrainConfig, **options: Unpack[TrainOptions]) -> History:
+def train(
+    model: nn.Module,
+    batches: AnyBatches,
+    config: TrainConfig,
+    *,
+    test: Iterable[tuple[Tensor, Tensor]] | None = None,
+    watchers: Sequence[Watcher] = (),
+    reporters: Sequence[Reporter] | Callable[[History], Sequence[Reporter]] = (),
+    teacher: nn.Module | None = None,
+    out: Path | str | None = None,
+) -> History:
     """Train ``model`` in place and return the history of its epochs.
 
     ``batches`` is a :class:`equalbits.data.Loader`, or any loader that can be iterated again. Several processes started
-    by ``torchrun`` share each batch. Options:
+    by ``torchrun`` share each batch.
 
     - ``test``: batches that are scored every ``config.evaluate_every`` epochs, and after the last
     - ``watchers``: called as ``f(model, step)`` before the first step and after every step
@@ -53,14 +53,11 @@ def train(model: nn.Module, batches: AnyBatches, config: TrainConfig, **options:
     - ``out``: a directory for checkpoints. A run that finds one there resumes, on a CPU with the same bits as if it had
       never stopped. SIGTERM, SIGHUP and Ctrl-C save and raise :class:`InterruptedTraining`.
     """
-    if unknown := options.keys() - TrainOptions.__annotations__.keys():
-        raise TypeError(f"train() got an unexpected keyword argument {min(unknown)!r}")
-    test, watchers, out = options.get("test"), options.get("watchers", ()), options.get("out")
     run_dir = Path(out) if out is not None else None
     with (
         matmul_precision(config.precision),
         preserved_rng(model),
-        training_loss(model, options.get("teacher"), config) as loss,
+        training_loss(model, teacher, config) as loss,
         distributed.explain_lost_peer(run_dir / LAST if run_dir else None),
         stop_requests(listen=run_dir is not None) as stop,
     ):
@@ -69,7 +66,6 @@ def train(model: nn.Module, batches: AnyBatches, config: TrainConfig, **options:
         checkpoints.resume()
         step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)
         run.announce_progress()
-        reporters = options.get("reporters", ())
         reporters = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
         for watcher in watchers:
             watcher(model, run.position.step)

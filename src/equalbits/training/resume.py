@@ -77,7 +77,7 @@ class Checkpointer:
         """Save the best model if this epoch is the best; save a finished run, or any other as :meth:`save_if_due`."""
         best = History(tuple(self.run.epochs)).best
         if self.out is not None and self.run.process.is_writer and best is record:
-            save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), self.metadata())
+            save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), run_metadata(self.run))
         if not self.run.is_done:
             self.save_if_due()
             return
@@ -108,60 +108,65 @@ class Checkpointer:
         counts = distributed.summed(run.meter.sums)
         run.check_weights()
         if run.process.is_writer:
-            tensors, metadata = self.state()
+            tensors, metadata = run_state(run)
             save_checkpoint(self.out / LAST, {**tensors, "meter": counts}, metadata)
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and metadata that this process needs to resume."""
-        moments, scalars = optimizer_tensors(self.run.optimizer)
-        tensors = prefixed("model.", self.run.model.state_dict()) | prefixed("optimizer.", moments)
-        return {**tensors, "meter": self.run.meter.sums}, {**self.metadata(), "optimizer": scalars}
-
-    def metadata(self) -> dict[str, Any]:
-        """Return the settings, position and history of the run."""
-        run = self.run
-        return {
-            "config": dataclasses.asdict(run.config),
-            "epoch": run.epoch,
-            "batch": run.batch,
-            "batches": len(run.batches),
-            "seconds": time.perf_counter() - run.epoch_began if run.batch else 0.0,
-            "history": [record.as_dict() for record in run.epochs],
-        }
 
     def resume(self) -> None:
         """Resume from the checkpoint in the directory, if there is one; its settings must be the same."""
+        run = self.run
         if self.out is None:
             return
-        if self.run.process.is_writer:
+        if run.process.is_writer:
             self.out.mkdir(parents=True, exist_ok=True)
             remove_partial_files(self.out)
         distributed.wait_for_all()
         path = self.out / LAST
-        found = distributed.summed(self.run.meter.sums.new_tensor(float(path.exists())))
-        if found and found != self.run.process.world_size:
+        found = distributed.summed(run.meter.sums.new_tensor(float(path.exists())))
+        if found and found != run.process.world_size:
             raise CheckpointError(f"not every process can read {path}: use a directory that all of them share")
         if found:
-            self.restore(*load_checkpoint(path), path)
+            restore_run(run, *load_checkpoint(path), path)
 
-    def restore(self, tensors: dict[str, Tensor], metadata: dict[str, Any], path: Path) -> None:
-        """Restore what :meth:`state` returned; ``path`` is the file it was read from, for errors."""
-        run = self.run
-        missing = {*self.metadata(), "optimizer"} - set(metadata)
-        if missing or "meter" not in tensors:
-            raise CheckpointError(f"cannot resume from {path}: it holds no training state; delete it to train again")
-        with invalid_content(path):
-            _check_same_settings(path, metadata, self.metadata())
-            run.epoch, run.batch = _position(metadata, run.config.epochs, len(run.batches))
-            run.epochs = [EpochRecord.from_dict(record) for record in metadata["history"]]
-            run.seconds_before = float(metadata["seconds"])
-            load_weights(run.model, with_prefix("model.", tensors), path)
-            load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), metadata["optimizer"])
-            counts = tensors["meter"]
-            if counts.shape != run.meter.sums.shape or not bool(counts.isfinite().all()):
-                raise ValueError(f"its counts are {counts.tolist()}")
-        if run.process.is_writer:  # the counts are sums over all processes: one continues them
-            run.meter.sums.copy_(counts)
+
+def run_state(run: TrainingRun) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and metadata that this process needs to resume."""
+    moments, scalars = optimizer_tensors(run.optimizer)
+    tensors = prefixed("model.", run.model.state_dict()) | prefixed("optimizer.", moments)
+    return {**tensors, "meter": run.meter.sums}, {**run_metadata(run), "optimizer": scalars}
+
+
+def run_metadata(run: TrainingRun) -> dict[str, Any]:
+    """Return the settings, position and history of a run."""
+    return {
+        "config": dataclasses.asdict(run.config),
+        "epoch": run.epoch,
+        "batch": run.batch,
+        "batches": len(run.batches),
+        "seconds": time.perf_counter() - run.epoch_began if run.batch else 0.0,
+        "history": [record.as_dict() for record in run.epochs],
+    }
+
+
+def restore_run(run: TrainingRun, tensors: dict[str, Tensor], metadata: dict[str, Any], path: Path) -> None:
+    """Restore what :func:`run_state` returned; ``path`` is the file it was read from, for errors."""
+    now, batches = run_metadata(run), len(run.batches)
+    if {*now, "optimizer"} - set(metadata) or "meter" not in tensors:
+        raise CheckpointError(f"cannot resume from {path}: it holds no training state; delete it to train again")
+    with invalid_content(path):
+        _check_same_settings(path, metadata, now)
+        epoch, batch, history = metadata["epoch"], metadata["batch"], metadata["history"]
+        valid = isinstance(epoch, int) and isinstance(batch, int) and 0 <= epoch <= run.config.epochs
+        if not valid or not 0 <= batch <= batches or len(history) != epoch or (epoch == run.config.epochs and batch):
+            raise ValueError(f"it is at epoch {epoch}, batch {batch}, with a history of {len(history)} epochs")
+        run.epoch, run.batch, run.epochs = epoch, batch, [EpochRecord.from_dict(record) for record in history]
+        run.epoch_began = time.perf_counter() - float(metadata["seconds"])
+        load_weights(run.model, with_prefix("model.", tensors), path)
+        load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), metadata["optimizer"])
+        counts = tensors["meter"]
+        if counts.shape != run.meter.sums.shape or not bool(counts.isfinite().all()):
+            raise ValueError(f"its counts are {counts.tolist()}")
+    if run.process.is_writer:  # the counts are sums over all processes: one continues them
+        run.meter.sums.copy_(counts)
 
 
 @contextmanager
@@ -175,15 +180,6 @@ def invalid_content(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"cannot resume from {path} ({' '.join(str(error).split())}): delete it to train again, or name another"
         ) from error
-
-
-def _position(metadata: dict[str, Any], epochs: int, batches: int) -> tuple[int, int]:
-    """Return the epoch and the batch of a checkpoint; raise if there is no such position."""
-    epoch, batch = metadata["epoch"], metadata["batch"]
-    valid = isinstance(epoch, int) and isinstance(batch, int) and 0 <= epoch <= epochs and 0 <= batch <= batches
-    if not valid or len(metadata["history"]) != epoch or (epoch == epochs and batch):
-        raise ValueError(f"it is at epoch {epoch}, batch {batch}, with a history of {len(metadata['history'])} epochs")
-    return epoch, batch
 
 
 #: Settings that do not change the result, and may differ in a resumed run.

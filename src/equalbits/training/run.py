@@ -56,7 +56,8 @@ class TrainingRun:
         self.process = distributed.current_rank()
         self.alone = self.process.world_size == 1
         self.device = device_of(model)
-        can_capture = self.alone and not config.distill.needs_teacher and _is_on_device(batches, self.device)
+        on_device = hasattr(batches, "pick") and cast("DeviceBatches", batches).permutation(0).device == self.device
+        can_capture = self.alone and not config.distill.needs_teacher and on_device
         self.config = config.resolve_auto(self.device.type, can_capture=can_capture, can_compile=can_compile())
         self.may_fall_back = config.speed == "auto"
         if self.config.uses_cuda_graph and not can_capture:
@@ -69,9 +70,7 @@ class TrainingRun:
         self.meter = Meter(self.device)
         self.epoch, self.batch = 0, 0
         self.epochs: list[EpochRecord] = []
-        self.reported_at = self.epoch_began = self.resumed_at = time.perf_counter()
-        self.first_batch = self.images_before = 0  # of this epoch, before it was resumed
-        self.seconds_before = 0.0
+        self.reported_at = self.epoch_began = time.perf_counter()
         self.lr = math.nan
         self.graph: CudaGraphSteps | None = None
         self.warned_empty: set[str] = set()
@@ -112,16 +111,16 @@ class TrainingRun:
     def announce_progress(self) -> None:
         """Set the quantizers' progress and the global masks, so that watchers see the net of the first step."""
         if not self.is_done:
-            self._set_progress()
+            set_progress(self.model, self.epoch / self.config.epochs)
+            if self.epoch == self.config.epochs - 1:
+                end_ramps_(self.model)
             self._set_masks()
 
     def start_epoch(self) -> None:
         """Start the clock, and pass the progress of training to the quantizers."""
-        self.epoch_began, self.seconds_before = time.perf_counter() - self.seconds_before, 0.0
-        self.resumed_at = time.perf_counter()
-        self.first_batch, self.images_before = self.batch, self.meter.read(all_processes=False).total
-        self._set_progress()
+        self.announce_progress()
         if self.batch == 0:  # not in a resumed epoch
+            self.epoch_began = time.perf_counter()
             at_epoch_(self.model)
         self.model.train()
 
@@ -145,7 +144,7 @@ class TrainingRun:
 
     def prepare_step(self) -> None:
         """Set the learning rate, the global masks and the random seed of the next step."""
-        lr = self._learning_rate(self.position)
+        lr = learning_rate(self.config.optimizer.lr, self.config.schedule, self.position)
         if lr != self.lr:
             set_learning_rate(self.optimizer, lr)
             self.lr = lr
@@ -158,10 +157,9 @@ class TrainingRun:
             batch = next(loaded)
         except StopIteration:
             raise ValueError(f"the loader ended after {self.batch} of its {len(self.batches)} batches") from None
-        name = f"batch {self.batch + 1}"
-        images, labels = images_and_labels(batch, name)
+        images, labels = images_and_labels(batch, f"batch {self.batch + 1}")
         if len(labels) == 0:
-            raise ValueError(f"{name} holds no image: leave it out of the loader")
+            raise ValueError(f"batch {self.batch + 1} holds no image: leave it out of the loader")
         return images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
 
     def finish_step(self) -> None:
@@ -207,15 +205,14 @@ class TrainingRun:
             return
         self.reported_at = now
         self.check_weights()  # behind a sign the loss does not show NaN
-        train, seconds = self.meter.read(all_processes=False), now - self.resumed_at
-        seconds_per_step = seconds / (self.batch - self.first_batch)
+        seconds_per_step = (now - self.epoch_began) / self.batch
         record = StepRecord(
             epoch=self.epoch + 1,
             epochs=self.config.epochs,
             batch=self.batch,
             batches=len(self.batches),
-            train=train,
-            images_per_second=(train.total - self.images_before) / seconds * self.process.world_size,
+            train=self.meter.read(all_processes=False),
+            images_per_second=self.step.full_size * self.process.world_size / seconds_per_step,
             seconds_left=seconds_per_step * (self.config.epochs * len(self.batches) - self.position.step),
         )
         self.report(record, reporters)
@@ -242,21 +239,14 @@ class TrainingRun:
 
     def end_epoch(self, score: Score | None, seconds: float | None = None) -> EpochRecord:
         """Record the epoch, and move to the start of the next."""
-        lr = self._learning_rate(dataclasses.replace(self.position, batch=len(self.batches) - 1))
+        last_step = dataclasses.replace(self.position, batch=len(self.batches) - 1)
+        lr = learning_rate(self.config.optimizer.lr, self.config.schedule, last_step)
         seconds = time.perf_counter() - self.epoch_began if seconds is None else seconds
         record = EpochRecord(self.epoch + 1, lr, self.meter.read(), score, seconds)
         self.epochs.append(record)
         self.epoch, self.batch = self.epoch + 1, 0
         self.meter.sums.zero_()
         return record
-
-    def _learning_rate(self, position: Position) -> float:
-        return learning_rate(self.config.optimizer.lr, self.config.schedule, position)
-
-    def _set_progress(self) -> None:
-        set_progress(self.model, self.epoch / self.config.epochs)
-        if self.epoch == self.config.epochs - 1:
-            end_ramps_(self.model)
 
     def _set_masks(self) -> None:
         if not self.has_global_masks:
@@ -272,8 +262,3 @@ class TrainingRun:
         seed_generators(seed, self.device)
         if not self.config.uses_cuda_graph:
             seed_python_and_numpy(seed)
-
-
-def _is_on_device(batches: Batches, device: torch.device) -> bool:
-    """Return whether a CUDA graph can pick these batches on the model's device."""
-    return hasattr(batches, "pick") and cast("DeviceBatches", batches).permutation(0).device == device

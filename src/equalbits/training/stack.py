@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor, nn
 
+from equalbits._files import remove_partial_files
 from equalbits.training.batches import Batches, DeviceBatches
+from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.distill import label_loss
@@ -23,9 +25,9 @@ from equalbits.training.divergence import NonFiniteError
 from equalbits.training.history import History, Reporter
 from equalbits.training.loop import TrainStep, compile_forward, matmul_precision
 from equalbits.training.randomness import preserved_rng
+from equalbits.training.resume import invalid_content, prefixed, restore_run, run_state, with_prefix
 from equalbits.training.run import TrainingRun
-from equalbits.training.stack_resume import StackCheckpointer
-from equalbits.training.stop_signals import stop_requests
+from equalbits.training.stop_signals import InterruptedTraining, StopRequest, stop_requests
 
 
 class StackError(NonFiniteError):
@@ -68,7 +70,7 @@ def train_stack(
             TrainingRun(model.train(), loader, config, None)
             for model, loader, config in zip(models, loaders, configs, strict=True)
         ]
-        checkpoints = StackCheckpointer(runs, stop, checkpoint, reporters)
+        checkpoints = _StackCheckpointer(runs, stop, checkpoint, reporters)
         errors = checkpoints.resume()
         compiled = compile_forward(runs[0].config)
         for run in runs:
@@ -103,6 +105,74 @@ def shared(config: TrainConfig) -> TrainConfig:
     """Return the settings in which nets of a stack must agree: all but seed, optimizer, schedule and loss."""
     free = {"seed": 0, "optimizer": OptimizerConfig(), "schedule": ScheduleConfig()}
     return dataclasses.replace(config, **free, label_smoothing=0.0, clip_norm=0.0)  # type: ignore[arg-type]
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
+
+
+class _StackCheckpointer:
+    """Keep the checkpoint of a stack in one file, so that its nets stay at the same step; without one, do nothing.
+
+    ``errors`` holds the nets that have diverged, by their place in the stack: they are left out of the checkpoint.
+    """
+
+    def __init__(
+        self, runs: Sequence[TrainingRun], stop: StopRequest, path: Path | None, reporters: Sequence[Sequence[Reporter]]
+    ) -> None:
+        self.stop, self.path, self.seconds = stop, path, runs[0].config.checkpoint_seconds
+        self.nets: list[tuple[TrainingRun, _Stateful | None]] = [
+            (run, next((cast("_Stateful", reporter) for reporter in of_net if isinstance(reporter, _Stateful)), None))
+            for run, of_net in zip(runs, reporters, strict=True)
+        ]
+        self.saved_at = time.perf_counter()
+
+    def save_if_due(self, errors: dict[int, NonFiniteError]) -> None:
+        """Save if it is time to; save and raise after a stop signal. Nets found to have diverged go to ``errors``."""
+        signal_number = self.stop.signal_number
+        if self.path is None or not (signal_number or time.perf_counter() - self.saved_at >= self.seconds):
+            return
+        tensors: dict[str, Tensor] = {}
+        nets: dict[str, Any] = {}
+        for place, (run, stateful) in enumerate(self.nets):
+            try:
+                if place not in errors:
+                    run.check_weights()
+                    found, nets[str(place)] = run_state(run)
+                    tensors |= prefixed(f"{place}.", found)
+                    if stateful is not None:
+                        tensors |= prefixed(f"{place}.memory.", stateful.state_dict())
+            except NonFiniteError as error:
+                errors[place] = error
+        metadata = {"stack": nets, "diverged": {str(place): str(error) for place, error in errors.items()}}
+        save_checkpoint(self.path, tensors, metadata)
+        self.saved_at = time.perf_counter()
+        if signal_number:
+            raise InterruptedTraining(signal_number, self.path)
+
+    def resume(self) -> dict[int, NonFiniteError]:
+        """Resume from the file if there is one; return the errors of nets that had diverged by then."""
+        if self.path is None:
+            return {}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        remove_partial_files(self.path.parent)
+        if not self.path.exists():
+            return {}
+        tensors, metadata = load_checkpoint(self.path)
+        with invalid_content(self.path):
+            errors = {int(place): NonFiniteError(text) for place, text in metadata.get("diverged", {}).items()}
+            places = {str(place) for place in range(len(self.nets)) if place not in errors}
+            if set(metadata.get("stack", {})) != places:
+                raise CheckpointError(f"{self.path} is of another stack: delete it to train again, or name another")
+            for place, (run, stateful) in enumerate(self.nets):
+                if place not in errors:
+                    restore_run(run, with_prefix(f"{place}.", tensors), metadata["stack"][str(place)], self.path)
+                    if stateful is not None:
+                        stateful.load_state_dict(with_prefix(f"{place}.memory.", tensors))
+        return errors
 
 
 def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig]) -> None:
