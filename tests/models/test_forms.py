@@ -39,7 +39,7 @@ def maps() -> Tensor:
 
 def test_the_prelu_block_adds_a_shortcut_around_each_convolution(maps: Tensor) -> None:
     shortcut = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2), nn.BatchNorm2d(16))
-    block = PReLUBlock(ONE_BIT, 8, 16, 2, shortcut)
+    block = PReLUBlock(ONE_BIT, 8, 16, 2, shortcut, prelus=1)
     half = norm(nnf.prelu(conv(block.conv1, sign(maps), stride=2, padding=1), torch.tensor(0.25))) + shortcut(maps)
     whole = norm(nnf.prelu(conv(block.conv2, sign(half), padding=1), torch.tensor(0.25))) + half
     torch.testing.assert_close(block(maps), whole)
@@ -47,7 +47,7 @@ def test_the_prelu_block_adds_a_shortcut_around_each_convolution(maps: Tensor) -
 
 def test_one_prelu_is_shared_by_both_halves_by_default(maps: Tensor) -> None:
     for shared, count in ((True, 1), (False, 2)):
-        block = PReLUBlock(ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
+        block = PReLUBlock(ONE_BIT, 8, 8, 1, nn.Identity(), prelus=1 if shared else 2)
         assert sum(isinstance(part, nn.PReLU) for part in block.modules()) == count
         block(maps).sum().backward()
         assert all(parameter.grad is not None for parameter in block.prelu.parameters())
@@ -138,11 +138,11 @@ def test_inception_maps_have_the_sizes_of_the_architecture() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     torch.manual_seed(0)
-    make = functools.partial(PReLUBlock, ONE_BIT, 8, 8, 1, nn.Identity(), shared_prelu=shared)
+    make = functools.partial(PReLUBlock, ONE_BIT, 8, 8, 1, nn.Identity(), prelus=1 if shared else 2)
     stem = {"conv": nn.Conv2d(8, 8, 1), "prelu": nn.PReLU(8), "norm": nn.BatchNorm2d(8)}
     rows = {
         "stem": blocks.ConvNorm(OrderedDict(stem)),
-        "stage": blocks.PReLUBlocks(make(), make(), make()),
+        "stage": nn.Sequential(make(), make(), make()),
         "relu": nn.ReLU(),
         "last": blocks.ConvNorm(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
     }

@@ -4,8 +4,8 @@ A sign keeps one bit of a layer's input; the shortcut around each binary convolu
 Liu et al. 2018). The sign itself is the convolution's input quantizer.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Iterable
+from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as nnf
@@ -21,56 +21,46 @@ from equalbits.nn.fused_norm import (
 )
 
 
-class MakeBlock(Protocol):
-    """Function that creates one block of a stage."""
-
-    def __call__(self, inputs: int, outputs: int, stride: int) -> nn.Module:
-        """Create a block from ``inputs`` to ``outputs`` channels; ``stride`` 2 halves the map."""
-
-
-class RealInputBlock(nn.Module):
-    """Basic residual block (He et al. 2016): convolution, norm, ReLU; twice; the sum is before the last ReLU."""
-
-    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
-        super().__init__()
-        self.conv1 = layers.conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = layers.conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.shortcut = shortcut
-        self.relu = nn.ReLU()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Apply two convolutions and one shortcut."""
-        inner = self.relu(self.norm1(self.conv1(inputs)))
-        outputs: Tensor = self.relu(self.norm2(self.conv2(inner)) + self.shortcut(inputs))
-        return outputs
-
-
-class PReLUBlock(nn.Module):
-    """The paper's block for binary inputs: sign, convolution, PReLU, norm, add; twice; no activation after the sum.
-
-    The released networks share one PReLU between both halves; ``shared_prelu=False`` creates two.
-    """
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions with a norm each, ``prelus`` PReLUs, and a shortcut; the subclasses join them."""
 
     def __init__(
-        self,
-        layers: LayerFactory,
-        inputs: int,
-        outputs: int,
-        stride: int,
-        shortcut: nn.Module,
-        *,
-        shared_prelu: bool = True,
+        self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module, *, prelus: int = 0
     ) -> None:
         super().__init__()
         self.conv1 = layers.conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = layers.conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        # A list of one, not one module under two names, so that a checkpoint holds the shared weight once.
-        self.prelu = nn.ModuleList(nn.PReLU(outputs) for _ in range(1 if shared_prelu else 2))
+        if prelus:
+            # A list even of one, so that a checkpoint holds a shared weight once.
+            self.prelu = nn.ModuleList(nn.PReLU(outputs) for _ in range(prelus))
         self.shortcut = shortcut
+
+
+class RealInputBlock(ResidualBlock):
+    """Basic residual block (He et al. 2016): convolution, norm, ReLU; twice; the sum is before the last ReLU."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Apply two convolutions and one shortcut."""
+        inner = nnf.relu(self.norm1(self.conv1(inputs)))
+        return nnf.relu(self.norm2(self.conv2(inner)) + self.shortcut(inputs))
+
+
+class HardtanhBlock(ResidualBlock):
+    """IR-Net's block for binary inputs (Qin et al. 2020): sign, convolution, norm, add, Hardtanh; twice."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Apply two convolutions with a shortcut around each."""
+        middle = nnf.hardtanh(self.norm1(self.conv1(inputs)) + self.shortcut(inputs))
+        return nnf.hardtanh(self.norm2(self.conv2(middle)) + middle)
+
+
+class PReLUBlock(ResidualBlock):
+    """The paper's block for binary inputs: sign, convolution, PReLU, norm, add; twice; no activation after the sum.
+
+    With ``prelus=1`` both halves share one PReLU, as in the released networks; with 2 each has its own.
+    """
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply two convolutions with a shortcut around each."""
@@ -78,16 +68,55 @@ class PReLUBlock(nn.Module):
         outputs: Tensor = self.norm2(self.prelu[-1](self.conv2(middle))) + middle
         return outputs
 
+    def is_fusable(self, inputs: Tensor) -> bool:
+        """Return whether :meth:`forward_fused` may replace :meth:`forward`: no module inside was replaced."""
+        unmodified = type(self) is PReLUBlock and all(type(each) is nn.PReLU for each in self.prelu)
+        return unmodified and can_fuse(inputs, self.norm1, self.norm2)
+
     def forward_fused(self, inputs: "Activations", *, signs: bool) -> "Activations":
-        """Apply the block in fewer passes, with the inputs' signs if known; return the outputs' signs if ``signs``."""
-        slopes = [cast("Tensor", self.prelu[place].weight) for place in (0, -1)]
-        within = starts_with_clipped_sign(self.conv2)
-        first, shortcut = _convolve(self.conv1, inputs), self.shortcut(inputs.reals)
-        reals, bits, statistics = norm_and_add(self.norm1, first, slope=slopes[0], residual=shortcut, signs=within)
-        middle = Activations(reals, bits, (*inputs.statistics, statistics))
-        second = _convolve(self.conv2, middle)
-        reals, bits, statistics = norm_and_add(self.norm2, second, slope=slopes[1], residual=reals, signs=signs)
-        return Activations(reals, bits, (*middle.statistics, statistics))
+        """Apply the block in fewer passes; return the outputs' signs if ``signs``."""
+        middle = _conv_norm(
+            (self.conv1, self.prelu[0], self.norm1),
+            inputs,
+            residual=self.shortcut(inputs.reals),
+            signs=starts_with_clipped_sign(self.conv2),
+        )
+        return _conv_norm((self.conv2, self.prelu[-1], self.norm2), middle, residual=middle.reals, signs=signs)
+
+
+class ConvNorm(nn.Sequential):
+    """Convolution ``conv``, optional ``prelu`` and ``norm``; in a compiled step the last two are one operation."""
+
+    conv: nn.Module
+    norm: nn.BatchNorm2d
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Apply the modules in sequence."""
+        if self.is_fusable(inputs):
+            return run_fused([self], inputs)
+        outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
+        return outputs
+
+    def is_fusable(self, inputs: Tensor) -> bool:
+        """Return whether :meth:`forward_fused` may replace :meth:`forward`: no module inside was replaced."""
+        names, prelu = list(self._modules), self._modules.get("prelu")
+        unmodified = names == ["conv", "norm"] or (names == ["conv", "prelu", "norm"] and type(prelu) is nn.PReLU)
+        return unmodified and can_fuse(inputs, self.norm)
+
+    def forward_fused(self, inputs: "Activations", *, signs: bool) -> "Activations":
+        """Apply the convolution, then the rest in one operation; return the outputs' signs if ``signs``."""
+        return _conv_norm((self.conv, self._modules.get("prelu"), self.norm), inputs, residual=None, signs=signs)
+
+
+class ResidualClassifier(ImageClassifier):
+    """Classifier whose fused modules pass signs to each other."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return class scores (logits)."""
+        if not can_fuse(images):
+            return super().forward(images)
+        self.check(images)
+        return run_fused(self, images)
 
 
 class Activations(NamedTuple):
@@ -98,42 +127,16 @@ class Activations(NamedTuple):
     statistics: tuple[BatchStatistics, ...] = ()
 
 
-class FusedSequential(nn.Sequential):
-    """Modules in sequence that a compiled training step runs in fewer passes (:func:`run_fused`)."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the modules in sequence."""
-        if self.is_unmodified() and can_fuse(inputs, *self.norms()):
-            return run_fused([self], inputs)
-        outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
-        return outputs
-
-    def is_unmodified(self) -> bool:
-        """Return whether the modules have the original classes, so that fusing them is exact."""
-        raise NotImplementedError
-
-    def norms(self) -> list[nn.Module]:
-        """Return the norms to fuse with adjacent operations."""
-        raise NotImplementedError
-
-    def first_conv(self) -> nn.Module:
-        """Return the convolution that takes the input."""
-        raise NotImplementedError
-
-    def forward_fused(self, inputs: Activations, *, signs: bool) -> Activations:
-        """Apply the sequence in fewer passes, with signs of the outputs if ``signs``."""
-        raise NotImplementedError
-
-
-def run_fused(parts: Sequence[nn.Module], inputs: Tensor) -> Tensor:
+def run_fused(modules: Iterable[nn.Module], inputs: Tensor) -> Tensor:
     """Apply modules in sequence, fused where possible, and update all running statistics at the end.
 
-    A fused sequence computes the signs that the next one starts with.
+    A fused module computes the signs that the next one starts with.
     """
+    parts = [part for each in modules for part in (each if type(each) is nn.Sequential else [each])]
     activations = Activations(inputs)
     for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, FusedSequential) and part.is_unmodified() and can_fuse(activations.reals, *part.norms()):
-            wanted = isinstance(following, FusedSequential) and starts_with_clipped_sign(following.first_conv())
+        if isinstance(part, PReLUBlock | ConvNorm) and part.is_fusable(activations.reals):
+            wanted = isinstance(following, PReLUBlock) and starts_with_clipped_sign(following.conv1)
             activations = part.forward_fused(activations, signs=wanted)
         else:
             activations = Activations(part(activations.reals), None, activations.statistics)
@@ -141,96 +144,19 @@ def run_fused(parts: Sequence[nn.Module], inputs: Tensor) -> Tensor:
     return activations.reals
 
 
-class PReLUBlocks(FusedSequential):
-    """Sequence of :class:`PReLUBlock`."""
-
-    def is_unmodified(self) -> bool:
-        """Return whether all modules are such blocks with torch's PReLU."""
-        blocks = self._blocks()
-        return all(type(block) is PReLUBlock and all(type(p) is nn.PReLU for p in block.prelu) for block in blocks)
-
-    def norms(self) -> list[nn.Module]:
-        """Return two norms per block."""
-        return [norm for block in self._blocks() for norm in (block.norm1, block.norm2)]
-
-    def first_conv(self) -> nn.Module:
-        """Return the first convolution of the first block."""
-        return self._blocks()[0].conv1
-
-    def forward_fused(self, inputs: Activations, *, signs: bool) -> Activations:
-        """Apply the blocks in sequence."""
-        blocks = self._blocks()
-        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-            wanted = signs if following is None else starts_with_clipped_sign(following.conv1)
-            inputs = block.forward_fused(inputs, signs=wanted)
-        return inputs
-
-    def _blocks(self) -> "list[PReLUBlock]":
-        return cast("list[PReLUBlock]", list(self))
-
-
-class ConvNorm(FusedSequential):
-    """Convolution ``conv``, optional ``prelu`` and ``norm``; in a compiled step the last two are one operation."""
-
-    conv: nn.Module
-    norm: nn.BatchNorm2d
-    prelu: nn.PReLU
-
-    def is_unmodified(self) -> bool:
-        """Return whether there are only a convolution, an optional torch PReLU and a norm."""
-        return list(self._modules) == ["conv", "norm"] or (
-            list(self._modules) == ["conv", "prelu", "norm"] and type(self.prelu) is nn.PReLU
-        )
-
-    def norms(self) -> list[nn.Module]:
-        """Return the norm."""
-        return [self.norm]
-
-    def first_conv(self) -> nn.Module:
-        """Return the convolution."""
-        return self.conv
-
-    def forward_fused(self, inputs: Activations, *, signs: bool) -> Activations:
-        """Apply the convolution, then the rest in one operation."""
-        slope = self.prelu.weight if hasattr(self, "prelu") else None
-        outputs = _convolve(self.conv, inputs)
-        reals, bits, statistics = norm_and_add(self.norm, outputs, slope=slope, residual=None, signs=signs)
-        return Activations(reals, bits, (*inputs.statistics, statistics))
-
-
-class ResidualClassifier(ImageClassifier):
-    """Classifier whose fused sequences pass signs to each other."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return class scores (logits)."""
-        if not can_fuse(images):
-            return super().forward(images)
-        self.check(images)
-        return run_fused(list(self), images)
-
-
-def _convolve(conv: nn.Module, inputs: Activations) -> Tensor:
-    outputs: Tensor = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(inputs.signs)  # type: ignore[operator]
-    return outputs
-
-
-class HardtanhBlock(nn.Module):
-    """IR-Net's block for binary inputs (Qin et al. 2020): sign, convolution, norm, add, Hardtanh; twice."""
-
-    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
-        super().__init__()
-        self.conv1 = layers.conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outputs)
-        self.conv2 = layers.conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs)
-        self.shortcut = shortcut
-        self.hardtanh = nn.Hardtanh()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Apply two convolutions with a shortcut around each."""
-        middle = self.hardtanh(self.norm1(self.conv1(inputs)) + self.shortcut(inputs))
-        outputs: Tensor = self.hardtanh(self.norm2(self.conv2(middle)) + middle)
-        return outputs
+def _conv_norm(
+    modules: tuple[nn.Module, nn.Module | None, nn.BatchNorm2d],
+    inputs: Activations,
+    *,
+    residual: Tensor | None,
+    signs: bool,
+) -> Activations:
+    """Apply a convolution, on signs if they are known; then PReLU, norm and sum in one operation."""
+    conv, prelu, norm = modules
+    outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(inputs.signs)  # type: ignore[operator]
+    slope = None if prelu is None else cast("Tensor", prelu.weight)
+    reals, bits, statistics = norm_and_add(norm, outputs, slope=slope, residual=residual, signs=signs)
+    return Activations(reals, bits, (*inputs.statistics, statistics))
 
 
 class PadShortcut(nn.Module):

@@ -33,16 +33,15 @@ class ImageShape:
     def __post_init__(self) -> None:
         if self.channels < 1:
             raise ValueError(f"in_channels={self.channels}: images have at least one channel")
-        sides = (self.size, self.size) if isinstance(self.size, int) else self.size
-        if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-            raise ValueError(f"image_size={self.size!r}: pass one side, or (height, width), in whole pixels")
         self._check_sides(*self.sides)
 
     @property
     def sides(self) -> tuple[int, int]:
         """Height and width."""
-        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
-        return height, width
+        sides = (self.size, self.size) if isinstance(self.size, int) else self.size
+        if not isinstance(sides, tuple | list) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+            raise ValueError(f"image_size={self.size!r}: pass one side, or (height, width), in whole pixels")
+        return sides[0], sides[1]
 
     def check(self, images: Tensor) -> None:
         """Raise if a batch does not fit."""

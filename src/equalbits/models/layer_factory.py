@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 from equalbits.nn import BinaryConv2d, BinaryLinear, QuickConv2d, RSign, WeightQuantizer
 
-Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
+RealLayer = nn.Conv2d | nn.Linear
+Layer = TypeVar("Layer", bound=RealLayer)
+#: Classes of a binary layer, of a real one, and of a real one with quantized input.
+Kinds = tuple[type[nn.Module], type[RealLayer], type[RealLayer]]
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,13 @@ class LayerFactory:
 
     def conv2d(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """Create a binary convolution with torch's arguments; ``real_input`` leaves its input real, as for images."""
-        inputs = None if real_input else self._fitted(shape[0])
-        if self.weight_quantizer is not None:
-            return BinaryConv2d(*shape, **self._with_quantizers(settings, inputs))
-        return self._start(QuickConv2d(*shape, **settings) if inputs is None else _Conv2d(inputs, *shape, **settings))
+        quantizer = None if real_input else self.input_quantizer
+        return self._layer((BinaryConv2d, QuickConv2d, _Conv2d), quantizer, shape, settings)
 
     def linear(self, *shape: Any, real_input: bool = False, **settings: Any) -> nn.Module:
         """Create a binary linear layer with torch's arguments; ``real_input`` as for :meth:`conv2d`."""
-        inputs = None if real_input else self._fitted(shape[0])
-        if self.weight_quantizer is not None:
-            return BinaryLinear(*shape, **self._with_quantizers(settings, inputs))
-        return self._start(nn.Linear(*shape, **settings) if inputs is None else _Linear(inputs, *shape, **settings))
+        quantizer = None if real_input else self.input_quantizer
+        return self._layer((BinaryLinear, nn.Linear, _Linear), quantizer, shape, settings)
 
     def real_conv2d(self, *shape: Any, **settings: Any) -> nn.Conv2d:
         """Create a real convolution: a stem or a shortcut."""
@@ -62,16 +61,21 @@ class LayerFactory:
         """Create a ReLU, or a Hardtanh if inputs are binary: after a ReLU every sign would be +1."""
         return nn.Hardtanh() if self.binary_inputs else nn.ReLU()
 
-    def _fitted(self, channels: int) -> nn.Module | None:
-        """Return a copy of the input quantizer, fitted to the number of channels if it has a parameter for each."""
-        inputs = copy.deepcopy(self.input_quantizer)
+    def _layer(
+        self, kinds: Kinds, quantizer: nn.Module | None, shape: tuple[Any, ...], settings: dict[str, Any]
+    ) -> nn.Module:
+        """Create a layer: binary, real, or real with a quantized input."""
+        binary, real, real_on_bits = kinds
+        inputs = copy.deepcopy(quantizer)
         if isinstance(inputs, RSign):
-            inputs.fit_(channels)
-        return inputs
-
-    def _with_quantizers(self, settings: dict[str, Any], inputs: nn.Module | None) -> dict[str, Any]:
-        quantizers = {"weight_quantizer": self.weight_quantizer, "input_quantizer": inputs}
-        return {**settings, **quantizers, "init": self.init}
+            inputs.fit_(shape[0])
+        if self.weight_quantizer is not None:
+            quantizers = {"weight_quantizer": self.weight_quantizer, "input_quantizer": inputs}
+            return binary(*shape, **settings, **quantizers, init=self.init)
+        layer = real(*shape, **settings) if inputs is None else real_on_bits(*shape, **settings)
+        if inputs is not None:
+            layer.input_quantizer = inputs
+        return self._start(layer)
 
     def _start(self, layer: Layer) -> Layer:
         if self.init == "kaiming":
@@ -79,23 +83,19 @@ class LayerFactory:
         return layer
 
 
-class _Conv2d(nn.Conv2d):
-    """Convolution with real weights and quantized input, for two-step training of binary networks."""
+class _QuantizedInput(nn.Module):
+    """Layer with real weights and quantized input, for two-step training of binary networks."""
 
-    def __init__(self, input_quantizer: nn.Module, *shape: Any, **settings: Any) -> None:
-        super().__init__(*shape, **settings)
-        self.input_quantizer = copy.deepcopy(input_quantizer)
+    input_quantizer: nn.Module
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(self.input_quantizer(input))
+        outputs: Tensor = super().forward(self.input_quantizer(input))
+        return outputs
 
 
-class _Linear(nn.Linear):
-    """Linear layer with real weights and quantized input."""
+class _Conv2d(_QuantizedInput, nn.Conv2d):
+    pass
 
-    def __init__(self, input_quantizer: nn.Module, *shape: Any, **settings: Any) -> None:
-        super().__init__(*shape, **settings)
-        self.input_quantizer = copy.deepcopy(input_quantizer)
 
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(self.input_quantizer(input))
+class _Linear(_QuantizedInput, nn.Linear):
+    pass

@@ -13,10 +13,8 @@ from torch import nn
 from equalbits.models.blocks import (
     ConvNorm,
     HardtanhBlock,
-    MakeBlock,
     PadShortcut,
     PReLUBlock,
-    PReLUBlocks,
     RealInputBlock,
     ResidualClassifier,
 )
@@ -26,6 +24,11 @@ from equalbits.models.registry import register_model
 
 _CHANNELS = (64, 128, 256, 512)  # of each stage
 _DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
+
+#: Creates a block from its input channels, output channels, stride and shortcut.
+MakeBlock = Callable[[int, int, int, nn.Module], nn.Module]
+#: Creates a shortcut that halves the map, from its input and output channels.
+MakeShortcut = Callable[[int, int], nn.Module]
 
 
 @register_model("resnet20")
@@ -41,12 +44,6 @@ def resnet20(
 
     IR-Net initializes it with ``init="kaiming"``.
     """
-
-    def block(inputs: int, outputs: int, stride: int) -> nn.Module:
-        shortcut = nn.Identity() if stride == 1 else PadShortcut(inputs, outputs)
-        kind = HardtanhBlock if layers.binary_inputs else RealInputBlock
-        return kind(layers, inputs, outputs, stride, shortcut)
-
     channels = [scale_channels(count, width) for count in (16, 32, 64)]
     stem: dict[str, nn.Module] = {
         "conv": layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False),
@@ -57,8 +54,10 @@ def resnet20(
         stem["hardtanh"] = nn.Hardtanh()
     else:
         head["head_relu"] = nn.ReLU()
+    block = partial(HardtanhBlock if layers.binary_inputs else RealInputBlock, layers)
     head["head"] = layers.real_linear(channels[-1], num_classes)
-    return _network(stem, _stages(block, channels, (3, 3, 3)), head, ImageShape(in_channels, image_size))
+    stages = _stages(block, PadShortcut, channels, (3, 3, 3))
+    return _network(stem, stages, head, ImageShape(in_channels, image_size))
 
 
 def resnet(
@@ -80,7 +79,8 @@ def resnet(
     channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False)
     stem = _stem(layers, conv, norm_first=norm_first)
-    stages = _stages(_block_maker(layers, _strided_shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
+    block = _block(layers, shared_prelu=shared_prelu)
+    stages = _stages(block, partial(_strided_shortcut, layers), channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
     return _network(stem, stages, head, ImageShape(in_channels, image_size))
 
@@ -100,33 +100,35 @@ def imagenet_resnet(
     With binary inputs the shortcuts downsample by an average pool, which uses every pixel; image sides must then be
     multiples of 32.
     """
+    images = ImageShape(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1)
     channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 7, stride=2, padding=3, bias=False)
     stem = {**_stem(layers, conv), "pool": nn.MaxPool2d(3, stride=2, padding=1)}
-    shortcut = _averaging_shortcut if layers.binary_inputs else _strided_shortcut
-    stages = _stages(_block_maker(layers, shortcut, shared_prelu=shared_prelu), channels, _DEPTHS[depth])
+    shortcut = partial(_averaging_shortcut if layers.binary_inputs else _strided_shortcut, layers)
+    stages = _stages(_block(layers, shared_prelu=shared_prelu), shortcut, channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
-    return _network(
-        stem, stages, head, ImageShape(in_channels, image_size, multiple_of=32 if layers.binary_inputs else 1)
-    )
+    return _network(stem, stages, head, images)
 
 
 def _network(
     stem: Mapping[str, nn.Module], stages: Mapping[str, nn.Module], head: Mapping[str, nn.Module], images: ImageShape
 ) -> ImageClassifier:
+    kind = ConvNorm if list(stem) == ["conv", "prelu", "norm"] else nn.Sequential
     average = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-    return ResidualClassifier({"stem": _sequence(stem), **stages, **average, **head}, images)
+    return ResidualClassifier({"stem": kind(OrderedDict(stem)), **stages, **average, **head}, images)
 
 
-def _stages(block: MakeBlock, channels: Sequence[int], depths: Sequence[int]) -> dict[str, nn.Module]:
+def _stages(
+    block: MakeBlock, shortcut: MakeShortcut, channels: Sequence[int], depths: Sequence[int]
+) -> dict[str, nn.Module]:
     """Create one stage of ``depths`` blocks per entry of ``channels``; each stage but the first halves the map."""
     stages: dict[str, nn.Module] = {}
     inputs = channels[0]
     for number, (outputs, depth) in enumerate(zip(channels, depths, strict=True), start=1):
-        blocks = [block(inputs, outputs, 1 if number == 1 else 2)]
-        blocks += [block(outputs, outputs, 1) for _ in range(depth - 1)]
-        kind = PReLUBlocks if all(isinstance(block, PReLUBlock) for block in blocks) else nn.Sequential
-        stages[f"stage{number}"] = kind(*blocks)
+        stride, path = (1, nn.Identity()) if number == 1 else (2, shortcut(inputs, outputs))
+        blocks = [block(inputs, outputs, stride, path)]
+        blocks += [block(outputs, outputs, 1, nn.Identity()) for _ in range(depth - 1)]
+        stages[f"stage{number}"] = nn.Sequential(*blocks)
         inputs = outputs
     return stages
 
@@ -139,16 +141,10 @@ def _stem(layers: LayerFactory, conv: nn.Conv2d, *, norm_first: bool = False) ->
     return {"conv": conv, "norm": norm, "prelu": prelu} if norm_first else {"conv": conv, "prelu": prelu, "norm": norm}
 
 
-def _block_maker(
-    layers: LayerFactory, shortcut: Callable[[LayerFactory, int, int], nn.Module], *, shared_prelu: bool
-) -> MakeBlock:
-    def block(inputs: int, outputs: int, stride: int) -> nn.Module:
-        path = nn.Identity() if stride == 1 else shortcut(layers, inputs, outputs)
-        if layers.binary_inputs:
-            return PReLUBlock(layers, inputs, outputs, stride, path, shared_prelu=shared_prelu)
-        return RealInputBlock(layers, inputs, outputs, stride, path)
-
-    return block
+def _block(layers: LayerFactory, *, shared_prelu: bool) -> MakeBlock:
+    if layers.binary_inputs:
+        return partial(PReLUBlock, layers, prelus=1 if shared_prelu else 2)
+    return partial(RealInputBlock, layers)
 
 
 def _strided_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Module:
@@ -158,12 +154,7 @@ def _strided_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Mod
 
 def _averaging_shortcut(layers: LayerFactory, inputs: int, outputs: int) -> nn.Module:
     conv = layers.real_conv2d(inputs, outputs, 1, bias=False)
-    return _sequence({"conv": conv, "norm": nn.BatchNorm2d(outputs), "pool": nn.AvgPool2d(2)})
-
-
-def _sequence(parts: Mapping[str, nn.Module]) -> nn.Sequential:
-    kind = ConvNorm if list(parts) == ["conv", "prelu", "norm"] else nn.Sequential
-    return kind(OrderedDict(parts))
+    return nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(outputs), pool=nn.AvgPool2d(2)))
 
 
 for _depth in _DEPTHS:
