@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from equalbits.data import Augmentation, DataError, Dataset, Decoding, FolderLoader, Shard, load_dataset
-from equalbits.data import decoded as module
+from equalbits.data import folder as module
 
 DECODING = Decoding(resize=16, crop=12, workers=0)
 
@@ -56,12 +56,6 @@ def test_a_broken_file_is_named(files):
     Path(files.paths[3]).write_bytes(b"")
     with pytest.raises(DataError, match=r"3.png: not a readable image"):
         FolderLoader(files, batch_size=5).in_memory()
-
-
-def test_parts_of_random_size_need_the_files(files):
-    decoding = Decoding(resize=16, crop=12, random="resized-crop")
-    with pytest.raises(DataError, match="needs the files in every epoch"):
-        FolderLoader(replace(files, decoding=decoding), batch_size=5).in_memory()
 
 
 @pytest.mark.parametrize(("crop", "shape"), [(9, (1, 3, 8, 8)), (4, (1, 3, 8, 6)), (-1, (1, 3, 8, 8))])

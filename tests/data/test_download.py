@@ -84,12 +84,10 @@ CONTENT = archive(one=b"1" * 1000, two=b"2" * 500, three=bytes(range(256)) * 400
 
 @pytest.mark.parametrize("kind", ["md5", "sha256"])
 def test_a_download_is_checked_unpacked_and_kept(tmp_path, server, kind):
-    steps = []
     where = source(server, CONTENT, kind=kind)
-    folder = download_dataset("made", tmp_path, source=where, progress=lambda done, total: steps.append((done, total)))
+    folder = download_dataset("made", tmp_path, source=where)
     assert folder == tmp_path / "made/made"
     assert (folder / "one").read_bytes() == b"1" * 1000 and (folder / "three").stat().st_size == 1024_000
-    assert steps[0] == (0, len(CONTENT)) and steps[-1] == (len(CONTENT), len(CONTENT))
     assert sorted(path.name for path in folder.parent.iterdir()) == ["made"]  # no archive, no part, no work folder
     assert download_dataset("made", tmp_path, source=where, progress=False) == folder
     assert len(server.asked) == 1  # the second call found all in place
@@ -164,10 +162,10 @@ def test_an_archive_put_there_by_hand_needs_no_network(tmp_path, server, place):
     assert (folder / "one").is_file() and path.is_file() and server.asked == []
 
 
-def test_a_damaged_archive_put_there_by_hand_is_named(tmp_path, server):
+def test_a_damaged_archive_put_there_by_hand_is_downloaded_again(tmp_path, server):
     (tmp_path / "made.tar.gz").write_bytes(CONTENT[:-5])
-    with pytest.raises(DataError, match=r"made.tar.gz: sha256 is .* delete it and try again"):
-        download_dataset("made", tmp_path, source=source(server, CONTENT), progress=False)
+    folder = download_dataset("made", tmp_path, source=source(server, CONTENT), progress=False)
+    assert (folder / "one").is_file() and (tmp_path / "made.tar.gz").read_bytes() == CONTENT and len(server.asked) == 1
 
 
 def test_a_folder_that_lacks_a_file_is_replaced(tmp_path, server):
@@ -180,26 +178,16 @@ def test_a_folder_that_lacks_a_file_is_replaced(tmp_path, server):
 
 
 @pytest.mark.parametrize("place", ["", "cifar10"])
-@pytest.mark.parametrize("kind", ["binary", "numpy"])
-def test_a_copy_of_ones_own_is_kept_as_long_as_no_file_of_it_is_missing(tmp_path, server, request, place, kind):
+def test_a_copy_of_ones_own_is_kept_as_long_as_no_file_of_it_is_missing(tmp_path, server, cifar10_binary, place):
     folder = tmp_path / "root" / place
-    request.getfixturevalue(f"cifar10_{kind}")(folder)
+    cifar10_binary(folder)
     known = SOURCES["cifar10"]
     where = source(server, CONTENT, folder=known.folder, files=known.files)
     assert download_dataset("cifar10", tmp_path / "root", source=where, progress=False) == folder
     assert server.asked == [] and not (folder / known.folder).exists()
-    (folder / {"binary": "test_batch.bin", "numpy": "test_labels.npy"}[kind]).unlink()
+    (folder / "test_batch.bin").unlink()
     with pytest.raises(DataError, match=r"holds no cifar-10-batches-bin/data_batch_1.bin"):
         download_dataset("cifar10", tmp_path / "root", source=where, progress=False)
-    assert server.asked == [None]
-
-
-def test_a_copy_of_another_data_set_is_not_taken_for_ones_own(tmp_path, server, cifar10_numpy):
-    cifar10_numpy(tmp_path)
-    with pytest.raises(DataError, match=r"holds no cifar-100-binary/train.bin"):
-        known = SOURCES["cifar100"]
-        where = source(server, CONTENT, folder=known.folder, files=known.files)
-        download_dataset("cifar100", tmp_path, source=where, progress=False)
     assert server.asked == [None]
 
 

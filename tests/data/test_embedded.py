@@ -1,4 +1,6 @@
 import hashlib
+import struct
+import zlib
 from importlib.resources import files
 
 import numpy as np
@@ -11,11 +13,20 @@ from hypothesis.extra.numpy import arrays
 from equalbits.data import DataError, embedded, load_dataset
 
 
+def encode(images, labels) -> bytes:
+    """Pack uint8 images (image, row, column) and their labels as the shipped files are."""
+    differences = images.copy()
+    differences[:, 1:] -= images[:, :-1]
+    packer = zlib.compressobj(9, strategy=zlib.Z_RLE)
+    body = struct.pack("<III", *images.shape) + labels.tobytes() + differences.tobytes()
+    return packer.compress(body) + packer.flush()
+
+
 @settings(deadline=None)
 @given(arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6))), st.integers(min_value=0))
 def test_decoding_gives_back_exactly_what_was_encoded(images, seed):
     labels = np.random.default_rng(seed).integers(0, 256, len(images), dtype=np.uint8)
-    again, their_labels = embedded.decode(embedded.encode(images, labels))
+    again, their_labels = embedded.decode(encode(images, labels))
     np.testing.assert_array_equal(again, images)
     np.testing.assert_array_equal(their_labels, labels)
 
@@ -23,7 +34,7 @@ def test_decoding_gives_back_exactly_what_was_encoded(images, seed):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_shipped_images_survive_another_encoding(split):
     images, labels = embedded.read(split)
-    again, their_labels = embedded.decode(embedded.encode(images, labels))
+    again, their_labels = embedded.decode(encode(images, labels))
     np.testing.assert_array_equal(again, images)
     np.testing.assert_array_equal(their_labels, labels)
 

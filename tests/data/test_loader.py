@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equalbits.data import DataError, Dataset, Loader, load_dataset, make_batch
+from equalbits.data import DataError, Dataset, Loader, load_dataset
 from equalbits.data.plan import Plan, Shard
 
 
@@ -93,7 +93,7 @@ def test_epochs_and_seeds_differ_and_the_global_generator_is_left_alone():
     loader = Loader(data, batch_size=100, shuffle=True, augment=True)
     other = Loader(data, batch_size=100, shuffle=True, augment=True, seed=1)
     orders = [loader.permutation(0), loader.permutation(1), other.permutation(0)]
-    flips = [loader.randoms(0).flips, loader.randoms(1).flips, other.randoms(0).flips]
+    flips = [loader.randoms(0)[2], loader.randoms(1)[2], other.randoms(0)[2]]
     for group in (orders, flips):
         assert not any(torch.equal(group[i], group[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
     list(loader.epoch(0))
@@ -103,45 +103,31 @@ def test_epochs_and_seeds_differ_and_the_global_generator_is_left_alone():
 def test_a_plan_is_the_same_on_every_machine():
     plan = Plan(10, 5, shuffle=True, seed=7)
     assert plan.permutation(3).tolist() == [[9, 8, 0, 4, 2], [3, 1, 7, 5, 6]]
-    assert plan.windows(3, offsets=9).dx.tolist() == [[7, 8, 8, 7, 3], [0, 1, 6, 8, 4]]
+    assert plan.windows(3, offsets=9)[0].tolist() == [[7, 8, 8, 7, 3], [0, 1, 6, 8, 4]]
 
 
 def test_the_random_choices_cover_their_range_evenly():
-    randoms = Plan(90_000, 90_000).windows(0, offsets=9)
-    for offsets in (randoms.dx, randoms.dy):
+    dx, dy, flips = Plan(90_000, 90_000).windows(0, offsets=9)
+    for offsets in (dx, dy):
         assert torch.bincount(offsets.flatten(), minlength=9).sub(10_000).abs().max() < 500
-    assert abs(randoms.flips.double().mean() - 0.5) < 0.01
-    assert abs(torch.corrcoef(torch.stack([randoms.dx, randoms.dy]).flatten(1).double())[0, 1]) < 0.02
+    assert abs(flips.double().mean() - 0.5) < 0.01
+    assert abs(torch.corrcoef(torch.stack([dx, dy]).flatten(1).double())[0, 1]) < 0.02
 
 
 def test_each_image_of_a_batch_has_its_own_crop_and_flip():
     data = load_dataset("synthetic:1x32x32:2:256", split="train")
-    randoms = Loader(data, batch_size=256, augment=True).randoms(0)
-    choices = torch.stack([randoms.dx[0], randoms.dy[0], randoms.flips[0].long()], dim=1)
+    choices = torch.stack([values[0].long() for values in Loader(data, batch_size=256, augment=True).randoms(0)], dim=1)
     assert len(choices.unique(dim=0)) > 100  # of 162 possible ones
 
 
-def test_boxes_lie_inside_the_picture_and_keep_to_their_range():
-    boxes, flips = Plan(20_000, 20_000, seed=1).boxes(0)
-    top, left, height, width = boxes[0].unbind(1)
-    assert tuple(boxes.shape) == (1, 20_000, 4) and flips.dtype == torch.bool
-    assert min(top.min(), left.min()) >= 0 and max((top + height).max(), (left + width).max()) <= 1 + 1e-6
-    area, aspect = height * width, width / height
-    whole = area == 1
-    assert whole.double().mean() < 0.01
-    assert area.min() > 0.0799 and aspect[~whole].min() > 0.7499 and aspect[~whole].max() < 1.3334
-    assert 0.4 < area.mean() < 0.54
-
-
 def test_rows_of_the_whole_epoch_rebuild_every_batch():
-    """What a captured step does: rows of the plan by number, then make_batch."""
+    """What a captured step does: rows of the plan by number, then pick."""
     data = load_dataset("synthetic:3x12x12:10:100", split="train")
     loader = Loader(data, batch_size=32, shuffle=True, augment=True, seed=2)
     order, randoms = loader.permutation(4), loader.randoms(4)
-    assert tuple(order.shape) == tuple(randoms.dx.shape) == (4, 32) and loader.sizes == (32, 32, 32, 4)
+    assert tuple(order.shape) == tuple(randoms[0].shape) == (4, 32) and loader.sizes == (32, 32, 32, 4)
     for batch, (images, labels) in enumerate(loader.epoch(4)):
-        row = type(randoms)(*(values[batch] for values in randoms))
-        whole = make_batch(data.images, order[batch], row, loader.mean, loader.std)  # a fixed shape, repeats at the end
+        whole, _ = loader.pick(order[batch], [values[batch] for values in randoms])  # a fixed shape, repeats at the end
         assert tuple(whole.shape) == (32, 3, 12, 12)
         assert torch.equal(whole[: loader.sizes[batch]], images)
         assert torch.equal(data.labels[order[batch, : loader.sizes[batch]]], labels)

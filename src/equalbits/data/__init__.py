@@ -1,17 +1,6 @@
 """Data sets as tensors: loaded, synthetic or downloaded; augmented in batches on the device; sharded."""
 
-from equalbits.data.augment import (
-    Augmentation,
-    BoxRandoms,
-    Randoms,
-    Squares,
-    centre_crop,
-    erase_squares,
-    make_batch,
-    normalise,
-    random_crop,
-    resized_crop,
-)
+from equalbits.data.augment import Augmentation, centre_crop, erase_squares, normalise, random_crop
 from equalbits.data.datasets import NAMES, data_root, load_dataset
 from equalbits.data.download import SOURCES, Source, download_dataset
 from equalbits.data.folder_loader import FolderLoader
@@ -24,25 +13,20 @@ __all__ = [
     "SOURCES",
     "STATISTICS",
     "Augmentation",
-    "BoxRandoms",
     "DataError",
     "Dataset",
     "Decoding",
     "FolderDataset",
     "FolderLoader",
     "Loader",
-    "Randoms",
     "Shard",
     "Source",
-    "Squares",
     "Statistics",
     "centre_crop",
     "data_root",
     "download_dataset",
     "erase_squares",
     "load_dataset",
-    "make_batch",
     "normalise",
     "random_crop",
-    "resized_crop",
 ]

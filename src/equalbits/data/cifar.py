@@ -16,7 +16,6 @@ from torch import Tensor
 from equalbits.data.records import DataError, check_labels
 
 PIXELS = 3 * 32 * 32
-_NUMPY = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy", "classes.txt")
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,10 @@ class Edition:
         """Return the files of one split."""
         return self.train if split == "train" else self.test
 
+    def folders(self, name: str, root: Path) -> list[Path]:
+        """Return the folders that may hold the files: as the archive has them or not, in ``root/<name>`` or not."""
+        return [folder for home in (root / name, root) for folder in (home / self.folder, home)]
+
 
 EDITIONS = {
     "cifar10": Edition(
@@ -76,43 +79,18 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
     Looks in ``root`` and in ``root/<name>``, for the binary edition (in its own folder or not) and for numpy files.
     """
     edition = EDITIONS[name]
-    if place := _place(name, root, split):
-        folder, numpy = place
-        return (_read_numpy if numpy else _read_binary)(edition, folder, split)
+    for folder in edition.folders(name, root):
+        if any((folder / file).is_file() for file in edition.of(split)):
+            return _read_binary(edition, folder, split)
+    for home in (root / name, root):
+        if (home / f"{split}_images.npy").is_file():
+            return _read_numpy(edition, home, split)
     pickles = any((home / edition.pickled).is_dir() for home in (root / name, root))
     note = f" except as pickles ({edition.pickled}), which may run code and are never read" if pickles else ""
     raise DataError(
         f"{name} is not in {root}{note}: download it with `equalbits download {name} --data {shlex.quote(str(root))}`, "
         f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
     )
-
-
-def whole_copy(name: str, root: Path) -> Path | None:
-    """Return the folder of both splits if no file is missing and the classes are right, else None."""
-    place, other = (_place(name, root, split) for split in ("train", "test"))
-    if place is None or place != other:
-        return None
-    edition, (folder, numpy) = EDITIONS[name], place
-    if not all((folder / file).is_file() for file in (_NUMPY if numpy else edition.files)):
-        return None
-    if numpy:  # numpy files have the same names for every data set
-        try:
-            _read_class_names(folder / "classes.txt", edition)
-        except DataError:
-            return None
-    return folder
-
-
-def _place(name: str, root: Path, split: str) -> tuple[Path, bool] | None:
-    """Return the folder of one split, and whether it holds numpy files."""
-    edition = EDITIONS[name]
-    for home in (root / name, root):
-        for folder in (home / edition.folder, home):
-            if any((folder / file).is_file() for file in edition.of(split)):
-                return folder, False
-        if (home / f"{split}_images.npy").is_file():
-            return home, True
-    return None
 
 
 def _read_binary(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
@@ -149,17 +127,14 @@ def _read_records(path: Path, edition: Edition) -> NDArray[np.uint8]:
 
 def _read_numpy(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     classes = _read_class_names(folder / "classes.txt", edition)
-    images, labels = (_read_array(folder / f"{split}_{what}.npy") for what in ("images", "labels"))
+    paths = [folder / f"{split}_{what}.npy" for what in ("images", "labels")]
+    images, labels = map(_read_array, paths)
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images) == 0:
-        raise DataError(
-            f"{folder / f'{split}_images.npy'}: holds {images.dtype} {images.shape}, "
-            "but must be uint8 (images, 32, 32, 3)"
-        )
-    where = str(folder / f"{split}_labels.npy")
+        raise DataError(f"{paths[0]}: holds {images.dtype} {images.shape}, but must be uint8 (images, 32, 32, 3)")
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise DataError(f"{where}: holds {labels.dtype} {labels.shape}, but must be integers of one axis")
+        raise DataError(f"{paths[1]}: holds {labels.dtype} {labels.shape}, but must be integers of one axis")
     found = torch.from_numpy(labels.astype(np.int64))
-    check_labels(found, count=len(images), classes=edition.classes, where=where)
+    check_labels(found, count=len(images), classes=edition.classes, where=str(paths[1]))
     planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))  # (image, channel, row, column)
     return torch.from_numpy(planes), found, classes
 
@@ -181,10 +156,9 @@ def _read_array(path: Path) -> NDArray[np.generic]:
 def _read_class_names(path: Path, edition: Edition) -> tuple[str, ...]:
     try:
         names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; it must hold {edition.classes} class names, one a line") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path}: not text; it must hold {edition.classes} class names, one a line") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise DataError(f"{path}: {reason}; it must hold {edition.classes} class names, one a line") from None
     if len(names) != edition.classes:
         raise DataError(f"{path}: {len(names)} class names, but {edition.classes} are needed, one a line")
     return names

@@ -1,13 +1,15 @@
 """Load a data set by name."""
 
-import difflib
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, overload
 
 import torch
 
+from equalbits._extras import install_hint
+from equalbits._text import nearest_name
 from equalbits.data import embedded
 from equalbits.data.cifar import EDITIONS, read_cifar
 from equalbits.data.folder import HELD_OUT, scan_tree
@@ -15,7 +17,6 @@ from equalbits.data.records import STATISTICS, DataError, Dataset, FolderDataset
 from equalbits.data.synthetic import make_synthetic
 
 NAMES = ("fashion", *EDITIONS, *HELD_OUT, "synthetic")
-SPLITS = ("train", "test")
 
 StatisticsLike = str | tuple[Sequence[float], Sequence[float]] | None
 
@@ -34,15 +35,6 @@ def load_dataset(
     device: torch.device | str = "cpu",
     statistics: StatisticsLike = None,
 ) -> Dataset: ...
-@overload
-def load_dataset(
-    name: Literal["imagefolder", "imagenet"],
-    root: str | Path | None = None,
-    *,
-    split: str,
-    device: torch.device | str = "cpu",
-    statistics: StatisticsLike = None,
-) -> FolderDataset: ...
 @overload
 def load_dataset(
     name: str,
@@ -76,12 +68,16 @@ def load_dataset(
     >>> load_dataset("fashion", split="test")
     Dataset('fashion', 2000 images 1×28×28, 10 classes, on cpu)
     """
-    if split not in SPLITS:
+    if split not in ("train", "test"):
         raise DataError(f"split={split!r} must be 'train' or 'test' (the held-out images)")
     kind = name.partition(":")[0]
     if kind not in NAMES or (kind != name and kind != "synthetic"):
-        raise DataError(f"no data set {name!r}; {_suggestion(kind)} {', '.join(NAMES)}")
+        nearest = nearest_name(kind, NAMES)
+        hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
+        raise DataError(f"no data set {name!r}; {hint} {', '.join(NAMES)}")
     if kind in HELD_OUT:
+        if find_spec("PIL") is None:
+            raise DataError(f"image folders need Pillow: {install_hint('images')}")
         mean, std = _statistics(statistics or "imagenet")
         paths, numbers, classes = scan_tree(kind, data_root(root), split)
         return FolderDataset(name, paths, numbers, classes, mean, std, torch.device(device))
@@ -105,8 +101,3 @@ def _statistics(wanted: str | tuple[Sequence[float], Sequence[float]]) -> Statis
     if wanted not in STATISTICS:
         raise DataError(f"no statistics {wanted!r}; there are {', '.join(STATISTICS)}, or give (mean, std)")
     return STATISTICS[wanted]
-
-
-def _suggestion(kind: str) -> str:
-    close = difflib.get_close_matches(kind.lower(), NAMES, n=1)
-    return f"did you mean {close[0]!r}? There are" if close else "there are"

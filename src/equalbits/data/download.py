@@ -4,8 +4,6 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -13,12 +11,9 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from equalbits._extras import install_hint
-from equalbits.data.cifar import EDITIONS, whole_copy
+from equalbits.data.cifar import EDITIONS
 from equalbits.data.datasets import data_root
 from equalbits.data.records import DataError
-
-#: Called with the bytes so far and, if known, the total.
-Progress = Callable[[int, int | None], None]
 
 _CHUNK = 1 << 16  # bytes; a connection that breaks loses less than this
 _TIMEOUT = 30.0
@@ -62,35 +57,30 @@ SOURCES = {
 
 
 def download_dataset(
-    name: str, root: str | Path | None = None, *, source: Source | None = None, progress: Progress | bool = True
+    name: str, root: str | Path | None = None, *, source: Source | None = None, progress: bool = True
 ) -> Path:
     """Download a data set to ``root/<name>`` and return the directory of its files.
 
-    Existing files are kept, and so is a complete copy of CIFAR elsewhere in ``root``. An archive placed in ``root`` or
-    ``root/<name>`` by hand is used instead of the network. An interrupted download is resumed. ``progress`` is True for
-    a progress bar on a terminal, or a function of (bytes so far, total). Call it in one process, before others start.
+    Existing files are kept, and so is a complete unpacked archive elsewhere in ``root``. An archive placed in ``root``
+    or ``root/<name>`` by hand is used if its checksum is right. An interrupted download is resumed. ``progress`` shows
+    a bar on a terminal. Call it in one process, before others start.
     """
     source = source or SOURCES.get(name)
     if source is None:
         raise DataError(f"cannot download {name!r}; there are {', '.join(SOURCES)}: put other data into root by hand")
     home = data_root(root) / name
     target = home / source.folder
-    if all((target / file).is_file() for file in source.files):
-        return target
-    if name in EDITIONS and (copy := whole_copy(name, home.parent)):
-        return copy
+    for folder in EDITIONS[name].folders(name, home.parent) if name in EDITIONS else [target]:
+        if all((folder / file).is_file() for file in source.files):
+            return folder
     if find_spec("pooch") is None:
         raise DataError(f"downloads need pooch: {install_hint('train')}")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        given = [path for path in (home / source.archive, home.parent / source.archive) if path.is_file()]
-        if given:
-            _check(given[0], source)
-            _unpack(given[0], source, target)
-        else:
-            with _progress_bar(source.archive, progress) as report:
-                archive = _fetch(source, home, report)
-            _unpack(archive, source, target)
+        given = next((path for path in (home, home.parent) if (path / source.archive).is_file()), None)
+        archive = _fetch(source, given or home, progress=progress)
+        _unpack(archive, source, target)
+        if given is None:
             archive.unlink()
     except OSError as error:
         raise DataError(
@@ -99,8 +89,8 @@ def download_dataset(
     return target
 
 
-def _fetch(source: Source, home: Path, report: Progress) -> Path:
-    """Download the archive; it gets its name only if the checksum is right."""
+def _fetch(source: Source, home: Path, *, progress: bool) -> Path:
+    """Return the archive in ``home``, downloaded if it is not there; it gets its name only if the checksum is right."""
     import pooch
     import requests
 
@@ -109,7 +99,7 @@ def _fetch(source: Source, home: Path, report: Progress) -> Path:
     level = logger.level
     logger.setLevel("WARNING")  # errors and progress are reported here
     try:
-        resume = partial(_resume_download, part=part, report=report)
+        resume = partial(_resume_download, part=part, progress=progress)
         return Path(pooch.retrieve(source.url, source.checksum, fname=source.archive, path=home, downloader=resume))
     except requests.RequestException as error:
         done = part.stat().st_size if part.is_file() else 0
@@ -123,9 +113,11 @@ def _fetch(source: Source, home: Path, report: Progress) -> Path:
         logger.setLevel(level)
 
 
-def _resume_download(url: str, output_file: str, _pooch: object, *, part: Path, report: Progress) -> None:
+def _resume_download(url: str, output_file: str, _pooch: object, *, part: Path, progress: bool) -> None:
     """Download to ``part``, from where an earlier call stopped, and move it to ``output_file``: a pooch downloader."""
     import requests
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     done = part.stat().st_size if part.is_file() else 0
     headers = {"Range": f"bytes={done}-"} if done else {}
@@ -136,12 +128,20 @@ def _resume_download(url: str, output_file: str, _pooch: object, *, part: Path, 
                 done = 0  # the server cannot resume and sends the whole file
             length = response.headers.get("Content-Length")
             total = done + int(length) if length else None
-            with part.open("ab" if done else "wb") as file:
-                report(done, total)
+            columns = (
+                "{task.description}",
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+            )
+            console = Console(stderr=True)
+            bar = Progress(*columns, console=console, disable=not (progress and console.is_terminal))
+            with part.open("ab" if done else "wb") as file, bar:
+                task = bar.add_task(part.stem, completed=done, total=total)
                 for chunk in response.iter_content(_CHUNK):
                     file.write(chunk)
-                    done += len(chunk)
-                    report(done, total)
+                    bar.advance(task, len(chunk))
     part.replace(output_file)
 
 
@@ -150,15 +150,6 @@ def _reason(error: Exception) -> str:
     while isinstance(error.args[0] if error.args else None, Exception):
         error = error.args[0]
     return " ".join(str(getattr(error, "reason", None) or error).split())
-
-
-def _check(archive: Path, source: Source) -> None:
-    import pooch
-
-    kind, _, wanted = source.checksum.partition(":")
-    found = pooch.file_hash(archive, alg=kind)
-    if found != wanted.lower():
-        raise DataError(f"{archive}: {kind} is {found}, not {wanted}: the archive is damaged; delete it and try again")
 
 
 def _unpack(archive: Path, source: Source, target: Path) -> None:
@@ -175,22 +166,3 @@ def _unpack(archive: Path, source: Source, target: Path) -> None:
         if target.exists():
             shutil.rmtree(target)
         (Path(work) / source.folder).replace(target)
-
-
-@contextmanager
-def _progress_bar(title: str, progress: Progress | bool) -> Iterator[Progress]:
-    if not isinstance(progress, bool):
-        yield progress
-        return
-    if not progress:
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

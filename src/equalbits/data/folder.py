@@ -1,20 +1,24 @@
-"""Image folders: list the files of a tree with a folder per class, and decode one."""
+"""Image folders: list the files of a tree with a folder per class; decode one file, or all of them."""
 
 import logging
 import os
 import shlex
-from functools import cache
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from equalbits.data.records import DataError, Decoding
+from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset
 from equalbits.runtime import FORMATS, scaled_square
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
 """Folder names of the test split. ImageNet's own test images have no public labels, so there it is ``val``."""
+#: Most bytes that the decoded images of one split may take.
+MAX_BYTES = 2 << 30
 
 
 def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tensor, tuple[str, ...]]:
@@ -22,12 +26,13 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
 
     Classes are numbered by the sorted names of the training folders, so that both splits agree on the numbers.
     """
-    homes = (root / name, root)
+    homes, names = (root / name, root), ("train",) if split == "train" else HELD_OUT[name]
     trained = next((home for home in homes if (home / "train").is_dir()), None)  # a test/ elsewhere is another's
-    home = next((home for home in ([trained] if trained else homes) if _split_folder(name, home, split)), None)
-    folder = _split_folder(name, home, split) if home else None
-    if home is None or folder is None:
-        raise DataError(_missing(name, trained or root, split))
+    candidates = [home / option for home in ([trained] if trained else homes) for option in names]
+    folder = next((option for option in candidates if option.is_dir()), None)
+    if folder is None:
+        raise DataError(_missing(trained or root, names))
+    home = folder.parent
     classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
     if len(classes) == 1:
         raise DataError(f"{folder}: only one class, {classes[0]!r}; make a folder for each class")
@@ -51,23 +56,14 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
     return tuple(paths), torch.tensor(labels, dtype=torch.int64), classes
 
 
-def _missing(name: str, home: Path, split: str) -> str:
+def _missing(home: Path, names: tuple[str, ...]) -> str:
     """Return the error text for a missing split."""
-    wanted = [f"{option}/" for option in _split_names(name, split)]
-    where = f"no {' or '.join(wanted)} in it" if home.is_dir() else "there is no such folder"
-    trained = (home / "train").is_dir()
+    where = f"no {'/ or '.join(names)}/ in it" if home.is_dir() else "there is no such folder"
     if home.name == "train" and home.is_dir():
         return f"{home}: {where}; name its parent folder (--data {shlex.quote(str(home.parent))})"
+    trained = (home / "train").is_dir()
     instead = "hold training images back (data.hold_out=200)" if trained else "name another folder (--data)"
-    return f"{home}: {where}; put the images there as {wanted[0]}<class>/<image>.png (or .jpg, …), or {instead}"
-
-
-def _split_names(name: str, split: str) -> tuple[str, ...]:
-    return ("train",) if split == "train" else HELD_OUT[name]
-
-
-def _split_folder(name: str, home: Path, split: str) -> Path | None:
-    return next((home / option for option in _split_names(name, split) if (home / option).is_dir()), None)
+    return f"{home}: {where}; put the images there as {names[0]}/<class>/<image>.png (or .jpg, …), or {instead}"
 
 
 def _class_folders(folder: Path) -> tuple[str, ...]:
@@ -103,14 +99,35 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
 
     try:
         with Image.open(path, formats=FORMATS) as image:
-            pixels = scaled_square(image, decoding.resize, draft=decoding.draft, middle=decoding.fit == "shorter")
+            pixels = scaled_square(image, decoding.resize)
     except Image.DecompressionBombError:
         raise DataError(f"{path}: more pixels than Pillow reads, or damaged; make it smaller, or remove it") from None
     except Exception as error:  # decoders raise exceptions of many types
-        raise DataError(f"{path}: not a readable image ({_one_line(error)}); replace or remove the file") from None
+        words = (isinstance(error, OSError) and error.strerror) or str(error)  # strerror does not repeat the path
+        reason = " ".join(words.split()) or type(error).__name__
+        raise DataError(f"{path}: not a readable image ({reason}); replace or remove the file") from None
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _one_line(error: Exception) -> str:
-    words = (isinstance(error, OSError) and error.strerror) or str(error)  # without the path, which the error names
-    return " ".join(words.split()) or type(error).__name__
+def decode_whole(files: FolderDataset) -> Dataset:
+    """Decode all files, on all cores, into one tensor on their device; raise if it would be too large."""
+    side = files.decoding.resize
+    needed = len(files) * 3 * side * side
+    if needed > MAX_BYTES:
+        raise DataError(
+            f"{files.name}: {len(files):,} images of {side}×{side} take {needed / 2**30:.1f} GiB in memory, more than "
+            f"{MAX_BYTES >> 30} GiB: lower data.resize or data.limit, or train one by one from the files, as "
+            "equalbits sweep --vary model.weight_quantizer=sign,bihalf does"
+        )
+    images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)
+    # Pillow decodes and scales without the GIL, and warns of odd tags and of large images.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(cores()) as pool:
+        for place, picture in enumerate(pool.map(partial(decode_image, decoding=files.decoding), files.paths)):
+            images[place] = picture
+    whole = Dataset(files.name, images, files.labels, files.classes, files.mean, files.std, crop=files.decoding.crop)
+    return whole.to(files.device)
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

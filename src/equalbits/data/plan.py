@@ -5,17 +5,13 @@ one process with 128 sees. They are drawn on the CPU, so that every device gets 
 """
 
 import hashlib
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from equalbits.data.augment import BoxRandoms, Randoms, Squares
 from equalbits.data.records import DataError
-
-_TRIES = 10  # boxes drawn per image before the whole image is used
 
 
 @dataclass(frozen=True)
@@ -104,40 +100,18 @@ class Plan:
             return self.places
         return torch.randperm(self.count, generator=self.generator(epoch, "order"))[self.places]
 
-    def windows(self, epoch: int, *, offsets: int) -> Randoms:
-        """Draw offsets from 0 to ``offsets`` - 1 and flips for this rank's images, (batch, image)."""
+    def windows(self, epoch: int, *, offsets: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw columns and rows from 0 to ``offsets`` - 1, and flips, for this rank's images, each (batch, image)."""
         generator = self.generator(epoch, "windows")
         dx, dy = torch.randint(offsets, (2, self.count), generator=generator)
         flips = torch.rand(self.count, generator=generator) < 0.5
-        return Randoms(dx[self.places], dy[self.places], flips[self.places])
+        return dx[self.places], dy[self.places], flips[self.places]
 
-    def squares(self, epoch: int, *, size: tuple[int, int]) -> Squares:
-        """Draw a pixel, uniformly in ``size`` (height, width), for each of this rank's images.
+    def squares(self, epoch: int, *, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Draw the row and column of a pixel, uniformly in ``size`` (height, width), for this rank's images.
 
-        From a generator of its own, so that windows and boxes are the same with and without erasing.
+        From a generator of its own, so that windows are the same with and without erasing.
         """
         generator = self.generator(epoch, "squares")
         rows, columns = (torch.randint(length, (self.count,), generator=generator) for length in size)
-        return Squares(rows[self.places], columns[self.places])
-
-    def boxes(
-        self, epoch: int, *, area: tuple[float, float] = (0.08, 1.0), aspect: tuple[float, float] = (3 / 4, 4 / 3)
-    ) -> BoxRandoms:
-        """Draw boxes of random area and aspect ratio in the unit square, and flips, for this rank's images.
-
-        Area and log aspect ratio are uniform, as for Inception (Szegedy et al. 2015, §6). A box that does not fit is
-        drawn again; after ten tries the whole image is used.
-        """
-        generator = self.generator(epoch, "boxes")
-        shares, shapes, tops, lefts = torch.rand(4, self.count, _TRIES, generator=generator, dtype=torch.float64)
-        areas = area[0] + (area[1] - area[0]) * shares
-        low, high = (math.log(side) for side in aspect)
-        aspects = torch.exp(low + (high - low) * shapes)
-        heights, widths = torch.sqrt(areas / aspects), torch.sqrt(areas * aspects)
-        boxes = torch.stack([tops * (1 - heights), lefts * (1 - widths), heights, widths], dim=-1)
-        fits = (heights <= 1) & (widths <= 1)
-        first = fits.int().argmax(dim=1)  # the first that fits
-        chosen = boxes[torch.arange(self.count), first]
-        chosen[~fits.any(dim=1)] = torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64)
-        flips = torch.rand(self.count, generator=generator) < 0.5
-        return BoxRandoms(chosen.float()[self.places], flips[self.places])
+        return rows[self.places], columns[self.places]

@@ -6,8 +6,7 @@ A :class:`Dataset` holds all images as one uint8 tensor, so that batches can be 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -24,15 +23,13 @@ class Statistics(NamedTuple):
     std: tuple[float, ...]
 
 
-STATISTICS: Mapping[str, Statistics] = MappingProxyType(
-    {
-        "fashion": Statistics((0.286,), (0.353,)),
-        "cifar10": Statistics((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
-        "cifar10-resnet18": Statistics((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-        "cifar100": Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-        "imagenet": Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    }
-)
+STATISTICS: Mapping[str, Statistics] = {
+    "fashion": Statistics((0.286,), (0.353,)),
+    "cifar10": Statistics((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
+    "cifar10-resnet18": Statistics((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "imagenet": Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
 """Normalisation by name. Recipes of shallow nets use ``cifar10``, those of ResNet-18 ``cifar10-resnet18``."""
 
 
@@ -81,6 +78,16 @@ class Dataset:
         """Device of the images."""
         return self.images.device
 
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images."""
+        return self.images.shape[2], self.images.shape[3]
+
+    @property
+    def crop_size(self) -> tuple[int, int]:
+        """Height and width of the images in a batch."""
+        return (self.crop, self.crop) if self.crop else self.image_size
+
     def to(self, device: torch.device | str) -> Self:
         """Return the same data on another device."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
@@ -96,29 +103,18 @@ class Dataset:
 class Decoding:
     """Decoding of image files to square uint8 images, and the crop of them that a batch holds.
 
-    A file is scaled to ``resize``×``resize``: ``fit="stretch"`` ignores its aspect ratio, as ``Resize((256, 256))``
-    does; ``fit="shorter"`` scales the shorter side and crops the center. A batch holds ``crop``×``crop`` of it: the
-    center, or with augmentation a random window (``random="crop"``) or a part of random area and aspect ratio, scaled
-    (``"resized-crop"``). ``draft`` lets the JPEG decoder skip detail that the scaling would lose anyway. ``workers``
-    processes decode in advance, at most one per core (0: this process decodes).
+    A file is scaled to ``resize``×``resize`` without keeping its aspect ratio. A batch holds ``crop``×``crop`` of it:
+    the center, or with augmentation a random window. ``workers`` processes decode in advance, at most one per core (0:
+    this process decodes).
     """
 
     resize: int = 256
     crop: int = 224
-    fit: Literal["stretch", "shorter"] = "stretch"
-    random: Literal["crop", "resized-crop"] = "crop"
-    draft: bool = True
     workers: int = 4
 
     def __post_init__(self) -> None:
-        if self.resize < 1:
-            raise DataError(f"resize={self.resize} must be at least 1")
         if not 1 <= self.crop <= self.resize:
             raise DataError(f"crop={self.crop} must be 1 to resize={self.resize}")
-        if self.fit not in ("stretch", "shorter"):
-            raise DataError(f"fit={self.fit!r} must be 'stretch' or 'shorter'")
-        if self.random not in ("crop", "resized-crop"):
-            raise DataError(f"random={self.random!r} must be 'crop' or 'resized-crop'")
         if self.workers < 0:
             raise DataError(f"workers={self.workers} must be 0 or more")
 
@@ -150,6 +146,16 @@ class FolderDataset:
 
     def __repr__(self) -> str:
         return f"FolderDataset({self.name!r}, {len(self)} files, {len(self.classes)} classes, for {self.device})"
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the decoded images."""
+        return self.decoding.resize, self.decoding.resize
+
+    @property
+    def crop_size(self) -> tuple[int, int]:
+        """Height and width of the images in a batch."""
+        return self.decoding.crop, self.decoding.crop
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same files, with batches on another device."""

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from equalbits.data.records import DataError
 
-_FORM = re.compile(
-    r"synthetic(?::(?P<channels>\d+)x(?P<height>\d+)x(?P<width>\d+)(?::(?P<classes>\d+)(?::(?P<count>\d+)(?::(?P<seed>\d+))?)?)?)?"
-)
+_FORM = re.compile(r"synthetic(?::(\d+)x(\d+)x(\d+)(?::(\d+)(?::(\d+)(?::(\d+))?)?)?)?")
+_DEFAULTS = (3, 32, 32, 10, 1024, 0)
 
 
 def make_synthetic(name: str, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
@@ -30,15 +29,7 @@ def make_synthetic(name: str, split: str) -> tuple[Tensor, Tensor, tuple[str, ..
             f"{name!r}: synthetic data is written synthetic:CxHxW:classes:count:seed, e.g. synthetic:3x32x32:10"
         )
     channels, height, width, classes, count, seed = (
-        int(found[part] or other)
-        for part, other in (
-            ("channels", 3),
-            ("height", 32),
-            ("width", 32),
-            ("classes", 10),
-            ("count", 1024),
-            ("seed", 0),
-        )
+        int(given or default) for given, default in zip(found.groups(), _DEFAULTS, strict=True)
     )
     if 0 in (channels, height, width, classes, count):
         raise DataError(f"{name!r}: the shape, the classes and the count of synthetic data must be 1 or more")

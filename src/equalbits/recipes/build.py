@@ -72,7 +72,7 @@ class DataSpec:
             if dataset.crop:
                 height, resize = dataset.crop, height
         else:
-            channels, height, resize = 3, loader.decoding.crop, loader.decoding.resize  # type: ignore[union-attr]
+            channels, height, resize = 3, dataset.decoding.crop, dataset.decoding.resize
         return cls(dataset.classes, channels, height, dataset.mean, dataset.std, resize)
 
     @classmethod

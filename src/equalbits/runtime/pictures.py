@@ -17,20 +17,12 @@ class NoRangeError(ValueError):
     """A picture whose dtype does not define which value is white."""
 
 
-def scaled_square(
-    image: "Image.Image", side: int, *, mode: str = "RGB", draft: bool = True, middle: bool = False
-) -> Pixels:
-    """Scale a picture to uint8 (side, side, channel), stretched, or with ``middle`` cropped to its centre square first.
-
-    ``draft`` lets the JPEG decoder skip detail that the scaling would lose anyway.
-    """
+def scaled_square(image: "Image.Image", side: int, *, mode: str = "RGB") -> Pixels:
+    """Scale a picture to uint8 (side, side, channel), without keeping its aspect ratio."""
     from PIL.Image import Resampling  # slow to import, and only pictures need it
 
-    if draft:
-        image.draft("RGB", (side, side))  # never below the requested size; affects only JPEG
-    picture = in_bytes(image, mode)
-    box = _middle_square(picture.width, picture.height, side) if middle else None
-    pixels: Pixels = np.array(picture.resize((side, side), Resampling.BILINEAR, box=box))
+    image.draft("RGB", (side, side))  # lets the JPEG decoder skip detail that the scaling would lose anyway
+    pixels: Pixels = np.array(in_bytes(image, mode).resize((side, side), Resampling.BILINEAR))
     return pixels.reshape(side, side, -1)
 
 
@@ -57,17 +49,3 @@ def centre(pixels: Pixels, *, height: int, width: int) -> Pixels:
     """
     top, left = round((pixels.shape[0] - height) / 2), round((pixels.shape[1] - width) / 2)
     return pixels[top : top + height, left : left + width]
-
-
-def _middle_square(width: int, height: int, side: int) -> tuple[float, float, float, float]:
-    """Return the box that becomes the centre square once the shorter side is ``side``, rounded as in torchvision.
-
-    Scaling that box gives the same pixels as scaling the whole picture and cropping.
-    """
-    scaled = [side * length // min(width, height) for length in (width, height)]
-    starts = [round((length - side) / 2) for length in scaled]
-    (left, right), (top, bottom) = (
-        (start * length / whole, (start + side) * length / whole)
-        for start, whole, length in zip(starts, scaled, (width, height), strict=True)
-    )
-    return left, top, right, bottom
