@@ -57,3 +57,14 @@ def test_every_epoch_prints_a_line(monkeypatch, terminal: bool) -> None:
 
 def test_a_quiet_bar_prints_nothing(monkeypatch) -> None:
     assert shown(monkeypatch, terminal=True, quiet=True) == ""
+
+
+def test_every_epoch_of_a_sweep_names_its_run_or_the_first_of_its_stack(call, recipe, tmp_path) -> None:
+    words = [recipe, "--vary", "model.weight_quantizer=sign,bihalf", "--device", "cpu", "--out"]
+    code, _, errors = call("sweep", *words, tmp_path / "a", "--seeds", "0,1")
+    runs = [line.partition("  epoch")[0] for line in errors.splitlines() if "  epoch " in line]
+    of_each = [f"{case}: seed {seed}" for case in ("sign", "bihalf") for seed in (0, 1) for _ in range(2)]
+    assert (code, runs) == (0, of_each)
+    code, _, errors = call("sweep", *words, tmp_path / "b", "--stack", 3, "--seeds", "0,1")
+    runs = [line.partition("  epoch")[0] for line in errors.splitlines() if "  epoch " in line]
+    assert (code, runs) == (0, ["sign: seed 0, first of 3 at once"] * 2 + ["bihalf: seed 1"] * 2)

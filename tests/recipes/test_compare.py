@@ -11,8 +11,14 @@ from equalbits.cli import main
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import Comparison, RunRecord, get_recipe
 from equalbits.recipes.build import DataSpec
-from equalbits.recipes.experiments.compare import _case, _method_result
-from equalbits.recipes.experiments.methods import list_methods, make_with_common_start, parse_methods, recipe_for
+from equalbits.recipes.experiments.compare import _method_result
+from equalbits.recipes.experiments.methods import (
+    case_of,
+    list_methods,
+    make_with_common_start,
+    parse_methods,
+    recipe_for,
+)
 from equalbits.recipes.experiments.tuning import tuning_seed
 from equalbits.report import text_table, write_markdown
 
@@ -22,7 +28,7 @@ IMAGES = DataSpec(tuple("0123456789"), 1, 28, (0.5,), (0.5,))
 
 
 def run_file(out, method, seed):
-    return out / _case(method) / f"seed{seed}" / "run.json"
+    return out / case_of(method) / f"seed{seed}" / "run.json"
 
 
 def first(out, *, methods=("sign", "bihalf"), seeds=(0, 1), **more):
@@ -66,7 +72,7 @@ def test_each_method_is_heard_of_while_it_trains(tmp_path) -> None:
         return [lambda record: epochs.append(record.epoch)]
 
     first(tmp_path, reporters_for=listeners, stack=2)
-    assert heard == {"sign": [1], "bihalf": [1]}
+    assert heard == {f"{method}: seed 0, first of 2 at once": [1] for method in ("sign", "bihalf")}
 
 
 def test_only_what_is_missing_is_trained(finished) -> None:

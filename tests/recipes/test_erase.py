@@ -9,7 +9,7 @@ from equalbits.recipes import DataConfig, Recipe, get_recipe, read_recipe, run_r
 from equalbits.recipes.build import make_loader
 from equalbits.recipes.catalogue import own_settings, published_score
 from equalbits.recipes.experiments.store import RunStore
-from equalbits.recipes.experiments.tuning import trials_of
+from equalbits.recipes.experiments.tuning import hold_out
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import ProcessRank
 
@@ -90,5 +90,5 @@ def test_a_run_with_it_trains_otherwise_than_one_without(tmp_path):
 
 
 def test_tuning_on_held_out_images_erases_too(tmp_path):
-    (trial,) = trials_of(_tiny(**{"data.erase": 3}), ["sign"], [0.1], [0], store=RunStore(tmp_path), root=None)
-    assert (trial.recipe.data.erase, trial.recipe.data.hold_out) == (3, 8)
+    recipe = hold_out(_tiny(**{"data.erase": 3}), RunStore(tmp_path), None)
+    assert (recipe.data.erase, recipe.data.hold_out) == (3, 8)

@@ -1,8 +1,9 @@
 """Progress bar on stderr: loss, accuracy, images per second, time left. Without a terminal, one line per epoch."""
 
 import sys
+from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -17,14 +18,13 @@ class ProgressBar:
         self.is_writer = rank_from_env().is_writer
         self.quiet = quiet or not self.is_writer
         self.title = title
-        self.live = sys.stderr.isatty() and not self.quiet
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f} %  {task.fields[status]}"),
             console=Console(stderr=True, highlight=False),
             transient=True,
-            disable=not self.live,
+            disable=self.quiet or not sys.stderr.isatty(),
         )
         self.task = self.bar.add_task(title, total=None, status="starting")
 
@@ -35,20 +35,11 @@ class ProgressBar:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def restart(self, title: str) -> None:
-        """Reset the bar for the next of several runs."""
+    def start_run(self, title: str) -> list[Reporter]:
+        """Reset the bar and return it as the reporter of the next of several runs."""
         self.title = title
         self.bar.reset(self.task, description=title, total=None, status="starting")
-
-    def start_run(self, title: str) -> list[Reporter]:
-        """Reset the bar and return it as the reporter of the named run."""
-        self.restart(title)
         return [self]
-
-    def add_row(self, name: str) -> "list[ProgressRow]":
-        """Add a row for one of several runs that train at the same time; return its reporter."""
-        self.bar.update(self.task, visible=False)
-        return [ProgressRow(self, name)]
 
     def close(self) -> None:
         """Remove the bar."""
@@ -58,51 +49,16 @@ class ProgressBar:
         """Show the progress of training; print a line for every epoch."""
         if self.quiet:
             return
+        train = record.train
         if isinstance(record, StepRecord):
-            self.bar.update(self.task, visible=True, **_step_fields(record))
+            self.bar.update(
+                self.task,
+                total=record.epochs * record.batches,
+                completed=(record.epoch - 1) * record.batches + record.batch,
+                status=f"epoch {record.epoch}/{record.epochs}  loss {train.loss:.3f}  {train.accuracy:.1f} %  "
+                f"{record.images_per_second:,.0f} images/s  {timedelta(seconds=round(record.seconds_left))} left",
+            )
             return
-        self.bar.console.print(f"{self.title}  {_epoch_line(record)}", soft_wrap=True)
-
-
-class ProgressRow:
-    """Reporter that shows one of several concurrent runs; close it when the run ends."""
-
-    def __init__(self, parent: ProgressBar, name: str) -> None:
-        self.parent, self.name = parent, name
-        self.task = parent.bar.add_task(name, total=None, status="starting")
-
-    def __call__(self, record: StepRecord | EpochRecord) -> None:
-        """Show the progress of this run; without a terminal, print a line for every epoch."""
-        if isinstance(record, StepRecord):
-            self.parent.bar.update(self.task, **_step_fields(record))
-            return
-        self.parent.bar.update(self.task, status=_epoch_line(record))
-        if not (self.parent.live or self.parent.quiet):
-            self.parent.bar.console.print(f"{self.name}  {_epoch_line(record)}", soft_wrap=True)
-
-    def close(self) -> None:
-        """Remove the row."""
-        self.parent.bar.remove_task(self.task)
-
-
-def _step_fields(record: StepRecord) -> dict[str, Any]:
-    status = (
-        f"epoch {record.epoch}/{record.epochs}  loss {record.train.loss:.3f}  {record.train.accuracy:.1f} %  "
-        f"{record.images_per_second:,.0f} images/s  {_clock(record.seconds_left)} left"
-    )
-    done = (record.epoch - 1) * record.batches + record.batch
-    return {"total": record.epochs * record.batches, "completed": done, "status": status}
-
-
-def _epoch_line(record: EpochRecord) -> str:
-    test = f"  test {record.test}" if record.test else ""
-    return (
-        f"epoch {record.epoch:>3}  train {record.train.accuracy:.2f} % (loss {record.train.loss:.4f}){test}  "
-        f"{record.seconds:.1f} s"
-    )
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+        test = f"  test {record.test}" if record.test else ""
+        scores = f"train {train.accuracy:.2f} % (loss {train.loss:.4f}){test}  {record.seconds:.1f} s"
+        self.bar.console.print(f"{self.title}  epoch {record.epoch:>3}  {scores}", soft_wrap=True)

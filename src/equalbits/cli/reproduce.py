@@ -117,11 +117,12 @@ def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argp
     from equalbits.paper import reproduce
 
     out = _folder(options, name)
-    bar.restart(name)
-    reporters_for = bar.add_row if options.ray else lambda run: bar.start_run(f"{name}: {run}")
+    bar.start_run(name)
     try:
         with redirect_stdout(sys.stderr):  # libraries may print; keep stdout for the rows
-            claims = reproduce(name, out, options=replace(settings, reporters_for=reporters_for))
+            claims = reproduce(
+                name, out, options=replace(settings, reporters_for=lambda run: bar.start_run(f"{name}: {run}"))
+            )
     except ValueError as error:
         if options.item != "all":
             raise

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if options.stack < 1:
         raise ValueError(f"--stack {options.stack} must be at least 1")
     # Libraries may print; keep stdout for the rows.
-    with ProgressBar(title=recipe.name, quiet=options.json) as bar, redirect_stdout(sys.stderr):
+    with ProgressBar(title=recipe.name, quiet=options.json or bool(options.ray)) as bar, redirect_stdout(sys.stderr):
         try:
             rows = sweep(
                 recipe,
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
                     stack=options.stack,
                     ray=options.ray,
                     log=lambda line: print(line, file=sys.stderr),
-                    reporters_for=bar.add_row if options.ray else bar.start_run,
+                    reporters_for=bar.start_run,
                 ),
             )
         except InterruptedTraining as interrupted:

@@ -12,15 +12,17 @@ from equalbits.paper.claims import CaseCounts
 from equalbits.paper.item import Options
 from equalbits.recipes import (
     Case,
-    Engine,
     FinishedRun,
     PlannedRun,
     Protocol,
     Recipe,
     RunRecord,
     RunStore,
+    Trainer,
     cases_of,
+    check_runs,
     get_recipe,
+    run_missing,
 )
 from equalbits.training import EpochRecord, NonFiniteError, StepRecord, Watcher, check_weights, device_of
 
@@ -77,7 +79,7 @@ def run_cases(
     if missing := store.missing(runs):
         options.log(f"{len(missing)} of {len(runs)} runs to train")
     stack = (options.stack or (_MAX_STACK if options.on_gpu else 1)) if may_stack and not options.ray else 1
-    Engine(store, options, Protocol(keep_weights=keep_weights)).run_missing(runs, stack=stack)
+    run_missing(store, runs, options, stack=stack, protocol=Protocol(keep_weights=keep_weights))
     return {group: [_counts(store, case, seeds) for case in cases] for group, cases in groups.items()}
 
 
@@ -120,8 +122,7 @@ def run_watched(
     """
     store = RunStore(out)
     runs = {name: PlannedRun(name, recipe, measured=True) for name, recipe in recipes.items()}
-    engine = Engine(store, options)
-    engine.check(list(runs.values()))
+    check_runs(store, list(runs.values()), options)
     for name, run in runs.items():
         if store.find(run) is not None:
             continue
@@ -131,7 +132,7 @@ def run_watched(
         followers = [watcher.on_record for watcher in watchers if isinstance(watcher, EachEpoch)]
         reporters = [*followers, *options.reporters_for(name)]
         read = partial(_measured, watched)
-        engine.trainer().train_alone(run, reporters, watchers=watchers, read=read)
+        Trainer(store, options).train_alone(run, reporters, watchers=watchers, read=read)
         options.log(f"{name}: {_summary(store.records([run])[0])}")
     found = {}
     for name, record in zip(runs, store.records(runs.values()), strict=True):

@@ -4,13 +4,13 @@ from equalbits._settings import parse_settings
 from equalbits.recipes.build import DataSpec, check_names, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
 from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
-from equalbits.recipes.experiments.engine import DivergedError, Engine
-from equalbits.recipes.experiments.execution import Execution, check_one_process
+from equalbits.recipes.experiments.engine import run_missing
 from equalbits.recipes.experiments.grid import Case, cases_of, split_values
 from equalbits.recipes.experiments.methods import list_methods, parse_methods
+from equalbits.recipes.experiments.preflight import check_runs
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
-from equalbits.recipes.experiments.sweep import CaseResult, sweep
-from equalbits.recipes.experiments.train_runs import Protocol, Trainer
+from equalbits.recipes.experiments.sweep import CaseResult, DivergedError, sweep
+from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.recipes.run import FinishedRun, evaluate_run, run_recipe
@@ -35,7 +35,6 @@ __all__ = [
     "DataConfig",
     "DataSpec",
     "DivergedError",
-    "Engine",
     "Execution",
     "FinishedRun",
     "MethodResult",
@@ -51,6 +50,7 @@ __all__ = [
     "check_kind",
     "check_names",
     "check_one_process",
+    "check_runs",
     "check_same_recipe",
     "command_line",
     "compare",
@@ -72,6 +72,7 @@ __all__ = [
     "pick_device",
     "published_score",
     "read_recipe",
+    "run_missing",
     "run_recipe",
     "settings_tables",
     "split_values",

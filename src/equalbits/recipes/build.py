@@ -150,7 +150,13 @@ def make_model(recipe: Recipe, images: DataSpec) -> nn.Module:
 
 
 def make_loader(
-    data: DataConfig, split: str, *, root: Path | None, device: str, seed: int, place: ProcessRank
+    data: DataConfig,
+    split: str,
+    *,
+    root: Path | None,
+    device: str = "cpu",
+    seed: int = 0,
+    place: ProcessRank = ProcessRank(),  # noqa: B008 (it is frozen)
 ) -> Loader | FolderLoader:
     """Return the batches of one split: shuffled and augmented for training, in order for testing.
 

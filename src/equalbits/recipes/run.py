@@ -22,7 +22,7 @@ from equalbits.recipes.run_dir import (
     removed_on_failure,
 )
 from equalbits.recipes.run_record import RunRecord, command_line
-from equalbits.training import History, ProcessRank, Reporter, Score, Watcher, evaluate, process_group, train
+from equalbits.training import History, Reporter, Score, Watcher, evaluate, process_group, train
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     device = pick_device(device)
     config = recipe.train.resolve_auto(torch.device(device).type, can_capture=False)
     with data_root_of(out, root) as here:
-        test = make_loader(recipe.data, "test", root=here, device=device, seed=0, place=ProcessRank())
+        test = make_loader(recipe.data, "test", root=here, device=device)
     other = DataSpec.read(out / "model.json").difference(DataSpec.of(test))
     if other:
         raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")

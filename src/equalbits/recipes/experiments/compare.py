@@ -1,7 +1,6 @@
 """Compare methods: the same net, data, settings, seeds, initial weights and batches; only the method differs."""
 
 import json
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -9,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits.recipes.experiments.engine import Ended, Engine
-from equalbits.recipes.experiments.execution import Execution, check_one_process
-from equalbits.recipes.experiments.methods import check_method, make_with_common_start, recipe_for
-from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe_seeds
-from equalbits.recipes.experiments.train_runs import Protocol
-from equalbits.recipes.experiments.tuning import Trial, choose, trials_of
+from equalbits.recipes.experiments.methods import case_of, check_method, method_runs, train_methods
+from equalbits.recipes.experiments.store import RunStore
+from equalbits.recipes.experiments.train_runs import Execution, check_one_process
+from equalbits.recipes.experiments.tuning import tune_methods
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord, check_same_recipe, command_line, stored_recipe
@@ -100,9 +97,6 @@ class Comparison:
         return cls(rows, {name: value for name, value in table.items() if name not in ("how", "methods")})
 
 
-_PROTOCOL = Protocol(build=make_with_common_start, measure=True, keep_weights=False, capture_only=True)
-
-
 def compare(
     recipe: Recipe,
     out: Path,
@@ -116,7 +110,6 @@ def compare(
 
     ``execution.stack`` nets of one method are trained at once: by default all seeds on a GPU and one on a CPU. With
     ``tune``, each method first gets the learning rate that scores best on held-out training images (:mod:`.tuning`).
-    Reporters are asked for by the name of the method.
     """
     check_one_process("a comparison")
     out, seeds, methods = Path(out), list(dict.fromkeys(seeds)), list(dict.fromkeys(methods))
@@ -124,75 +117,29 @@ def compare(
         raise ValueError("there is nothing to compare: give at least one method and one seed")
     for method in methods:
         check_method(method)
-        check_kind(out / _case(method), "case")
+        check_kind(out / case_of(method), "case")
     if execution.ray:
         raise ValueError("a comparison runs on this machine: leave ray empty")
     check_kind(out, "compare")
-    _check_same_settings(out, recipe)
+    if (out / "compare.json").exists():  # one table could not show two settings
+        before = stored_recipe(out / "compare.json", "settings")
+        check_same_recipe(out, before, recipe.with_settings({"seed": before.train.seed}))
     stack = execution.stack or (len(seeds) if execution.on_gpu else 1)
     with lock_dir(out, command=command_line()):
-        tuned, store = dict.fromkeys(methods, recipe), RunStore(out)
+        tuned = dict.fromkeys(methods, recipe)
         if tune:
-            held_out = RunStore(out / "tuning")
-            trials = trials_of(recipe, methods, tune, seeds, store=held_out, root=execution.root)
-            tuned = _tune(recipe, held_out, trials, execution)
-        runs = {method: _runs(tuned[method], method, seeds) for method in methods}
-
-        def log(ended: Ended) -> None:
-            method = ended.runs[0].method
-            place = f"[{methods.index(method) + 1}/{len(methods)}]"
-            execution.log(f"{place} {method}: {ended.remark}{_scores(store, ended)}")
-
-        engine = Engine(store, execution, _PROTOCOL, on_end=log, name_of=lambda group: group[0].method)
-        engine.run_missing([run for some in runs.values() for run in some], stack=stack)
+            tuned = tune_methods(recipe, methods, tune, seeds, store=RunStore(out / "tuning"), execution=execution)
+        store, runs = RunStore(out), {method: method_runs(tuned[method], method, seeds) for method in methods}
+        train_methods(
+            store,
+            [run for some in runs.values() for run in some],
+            execution,
+            label=lambda run: f"[{methods.index(run.method) + 1}/{len(methods)}] {run.method}",
+            stack=stack,
+        )
         comparison = _comparison(recipe, {method: store.records(some) for method, some in runs.items()}, seeds, tune)
         write_atomically(out / "compare.json", (json.dumps(comparison.as_dict(), indent=1) + "\n").encode())
         return comparison
-
-
-def _tune(recipe: Recipe, store: RunStore, trials: Sequence[Trial], execution: Execution) -> dict[str, Recipe]:
-    """Run the trials that are missing; return the recipe of each method at its best trial."""
-    runs = {trial: _runs(trial.recipe, trial.method, [trial.seed], within=trial.name)[0] for trial in trials}
-    by_case = {run.case: trial for trial, run in runs.items()}
-
-    def log(ended: Ended) -> None:
-        execution.log(f"{by_case[ended.runs[0].case]}, on held-out images: {ended.remark}{_scores(store, ended)}")
-
-    engine = Engine(store, execution, _PROTOCOL, on_end=log, name_of=lambda group: group[0].method)
-    engine.run_missing(list(runs.values()))
-    scored: dict[str, dict[Trial, list[RunRecord]]] = {}
-    for trial, run in runs.items():
-        scored.setdefault(trial.method, {})[trial] = store.records([run])
-    return {
-        method: recipe.with_settings((choose(tried) or next(iter(tried))).settings) for method, tried in scored.items()
-    }
-
-
-def _case(method: str) -> str:
-    """Return the name of a method's directory."""
-    return re.sub(r"[^\w.=-]+", "-", method)
-
-
-def _runs(recipe: Recipe, method: str, seeds: Sequence[int], *, within: str = "") -> list[PlannedRun]:
-    case, mine = f"{within}/" * bool(within) + _case(method), recipe_for(method, recipe)
-    seeded = [mine.with_settings({"seed": seed}) for seed in seeds]
-    return [PlannedRun(case, each, stack_key=case, measured=True, method=method) for each in seeded]
-
-
-def _scores(store: RunStore, ended: Ended) -> str:
-    """Describe the scores of runs that have just ended."""
-    records = store.records(ended.runs)
-    scores = [f"{each.last.test.accuracy:.2f} %" if each.last and each.last.test else "failed" for each in records]
-    errors = "".join(f"; seed {each.seed}: {each.error}" for each in records if each.diverged)
-    seeds = describe_seeds([each.seed for each in records])
-    return f"{seeds}: {', '.join(scores)}  ({ended.seconds:.1f} s){errors}"
-
-
-def _check_same_settings(out: Path, recipe: Recipe) -> None:
-    """Raise where the directory holds a comparison with other settings: one table could not show both."""
-    if (out / "compare.json").exists():
-        before = stored_recipe(out / "compare.json", "settings")
-        check_same_recipe(out, before, recipe.with_settings({"seed": before.train.seed}))
 
 
 def _comparison(

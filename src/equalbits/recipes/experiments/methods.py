@@ -1,4 +1,7 @@
-"""The methods that can be compared, by name: their settings in a recipe, and their common start."""
+"""The methods that can be compared, by name: their settings in a recipe, their common start, their runs."""
+
+import re
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -6,7 +9,10 @@ from torch import nn
 from equalbits._text import unknown_name
 from equalbits.nn import BinaryLayer, list_quantizers, quantizer_by_name
 from equalbits.recipes.build import DataSpec, make_model
+from equalbits.recipes.experiments.engine import run_missing
 from equalbits.recipes.experiments.grid import split_values
+from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe_seeds
+from equalbits.recipes.experiments.train_runs import Execution, Protocol
 from equalbits.recipes.recipe import Recipe
 
 #: The same net with real weights, as the upper bound.
@@ -81,3 +87,38 @@ def make_with_common_start(recipe: Recipe, images: DataSpec) -> nn.Module:
             if isinstance(layer, BinaryLayer):
                 layer.weight_quantizer.fit_(layer.to_filters(layer.weight.detach()))
     return model
+
+
+_PROTOCOL = Protocol(build=make_with_common_start, measure=True, keep_weights=False, capture_only=True)
+
+
+def case_of(method: str) -> str:
+    """Return the name of a method's directory."""
+    return re.sub(r"[^\w.=-]+", "-", method)
+
+
+def method_runs(recipe: Recipe, method: str, seeds: Sequence[int], *, within: str = "") -> list[PlannedRun]:
+    """Plan one run of a method per seed, below the directory ``within``."""
+    case, mine = f"{within}/" * bool(within) + case_of(method), recipe_for(method, recipe)
+    seeded = [mine.with_settings({"seed": seed}) for seed in seeds]
+    return [PlannedRun(case, each, stack_key=case, measured=True, method=method) for each in seeded]
+
+
+def train_methods(
+    store: RunStore,
+    runs: Sequence[PlannedRun],
+    execution: Execution,
+    *,
+    label: Callable[[PlannedRun], str],
+    stack: int = 1,
+) -> None:
+    """Train the runs that are missing, with measurements; log the scores of each group under its label."""
+
+    def log_scores(group: Sequence[PlannedRun], seconds: float) -> None:
+        records = store.records(group)
+        scores = [f"{each.last.test.accuracy:.2f} %" if each.last and each.last.test else "failed" for each in records]
+        errors = "".join(f"; seed {each.seed}: {each.error}" for each in records if each.diverged)
+        seeds = describe_seeds([each.seed for each in records])
+        execution.log(f"{label(group[0])}: {seeds}: {', '.join(scores)}  ({seconds:.1f} s){errors}")
+
+    run_missing(store, runs, execution, stack=stack, protocol=_PROTOCOL, on_end=log_scores)

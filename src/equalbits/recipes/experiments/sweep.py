@@ -9,15 +9,15 @@ from typing import Any
 
 from equalbits._files import write_atomically
 from equalbits._settings import flatten
-from equalbits.recipes.experiments.engine import DivergedError, Ended, Engine
-from equalbits.recipes.experiments.execution import Execution, check_one_process
+from equalbits.recipes.experiments.engine import run_missing
 from equalbits.recipes.experiments.grid import Case, cases_of
 from equalbits.recipes.experiments.ray_cluster import import_ray
-from equalbits.recipes.experiments.store import RunStore
+from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe
+from equalbits.recipes.experiments.train_runs import Execution, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord, command_line
-from equalbits.training import EpochRecord
+from equalbits.training import NonFiniteError
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,15 @@ class CaseResult:
     def __str__(self) -> str:
         spread = "" if self.spread is None else f" ± {self.spread:.2f}"
         return f"{self.mean:.2f}{spread} %  (last epoch, n={len(self.last)})"
+
+
+class DivergedError(NonFiniteError):
+    """Some of several runs diverged; ``runs`` names them. The others have ended and are stored."""
+
+    def __init__(self, store: RunStore, runs: Sequence[PlannedRun]) -> None:
+        names = ", ".join(f"{run.case} seed {run.seed}" for run in runs)
+        super().__init__(f"{names}: {store.records(runs[:1])[0].error}")
+        self.runs = list(runs)
 
 
 def sweep(
@@ -74,19 +83,18 @@ def sweep(
     store = RunStore(out)
     results: dict[str, CaseResult] = {}
 
-    def log_results(ended: Ended | None = None) -> None:
+    def log_results(ended: Sequence[PlannedRun] = (), seconds: float = 0.0) -> None:
         """Log runs that have just ended, and the cases they complete; diverged runs are named at the end."""
-        if ended and not all(record.diverged for record in store.records(ended.runs)):
-            execution.log(str(ended))
+        if not all(record.diverged for record in store.records(ended)):
+            execution.log(f"{describe(ended)} done in {seconds:.1f} s")
         for case in cases:
             if case.name not in results and (result := _result(store, case, seeds)):
                 results[case.name] = result
                 execution.log(f"{case.name}: {result}")
 
-    engine = Engine(store, execution, on_end=log_results)
     runs = [run for case in cases for run in case.runs(seeds)]
     with lock_dir(out, command=command_line()):
-        engine.run_missing(runs, stack=execution.stack or 1)
+        run_missing(store, runs, execution, stack=execution.stack or 1, on_end=log_results)
         log_results()
         diverged = [run for run, record in zip(runs, store.records(runs), strict=True) if record.diverged]
         if len(diverged) < len(runs):
@@ -102,14 +110,12 @@ def _result(store: RunStore, case: Case, seeds: Sequence[int]) -> CaseResult | N
     records = [record for record in found if record and not record.diverged]
     if len(records) < len(seeds):
         return None
-    last, best = tuple(_accuracy(each.last) for each in records), tuple(_accuracy(each.best) for each in records)
+    last, best = (
+        tuple(epoch.test.accuracy for epoch in epochs if epoch and epoch.test)
+        for epochs in ([record.last for record in records], [record.best for record in records])
+    )
     seconds = sum(record.seconds for record in records)
     return CaseResult(case.name, dict(case.settings), tuple(seeds), last, best, seconds)
-
-
-def _accuracy(epoch: EpochRecord | None) -> float:
-    assert epoch is not None and epoch.test is not None  # the record of a finished run has scores
-    return epoch.test.accuracy
 
 
 def summarize_sweep(out: Path) -> dict[str, Any]:
@@ -145,7 +151,6 @@ def summarize_sweep(out: Path) -> dict[str, Any]:
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:
-    assert record.last and record.last.test and record.best and record.best.test  # it is finished
     scores = {
         name: {
             "epoch": epoch.epoch,
@@ -154,6 +159,6 @@ def _summary(record: RunRecord) -> dict[str, Any]:
             "train_loss": epoch.train.loss,
         }
         for name, epoch in (("last", record.last), ("best", record.best))
-        if epoch.test
+        if epoch and epoch.test
     }
     return {"seed": record.seed, **scores, "seconds": record.seconds, "stacked_with": record.stacked_with}

@@ -11,7 +11,7 @@ from torch import nn
 
 from equalbits._files import remove_partial_files, write_all_atomically, write_atomically
 from equalbits.data import Loader
-from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device
+from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.experiments.measurements import BitMeasurements
 from equalbits.recipes.experiments.stack_checkpoint import discard_stack, stack_checkpoint, stack_path
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
@@ -24,12 +24,43 @@ from equalbits.training import (
     LAST,
     History,
     NonFiniteError,
-    ProcessRank,
     Reporter,
     StackError,
     Watcher,
+    rank_from_env,
     train_stack,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Execution:
+    """Settings of where and how runs are trained; none changes a result.
+
+    - ``root``: directory of the data sets
+    - ``device``: "auto", "cpu", "cuda" or "cuda:1"
+    - ``stack``: number of nets trained at once on one device; None leaves it to the command
+    - ``ray``: address of a Ray cluster to spread the runs over; empty for none
+    - ``log``: is called with each line of progress
+    - ``reporters_for``: returns the reporters of a run, by its name; on a cluster there are none
+    """
+
+    root: Path | None = None
+    device: str = "auto"
+    stack: int | None = None
+    ray: str = ""
+    log: Callable[[str], None] = lambda line: None
+    reporters_for: Callable[[str], Sequence[Reporter]] = lambda name: ()
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if runs are trained on a GPU of this machine."""
+        return not self.ray and pick_device(self.device).startswith("cuda")
+
+
+def check_one_process(command: str) -> None:
+    """Raise where torchrun started several processes."""
+    if rank_from_env().world_size > 1:
+        raise ValueError(f"{command} runs in one process: start it without torchrun")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,29 +85,31 @@ class Trainer:
     """Trains runs of one store on one device."""
 
     store: RunStore
-    root: Path | None
-    device: str
+    execution: Execution
     protocol: Protocol = field(default_factory=Protocol)
     _loaded: tuple[DataConfig, Loader, Loader] | None = None
 
-    def train(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter], *, alone: bool) -> str:
-        """Train runs at once, or ``alone`` one after another; return a remark on how it went, mostly empty."""
+    def __post_init__(self) -> None:
+        self.root, self.device = self.execution.root, pick_device(self.execution.device)
+
+    def train(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter], *, alone: bool) -> None:
+        """Train runs at once, or ``alone`` one after another."""
         if alone:
             for run in runs:
                 self.train_alone(run, reporters)
-            return ""
+            return
         speeds = {run.recipe.train.speed for run in runs}
         if not (self.protocol.capture_only and self.device.startswith("cuda") and speeds == {"auto"}):
             self._train_stack(runs, reporters)
-            return ""
+            return
         try:
             self._train_stack([_at_speed(run, "recorded") for run in runs], reporters)
-            return ""
+            return
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:160]
+        self.execution.log(f"steps cannot be captured as a CUDA graph ({reason}): running them with speed=plain")
         torch.cuda.synchronize()
         self._train_stack([_at_speed(run, "plain") for run in runs], reporters)
-        return f"could not be captured as a CUDA graph ({reason}), so it ran with speed=plain; "
 
     def train_alone(
         self,
@@ -161,8 +194,8 @@ class Trainer:
         """Load a data set onto the device; the last one stays for the next stack."""
         if self._loaded is None or self._loaded[0] != data:
             self._loaded = None
-            shared: dict[str, Any] = {"root": self.root, "device": self.device, "seed": 0, "place": ProcessRank()}
-            train, test = (on_device(make_loader(data, split, **shared)) for split in ("train", "test"))
+            splits = (make_loader(data, split, root=self.root, device=self.device) for split in ("train", "test"))
+            train, test = map(on_device, splits)
             self._loaded = data, train, test
         return self._loaded[1:]
 

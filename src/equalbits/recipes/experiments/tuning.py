@@ -5,74 +5,52 @@ more than those of another. Bop's bits do not depend on the rate: its gamma is t
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from equalbits.data import DataError
-from equalbits.recipes.experiments.methods import recipe_for
-from equalbits.recipes.experiments.preflight import Preflight
-from equalbits.recipes.experiments.store import RunStore
+from equalbits.recipes.build import make_loader
+from equalbits.recipes.experiments.methods import method_runs, recipe_for, train_methods
+from equalbits.recipes.experiments.store import PlannedRun, RunStore
+from equalbits.recipes.experiments.train_runs import Execution
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord
 
 _HELD_OUT = 5  # one training image in five
 _FIRST_SEED = 1_000_003  # far from the seeds users count with
 
-Choice = TypeVar("Choice")
 
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """A method with one value of the tuned setting; ``recipe`` holds out training images."""
-
-    method: str
-    setting: str
-    value: float
-    recipe: Recipe
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """The value, fit for a directory."""
-        return f"{self.setting}{self.value:g}"
-
-    @property
-    def settings(self) -> dict[str, float]:
-        """The tuned setting of a recipe."""
-        return {f"optimizer.{self.setting}": self.value}
-
-    def __str__(self) -> str:
-        return f"{self.method} at {self.setting} {self.value:g}"
-
-
-def trials_of(
+def tune_methods(
     recipe: Recipe,
     methods: Sequence[str],
     rates: Sequence[float],
     seeds: Sequence[int],
     *,
     store: RunStore,
-    root: Path | None,
-) -> list[Trial]:
-    """Return a trial for each method and learning rate, ``seeds`` being those that trials must not use."""
-    held_out, seed = recipe.with_settings(_hold_out(recipe, store, root)), tuning_seed(seeds)
-    return [
-        Trial(method, name, value, held_out.with_settings({f"optimizer.{name}": value}), seed)
-        for method in methods
-        for name, value in (setting_at(recipe, method, rate) for rate in sorted(set(rates)))
-    ]
+    execution: Execution,
+) -> dict[str, Recipe]:
+    """Return the recipe of each method with the rate that scores best on held-out images; the first of equals.
+
+    ``seeds`` are those of the comparison, which trials do not use.
+    """
+    held_out, seed = hold_out(recipe, store, execution.root), tuning_seed(seeds)
+    trials: dict[str, list[tuple[Recipe, PlannedRun]]] = {method: [] for method in methods}
+    labels: dict[str, str] = {}
+    for method, rate in itertools.product(methods, sorted(set(rates))):
+        name, value = setting_at(recipe, method, rate)
+        tuned, trial = (each.with_settings({f"optimizer.{name}": value}) for each in (recipe, held_out))
+        (run,) = method_runs(trial, method, [seed], within=f"{name}{value:g}")
+        trials[method].append((tuned, run))
+        labels[run.case] = f"{method} at {name} {value:g}, on held-out images"
+    runs = [run for tried in trials.values() for _, run in tried]
+    train_methods(store, runs, execution, label=lambda run: labels[run.case])
+    return {method: max(tried, key=lambda each: _correct(store, each[1]))[0] for method, tried in trials.items()}
 
 
-def choose(tried: Mapping[Choice, Sequence[RunRecord]]) -> Choice | None:
-    """Return the choice with the most correct held-out images; the first of equals, and none that diverged."""
-    totals = {
-        choice: sum(record.last.test.correct for record in records if record.last and record.last.test)
-        for choice, records in tried.items()
-        if not any(record.diverged for record in records)
-    }
-    return max(totals, key=lambda choice: totals[choice], default=None)
+def _correct(store: RunStore, run: PlannedRun) -> int:
+    """Return the number of correct held-out images; a diverged run has none."""
+    (record,) = store.records([run])
+    return record.last.test.correct if record.last and record.last.test else -1
 
 
 def tuning_seed(seeds: Sequence[int]) -> int:
@@ -98,19 +76,19 @@ def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
     return ("gamma", optimizer.gamma * (rate / optimizer.lr)) if optimizer.flips_bits else ("lr", rate)
 
 
-def _hold_out(recipe: Recipe, store: RunStore, root: Path | None) -> dict[str, Any]:
-    """Return the settings that hold out one training image in five; without the data, those of stored trials."""
+def hold_out(recipe: Recipe, store: RunStore, root: Path | None) -> Recipe:
+    """Hold out one training image in five; without the data, as many as stored trials did."""
     if recipe.data.hold_out:
         raise ValueError(f"--tune holds out training images by itself: leave data.hold_out={recipe.data.hold_out} out")
     try:
-        images = Preflight(root).counts(recipe.data).train
+        images = len(make_loader(recipe.data, "train", root=root).dataset)
     except DataError:
         stored = next(iter(sorted(store.out.glob("*/*/seed*/run.json"))), None)
         if stored is None:
             raise
         data = RunRecord.read(stored).recipe.data
-        return {"data.hold_out": data.hold_out, "data.limit": data.limit}
+        return recipe.with_settings({"data.hold_out": data.hold_out, "data.limit": data.limit})
     if images < _HELD_OUT:
         raise ValueError(f"--tune holds out one training image in {_HELD_OUT}, and there are {images}: train on more")
     count = images // _HELD_OUT
-    return {"data.hold_out": count, "data.limit": images - count if recipe.data.limit else 0}
+    return recipe.with_settings({"data.hold_out": count, "data.limit": images - count if recipe.data.limit else 0})
