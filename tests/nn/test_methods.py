@@ -25,8 +25,6 @@ from equalbits.nn import (
     XNORPlusPlus,
     at_epoch_,
     binarize_,
-    bnn_plus_penalty,
-    clip_latents_,
     list_quantizers,
     quantizer_by_name,
     set_progress,
@@ -89,17 +87,6 @@ def test_stochastic_binaryconnect_draws_in_training_and_takes_the_sign_in_eval()
     assert torch.equal(layer.eval().symbols(), F.sign_symbols(layer.weight))
 
 
-def test_clip_latents_clips_to_the_bound_and_counts():
-    net = nn.Sequential(conv(BinaryConnect()))
-    with torch.no_grad():
-        net[0].weight[0] = 3.0
-    assert int(clip_latents_(net)) == 36
-    assert net[0].weight.detach().abs().max() == 1
-    assert int(clip_latents_(net, bound=1e-9)) == 6 * 36
-    with pytest.raises(ValueError, match="no binary layer"):
-        clip_latents_(nn.Linear(2, 2))
-
-
 def test_xnor_plus_plus_learns_a_gain_for_each_filter():
     layer, gradient = conv(XNORPlusPlus()), torch.randn(6, 4, 3, 3, dtype=torch.float64)
     gains = layer.weight_quantizer.gains
@@ -113,20 +100,15 @@ def test_xnor_plus_plus_learns_a_gain_for_each_filter():
     torch.testing.assert_close(layer.weight.grad, gradient * gains.detach().view(-1, 1, 1, 1))
 
 
-def test_bnn_plus_starts_its_gains_where_the_squared_penalty_is_least():
+def test_bnn_plus_starts_its_gains_at_the_mean_magnitude_and_pulls_weights_towards_them():
     layer = conv(BNNPlus(2.0))
-    net, gains = nn.Sequential(layer), layer.weight_quantizer.gains
+    gains = layer.weight_quantizer.gains
     torch.testing.assert_close(gains.detach(), layer.weight.detach().abs().mean(dim=(1, 2, 3)))
-    bnn_plus_penalty(net, power=2).backward()
-    torch.testing.assert_close(gains.grad, torch.zeros(6, dtype=torch.float64), atol=1e-12, rtol=0)
     expected = (gains.view(-1, 1, 1, 1) - layer.weight.abs()).abs().sum()
-    torch.testing.assert_close(bnn_plus_penalty(net), expected)
-    layer.weight.grad = None
+    torch.testing.assert_close(layer.weight_quantizer.penalty(layer.weight), 1e-6 * expected)
     layer.binary_weight().sum().backward()
     slope = 2 * (2 - 2 * layer.weight * (layer.weight).tanh()) / (1 + (2 * layer.weight).cosh())
     torch.testing.assert_close(layer.weight.grad, (gains.view(-1, 1, 1, 1) * slope).detach())
-    with pytest.raises(ValueError, match="BNNPlus"):
-        bnn_plus_penalty(nn.Linear(2, 2))
 
 
 def test_recu_follows_the_progress_and_learns_its_gains():

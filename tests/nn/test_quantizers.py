@@ -215,11 +215,6 @@ def test_a_custom_method_needs_only_symbols():
     assert torch.equal(layer.weight.grad, layer.scale.expand(3, 6))
 
 
-def test_a_quantizer_without_symbols_raises():
-    with pytest.raises(NotImplementedError):
-        BinaryLinear(6, 3, weight_quantizer=WeightQuantizer())(torch.ones(1, 6))
-
-
 def test_irnet_without_its_estimator_passes_the_gradient_unchanged() -> None:
     latents = torch.tensor([[1.0, 2.0, 6.0], [-1.0, 0.0, 4.0]], requires_grad=True)
     upstream = torch.tensor([[5.0, 7.0, -1.0], [0.5, 2.0, 3.0]])

@@ -3,18 +3,15 @@
 import math
 
 import pytest
-from torch import nn
 
 from equalbits.nn import (
     AdaBin,
     BiHalfActivation,
-    BinaryLinear,
     BNNPlus,
     GatedScale,
     IRNet,
     RBNNActivation,
     SwishSignActivation,
-    clip_latents_,
 )
 
 
@@ -34,12 +31,3 @@ from equalbits.nn import (
 def test_an_invalid_setting_raises(make, message) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.parametrize("bound", [0, -1.0, math.nan])
-def test_an_invalid_bound_raises_and_changes_no_latent(bound) -> None:
-    net = nn.Sequential(BinaryLinear(6, 4))
-    before = net[0].weight.detach().clone()
-    with pytest.raises(ValueError, match="clips every latent to 0"):
-        clip_latents_(net, bound=bound)
-    assert net[0].weight.equal(before)

@@ -14,7 +14,7 @@ from equalbits.data import load_dataset
 from equalbits.functional.optimal_transport import transport_symbols
 from equalbits.nn import BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, Bits, binarize_, bop_parameters
 from equalbits.optim import BalancedBop, Bop
-from equalbits.optim.flips import balanced_flips
+from equalbits.optim.bop import balanced_flips
 
 
 def step(optimizer, parameter, gradient):
@@ -185,14 +185,6 @@ def test_gamma_follows_the_scheduled_learning_rate(rate):
         scheduler.step()
         expected = (1 - gamma) * expected + gamma * 0.75
         assert float(optimizer.state[bits]["momentum"]) == pytest.approx(expected)
-
-
-def test_a_state_saved_without_lr_keeps_its_gamma():
-    bits = nn.Parameter(torch.ones(1))
-    optimizer = Bop([bits], gamma=0.5, tau=1.0, lr=3.0)
-    optimizer.load_state_dict({"state": {}, "param_groups": [{"gamma": 0.25, "tau": 1.0, "params": [0]}]})
-    step(optimizer, bits, [1.0])
-    assert float(optimizer.state[bits]["momentum"]) == 0.25
 
 
 @pytest.mark.parametrize(

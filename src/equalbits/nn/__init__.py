@@ -1,6 +1,6 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
-from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.binary_layer import BinaryLayer, parametrization_in_eval
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.inputs.adabin import AdaBinActivation
 from equalbits.nn.inputs.bihalf import BiHalfActivation
@@ -15,15 +15,15 @@ from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2
 from equalbits.nn.methods.abcnet import ABCNet, abcnet_bases
 from equalbits.nn.methods.adabin import AdaBin
 from equalbits.nn.methods.bihalf import BiHalf
-from equalbits.nn.methods.binaryconnect import BinaryConnect, clip_latents_
+from equalbits.nn.methods.binaryconnect import BinaryConnect
 from equalbits.nn.methods.bireal import BiReal
-from equalbits.nn.methods.bits import Bits, BopParameters, bop_parameters
-from equalbits.nn.methods.bnn_plus import BNNPlus, bnn_plus_penalty
+from equalbits.nn.methods.bits import Bits, bop_parameters
+from equalbits.nn.methods.bnn_plus import BNNPlus
 from equalbits.nn.methods.dorefa import DoReFa
 from equalbits.nn.methods.irnet import IRNet
 from equalbits.nn.methods.least_squares import LeastSquares
 from equalbits.nn.methods.mpt import MPT
-from equalbits.nn.methods.pruned import PrunedBiHalf, PrunedSign
+from equalbits.nn.methods.pruned import PrunedBiHalf, PrunedQuantizer, PrunedSign
 from equalbits.nn.methods.rbnn import RBNN
 from equalbits.nn.methods.recu import ReCU
 from equalbits.nn.methods.sign import Sign
@@ -31,9 +31,7 @@ from equalbits.nn.methods.xnor import XNOR
 from equalbits.nn.methods.xnor_plus_plus import XNORPlusPlus
 from equalbits.nn.methods.zero_mean import ZeroMean
 from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
-from equalbits.nn.parametrized import parametrization_in_eval
 from equalbits.nn.pruning_mask import (
-    PruningMask,
     empty_filters,
     end_ramps_,
     freeze_latents_,
@@ -41,7 +39,6 @@ from equalbits.nn.pruning_mask import (
     warn_empty_layers,
 )
 from equalbits.nn.quantizer import InputQuantizer, WeightQuantizer
-from equalbits.nn.quantizer_state import set_progress
 from equalbits.nn.rank_ahead import ahead_ranker
 from equalbits.nn.registry import (
     input_quantizer_by_name,
@@ -54,7 +51,7 @@ from equalbits.nn.registry import (
     register_quantizer,
     settings_of,
 )
-from equalbits.nn.training_hooks import after_step_, at_epoch_, layers_with_hook, penalty
+from equalbits.nn.training_hooks import after_step_, at_epoch_, layers_with_hook, penalty, set_progress
 
 __all__ = [
     "HORQ",
@@ -77,7 +74,6 @@ __all__ = [
     "BinaryLayer",
     "BinaryLinear",
     "Bits",
-    "BopParameters",
     "Candidate",
     "Conversion",
     "DoReFa",
@@ -88,8 +84,8 @@ __all__ = [
     "LeastSquares",
     "Maxout",
     "PrunedBiHalf",
+    "PrunedQuantizer",
     "PrunedSign",
-    "PruningMask",
     "QuickConv2d",
     "RBNNActivation",
     "RPReLU",
@@ -107,9 +103,7 @@ __all__ = [
     "all_layers",
     "at_epoch_",
     "binarize_",
-    "bnn_plus_penalty",
     "bop_parameters",
-    "clip_latents_",
     "empty_filters",
     "end_ramps_",
     "freeze_latents_",

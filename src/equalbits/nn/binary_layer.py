@@ -7,18 +7,18 @@ working. The layer multiplies with ``scale · quantizer(weight)``.
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import parametrize
 
 from equalbits import functional as F
 from equalbits.nn.methods.bihalf import BiHalf
-from equalbits.nn.parametrized import parametrization_in_eval
-from equalbits.nn.quantizer import WeightQuantizer
-from equalbits.nn.quantizer_state import fit_, start_
+from equalbits.nn.quantizer import WeightQuantizer, refit_, reset_
 from equalbits.nn.weight_cache import CachedWeight, find_sources, is_plain_execution, lookup_weight
 
 
@@ -125,7 +125,7 @@ class BinaryLayer(nn.Module):
             nn.init.normal_(self.weight, std=math.sqrt(2 / self._connections()))
         weight = self.weight.detach()
         filters = self.to_filters(weight)
-        fit_(self.weight_quantizer, filters)
+        refit_(self.weight_quantizer, filters)
         if filters is not weight:  # to_filters may return a copy
             weight.copy_(self.from_filters(filters))
 
@@ -144,7 +144,7 @@ class BinaryLayer(nn.Module):
         super().reset_parameters()  # type: ignore[misc]
         if "weight_quantizer" in self._modules:  # torch's constructor calls this before the layer is binary
             for quantizer in self._quantizers():
-                start_(quantizer)
+                reset_(quantizer)
             self._initialize_()
 
     def train(self, mode: bool = True) -> Self:
@@ -200,24 +200,37 @@ class BinaryLayer(nn.Module):
         self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
         for quantizer in self._quantizers():
             quantizer.to_empty(device=self.weight.device)
-            start_(quantizer)
-        fit_(self.weight_quantizer, self.to_filters(self.weight.detach()).clone())  # fit_ must not change the weights
+            reset_(quantizer)
+        refit_(self.weight_quantizer, self.to_filters(self.weight.detach()).clone())  # fit_ must not change the weights
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "cached_weight": None, "ranked_ahead": None}  # type: ignore[no-untyped-call]
 
 
+@contextmanager
+def parametrization_in_eval(layer: nn.Module) -> Iterator[None]:
+    """Put the parametrization of ``weight`` in eval mode: in training, reading it updates spectral norm's state."""
+    steps = layer.parametrizations["weight"] if parametrize.is_parametrized(layer, "weight") else ()  # type: ignore[index]
+    in_training = [part for step in steps for part in step.modules() if part.training]
+    for part in in_training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in in_training:
+            part.training = True
+
+
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:
     """Raise unless both are quantizers; passing the class instead of an instance is a common mistake."""
-    _check_kind("weight_quantizer", weight_quantizer, WeightQuantizer, "BiHalf()")
+    checks: list[tuple[str, object, type[nn.Module], str]]
+    checks = [("weight_quantizer", weight_quantizer, WeightQuantizer, "BiHalf()")]
     if input_quantizer is not None:
-        _check_kind("input_quantizer", input_quantizer, nn.Module, "SignActivation()")
-
-
-def _check_kind(name: str, given: object, kind: type[nn.Module], example: str) -> None:
-    if not isinstance(given, kind):
-        found = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise ValueError(f"{name} is {found}: pass a {kind.__name__}, as in {name}={example}")
+        checks += [("input_quantizer", input_quantizer, nn.Module, "SignActivation()")]
+    for name, given, kind, example in checks:
+        if not isinstance(given, kind):
+            found = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+            raise ValueError(f"{name} is {found}: pass a {kind.__name__}, as in {name}={example}")
 
 
 def _in_format_of(reference: Tensor, tensor: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ class WeightQuantizer(Quantizer):
     has_own_scale: bool = False
 
     def symbols(self, latents: Tensor) -> Tensor:
-        """Return the symbol of each latent: −1, +1, or 0 where pruned. No gradient."""
-        raise NotImplementedError
+        """Return the symbol of each latent, −1, +1, or 0 where pruned, without gradient; by default its sign."""
+        return F.sign_symbols(latents)
 
     def forward(self, latents: Tensor) -> Tensor:
         """Return the values the layer multiplies with, before its scale; by default symbols, straight through."""
@@ -67,11 +67,67 @@ class WeightQuantizer(Quantizer):
         return 1.0 if self.has_own_scale else math.sqrt(2 / connections)
 
 
-class InputQuantizer(Quantizer):
-    """Layer inputs (activations) in, quantized inputs out.
+class GainQuantizer(WeightQuantizer):
+    """Base of methods with a learned gain per filter, which starts at the filter's mean ``|w|``."""
 
-    A quantizer that depends on the layer's channels defines ``fit_inputs_(channels, axis)``, which the layer calls.
-    """
+    has_own_scale = True
+
+    def fit_(self, latents: Tensor) -> None:
+        """Create the gains."""
+        self.gains = nn.Parameter(F.as_filters(latents).abs().mean(dim=1))
+
+    def scale_filters(self, values: Tensor) -> Tensor:
+        """Multiply each filter of ``values`` by its gain."""
+        return values * fitted(self, "gains").view(-1, *(1,) * (values.dim() - 1))
+
+
+class InputQuantizer(Quantizer):
+    """Layer inputs (activations) in, quantized inputs out. ``axis`` is that of the channels."""
+
+    axis: int = 1
+
+    def fit_inputs_(self, channels: int, axis: int) -> None:
+        """Adapt to the inputs of the layer that takes the quantizer; ``axis`` is negative."""
+        self.axis = axis
+
+    def batched(self, inputs: Tensor) -> Tensor:
+        """Return the inputs with a batch axis: inputs that begin with the channels are one sample."""
+        return inputs[None] if inputs.dim() == -self.axis else inputs
+
+
+def fitted(module: nn.Module, name: str) -> Tensor:
+    """Return a parameter or buffer that ``fit_`` creates; raise if there is none yet."""
+    tensor: Tensor | None = getattr(module, name, None)
+    if tensor is None:
+        raise ValueError("the quantizer has no parameters yet: a layer makes them, or call fit_(latents) first")
+    return tensor
+
+
+def reset_(quantizer: nn.Module) -> None:
+    """Reset all state that does not depend on the latents: the progress, and parts with ``reset_parameters``."""
+    for part in quantizer.modules():
+        progress = part._buffers.get("progress")
+        if progress is not None:
+            progress.zero_()
+        reset = getattr(part, "reset_parameters", None)
+        if callable(reset):
+            reset()
+
+
+def refit_(quantizer: WeightQuantizer, latents: Tensor) -> None:
+    """Fit the quantizer to the latents, reusing the tensors it has: an optimizer or a CUDA graph may hold them."""
+    held = [
+        (part, name, tensor)
+        for part in quantizer.modules()
+        for name, tensor in (*part._parameters.items(), *part._buffers.items())
+        if tensor is not None
+    ]
+    quantizer.fit_(latents)
+    for part, name, tensor in held:
+        made = getattr(part, name)
+        if made is not tensor and made.shape == tensor.shape:
+            tensor.detach().copy_(made.detach())
+            setattr(part, name, tensor)
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:

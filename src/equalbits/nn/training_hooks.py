@@ -1,16 +1,42 @@
-"""Training hooks of quantizers: before an epoch, in the loss, after a step.
+"""Training hooks of quantizers: the progress of training, before an epoch, in the loss, after a step.
 
-A quantizer defines them by overriding :meth:`~equalbits.nn.WeightQuantizer.at_epoch_`,
-:meth:`~equalbits.nn.WeightQuantizer.penalty` and :meth:`~equalbits.nn.WeightQuantizer.after_step_`; most have none.
-:func:`equalbits.train` calls the functions below; a custom loop calls them itself.
+A quantizer follows the progress by a buffer named ``progress``. It defines the other hooks by overriding
+:meth:`~equalbits.nn.WeightQuantizer.at_epoch_`, :meth:`~equalbits.nn.WeightQuantizer.penalty` and
+:meth:`~equalbits.nn.WeightQuantizer.after_step_`; most have none. :func:`equalbits.train` calls the functions below; a
+custom loop calls them itself.
 """
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.parametrized import assign_latents_
-from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.quantizer import Quantizer, WeightQuantizer
+
+
+def set_progress(model: nn.Module, progress: float) -> None:
+    """Set the share of training that is done, from 0 to 1, in every quantizer with a buffer named ``progress``.
+
+    That includes custom quantizers held by a layer.
+
+    >>> from equalbits.nn import IRNet
+    >>> quantizer = IRNet()
+    >>> set_progress(quantizer, 0.25)
+    >>> quantizer.progress
+    tensor(0.2500)
+    """
+    if not 0 <= progress <= 1:
+        raise ValueError(f"progress={progress} is not a share of training: it must lie in [0, 1]")
+    quantizers: set[nn.Module] = set()  # other modules may have a buffer of that name, too
+    for module in model.modules():
+        if isinstance(module, Quantizer):
+            quantizers.add(module)
+        for held in (module._modules.get("weight_quantizer"), module._modules.get("input_quantizer")):
+            quantizers.update(held.modules() if held is not None else ())
+    for quantizer in quantizers:
+        buffer = quantizer._buffers.get("progress")
+        if buffer is not None:
+            buffer.fill_(progress)
 
 
 def layers_with_hook(model: nn.Module, hook: str) -> list[BinaryLayer]:
@@ -44,7 +70,24 @@ def after_step_(model: nn.Module) -> None:
         layer.weight_quantizer.after_step_(filters)
         if filters is not weight:  # to_filters may return a copy
             weight.copy_(layer.from_filters(filters))
-        assign_latents_(layer, weight)
+        _assign_latents_(layer, weight)
+
+
+def _assign_latents_(layer: BinaryLayer, weight: Tensor) -> None:
+    """Assign changed latents to a parametrized layer: written to the computed weight alone, they would be lost."""
+    if parametrize.is_parametrized(layer, "weight"):
+        for step in layer.parametrizations["weight"]:  # type: ignore[index]
+            if not hasattr(step, "right_inverse"):
+                raise ValueError(
+                    f"latents parametrized by {type(step).__name__} cannot be changed after a step: define its "
+                    "right_inverse"
+                )
+        layer.weight = weight
+    elif not layer._parameters.keys().isdisjoint(("weight_orig", "weight_v")):  # older norms, pruning
+        raise ValueError(
+            "latents that torch.nn.utils computes from weight_orig or weight_v cannot be changed after a step: make "
+            "that permanent with its remove function, or use torch.nn.utils.parametrizations"
+        )
 
 
 def penalty(layers: list[BinaryLayer]) -> Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from equalbits.functional import at_least_float32
-from equalbits.optim.flips import balanced_flips, bop_flips
+from equalbits.functional import as_filters, at_least_float32
 
 
 class Bop(Optimizer):
@@ -44,8 +43,7 @@ class Bop(Optimizer):
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
-            _check(group["gamma"], group["tau"], group["lr"])
-            _check_bits(group["params"])
+            _check(**group)
         except ValueError:
             self.param_groups.pop()
             raise
@@ -87,13 +85,6 @@ class Bop(Optimizer):
                     )
                     self.state[parameter]["momentum"] = momentum
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the state; add ``lr`` to groups saved without it."""
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("lr", 1.0)
-            group.setdefault("start_lr", float(group["lr"]))
-
     def _averaged(self, parameter: Tensor, gamma: float | Tensor) -> Tensor:
         state = self.state[parameter]
         if "momentum" not in state:  # a small gamma would underflow in half precision
@@ -108,7 +99,7 @@ class BalancedBop(Bop):
     """Bop that swaps bits: every filter flips as many up as down, so its count of +1 stays exact.
 
     The candidates are Bop's. If a filter has more candidates of one direction, only the strongest of them flip
-    (:func:`equalbits.optim.flips.balanced_flips`). Start from exact filters, as of ``Bits(p_pos=0.5)``. A group with
+    (:func:`balanced_flips`). Start from exact filters, as of ``Bits(p_pos=0.5)``. A group with
     ``transposed_groups=n`` holds weights of a transposed convolution with ``n`` groups; ``bop_parameters`` sets it.
 
     >>> bits = torch.nn.Parameter(torch.tensor([[1.0, 1.0, -1.0, -1.0]]))
@@ -128,17 +119,51 @@ class BalancedBop(Bop):
         return _exchange_axes(balanced_flips(filters, averages, group["tau"]), groups)
 
 
-def _check(gamma: float | Tensor, tau: float, lr: float | Tensor) -> None:
+def bop_flips(bits: Tensor, momentum: Tensor, tau: float) -> Tensor:
+    """Return True where Bop flips a bit: ``b · m > tau`` (Helwegen et al. 2019).
+
+    The average gradient then opposes the bit consistently and strongly enough. At ``b · m = tau`` nothing flips.
+
+    >>> bop_flips(torch.tensor([1.0, 1.0, -1.0, -1.0]), torch.tensor([0.5, -0.5, 0.5, -0.5]), 0.25)
+    tensor([ True, False, False,  True])
+    """
+    return bits * momentum > tau
+
+
+def balanced_flips(bits: Tensor, momentum: Tensor, tau: float) -> Tensor:
+    """Return the flips of each filter with as many up as down, so that its count of +1 never changes.
+
+    The candidates are Bop's: ``b · m > tau``. In each filter let ``n`` be the smaller of the numbers of candidates to
+    rise (−1 → +1) and to fall. The ``n`` candidates with the largest ``b · m`` of either kind flip; the others keep
+    their average. Ties go to the lower index. The first axis is the filter; a vector is one filter.
+
+    >>> bits, momentum = torch.tensor([1.0, 1.0, -1.0, -1.0]), torch.tensor([0.5, 0.7, -0.1, -0.6])
+    >>> balanced_flips(bits, momentum, 0.25)  # two may fall, one may rise: the stronger one falls
+    tensor([False,  True, False,  True])
+    """
+    rows, strength = as_filters(bits), as_filters(bits * momentum)  # (filter, connection)
+    candidate = strength > tau
+    rising, falling = candidate & (rows < 0), candidate & (rows > 0)
+    pairs = torch.minimum(rising.sum(dim=1, keepdim=True), falling.sum(dim=1, keepdim=True))
+    flips = _strongest(strength, rising, pairs) | _strongest(strength, falling, pairs)
+    return flips.view(bits.shape)
+
+
+def _strongest(strength: Tensor, among: Tensor, count: Tensor) -> Tensor:
+    """Mark the ``count`` strongest of each row ``among`` the candidates; ties go to the lower index."""
+    order = strength.masked_fill(~among, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+    positions = torch.arange(strength.shape[1], device=strength.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, positions) < count
+
+
+def _check(*, params: list[Tensor], gamma: float | Tensor, tau: float, lr: float | Tensor, **_: object) -> None:
     if not 0 < gamma <= 1:
         raise ValueError(f"gamma={gamma}: the weight of a moving average must lie in (0, 1]; 1e-4 is usual")
     if not tau >= 0:
         raise ValueError(f"tau={tau}: the threshold must be at least 0")
     if not lr > 0:
         raise ValueError(f"lr={float(lr)}: gamma is proportional to it, so it must be above 0; 1 is usual")
-
-
-def _check_bits(parameters: list[Tensor]) -> None:
-    for parameter in parameters:
+    for parameter in params:
         if not bool((parameter.detach().abs() == 1).all()):
             raise ValueError(
                 f"a parameter of shape {tuple(parameter.shape)} holds values other than -1 and +1: "

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equalbits.nn import (
     BinaryLayer,
-    PruningMask,
+    PrunedQuantizer,
     at_epoch_,
     end_ramps_,
     freeze_latents_,
@@ -75,7 +75,7 @@ class TrainingRun:
         self.graph: CudaGraphSteps | None = None
         self.warned_empty: set[str] = set()
         self.has_global_masks = any(
-            isinstance(module, PruningMask) and module.scope == "global" for module in model.modules()
+            isinstance(module, PrunedQuantizer) and module.scope == "global" for module in model.modules()
         )
 
     @property

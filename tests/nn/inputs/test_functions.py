@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from equalbits.functional import positive_count
 from equalbits.nn.inputs.bihalf import batch_symbols, bihalf_inputs
-from equalbits.nn.inputs.hwgq import HWGQ_LEVELS, hwgq
+from equalbits.nn.inputs.hwgq import HWGQ, HWGQ_LEVELS, hwgq
 
 
 @settings(deadline=None)
@@ -82,4 +82,4 @@ def test_the_levels_have_the_least_squared_error_for_a_normal_input(bits):
 
 def test_other_numbers_of_bits_raise():
     with pytest.raises(ValueError, match="has 1 or 2"):
-        hwgq(torch.randn(3), 3)
+        HWGQ(3)

@@ -122,8 +122,6 @@ def test_the_mean_magnitude_is_the_nearest_scale_for_the_signs():
 @pytest.mark.parametrize("bases", [0, -1, 1.5, "2"])
 def test_an_invalid_number_of_bases_raises(bases):
     with pytest.raises(ValueError, match=f"bases={bases!r}"):
-        abcnet_bases(torch.randn(2, 6), bases)
-    with pytest.raises(ValueError, match=f"bases={bases!r}"):
         ABCNet(bases)
 
 
@@ -134,8 +132,6 @@ def test_more_bases_reduce_the_error_and_equal_bases_are_allowed():
     assert torch.equal(abcnet_bases(torch.full((2, 6), 0.5), 3).symbols, torch.ones(2, 6, 3))
     constant = abcnet(torch.full((2, 6), 0.5, dtype=torch.float64), 3)
     torch.testing.assert_close(constant, torch.full((2, 6), 0.5, dtype=torch.float64))
-    with pytest.raises(ValueError, match="at least 1"):
-        abcnet(latents, 0)
 
 
 def test_stochastic_symbols_follow_the_hard_sigmoid():

@@ -120,30 +120,23 @@ def test_the_swish_sign_slope_is_finite_for_large_inputs():
     assert far.grad.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("power", [1, 2])
-def test_the_distance_to_the_scale_pulls_weights_and_scale_together(power):
+def test_the_distance_to_the_scale_pulls_weights_and_scale_together():
     random = np.random.default_rng(3)
     latents, scale = random.normal(size=(3, 2, 2)), random.uniform(0.5, 1.5, size=3)
     tensors = [torch.tensor(array, requires_grad=True) for array in (latents, scale)]
-    penalty = distance_to_scale(*tensors, power=power)
+    penalty = distance_to_scale(*tensors)
     penalty.backward()
     gap = scale[:, None, None] - np.abs(latents)
-    outer = np.sign(gap) if power == 1 else 2 * gap
-    assert float(penalty.detach()) == pytest.approx((np.abs(gap) ** power).sum())
-    np.testing.assert_allclose(tensors[0].grad.numpy(), -outer * np.sign(latents))
-    np.testing.assert_allclose(tensors[1].grad.numpy(), outer.sum(axis=(1, 2)))
-    with pytest.raises(ValueError, match="choose 1"):
-        distance_to_scale(*tensors, power=3)
-    absolute = distance_to_scale(*tensors)
-    assert float(absolute.detach()) == pytest.approx(np.abs(gap).sum()), "absolute, where no power is asked"
+    assert float(penalty.detach()) == pytest.approx(np.abs(gap).sum())
+    np.testing.assert_allclose(tensors[0].grad.numpy(), -np.sign(gap) * np.sign(latents))
+    np.testing.assert_allclose(tensors[1].grad.numpy(), np.sign(gap).sum(axis=(1, 2)))
 
 
 def test_the_distance_of_half_precision_weights_is_summed_in_float32():
     latents = torch.full((4, 300), 100.0, dtype=torch.float16, requires_grad=True)
-    for power, expected in ((1, 120_000.0), (2, 12_000_000.0)):
-        penalty = distance_to_scale(latents, torch.zeros(4, dtype=torch.float16), power=power)
-        assert float(penalty.detach()) == expected
-        penalty.backward()
+    penalty = distance_to_scale(latents, torch.zeros(4, dtype=torch.float16))
+    assert float(penalty.detach()) == 120_000.0
+    penalty.backward()
     assert latents.grad.isfinite().all() and latents.grad.dtype == torch.float16
 
 

@@ -73,18 +73,12 @@ class BiHalfActivation(InputQuantizer):
     tensor([-1., -1.,  1.,  1.])
     """
 
-    axis: int = 1
-
     def __init__(self, p_pos: float = 0.5, *, pull: float = 6.0) -> None:
         super().__init__()
         F.check_p_pos(p_pos)
         if not F.is_number(pull) or not math.isfinite(pull):
             raise ValueError(f"pull={pull!r} is not a strength: it must be a finite number; 6 is usual, 0 disables it")
         self.p_pos, self.pull = p_pos, pull
-
-    def fit_inputs_(self, channels: int, axis: int) -> None:
-        """Set the channel axis of the layer's input."""
-        self.axis = axis
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input; the channel is the second axis unless the layer set another."""

@@ -21,7 +21,6 @@ def horq(inputs: Tensor, order: int = 2) -> Tensor:
     >>> horq(torch.tensor([[-3.0, -1.0, 1.0, 3.0]]), order=1)
     tensor([[-2., -2.,  2.,  2.]])
     """
-    check_order(order)
     residual = inputs.detach().to(F.at_least_float32(inputs.dtype))
     axes = tuple(range(1, inputs.ndim))
     values = torch.zeros_like(residual)
@@ -31,28 +30,18 @@ def horq(inputs: Tensor, order: int = 2) -> Tensor:
     return F.clipped(inputs, values.to(inputs.dtype))
 
 
-def check_order(order: int) -> None:
-    """Raise unless the order is a positive integer."""
-    if not isinstance(order, int) or isinstance(order, bool) or order < 1:
-        raise ValueError(f"order={order!r}: the number of signs must be an integer of at least 1; 2 is usual")
-
-
 @register_input_quantizer("horq")
 class HORQ(InputQuantizer):
     """Sum of ``order`` scaled signs, each of the residual that those before it leave."""
 
-    axis: int = -1
+    axis = -1
 
     def __init__(self, order: int = 2) -> None:
         super().__init__()
-        check_order(order)
+        if not isinstance(order, int) or isinstance(order, bool) or order < 1:
+            raise ValueError(f"order={order!r}: the number of signs must be an integer of at least 1; 2 is usual")
         self.order = order
-
-    def fit_inputs_(self, channels: int, axis: int) -> None:
-        """Set the channel axis of the layer's input: an input that begins with it is one image without a batch."""
-        self.axis = axis
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Quantize by :func:`horq`."""
-        batch = inputs[None] if inputs.dim() == -self.axis else inputs
-        return horq(batch, self.order).view(inputs.shape)
+        return horq(self.batched(inputs), self.order).view(inputs.shape)

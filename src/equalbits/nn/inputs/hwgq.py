@@ -24,7 +24,6 @@ def hwgq(inputs: Tensor, bits: int = 1) -> Tensor:
     >>> hwgq(torch.tensor([-1.0, 0.1, 0.9, 9.0]), bits=2)
     tensor([0.0000, 0.5380, 1.0760, 1.6140])
     """
-    check_bits(bits)
     levels = HWGQ_LEVELS[bits]
     reals = inputs.detach()
     values = torch.zeros_like(reals)
@@ -34,19 +33,14 @@ def hwgq(inputs: Tensor, bits: int = 1) -> Tensor:
     return F.surrogate(inputs, values, (reals > 0) & (reals <= levels[-1]))
 
 
-def check_bits(bits: int) -> None:
-    """Raise unless there are levels for this number of bits."""
-    if bits not in HWGQ_LEVELS:
-        raise ValueError(f"bits={bits} is not known: the half-wave quantizer has 1 or 2")
-
-
 @register_input_quantizer("hwgq")
 class HWGQ(InputQuantizer):
     """Half-wave Gaussian quantizer in 1 or 2 ``bits``. It replaces a ReLU behind a batch norm."""
 
     def __init__(self, bits: int = 1) -> None:
         super().__init__()
-        check_bits(bits)
+        if bits not in HWGQ_LEVELS:
+            raise ValueError(f"bits={bits} is not known: the half-wave quantizer has 1 or 2")
         self.bits = bits
 
     def forward(self, inputs: Tensor) -> Tensor:

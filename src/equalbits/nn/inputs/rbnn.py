@@ -20,7 +20,7 @@ class RBNNActivation(InputQuantizer):
     """
 
     progress: Tensor
-    axis: int = -1
+    axis = -1
 
     def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
         super().__init__()
@@ -28,14 +28,10 @@ class RBNNActivation(InputQuantizer):
         self.t_min, self.t_max = t_min, t_max
         self.register_buffer("progress", torch.zeros(()))
 
-    def fit_inputs_(self, channels: int, axis: int) -> None:
-        """Set the channel axis of the layer's input: an input that begins with it is one sample without a batch."""
-        self.axis = axis
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input; the sample is the first axis."""
         wide = F.at_least_float32(inputs.dtype)  # a mean in half precision changes signs
-        rows = F.standardize((inputs[None] if inputs.dim() == -self.axis else inputs).to(wide))
+        rows = F.standardize(self.batched(inputs).to(wide))
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
         symbols = F.sign_symbols(rows).to(inputs.dtype)
         return F.surrogate(rows, symbols, F.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)

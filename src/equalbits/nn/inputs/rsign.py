@@ -24,7 +24,6 @@ class RSign(InputQuantizer):
     """
 
     shift: nn.Parameter | UninitializedParameter
-    axis: int = 1
 
     def __init__(self, channels: int | None = None) -> None:
         super().__init__()

@@ -26,7 +26,6 @@ def abcnet_bases(latents: Tensor, bases: int = 1) -> Bases:
     >>> abcnet_bases(torch.tensor([[-3.0, -1.0, 1.0, 3.0]]), 2).weights
     tensor([[1.5000, 1.5000]])
     """
-    check_bases(bases)
     rows = F.as_filters(latents.detach())
     shifts = torch.linspace(-1, 1, bases, dtype=rows.dtype, device=rows.device) if bases > 1 else rows.new_zeros(1)
     centred, deviation = rows - rows.mean(dim=1, keepdim=True), rows.std(dim=1, keepdim=True, correction=0)
@@ -49,12 +48,6 @@ def abcnet(latents: Tensor, bases: int = 1) -> Tensor:
     return F.surrogate(F.as_filters(latents), values, slope.expand_as(values)).view(latents.shape)
 
 
-def check_bases(bases: int) -> None:
-    """Raise unless the number of bases is a positive integer."""
-    if not isinstance(bases, int) or bases < 1:
-        raise ValueError(f"bases={bases!r}: the number of bases must be an integer of at least 1")
-
-
 @register_quantizer("abc-net")
 class ABCNet(WeightQuantizer):
     """Each filter as a sum of ``bases`` binary filters.
@@ -67,7 +60,8 @@ class ABCNet(WeightQuantizer):
 
     def __init__(self, bases: int = 1) -> None:
         super().__init__()
-        check_bases(bases)
+        if not isinstance(bases, int) or bases < 1:
+            raise ValueError(f"bases={bases!r}: the number of bases must be an integer of at least 1")
         self.bases = bases
 
     def symbols(self, latents: Tensor) -> Tensor:

@@ -1,11 +1,9 @@
 """BinaryConnect (Courbariaux et al. 2015): the sign, with latents clipped to ±1. BNN's weights are the same."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.binary_layer import BinaryLayer
-from equalbits.nn.parametrized import assign_latents_
 from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.registry import register_quantizer
 
@@ -35,8 +33,9 @@ def stochastic_symbols(latents: Tensor) -> Tensor:
 class BinaryConnect(WeightQuantizer):
     """Signs with the layer's scale ``√(2/D)`` and latents clipped to ±1 after each step.
 
-    ``stochastic`` draws the symbols in training and takes the sign in eval; it needs latents that fill ±1, since near 0
-    every draw is a coin toss. A custom training loop calls :func:`~equalbits.nn.after_step_` to clip the latents.
+    ``stochastic`` draws the values in training and takes the sign in eval; ``symbols`` are always signs. It needs
+    latents that fill ±1, since near 0 every draw is a coin toss. A custom training loop calls
+    :func:`~equalbits.nn.after_step_` to clip the latents.
 
     >>> BinaryConnect()(torch.tensor([[-0.5, 0.0, 2.0]]))
     tensor([[-1.,  1.,  1.]])
@@ -46,10 +45,6 @@ class BinaryConnect(WeightQuantizer):
         super().__init__()
         self.stochastic = stochastic
 
-    def symbols(self, latents: Tensor) -> Tensor:
-        """Return the sign of each latent, even when stochastic: only ``forward`` draws."""
-        return F.sign_symbols(latents)
-
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`binaryconnect`."""
         return binaryconnect(latents, stochastic=self.stochastic and self.training)
@@ -57,20 +52,3 @@ class BinaryConnect(WeightQuantizer):
     def after_step_(self, latents: Tensor) -> None:
         """Clip the latents to ±1: no gradient would bring them back from further out."""
         latents.clamp_(-1.0, 1.0)
-
-
-def clip_latents_(model: nn.Module, *, bound: float = 1.0) -> Tensor:
-    """Clip the latents of every binary layer to ``±bound``, as BinaryConnect and XNOR-Net do after each step.
-
-    Returns the number of latents that lay outside, as a tensor, so that the call does not synchronize with the GPU.
-    """
-    if not bound > 0:
-        raise ValueError(f"bound={bound} clips every latent to 0: it must be above 0; 1 is usual")
-    layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
-    if not layers:
-        raise ValueError("the model has no binary layer to clip: make some with binarize_(model, BinaryConnect())")
-    outside = torch.stack([(layer.weight.detach().abs() > bound).sum() for layer in layers]).sum()
-    with torch.no_grad():
-        for layer in layers:
-            assign_latents_(layer, layer.weight.detach().clamp_(-bound, bound))
-    return outside

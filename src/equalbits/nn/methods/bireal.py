@@ -31,10 +31,6 @@ class BiReal(WeightQuantizer):
 
     has_own_scale = True
 
-    def symbols(self, latents: Tensor) -> Tensor:
-        """Return the sign of each latent."""
-        return F.sign_symbols(latents)
-
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`bireal`."""
         return bireal(latents)

@@ -24,10 +24,6 @@ class DoReFa(WeightQuantizer):
 
     has_own_scale = True
 
-    def symbols(self, latents: Tensor) -> Tensor:
-        """Return the sign of each latent."""
-        return F.sign_symbols(latents)
-
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`dorefa`."""
         return dorefa(latents)

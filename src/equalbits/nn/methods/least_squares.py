@@ -23,10 +23,6 @@ class LeastSquares(WeightQuantizer):
 
     has_own_scale = True
 
-    def symbols(self, latents: Tensor) -> Tensor:
-        """Return the sign of each latent."""
-        return F.sign_symbols(latents)
-
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`least_squares`."""
         return least_squares(latents)

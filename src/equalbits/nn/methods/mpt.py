@@ -2,12 +2,11 @@
 
 import math
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from equalbits import functional as F
 from equalbits.nn.methods.pruned import PrunedSign, start_scores
-from equalbits.nn.pruning_mask import apply_scale_correction
-from equalbits.nn.quantizer_state import fitted
+from equalbits.nn.quantizer import fitted
 from equalbits.nn.registry import register_quantizer
 
 
@@ -40,14 +39,7 @@ class MPT(PrunedSign):
     [1.0, 2.0]
     """
 
-    scores: nn.Parameter | None
     train_latent = False
-
-    def __init__(
-        self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = True, ramp: float = 0.0
-    ) -> None:
-        super().__init__(sparsity, scope=scope, scale_fan=scale_fan, ramp=ramp)
-        self.register_parameter("scores", None)
 
     def fit_(self, latents: Tensor) -> None:
         """Create the scores, and the mask of a global ranking."""
@@ -56,15 +48,14 @@ class MPT(PrunedSign):
 
     def importance(self, latents: Tensor) -> Tensor:
         """Return the magnitude of the scores, which the mask ranks."""
-        return fitted(self.scores).detach().abs()
+        return fitted(self, "scores").detach().abs()
 
     def forward(self, latents: Tensor) -> Tensor:
         """Return ``a · symbols``; the gradient goes to the scores alone."""
-        fixed, scores = latents.detach(), fitted(self.scores)
+        fixed, scores = latents.detach(), fitted(self, "scores")
         values = mpt_values(fixed, self.symbols(latents) != 0)
-        correction = self.sieve.scale_correction(self._buffers["progress"], self.scale_fan)
-        return apply_scale_correction(F.edge_popup(fixed, scores, values, fixed * scores.detach().sign()), correction)
+        return self.corrected(F.edge_popup(fixed, scores, values, fixed * scores.detach().sign()))
 
     def initial_scale(self, connections: int) -> float:
         """Return 1, since the method multiplies by its own ``a``; ``1/√(1 − sparsity)`` with ``scale_fan``."""
-        return 1 / math.sqrt(1 - self.sieve.sparsity) if self.scale_fan else 1.0
+        return 1 / math.sqrt(1 - self.sparsity) if self.scale_fan else 1.0

@@ -10,16 +10,79 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.nn.pruning_mask import PruningMask, apply_scale_correction
-from equalbits.nn.quantizer import WeightQuantizer, check_choice
-from equalbits.nn.quantizer_state import fitted
+from equalbits.nn.quantizer import WeightQuantizer, check_choice, fitted
 from equalbits.nn.registry import register_quantizer
 
 _SCOPES = {"rank": ("filter",), "magnitude": ("layer", "filter", "global"), "score": ("layer", "filter", "global")}
 
 
+class PrunedQuantizer(WeightQuantizer):
+    """Base of pruned quantizers: zeros for the share ``sparsity`` of each filter, of the layer, or of the model.
+
+    ``ramp`` is the share of training over which the sparsity rises from one half to its full value; 0 for none. The
+    mask of a global ranking is the buffer ``kept`` of ``sieve``; the names are in the keys of checkpoints.
+    """
+
+    progress: Tensor | None
+
+    def __init__(self, sparsity: float, scope: str, *, scale_fan: bool, ramp: float) -> None:
+        super().__init__()
+        F.check_sparsity(sparsity)
+        F.check_scope(scope)
+        if not F.is_number(ramp) or not 0 <= ramp <= 1:
+            raise ValueError(f"ramp={ramp!r} is not a share of training: it must lie in [0, 1]; 0 means no ramp")
+        self.sparsity, self.scope, self.scale_fan, self.ramp = float(sparsity), scope, scale_fan, float(ramp)
+        if scope == "global":
+            self.sieve = nn.Module()
+        self.register_buffer("progress", torch.zeros(()) if ramp else None)
+
+    def fit_(self, latents: Tensor) -> None:
+        """Create the mask of a global ranking; until ``set_global_masks_``, every weight is kept."""
+        if self.scope == "global":
+            self.sieve.register_buffer("kept", torch.ones_like(latents, dtype=torch.bool))
+
+    def importance(self, latents: Tensor) -> Tensor:
+        """Return the magnitude that the mask ranks."""
+        return latents.detach().abs()
+
+    def mask(self, latents: Tensor) -> Tensor:
+        """Return a mask that is True where a weight is kept."""
+        if self.scope == "global":
+            return fitted(self.sieve, "kept")
+        return F.keep_largest(self.importance(latents), self.current_sparsity(), scope=self.scope)
+
+    def current_sparsity(self) -> float | Tensor:
+        """Return the sparsity at this point of its ramp."""
+        return self.sparsity if self.progress is None else F.ramped_sparsity(self.progress, self.sparsity, self.ramp)
+
+    def initial_scale(self, connections: int) -> float:
+        """Return ``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
+        return math.sqrt(2 / (connections * (1 - self.sparsity if self.scale_fan else 1)))
+
+    def scale_correction(self) -> Tensor | None:
+        """Return the factor ``√((1 − sparsity) / share kept)``, which keeps the output variance constant.
+
+        The share kept differs from ``1 − sparsity`` during a ramp and in a global ranking. None if it never differs.
+        """
+        if not self.scale_fan:
+            return None
+        if self.scope == "global":
+            kept = fitted(self.sieve, "kept")
+            share = kept.sum().clamp(min=1) / kept.numel()
+        elif self.progress is not None:
+            share = 1 - F.ramped_sparsity(self.progress, self.sparsity, self.ramp)
+        else:
+            return None
+        return ((1 - self.sparsity) / share).sqrt()
+
+    def corrected(self, values: Tensor) -> Tensor:
+        """Multiply ``values`` by :meth:`scale_correction`, if any."""
+        correction = self.scale_correction()
+        return values if correction is None else values * correction.to(values.dtype)
+
+
 @register_quantizer("pruned-bihalf")
-class PrunedBiHalf(WeightQuantizer):
+class PrunedBiHalf(PrunedQuantizer):
     """Bi-half with the share ``sparsity`` of zeros, and exactly ``p_pos`` of +1 among the kept weights of each filter.
 
     ``by`` names the rule, ``scope`` the set of weights that it ranks:
@@ -45,8 +108,6 @@ class PrunedBiHalf(WeightQuantizer):
     tensor([[ 0.,  0., -1., -1.,  1.,  1.]])
     """
 
-    scores: nn.Parameter | None
-
     def __init__(
         self,
         sparsity: float = 0.5,
@@ -59,57 +120,47 @@ class PrunedBiHalf(WeightQuantizer):
         ramp: float = 0.0,
         released_counts: bool = False,
     ) -> None:
-        super().__init__()
         F.check_p_pos(p_pos)
         _check_rule(by, scope, train_latent)
         if released_counts and (by != "rank" or p_pos != 0.5 or ramp):
             raise ValueError("released_counts=True is the released code's rule: only by='rank', p_pos=0.5, ramp=0")
-        self.by, self.scale_fan, self.train_latent, self.released_counts = by, scale_fan, train_latent, released_counts
+        super().__init__(sparsity, scope or _SCOPES[by][0], scale_fan=scale_fan, ramp=ramp)
+        self.by, self.train_latent, self.released_counts = by, train_latent, released_counts
         self.p_pos = None if released_counts else p_pos
-        self.sieve = PruningMask(sparsity, scope or _SCOPES[by][0], ramp)  # the name is in the keys of checkpoints
-        self.register_parameter("scores", None)
-        self.register_buffer("progress", self.sieve.start_progress())
 
     def fit_(self, latents: Tensor) -> None:
         """Create the scores, and the mask of a global ranking."""
-        self.sieve.fit_(latents)
+        super().fit_(latents)
         if self.by == "score":
             self.scores = start_scores(latents)
 
     def importance(self, latents: Tensor) -> Tensor:
         """Return the magnitude that the mask ranks: of the scores or of the weights."""
-        return (latents if self.by == "magnitude" else fitted(self.scores)).detach().abs()
+        return (latents if self.by == "magnitude" else fitted(self, "scores")).detach().abs()
 
     def symbols(self, latents: Tensor) -> Tensor:
         """Return −1, 0 and +1 with exact counts."""
-        progress = self._buffers["progress"]
         if self.p_pos is None:
-            counts = F.released_counts(F.as_filters(latents).shape[1], self.sieve.sparsity)
-            return F.keep_outer_ranks(latents, *counts)
+            return F.keep_outer_ranks(latents, *F.released_counts(F.as_filters(latents).shape[1], self.sparsity))
         if self.by == "rank":
-            return F.prune_middle_ranks(latents, self.sieve.sparsity_at(progress), self.p_pos)
-        return F.transport_symbols(latents, self.p_pos, mask=self.sieve.mask(self.importance(latents), progress))
+            return F.prune_middle_ranks(latents, self.current_sparsity(), self.p_pos)
+        return F.transport_symbols(latents, self.p_pos, mask=self.mask(latents))
 
     def forward(self, latents: Tensor) -> Tensor:
         """Return the symbols, straight through to every latent; by score also ``g · w · sign(s)`` to the scores."""
         symbols = self.symbols(latents)
-        correction = self.sieve.scale_correction(self._buffers["progress"], self.scale_fan)
         if self.by != "score":
-            return apply_scale_correction(F.straight_through(latents, symbols), correction)
-        scores = fitted(self.scores)
+            return self.corrected(F.straight_through(latents, symbols))
+        scores, correction = fitted(self, "scores"), self.scale_correction()
         # The gradient that arrives here includes the layer's scale; the rule excludes it.
         scale = self.initial_scale(F.as_filters(latents).shape[1]) * (1 if correction is None else correction)
         slope = latents.detach() * scores.detach().sign() / scale
         trained = latents if self.train_latent else latents.detach()
-        return apply_scale_correction(F.edge_popup(trained, scores, symbols, slope.to(latents.dtype)), correction)
-
-    def initial_scale(self, connections: int) -> float:
-        """Return ``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
-        return self.sieve.initial_scale(connections, self.scale_fan)
+        return self.corrected(F.edge_popup(trained, scores, symbols, slope.to(latents.dtype)))
 
 
 @register_quantizer("pruned-sign")
-class PrunedSign(WeightQuantizer):
+class PrunedSign(PrunedQuantizer):
     """Sign with a magnitude mask: 0 for the smallest ``|w|`` of the layer, the sign for the others; straight through.
 
     Probably the pruned baseline of the paper's figure: at sparsity 0 it is the dense binary net.
@@ -122,31 +173,15 @@ class PrunedSign(WeightQuantizer):
     def __init__(
         self, sparsity: float = 0.5, *, scope: str = "layer", scale_fan: bool = True, ramp: float = 0.0
     ) -> None:
-        super().__init__()
-        self.sieve, self.scale_fan = PruningMask(sparsity, scope, ramp), scale_fan
-        self.register_buffer("progress", self.sieve.start_progress())
-
-    def fit_(self, latents: Tensor) -> None:
-        """Create the mask of a global ranking."""
-        self.sieve.fit_(latents)
-
-    def importance(self, latents: Tensor) -> Tensor:
-        """Return the magnitude that the mask ranks."""
-        return latents.detach().abs()
+        super().__init__(sparsity, scope, scale_fan=scale_fan, ramp=ramp)
 
     def symbols(self, latents: Tensor) -> Tensor:
         """Return the sign of each kept latent, 0 elsewhere."""
-        mask = self.sieve.mask(self.importance(latents), self._buffers["progress"])
-        return F.sign_symbols(latents).masked_fill(~mask, 0.0)
+        return F.sign_symbols(latents).masked_fill(~self.mask(latents), 0.0)
 
     def forward(self, latents: Tensor) -> Tensor:
         """Return the symbols, straight through to every latent."""
-        values = F.straight_through(latents, self.symbols(latents))
-        return apply_scale_correction(values, self.sieve.scale_correction(self._buffers["progress"], self.scale_fan))
-
-    def initial_scale(self, connections: int) -> float:
-        """Return ``√(2/(D(1 − sparsity)))``, or ``√(2/D)`` without ``scale_fan``."""
-        return self.sieve.initial_scale(connections, self.scale_fan)
+        return self.corrected(F.straight_through(latents, self.symbols(latents)))
 
 
 def start_scores(latents: Tensor) -> nn.Parameter:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
-from equalbits.nn.quantizer_state import fitted, scale_filters
+from equalbits.nn.quantizer import GainQuantizer, fitted
 from equalbits.nn.registry import register_quantizer
 
 
@@ -81,7 +80,7 @@ def factor_pair(connections: int) -> tuple[int, int]:
 
 
 @register_quantizer("rbnn")
-class RBNN(WeightQuantizer):
+class RBNN(GainQuantizer):
     """Signs of rotated filters times a learned gain per filter.
 
     Each standardized filter ``h`` moves to ``h + |sin β|(R1ᵀ h R2 − h)``. ``β`` and the gain are parameters, one per
@@ -92,26 +91,21 @@ class RBNN(WeightQuantizer):
     progress of training, which :func:`~equalbits.nn.set_progress` sets.
     """
 
-    has_own_scale = True
     progress: Tensor
     left: Tensor
     right: Tensor
-    beta: nn.Parameter | None
-    gains: nn.Parameter | None
 
     def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
         super().__init__()
         F.check_sharpness(t_min, t_max)
         self.t_min, self.t_max = t_min, t_max
-        self.register_parameter("beta", None)
-        self.register_parameter("gains", None)
         self.register_buffer("progress", torch.zeros(()))
 
     def fit_(self, latents: Tensor) -> None:
         """Create angles, gains and rotations, and fit the rotations once."""
         rows = F.as_filters(latents)
         self.beta = nn.Parameter(rows.new_empty(len(rows)).uniform_(0, math.pi / 2))
-        self.gains = nn.Parameter(rows.abs().mean(dim=1))
+        super().fit_(latents)
         for name, size in zip(("left", "right"), factor_pair(rows.shape[1]), strict=True):
             start = torch.empty(size, size, dtype=F.at_least_float32(rows.dtype), device=rows.device).normal_()
             self.register_buffer(name, torch.linalg.qr(start).Q.to(rows.dtype))
@@ -128,15 +122,15 @@ class RBNN(WeightQuantizer):
 
     def rotation(self) -> Rotation:
         """Return the two rotations of the layer."""
-        return Rotation(fitted(self._buffers.get("left")), fitted(self._buffers.get("right")))
+        return Rotation(fitted(self, "left"), fitted(self, "right"))
 
     @torch.no_grad()
     def symbols(self, latents: Tensor) -> Tensor:
         """Return the sign of each rotated latent."""
-        rotated = rotate_partly(latents, self.rotation(), fitted(self.beta))
+        rotated = rotate_partly(latents, self.rotation(), fitted(self, "beta"))
         return F.sign_symbols(rotated).to(latents.dtype).view(latents.shape)
 
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`rbnn`, times the gains."""
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max)
-        return scale_filters(rbnn(latents, self.rotation(), fitted(self.beta), sharpness), self.gains)
+        return self.scale_filters(rbnn(latents, self.rotation(), fitted(self, "beta"), sharpness))

@@ -3,11 +3,10 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
-from equalbits.nn.quantizer_state import scale_filters
+from equalbits.nn.quantizer import GainQuantizer
 from equalbits.nn.registry import register_quantizer
 
 
@@ -37,7 +36,7 @@ def recu_tau(progress: Tensor, tau_min: float = 0.85, tau_max: float = 0.99) -> 
 
 
 @register_quantizer("recu")
-class ReCU(WeightQuantizer):
+class ReCU(GainQuantizer):
     """Signs of standardized filters times a learned gain per filter.
 
     The gain starts at the filter's mean ``|w|``; the authors draw it from ``U(0, 1)``, which makes no difference before
@@ -45,21 +44,14 @@ class ReCU(WeightQuantizer):
     :func:`~equalbits.nn.set_progress` sets.
     """
 
-    has_own_scale = True
     progress: Tensor
-    gains: nn.Parameter | None
 
     def __init__(self, *, tau_min: float = 0.85, tau_max: float = 0.99) -> None:
         super().__init__()
         if not 0.5 < tau_min <= tau_max <= 1:
             raise ValueError(f"tau_min={tau_min}, tau_max={tau_max}: quantiles of the upper tail grow within (0.5, 1]")
         self.tau_min, self.tau_max = tau_min, tau_max
-        self.register_parameter("gains", None)
         self.register_buffer("progress", torch.zeros(()))
-
-    def fit_(self, latents: Tensor) -> None:
-        """Create one gain per filter, starting at its mean ``|w|``."""
-        self.gains = nn.Parameter(F.as_filters(latents).abs().mean(dim=1))
 
     def symbols(self, latents: Tensor) -> Tensor:
         """Return the sign of each latent minus its filter's mean."""
@@ -67,4 +59,4 @@ class ReCU(WeightQuantizer):
 
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`recu`, times the gains."""
-        return scale_filters(recu(latents, recu_tau(self.progress, self.tau_min, self.tau_max)), self.gains)
+        return self.scale_filters(recu(latents, recu_tau(self.progress, self.tau_min, self.tau_max)))

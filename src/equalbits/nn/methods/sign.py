@@ -23,10 +23,6 @@ class Sign(WeightQuantizer):
         check_choice("estimator", estimator, ("straight", "clipped"))
         self.estimator = estimator
 
-    def symbols(self, latents: Tensor) -> Tensor:
-        """Return the sign of each latent."""
-        return F.sign_symbols(latents)
-
     def forward(self, latents: Tensor) -> Tensor:
         """Quantize by :func:`equalbits.functional.sign`."""
         return F.sign(latents, estimator=self.estimator)

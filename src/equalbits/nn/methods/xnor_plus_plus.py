@@ -3,13 +3,12 @@
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
-from equalbits.nn.quantizer_state import scale_filters
+from equalbits.nn.quantizer import GainQuantizer
 from equalbits.nn.registry import register_quantizer
 
 
 @register_quantizer("xnor-plus-plus")
-class XNORPlusPlus(WeightQuantizer):
+class XNORPlusPlus(GainQuantizer):
     """``gain · sign(w)`` with one learned gain per filter and the gradient ``gain · g · [|w| ≤ 1]``.
 
     The gains start at 1, as published, so the layer needs a batch norm behind it. One gain per filter is the paper's
@@ -17,21 +16,10 @@ class XNORPlusPlus(WeightQuantizer):
     with :class:`~equalbits.nn.BinaryConnect`.
     """
 
-    has_own_scale = True
-    gains: nn.Parameter | None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_parameter("gains", None)
-
     def fit_(self, latents: Tensor) -> None:
         """Create one gain per filter, starting at 1."""
         self.gains = nn.Parameter(latents.new_ones(latents.shape[0]))
 
-    def symbols(self, latents: Tensor) -> Tensor:
-        """Return the sign of each latent."""
-        return F.sign_symbols(latents)
-
     def forward(self, latents: Tensor) -> Tensor:
         """Return the signs times the gains."""
-        return scale_filters(F.sign(latents, estimator="clipped"), self.gains)
+        return self.scale_filters(F.sign(latents, estimator="clipped"))
