@@ -4,7 +4,6 @@ Runs without stored weights, such as those of a stack, are left out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,30 +13,22 @@ from equalbits._text import format_range
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import DataSpec, last_weights, load_run
-from equalbits.report.scan import RunFiles
+from equalbits.report.scan import RunFiles, one_line
 from equalbits.report.tables import ReportTable, verdict
 
 #: Bytes of weights read for one table, so that the report of many large nets stays fast.
 MAX_BYTES = 256 * 2**20
 
 
-class BitCounts(NamedTuple):
-    """Audit and size of a run's last weights."""
-
-    audit: Audit
-    summary: Summary
-
-
-@dataclass(frozen=True)
-class BitSection:
+class BitSection(NamedTuple):
     """Table of bits, a line below it, and the errors of weights that could not be read."""
 
     table: ReportTable | None = None
     note: str = ""
-    errors: Sequence[str] = field(default_factory=list)
+    errors: Sequence[str] = ()
 
 
-def count_bits(folder: Path) -> BitCounts | None:
+def count_bits(folder: Path) -> tuple[Audit, Summary] | None:
     """Count the bits of a run's last weights; None where it has none. Unreadable weights raise a ValueError."""
     if not all(path.is_file() for path in (last_weights(folder), folder / "model.json", folder / "recipe.toml")):
         return None
@@ -46,7 +37,7 @@ def count_bits(folder: Path) -> BitCounts | None:
         if not any(isinstance(layer, BinaryLayer) for layer in model.modules()):
             return None
         images = DataSpec.read(folder / "model.json")
-        return BitCounts(audit(model, strict=False), summarize(model, (1, images.channels, images.size, images.size)))
+        return audit(model, strict=False), summarize(model, (1, images.channels, images.size, images.size))
     except (TypeError, RuntimeError, MemoryError, OSError) as error:  # as weights of another shape raise
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
@@ -56,14 +47,21 @@ def layer_bits(run: RunFiles) -> BitSection:
     try:
         found = count_bits(run.path)
     except ValueError as error:
-        return BitSection(errors=[_one_line(error)])
+        return BitSection(errors=[one_line(error)])
     if found is None:
         return BitSection()
-    packed = {layer.name: layer.size.packed_bytes for layer in found.summary.layers}
+    counts, summary = found
+    total, packed = summary.total, {layer.name: layer.size.packed_bytes for layer in summary.layers}
     header = ("layer", "filters", "weights per filter", "+1 requested", "+1 found", "exact", "entropy, bits", "bytes")
-    rows = [[*_layer_cells(layer), f"{packed[layer.name]:,}"] for layer in found.audit.layers]
-    table = ReportTable("Bits of the last epoch; a range where filters differ", header, rows)
-    return BitSection(table, f"{_exact_filters_line(found.audit)} {_size_line(found.summary)}")
+    rows = [[*_layer_cells(layer), f"{packed[layer.name]:,}"] for layer in counts.layers]
+    exact, filters = _exact_filters(counts)
+    shares = f"Filters with exactly the requested share of +1: {exact:,} of {filters:,}."
+    note = (
+        f"{shares if filters else 'The method guarantees no share of +1.'} "
+        f"Packed size: {total['packed_bytes']:,} bytes without the file's header, "
+        f"{summary.compression:.1f} times less than {total['float32_bytes']:,} in float32."
+    )
+    return BitSection(ReportTable("Bits of the last epoch; a range where filters differ", header, rows), note)
 
 
 def run_bits(runs: Sequence[RunFiles], within: Path) -> BitSection:
@@ -78,9 +76,9 @@ def run_bits(runs: Sequence[RunFiles], within: Path) -> BitSection:
         name = run.path.relative_to(within).as_posix()
         try:
             if (found := count_bits(run.path)) is not None:
-                rows.append([name, *_run_cells(found)])
+                rows.append([name, *_run_cells(*found)])
         except ValueError as error:
-            errors.append(f"{name}: {_one_line(error)}")
+            errors.append(f"{name}: {one_line(error)}")
     header = ("run", "filters as requested", "entropy, bits", "packed bytes", "times smaller")
     table = ReportTable("Bits of the last epoch", header, rows) if rows else None
     note = f"Not counted because of their size: {skipped} more. equalbits inspect counts one." if skipped else ""
@@ -100,13 +98,12 @@ def _layer_cells(layer: LayerAudit) -> list[str]:
     ]
 
 
-def _run_cells(found: BitCounts) -> list[str]:
-    layers = found.audit.layers
-    exact, filters = _exact_filters(found.audit)
-    entropy = sum(float(layer.entropy.nansum()) for layer in layers) / max(1, sum(layer.filters for layer in layers))
-    size = f"{found.summary.total['packed_bytes']:,}"
+def _run_cells(counts: Audit, summary: Summary) -> list[str]:
+    exact, filters = _exact_filters(counts)
+    every = sum(layer.filters for layer in counts.layers)
+    entropy = sum(float(layer.entropy.nansum()) for layer in counts.layers) / max(1, every)
     held = verdict(f"{exact:,} of {filters:,}", exact == filters) if filters else "none requested"
-    return [held, f"{entropy:.5f}", size, f"{found.summary.compression:.1f}"]
+    return [held, f"{entropy:.5f}", f"{summary.total['packed_bytes']:,}", f"{summary.compression:.1f}"]
 
 
 def _exact_filters(report: Audit) -> tuple[int, int]:
@@ -114,21 +111,6 @@ def _exact_filters(report: Audit) -> tuple[int, int]:
     requested = [layer for layer in report.layers if layer.expected is not None]
     filters = sum(layer.filters for layer in requested)
     return filters - sum(len(layer.inexact) for layer in requested), filters
-
-
-def _exact_filters_line(report: Audit) -> str:
-    exact, filters = _exact_filters(report)
-    if not filters:
-        return "The method guarantees no share of +1."
-    return f"Filters with exactly the requested share of +1: {exact:,} of {filters:,}."
-
-
-def _size_line(summary: Summary) -> str:
-    total = summary.total
-    return (
-        f"Packed size: {total['packed_bytes']:,} bytes without the file's header, "
-        f"{summary.compression:.1f} times less than {total['float32_bytes']:,} in float32."
-    )
 
 
 def _shares(layer: LayerAudit) -> str:
@@ -139,7 +121,3 @@ def _shares(layer: LayerAudit) -> str:
         return "–"
     low, high = f"{float(known.min()):.1f}", f"{float(known.max()):.1f}"
     return f"{low} %" if low == high else f"{low}…{high} %"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -5,8 +5,8 @@ import math
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import NamedTuple
 
 from equalbits._plotting import METHOD_COLORS, new_figure
@@ -37,8 +37,7 @@ class LineStyle(NamedTuple):
     dashes: str
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A drawn chart: an image as data URI, the text that replaces it, and the legend."""
 
     title: str
@@ -54,10 +53,21 @@ def line_chart(title: str, curves: Sequence[Curve], *, unit: str = "", digits: i
     if all(len(curve.points) < 2 for curve in curves):
         return None
     styles = line_styles(list(dict.fromkeys(curve.group for curve in curves)))
-    ends = [_mean_end(group, curves, unit, digits) for group in itertools.islice(styles, 12)]
-    svg = _draw(curves, styles)
-    image = f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
-    return Chart(title, image, f"{title}: {'; '.join(ends)}", styles)
+    ends = []
+    for group in itertools.islice(styles, 12):
+        last = [curve.points[-1][1] for curve in curves if curve.group == group]
+        ends.append(f"{group} ends at {sum(last) / len(last):,.{digits}f}{unit}")
+    return Chart(title, _as_uri(_draw(curves, styles), "svg"), f"{title}: {'; '.join(ends)}", styles)
+
+
+def data_uri(picture: Path) -> str:
+    """Return an image file as data URI. As an image, an SVG can neither run scripts nor load anything."""
+    return _as_uri(picture.read_bytes(), picture.suffix[1:])
+
+
+def _as_uri(content: bytes, kind: str) -> str:
+    mime = {"svg": "image/svg+xml", "png": "image/png"}[kind]
+    return f"data:{mime};base64,{b64encode(content).decode()}"
 
 
 def line_styles(groups: Sequence[str]) -> dict[str, LineStyle]:
@@ -76,7 +86,7 @@ def line_styles(groups: Sequence[str]) -> dict[str, LineStyle]:
     return found
 
 
-def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> str:
+def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> bytes:
     from matplotlib import rc_context
     from matplotlib.ticker import MaxNLocator
 
@@ -97,9 +107,4 @@ def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> str:
         axes.spines[:].set_visible(False)
         content = BytesIO()
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
-    return content.getvalue().decode().replace("<defs>", f"{_DARK}<defs>", 1)
-
-
-def _mean_end(group: str, curves: Sequence[Curve], unit: str, digits: int) -> str:
-    ends = [curve.points[-1][1] for curve in curves if curve.group == group]
-    return f"{group} ends at {sum(ends) / len(ends):,.{digits}f}{unit}"
+    return content.getvalue().replace(b"<defs>", f"{_DARK}<defs>".encode(), 1)

@@ -26,19 +26,12 @@ def ranked(comparison: Comparison) -> list[MethodResult]:
 
 def text_table(comparison: Comparison) -> str:
     """Return the table as plain text, with a line for methods trained at another speed."""
-    usual = usual_speed(comparison)
-    lines = [format_table(HEADER, [cells(row, usual=usual) for row in ranked(comparison)])]
-    return "\n".join([*lines, *_other_speeds(comparison)])
-
-
-def usual_speed(comparison: Comparison) -> str:
-    """Return the ``speed`` setting of most methods."""
-    return statistics.mode([row.speed for row in comparison.rows])
+    return "\n".join([format_table(HEADER, table_rows(comparison)), *_other_speeds(comparison)])
 
 
 def _other_speeds(comparison: Comparison) -> list[str]:
     """Return a line for each other ``speed`` setting: its seconds are not comparable."""
-    usual, methods = usual_speed(comparison), dict[str, list[str]]()
+    usual, methods = _usual_speed(comparison), dict[str, list[str]]()
     for row in ranked(comparison):
         if row.mean is not None and row.speed != usual:
             methods.setdefault(row.speed, []).append(row.method)
@@ -49,10 +42,21 @@ def _other_speeds(comparison: Comparison) -> list[str]:
     ]
 
 
-def cells(row: MethodResult, *, usual: str | None = None) -> list[str]:
-    """Return a method's row as text; seconds are marked where its speed is not the ``usual`` one."""
+def _usual_speed(comparison: Comparison) -> str:
+    """Return the ``speed`` setting of most methods."""
+    return statistics.mode([row.speed for row in comparison.rows])
+
+
+def table_rows(comparison: Comparison) -> list[list[str]]:
+    """Return a row of text for each method; seconds are marked where its speed is not the usual one."""
+    usual = _usual_speed(comparison)
+    return [_cells(row, _OTHER_SPEED_MARK if row.speed != usual else "") for row in ranked(comparison)]
+
+
+def _cells(row: MethodResult, mark: str) -> list[str]:
+    rate = f"{row.lr:g}" if row.gamma is None else f"{row.lr:g}, gamma {row.gamma:g}"
     if row.mean is None:
-        return [row.method, "failed", "0", *("–",) * 6, _rate(row)]
+        return [row.method, "failed", "0", *("–",) * 6, rate]
     failed = f" ({len(row.failed)} failed)" if row.failed else ""
     deviation = "" if row.std is None else f" ± {row.std:.2f}"
     bits = ["–"] * 4
@@ -63,20 +67,8 @@ def cells(row: MethodResult, *, usual: str | None = None) -> list[str]:
             f"{statistics.fmean(row.to_negative):,.0f}",
             f"{statistics.fmean(row.exact_filters):,.0f} of {row.filters:,}",
         ]
-    mark = _OTHER_SPEED_MARK if usual not in (None, row.speed) else ""
-    return [
-        row.method,
-        f"{row.mean:.2f}{deviation} %{failed}",
-        str(len(row.correct)),
-        *bits,
-        f"{statistics.fmean(row.seconds):.1f}{mark}",
-        f"{row.packed_bytes:,}",
-        _rate(row),
-    ]
-
-
-def _rate(row: MethodResult) -> str:
-    return f"{row.lr:g}" if row.gamma is None else f"{row.lr:g}, gamma {row.gamma:g}"
+    accuracy, seconds = f"{row.mean:.2f}{deviation} %{failed}", f"{statistics.fmean(row.seconds):.1f}{mark}"
+    return [row.method, accuracy, str(len(row.correct)), *bits, seconds, f"{row.packed_bytes:,}", rate]
 
 
 def write_markdown(comparison: Comparison, out: Path) -> None:
@@ -86,7 +78,6 @@ def write_markdown(comparison: Comparison, out: Path) -> None:
 
 def markdown(comparison: Comparison) -> str:
     """Return the table, the settings behind it, and the definition of each number."""
-    usual = usual_speed(comparison)
     lines = [
         f"# Methods on {comparison.facts['recipe']}",
         "",
@@ -95,13 +86,13 @@ def markdown(comparison: Comparison) -> str:
         "",
         f"| {' | '.join(HEADER)} |",
         f"|---|{'---:|' * (len(HEADER) - 1)}",
-        *(f"| {' | '.join(cells(row, usual=usual))} |" for row in ranked(comparison)),
+        *(f"| {' | '.join(row)} |" for row in table_rows(comparison)),
         "",
         *(line for note in remarks(comparison) for line in (note, "")),
         "Entropy, flips, filters and seconds are means over the seeds; compare.json holds the counts of each seed.",
         "",
         *(f"- {name.replace('_', ' ')}: {words}." for name, words in HOW.items()),
-        *(f"- {row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()),
+        *(f"- {line}" for line in failures(comparison)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -116,18 +107,17 @@ def comparison_page(path: Path) -> str:
     return f"{title}\n\n{origin}\n{rest}\n![{ALT_TEXT}](comparison.png)\n"
 
 
+def failures(comparison: Comparison) -> list[str]:
+    """Return a line for each seed that failed."""
+    return [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()]
+
+
 def remarks(comparison: Comparison) -> list[str]:
-    """Return the lines below the table: methods trained at another speed, and methods that are missing."""
-    return _other_speeds(comparison) + _missing_methods(comparison)
-
-
-def _missing_methods(comparison: Comparison) -> list[str]:
-    """Return a line that names the missing methods where nearly all are there."""
+    """Return the lines below the table: methods at another speed, and missing methods where nearly all are there."""
     known, here = list_methods(), {row.method for row in comparison.rows}
     missing = [method for method in known if method not in here]
-    if not 0 < len(missing) < len(known) / 4:
-        return []
-    return [f"{len(known) - len(missing)} of {len(known)} methods; not among them: {', '.join(missing)}."]
+    line = f"{len(known) - len(missing)} of {len(known)} methods; not among them: {', '.join(missing)}."
+    return _other_speeds(comparison) + ([line] if 0 < len(missing) < len(known) / 4 else [])
 
 
 def _setup(facts: Facts) -> str:
@@ -145,9 +135,11 @@ def describe_precision(comparison: Comparison) -> str:
     """Return which differences in accuracy are significant, and what was tuned."""
     scored = [row for row in ranked(comparison) if row.mean is not None]
     rates = comparison.facts["tuned_over"]
+    flipping = " and ".join(row.method for row in comparison.rows if row.gamma is not None)
+    gammas = f"{flipping} had gamma scaled by the same factors instead; " if flipping else ""
     tuned = (
         f"Each method has the learning rate, of {', '.join(f'{rate:g}' for rate in rates)}, with the best accuracy on "
-        f"a held-out fifth of the training images; {_tuned_gammas(comparison.rows)}nothing else was tuned."
+        f"a held-out fifth of the training images; {gammas}nothing else was tuned."
         if rates
         else "No method was tuned for this net: the ranking holds for these settings, not for each method at its best."
     )
@@ -171,9 +163,3 @@ def _pooled_deviation(rows: Sequence[MethodResult]) -> tuple[float, int, int]:
     freedom = sum(len(row.correct) - 1 for row in several)
     squares = sum((row.std or 0) ** 2 * (len(row.correct) - 1) for row in several)
     return (squares / max(freedom, 1)) ** 0.5, freedom, min((len(row.correct) for row in several), default=1)
-
-
-def _tuned_gammas(rows: Sequence[MethodResult]) -> str:
-    """Return that methods that flip bits by a gamma had it tuned instead of the learning rate."""
-    flipping = [row.method for row in rows if row.gamma is not None]
-    return f"{' and '.join(flipping)} had gamma scaled by the same factors instead; " if flipping else ""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
-from equalbits.report.scan import Entry, scan
+from equalbits.report.charts import data_uri
+from equalbits.report.scan import Entry, one_line, scan
 from equalbits.report.sections import SECTIONS, title_of
-from equalbits.report.tables import ReportTable, last_and_best
+from equalbits.report.tables import ReportTable, scored_epochs
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -84,7 +85,9 @@ def _templates() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("equalbits.report")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found.filters["data_uri"] = data_uri
+    return found
 
 
 def _section(entry: Entry, folder: Path, templates: "Environment") -> _Section:
@@ -95,28 +98,21 @@ def _section(entry: Entry, folder: Path, templates: "Environment") -> _Section:
         title = title_of(entry, folder)
         if entry.error:
             return _Section(entry, title, where, error=entry.error)
-        body = templates.get_template(f"{kind}.html").render(SECTIONS[kind](entry))
+        body = templates.get_template(f"{kind}.html").render(SECTIONS[kind](entry), pictures=entry.pictures)
         return _Section(entry, title, where, body)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, ArithmeticError, OSError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        line = f"{entry.path} is not a valid {_KINDS[entry.kind]} ({reason})"
+        line = f"{entry.path} is not a valid {_KINDS[entry.kind]} ({type(error).__name__}: {one_line(error)})"
         return _Section(entry, entry.path.name, where, error=line)
 
 
 def _contents(sections: Sequence[_Section]) -> ReportTable:
     """A row per section; the template links the first column."""
     header = ("what", "where", "kind", "runs", "accuracy, %", "claims")
-    rows = [
-        [
-            section.title,
-            section.where,
-            _KINDS[section.entry.kind],
-            str(len(section.entry.runs)),
-            _accuracy_range(section.entry),
-            _count_claims(section.entry),
-        ]
-        for section in sections
-    ]
+    rows = []
+    for section in sections:
+        entry = section.entry
+        counts = [str(len(entry.runs)), _accuracy_range(entry), _count_claims(entry)]
+        rows.append([section.title, section.where, _KINDS[entry.kind], *counts])
     return ReportTable("Contents", header, rows, ("where", "kind", "claims"), cards=True)
 
 
@@ -132,7 +128,7 @@ def _accuracy_range(entry: Entry) -> str:
     """Return the lowest and highest test accuracy after the last epoch; a dash for an item, which has claims."""
     runs = [run.finished for run in entry.scored_runs if run.finished and entry.kind != "item"]
     try:
-        scores = sorted(last_and_best(run)[0].accuracy for run in runs)
+        scores = sorted(scored_epochs(run)[0][1].accuracy for run in runs)
     except ArithmeticError:  # the entry's section names the error
         scores = []
     if not scores:

@@ -13,7 +13,6 @@ from equalbits.training import EpochRecord
 #: A JSON object as read from disk; it may come from another version or be damaged.
 Facts = dict[str, Any]
 
-_SKIPPED_FOLDERS = {"tensorboard"}
 _MAIN_FILES = {"item": "result.json", "compare": "compare.json", "sweep": "sweep.json"}
 
 
@@ -116,11 +115,8 @@ def _has_seeds(folder: Path) -> bool:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    return sorted(
-        each
-        for each in folder.iterdir()
-        if each.is_dir() and not each.is_symlink() and each.name not in _SKIPPED_FOLDERS and each.name[0] != "."
-    )
+    inner = (each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    return sorted(each for each in inner if each.name != "tensorboard" and each.name[0] != ".")
 
 
 def _is_readable(folder: Path) -> bool:
@@ -132,19 +128,16 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read_entry(kind: str, folder: Path, own: Sequence[Path]) -> Entry:
+    main, listed = folder / _MAIN_FILES[kind], folder / "claims.json"
     try:
-        facts = _read_object(folder / _MAIN_FILES[kind])
-        claims = _read_claims(folder / "claims.json") if kind == "item" else []
+        facts, claims = _read_json(main), _read_json(listed) if kind == "item" and listed.is_file() else []
+        if not isinstance(facts, dict):
+            raise ValueError(f"{main} is not a JSON object")
+        if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
+            raise ValueError(f"{listed} is not a list of claims")
         return Entry(kind, folder, facts, _read_runs(own), _pictures(folder), tuple(claims))
     except (OSError, ValueError) as error:
-        return Entry(kind, folder, {}, error=_one_line(error))
-
-
-def _read_claims(path: Path) -> list[Facts]:
-    found = json.loads(path.read_text()) if path.is_file() else []
-    if not isinstance(found, list) or not all(isinstance(claim, dict) for claim in found):
-        raise ValueError(f"{path} is not a list of claims")
-    return found
+        return Entry(kind, folder, {}, error=one_line(error))
 
 
 def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
@@ -163,7 +156,7 @@ def _read_run(folder: Path) -> RunFiles:
     except RecursionError:
         return RunFiles(folder, error=f"{folder / 'run.json'} is nested too deeply")
     except (OSError, ValueError) as error:
-        return RunFiles(folder, error=_one_line(error))
+        return RunFiles(folder, error=one_line(error))
 
 
 def _read_epochs(path: Path) -> Iterator[EpochRecord]:
@@ -176,14 +169,11 @@ def _read_epochs(path: Path) -> Iterator[EpochRecord]:
                 raise ValueError(f"{path}, line {number} is not the record of an epoch") from None
 
 
-def _read_object(path: Path) -> Facts:
+def _read_json(path: Path) -> object:
     try:
-        found = json.loads(path.read_text())
+        return json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path} is not a JSON object")
-    return found
 
 
 def _pictures(folder: Path) -> tuple[Path, ...]:
@@ -192,9 +182,11 @@ def _pictures(folder: Path) -> tuple[Path, ...]:
     for stem in sorted({path.stem for path in folder.iterdir() if path.suffix in (".svg", ".png")}):
         svg, png = folder / f"{stem}.svg", folder / f"{stem}.png"
         both = svg.is_file() and png.is_file()
-        found.append(png if not svg.is_file() or (both and svg.stat().st_size > 4 * png.stat().st_size) else svg)
+        smaller = both and 4 * png.stat().st_size < svg.stat().st_size
+        found.append(png if smaller or not svg.is_file() else svg)
     return tuple(found)
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return the text of an error without line breaks."""
     return " ".join(str(error).split())

@@ -2,9 +2,7 @@
 
 import json
 import shlex
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,26 +10,14 @@ from equalbits._settings import flatten
 from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
 from equalbits.report.bit_tables import layer_bits, run_bits
 from equalbits.report.charts import Chart, Curve, line_chart
-from equalbits.report.comparison import ALT_TEXT, HEADER, cells, describe_precision, ranked, remarks, usual_speed
+from equalbits.report.comparison import ALT_TEXT, HEADER, describe_precision, failures, remarks, table_rows
 from equalbits.report.scan import Entry, Facts, RunFiles
 from equalbits.report.tables import ReportTable, case_name, case_table, epoch_table, run_table, score_table, verdict
-from equalbits.training import Score
 
-_MIME_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 _TITLES = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "run_set": "Runs of"}
-#: Group of a curve, and the scores of its epochs.
-_Scores = tuple[str, list[tuple[int, Score]]]
 
 
-class Picture(NamedTuple):
-    """An image file as data URI. As an image, an SVG can neither run scripts nor load anything."""
-
-    uri: str
-    alt: str
-
-
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Recipe, seeds, device and versions behind the numbers, the commands that made them, and all settings."""
 
     facts: Mapping[str, str]
@@ -69,16 +55,15 @@ def _methods(runs: Sequence[RunFiles]) -> str:
 
 def _run(entry: Entry) -> dict[str, object]:
     (run,) = entry.runs
-    count, scores = len(run.epochs), [_scores(split, run, split) for split in ("train", "test")]
-    state = f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet."
+    count = len(run.epochs)
+    losses, accuracies = ([_curve(s, run, s, value) for s in ("train", "test")] for value in ("loss", "accuracy"))
     return {
         "scores": score_table(run.finished) if run.finished else None,
         "diverged": run.record.error if run.record else "",
-        "state": state,
+        "state": f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet.",
         "bits": layer_bits(run),
-        "charts": _charts(loss=("Loss", scores), accuracy=("Accuracy, %", scores)),
+        "charts": _charts("Loss", losses, "Accuracy, %", accuracies),
         "epochs": epoch_table(run) if run.epochs else None,
-        "pictures": [_picture(path, path.stem) for path in entry.pictures],
         "origin": _origin(_facts(run.record), run.record.recipe.as_dict() if run.record else {}),
         "recipe": run.recipe,
     }
@@ -94,7 +79,6 @@ def _sweep(entry: Entry) -> dict[str, object]:
     return {
         "state": "" if entry.facts else state,
         "cases": case_table(runs, entry.path),
-        "pictures": [_picture(path, path.stem) for path in entry.pictures],
         **_of_runs(runs, entry.path),
         "origin": _origin(facts, entry.facts.get("settings", {})),
     }
@@ -102,35 +86,25 @@ def _sweep(entry: Entry) -> dict[str, object]:
 
 def _compare(entry: Entry) -> dict[str, object]:
     comparison = Comparison.from_dict(entry.facts)
-    speed = usual_speed(comparison)
-    rows = [cells(row, usual=speed) for row in ranked(comparison)]
     finished = [run.finished for run in entry.scored_runs if run.finished]
-    curves = [Curve(run.method, list(enumerate(_entropies(run)))) for run in finished if _entropies(run)]
-    chart = line_chart("Entropy of the weights, bits", curves, unit=" bits", digits=5)
+    entropies = [(run.method, (run.measured or {}).get("entropy", [])) for run in finished]
+    curves = [Curve(method, list(enumerate(values))) for method, values in entropies if values]
     return {
-        "pictures": [_picture(path, ALT_TEXT) for path in entry.pictures],
+        "alt": ALT_TEXT,
         "precision": describe_precision(comparison),
-        "methods": ReportTable("Methods, best first", HEADER, rows),
+        "methods": ReportTable("Methods, best first", HEADER, table_rows(comparison)),
         "remarks": remarks(comparison),
-        "failed": [f"{row.method}, seed {seed}: {why}" for row in comparison.rows for seed, why in row.failed.items()],
-        "charts": [chart] if chart else [],
+        "failed": failures(comparison),
+        "charts": [line_chart("Entropy of the weights, bits", curves, unit=" bits", digits=5)],
         "origin": _origin({**entry.facts, "command": _commands(finished)}, entry.facts["settings"]),
-        "definitions": {name.replace("_", " "): words for name, words in entry.facts["how"].items()},
+        "definitions": entry.facts["how"],
     }
-
-
-def _entropies(run: RunRecord) -> list[float]:
-    found: list[float] = (run.measured or {}).get("entropy", [])
-    return found
 
 
 def _item(entry: Entry) -> dict[str, object]:
     facts, asked = entry.facts, entry.facts["asked"]
     settings = [f"{name}={_setting(value)}" for name, value in asked["settings"].items() if name not in FREE]
     setting = f"Not the paper's setting: it ran with {', '.join(settings)}." if settings else ""
-    if facts["quick"]:
-        setting = "A quick measurement, not the paper's setting."
-    alt = f"{facts['item']}: {facts['title']}; the table says what it shows"
     origin = {
         **facts,
         "seeds": facts.get("seeds") or asked["seeds"],
@@ -138,8 +112,8 @@ def _item(entry: Entry) -> dict[str, object]:
         "command": _reproduce_command(facts, entry.path),
     }
     return {
-        "setting": setting,
-        "pictures": [_picture(path, alt) for path in entry.pictures],
+        "setting": "A quick measurement, not the paper's setting." if facts["quick"] else setting,
+        "alt": f"{facts['item']}: {facts['title']}; the table says what it shows",
         "claims": _claim_table(entry.claims),
         "notes": facts.get("notes", []),
         "origin": _origin(origin, asked["settings"]),
@@ -171,38 +145,27 @@ def _reproduce_command(facts: Facts, out: Path) -> str:
 def _run_set(entry: Entry) -> dict[str, object]:
     records = [run.record for run in entry.runs if run.record]
     first, seconds = _facts(records[0] if records else None), sum(record.seconds for record in records)
-    return {
-        "pictures": [_picture(path, f"{path.stem}, drawn from the runs below") for path in entry.pictures],
-        **_of_runs(entry.runs, entry.path),
-        "origin": _origin({**first, "seconds": seconds}, {}),
-    }
+    return {**_of_runs(entry.runs, entry.path), "origin": _origin({**first, "seconds": seconds}, {})}
 
 
 def _of_runs(runs: Sequence[RunFiles], within: Path) -> dict[str, object]:
     """Return curves, bits and scores of several runs."""
     if not runs:
         return {"charts": [], "bits": None, "runs": None}
-    train, test = ([_scores(case_name(run, within), run, split) for run in runs] for split in ("train", "test"))
-    charts = _charts(loss=("Training loss", train), accuracy=("Test accuracy, %", test))
+    losses = [_curve(case_name(run, within), run, "train", "loss") for run in runs]
+    accuracies = [_curve(case_name(run, within), run, "test", "accuracy") for run in runs]
+    charts = _charts("Training loss", losses, "Test accuracy, %", accuracies)
     return {"charts": charts, "bits": run_bits(runs, within), "runs": run_table(runs, within)}
 
 
-def _charts(*, loss: tuple[str, Sequence[_Scores]], accuracy: tuple[str, Sequence[_Scores]]) -> list[Chart]:
-    """Draw a chart of losses and one of accuracies, each from a title and the scores of its curves."""
-    losses = [Curve(group, [(epoch, score.loss) for epoch, score in scores]) for group, scores in loss[1]]
-    shares = [Curve(group, [(epoch, score.accuracy) for epoch, score in scores]) for group, scores in accuracy[1]]
-    charts = line_chart(loss[0], losses, digits=4), line_chart(accuracy[0], shares, unit=" %")
-    return [chart for chart in charts if chart]
+def _charts(loss: str, losses: Sequence[Curve], accuracy: str, accuracies: Sequence[Curve]) -> list[Chart | None]:
+    return [line_chart(loss, losses, digits=4), line_chart(accuracy, accuracies, unit=" %")]
 
 
-def _scores(group: str, run: RunFiles, split: str) -> _Scores:
-    """Return the train or test scores of a run's epochs."""
+def _curve(group: str, run: RunFiles, split: str, value: str) -> Curve:
+    """Return the loss or the accuracy of each epoch of a run, on the train or the test split."""
     scores = [(record.epoch, getattr(record, split)) for record in run.epochs]
-    return group, [(epoch, score) for epoch, score in scores if score is not None]
-
-
-def _picture(path: Path, alt: str) -> Picture:
-    return Picture(f"data:{_MIME_TYPES[path.suffix]};base64,{b64encode(path.read_bytes()).decode()}", alt)
+    return Curve(group, [(epoch, getattr(score, value)) for epoch, score in scores if score is not None])
 
 
 def _commands(runs: Iterable[RunRecord]) -> str:

@@ -38,24 +38,20 @@ def case_name(run: RunFiles, within: Path) -> str:
     return "/".join(kept) or run.path.name
 
 
+def scored_epochs(run: RunRecord) -> list[tuple[EpochRecord, Score]]:
+    """Return the last and the best epoch of a finished run, each with its test score."""
+    assert run.last and run.last.test and run.best and run.best.test  # as RunRecord checks of finished runs
+    return [(run.last, run.last.test), (run.best, run.best.test)]
+
+
 def score_table(run: RunRecord) -> ReportTable:
     """Scores of the last and of the best epoch of one run."""
     header = ("which", "epoch", "test accuracy", "correct", "test loss", "train accuracy", "train loss")
     rows = []
-    for which, epoch, test in (("last", *_epoch(run.last)), ("best", *_epoch(run.best))):
+    for which, (epoch, test) in zip(("last", "best"), scored_epochs(run), strict=True):
         train = [f"{epoch.train.accuracy:.2f} %", f"{epoch.train.loss:.4f}"]
         rows.append([which, str(epoch.epoch), f"{test.accuracy:.2f} %", _correct(test), f"{test.loss:.4f}", *train])
     return ReportTable("Last epoch, and best epoch (selected on the test images)", header, rows)
-
-
-def last_and_best(run: RunRecord) -> tuple[Score, Score]:
-    """Return the test scores of the last and of the best epoch of a finished run."""
-    return _epoch(run.last)[1], _epoch(run.best)[1]
-
-
-def _epoch(record: EpochRecord | None) -> tuple[EpochRecord, Score]:
-    assert record is not None and record.test is not None  # as RunRecord checks of finished runs
-    return record, record.test
 
 
 def _correct(score: Score) -> str:
@@ -80,32 +76,27 @@ def case_table(runs: Iterable[RunFiles], within: Path) -> ReportTable | None:
         if run.finished:
             cases.setdefault(case_name(run, within), []).append(run.finished)
     header = ("case", "last epoch, %", "n", "best epoch, %", "seconds per run")
-    rows = [[name, *_case_cells(some)] for name, some in cases.items()]
+    rows = []
+    for name, some in cases.items():
+        last, best = zip(*([test.accuracy for _, test in scored_epochs(run)] for run in some), strict=True)
+        deviation = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
+        seconds = f"{statistics.fmean(run.seconds for run in some):.1f}"
+        mean = f"{statistics.fmean(last):.2f}{deviation}"
+        rows.append([name, mean, str(len(some)), f"{statistics.fmean(best):.2f}", seconds])
     return ReportTable("Test accuracy: mean ± sample standard deviation over seeds", header, rows) if rows else None
-
-
-def _case_cells(runs: Sequence[RunRecord]) -> list[str]:
-    last, best = zip(*([score.accuracy for score in last_and_best(run)] for run in runs), strict=True)
-    deviation = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
-    seconds = statistics.fmean(run.seconds for run in runs)
-    mean = f"{statistics.fmean(last):.2f}{deviation}"
-    return [mean, str(len(runs)), f"{statistics.fmean(best):.2f}", f"{seconds:.1f}"]
 
 
 def run_table(runs: Sequence[RunFiles], within: Path) -> ReportTable:
     """Test accuracy of each run, or its state where it has none."""
     header = ("run", "seed", "last epoch, %", "correct", "best epoch, %", "seconds")
-    rows = [[run.path.relative_to(within).as_posix(), *_run_cells(run)] for run in runs]
+    rows = []
+    for run in runs:
+        name, seed = run.path.relative_to(within).as_posix(), str(run.record.seed) if run.record else "–"
+        if run.finished:
+            (_, last), (epoch, best) = scored_epochs(run.finished)
+            scores = [f"{last.accuracy:.2f}", _correct(last), f"{best.accuracy:.2f} (epoch {epoch.epoch})"]
+            rows.append([name, seed, *scores, f"{run.finished.seconds:.1f}"])
+        else:
+            reason = run.error or (f"diverged: {run.record.error}" if run.record else "")
+            rows.append([name, seed, reason or f"not finished, epochs done: {len(run.epochs)}", "–", "–", "–"])
     return ReportTable("Test accuracy of every run", header, rows)
-
-
-def _run_cells(run: RunFiles) -> list[str]:
-    record = run.finished
-    if record is None:
-        seed = str(run.record.seed) if run.record else "–"
-        reason = run.error or (f"diverged: {run.record.error}" if run.record else "")
-        return [seed, reason or f"not finished, epochs done: {len(run.epochs)}", "–", "–", "–"]
-    last, best = last_and_best(record)
-    epoch = _epoch(record.best)[0].epoch
-    accuracies = [f"{last.accuracy:.2f}", _correct(last), f"{best.accuracy:.2f} (epoch {epoch})"]
-    return [str(record.seed), *accuracies, f"{record.seconds:.1f}"]
