@@ -3,12 +3,13 @@
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from equalbits._extras import install_hint
-from equalbits.data import Source, load_dataset
+from equalbits.data import EDITIONS, load_dataset
 from equalbits.models import list_models
 from equalbits.recipes import get_recipe, list_recipes, read_recipe
 from equalbits.recipes.catalogue import published_score
@@ -184,11 +185,7 @@ def test_sweep_reports_errors_in_one_line(words: list[str], line: str, call, rec
 
 
 def test_a_failed_download_names_the_directory_for_the_file(call, tmp_path: Path, monkeypatch) -> None:
-    from equalbits.data import download
-
-    known = download.SOURCES["cifar10"]
-    nowhere = Source("http://127.0.0.1:9/cifar-10-binary.tar.gz", known.checksum, known.folder, known.files)
-    monkeypatch.setitem(download.SOURCES, "cifar10", nowhere)
+    monkeypatch.setitem(EDITIONS, "cifar10", replace(EDITIONS["cifar10"], site="http://127.0.0.1:9/"))
     code, printed, errors = call("download", "cifar10", "--data", tmp_path)
     assert (code, printed) == (1, "")
     assert "cannot download http://127.0.0.1:9/cifar-10-binary.tar.gz (" in errors
@@ -197,8 +194,6 @@ def test_a_failed_download_names_the_directory_for_the_file(call, tmp_path: Path
 
 
 def test_a_finished_download_prints_its_directory(call, tmp_path: Path) -> None:
-    from equalbits.data.cifar import EDITIONS
-
     folder = tmp_path / "cifar10" / EDITIONS["cifar10"].folder
     folder.mkdir(parents=True)
     for name in EDITIONS["cifar10"].files:

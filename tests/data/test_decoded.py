@@ -28,7 +28,6 @@ def files(tmp_path, image_tree):
     "options",
     [
         {},
-        {"shard": Shard(drop_last=True)},
         {"shuffle": True, "augment": True, "seed": 3},
         {"shuffle": True, "augment": Augmentation(erase=5), "shard": Shard(1, 2)},
     ],

@@ -50,18 +50,6 @@ def test_a_batch_that_asks_for_more_images_than_there_are_holds_all_of_them_and_
         assert all(map(torch.equal, plan.windows(3, offsets=9), other.windows(3, offsets=9)))
 
 
-@settings(deadline=None)
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 4))
-def test_dropping_the_last_batch_leaves_full_ones_alone(count, batch_size, world_size):
-    if count < batch_size * world_size:
-        with pytest.raises(DataError, match="drop_last leaves no batch"):
-            Plan(count, batch_size, shard=Shard(0, world_size, drop_last=True))
-        return
-    plan = Plan(count, batch_size, shard=Shard(world_size - 1, world_size, drop_last=True))
-    assert plan.sizes == (batch_size,) * (count // (batch_size * world_size))
-    assert tuple(plan.permutation(0).shape) == (len(plan.sizes), batch_size)
-
-
 @pytest.mark.parametrize(("world_size", "count"), [(2, 1000), (4, 1000), (2, 1023), (3, 128 * 3 + 7)])
 def test_several_processes_see_together_exactly_what_one_sees(world_size, count):
     data = load_dataset(f"synthetic:3x12x12:10:{count}", split="train")
@@ -151,7 +139,6 @@ def test_a_shuffled_loader_asks_for_the_epochs_number():
     ("options", "says"),
     [
         ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
-        ({"batch_size": 6, "shard": Shard(drop_last=True)}, "drop_last leaves no batch: 5 images are fewer than 6"),
         ({"batch_size": 2, "shuffle": True, "shard": Shard(0, 2)}, "the last batch has 1 images for 2 ranks"),
     ],
 )

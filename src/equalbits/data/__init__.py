@@ -1,16 +1,17 @@
 """Data sets as tensors: loaded, synthetic or downloaded; augmented in batches on the device; sharded."""
 
 from equalbits.data.augment import Augmentation, centre_crop, erase_squares, normalise, random_crop
+from equalbits.data.cifar import EDITIONS
 from equalbits.data.datasets import NAMES, data_root, load_dataset
-from equalbits.data.download import SOURCES, Source, download_dataset
+from equalbits.data.download import download_dataset
 from equalbits.data.folder_loader import FolderLoader
 from equalbits.data.loader import Loader
 from equalbits.data.plan import Shard
 from equalbits.data.records import STATISTICS, DataError, Dataset, Decoding, FolderDataset, Statistics
 
 __all__ = [
+    "EDITIONS",
     "NAMES",
-    "SOURCES",
     "STATISTICS",
     "Augmentation",
     "DataError",
@@ -20,7 +21,6 @@ __all__ = [
     "FolderLoader",
     "Loader",
     "Shard",
-    "Source",
     "Statistics",
     "centre_crop",
     "data_root",

@@ -20,10 +20,11 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True)
 class Edition:
-    """File names and record layout of a data set's binary edition."""
+    """A data set's binary edition: address and checksum of its archive, file names and record layout."""
 
-    folder: str
     archive: str
+    checksum: str
+    folder: str
     pickled: str
     """Folder of the pickled edition, which is never read."""
     train: tuple[str, ...]
@@ -31,6 +32,7 @@ class Edition:
     class_names: str
     label_classes: tuple[int, ...]
     """Number of classes of each label byte of a record; the last byte is the label."""
+    site: str = "https://www.cs.toronto.edu/~kriz/"
 
     @property
     def classes(self) -> int:
@@ -53,8 +55,9 @@ class Edition:
 
 EDITIONS = {
     "cifar10": Edition(
-        folder="cifar-10-batches-bin",
         archive="cifar-10-binary.tar.gz",
+        checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",
+        folder="cifar-10-batches-bin",
         pickled="cifar-10-batches-py",
         train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
         test=("test_batch.bin",),
@@ -62,8 +65,9 @@ EDITIONS = {
         label_classes=(10,),
     ),
     "cifar100": Edition(
-        folder="cifar-100-binary",
         archive="cifar-100-binary.tar.gz",
+        checksum="md5:03b5dce01913d631647c71ecec9e9cb8",
+        folder="cifar-100-binary",
         pickled="cifar-100-python",
         train=("train.bin",),
         test=("test.bin",),
@@ -95,30 +99,24 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
 
 def _read_binary(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     classes = _read_class_names(folder / edition.class_names, edition)
-    parts = [_read_records(folder / file, edition) for file in edition.of(split)]
-    images = torch.empty((sum(map(len, parts)), 3, 32, 32), dtype=torch.uint8)
-    flat = images.view(-1, PIXELS).numpy()
-    start = 0
-    for part in parts:  # straight from the mapped file, without a second copy in memory
-        flat[start : start + len(part)] = part[:, -PIXELS:]
-        start += len(part)
-    labels = np.concatenate([part[:, -PIXELS - 1] for part in parts])
-    return images, torch.from_numpy(labels.astype(np.int64)), classes
+    records = np.concatenate([_read_records(folder / file, edition) for file in edition.of(split)])
+    images = np.ascontiguousarray(records[:, -PIXELS:]).reshape(-1, 3, 32, 32)
+    return torch.from_numpy(images), torch.from_numpy(records[:, -PIXELS - 1].astype(np.int64)), classes
 
 
 def _read_records(path: Path, edition: Edition) -> NDArray[np.uint8]:
-    """Map one file of records (record, byte) into memory; raise if its size or labels are invalid."""
+    """Read one file of records (record, byte); raise if its size or labels are invalid."""
     width = len(edition.label_classes) + PIXELS
     try:
-        size = path.stat().st_size
-        if size == 0 or size % width:
-            raise DataError(
-                f"{path}: {size} bytes is not a whole number of {width}-byte records; "
-                f"it is truncated or of another data set: delete it and unpack or download {edition.archive} again"
-            )
-        records = np.memmap(path, np.uint8, "r").reshape(-1, width)
+        content = np.fromfile(path, np.uint8)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}; unpack or download {edition.archive} again") from None
+    if content.size == 0 or content.size % width:
+        raise DataError(
+            f"{path}: {content.size} bytes is not a whole number of {width}-byte records; "
+            f"it is truncated or of another data set: delete it and unpack or download {edition.archive} again"
+        )
+    records = content.reshape(-1, width)
     for column, classes in enumerate(edition.label_classes):
         labels = torch.from_numpy(records[:, column].astype(np.int64))
         check_labels(labels, count=len(records), classes=classes, where=str(path))
@@ -142,15 +140,14 @@ def _read_numpy(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Ten
 def _read_array(path: Path) -> NDArray[np.generic]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(array, np.ndarray):
+            return array
+        reason = "holds several arrays"
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or 'cannot be read'}; put the file there again") from None
     except Exception:  # a damaged header raises exceptions of many types
-        raise DataError(
-            f"{path}: not a complete numpy file without pickles; save the array again with np.save"
-        ) from None
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"{path}: holds several arrays, but must hold one; save it with np.save")
-    return array
+        reason = "not a complete numpy file without pickles"
+    raise DataError(f"{path}: {reason}; save one array there with np.save")
 
 
 def _read_class_names(path: Path, edition: Edition) -> tuple[str, ...]:

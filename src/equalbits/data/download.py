@@ -4,14 +4,12 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from pathlib import Path
 
 from equalbits._extras import install_hint
-from equalbits.data.cifar import EDITIONS
+from equalbits.data.cifar import EDITIONS, Edition
 from equalbits.data.datasets import data_root
 from equalbits.data.records import DataError
 
@@ -19,96 +17,55 @@ _CHUNK = 1 << 16  # bytes; a connection that breaks loses less than this
 _TIMEOUT = 30.0
 
 
-@dataclass(frozen=True)
-class Source:
-    """Address of a data set's archive, and its checksum.
-
-    ``checksum`` is ``md5:...`` or ``sha256:...``; ``folder`` and ``files`` are the archive's content.
-    """
-
-    url: str
-    checksum: str
-    folder: str
-    files: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        kind, _, digits = self.checksum.partition(":")
-        if kind not in ("md5", "sha256") or not digits:
-            raise DataError(f"checksum={self.checksum!r} must be 'md5:...' or 'sha256:...'")
-
-    @property
-    def archive(self) -> str:
-        """The archive's file name."""
-        return PurePosixPath(urlsplit(self.url).path).name
-
-
-SOURCES = {
-    name: Source(
-        url=f"https://www.cs.toronto.edu/~kriz/{EDITIONS[name].archive}",
-        checksum=checksum,
-        folder=EDITIONS[name].folder,
-        files=EDITIONS[name].files,
-    )
-    for name, checksum in (
-        ("cifar10", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
-        ("cifar100", "md5:03b5dce01913d631647c71ecec9e9cb8"),
-    )
-}
-
-
-def download_dataset(
-    name: str, root: str | Path | None = None, *, source: Source | None = None, progress: bool = True
-) -> Path:
-    """Download a data set to ``root/<name>`` and return the directory of its files.
+def download_dataset(name: str, root: str | Path | None = None, *, progress: bool = True) -> Path:
+    """Download ``cifar10`` or ``cifar100`` to ``root/<name>`` and return the directory of its files.
 
     Existing files are kept, and so is a complete unpacked archive elsewhere in ``root``. An archive placed in ``root``
     or ``root/<name>`` by hand is used if its checksum is right. An interrupted download is resumed. ``progress`` shows
     a bar on a terminal. Call it in one process, before others start.
     """
-    source = source or SOURCES.get(name)
-    if source is None:
-        raise DataError(f"cannot download {name!r}; there are {', '.join(SOURCES)}: put other data into root by hand")
-    home = data_root(root) / name
-    target = home / source.folder
-    for folder in EDITIONS[name].folders(name, home.parent) if name in EDITIONS else [target]:
-        if all((folder / file).is_file() for file in source.files):
+    if name not in EDITIONS:
+        raise DataError(f"cannot download {name!r}; there are {', '.join(EDITIONS)}: put other data into root by hand")
+    edition, home = EDITIONS[name], data_root(root) / name
+    for folder in edition.folders(name, home.parent):
+        if all((folder / file).is_file() for file in edition.files):
             return folder
     if find_spec("pooch") is None:
         raise DataError(f"downloads need pooch: {install_hint('train')}")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        given = next((path for path in (home, home.parent) if (path / source.archive).is_file()), None)
-        archive = _fetch(source, given or home, progress=progress)
-        _unpack(archive, source, target)
+        given = next((path for path in (home, home.parent) if (path / edition.archive).is_file()), None)
+        archive = _fetch(edition, given or home, progress=progress)
+        _unpack(archive, edition, home / edition.folder)
         if given is None:
             archive.unlink()
     except OSError as error:
         raise DataError(
             f"{home}: {error.strerror or error}; free some space, or choose another directory (--data)"
         ) from None
-    return target
+    return home / edition.folder
 
 
-def _fetch(source: Source, home: Path, *, progress: bool) -> Path:
+def _fetch(edition: Edition, home: Path, *, progress: bool) -> Path:
     """Return the archive in ``home``, downloaded if it is not there; it gets its name only if the checksum is right."""
     import pooch
     import requests
 
-    part = home / f"{source.archive}.part"
+    url, part = edition.site + edition.archive, home / f"{edition.archive}.part"
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel("WARNING")  # errors and progress are reported here
     try:
         resume = partial(_resume_download, part=part, progress=progress)
-        return Path(pooch.retrieve(source.url, source.checksum, fname=source.archive, path=home, downloader=resume))
+        return Path(pooch.retrieve(url, edition.checksum, fname=edition.archive, path=home, downloader=resume))
     except requests.RequestException as error:
         done = part.stat().st_size if part.is_file() else 0
         raise DataError(
-            f"cannot download {source.url} ({_reason(error)}); try again to resume after {done} bytes, "
-            f"or put {source.archive} into {home} by hand"
+            f"cannot download {url} ({_reason(error)}); try again to resume after {done} bytes, "
+            f"or put {edition.archive} into {home} by hand"
         ) from None
     except ValueError as error:  # pooch's word on a wrong checksum; it has deleted the file
-        raise DataError(f"cannot download {source.url} ({error}); try again") from None
+        raise DataError(f"cannot download {url} ({error}); try again") from None
     finally:
         logger.setLevel(level)
 
@@ -152,7 +109,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
-def _unpack(archive: Path, source: Source, target: Path) -> None:
+def _unpack(archive: Path, edition: Edition, target: Path) -> None:
     """Unpack next to the target and rename, so that a partly unpacked directory is never seen."""
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as work:
         try:
@@ -160,9 +117,9 @@ def _unpack(archive: Path, source: Source, target: Path) -> None:
                 tar.extractall(work, filter="data")  # rejects links and paths that lead outside
         except (tarfile.TarError, EOFError, zlib.error) as error:
             raise DataError(f"{archive}: cannot be unpacked ({error}); delete it and try again") from None
-        missing = [file for file in source.files if not (Path(work) / source.folder / file).is_file()]
+        missing = [file for file in edition.files if not (Path(work) / edition.folder / file).is_file()]
         if missing:
-            raise DataError(f"{archive}: holds no {source.folder}/{missing[0]}; it is another archive: delete it")
+            raise DataError(f"{archive}: holds no {edition.folder}/{missing[0]}; it is another archive: delete it")
         if target.exists():
             shutil.rmtree(target)
-        (Path(work) / source.folder).replace(target)
+        (Path(work) / edition.folder).replace(target)

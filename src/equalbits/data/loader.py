@@ -21,8 +21,8 @@ class BaseLoader(ABC, Generic[AnyDataset]):
 
     A batch depends only on the seed and the numbers of epoch and batch. So ``epoch(number, start_batch=...)`` resumes
     an epoch with the same bits, and ``world_size`` processes of ``batch_size`` images each see together what one
-    process with ``world_size * batch_size`` sees. Every image is seen exactly once per epoch over all ranks, unless
-    ``shard`` drops the last batch. ``augment`` is True or an :class:`Augmentation`.
+    process with ``world_size * batch_size`` sees. Every image is seen exactly once per epoch over all ranks.
+    ``augment`` is True or an :class:`Augmentation`.
     """
 
     def __init__(

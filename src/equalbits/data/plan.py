@@ -16,11 +16,10 @@ from equalbits.data.records import DataError
 
 @dataclass(frozen=True)
 class Shard:
-    """Part of each batch for one of ``world_size`` processes; ``drop_last`` leaves out a smaller last batch."""
+    """Part of each batch for one of ``world_size`` processes."""
 
     rank: int = 0
     world_size: int = 1
-    drop_last: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -44,26 +43,19 @@ class Plan:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise DataError(f"batch_size={self.batch_size} must be 1 or more")
-        world_size, drop_last = self.shard.world_size, self.shard.drop_last
-        step = self.batch_size * world_size
-        if drop_last and self.count < step:
+        rest = self.count % (self.batch_size * self.shard.world_size)
+        if self.shuffle and 0 < rest < self.shard.world_size:
             raise DataError(
-                f"drop_last leaves no batch: {self.count} images are fewer than {step}; use smaller batches"
-            )
-        rest = self.count % step
-        if self.shuffle and not drop_last and 0 < rest < world_size:
-            raise DataError(
-                f"the last batch has {rest} images for {world_size} ranks, and a rank without images would stall the "
-                "others; use Shard(drop_last=True) or another batch_size"
+                f"the last batch has {rest} images for {self.shard.world_size} ranks, and a rank without images would "
+                "stall the others; use another batch_size"
             )
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of images of this rank in each batch."""
-        step = self.batch_size * self.shard.world_size
-        full, rest = divmod(self.count, step)
+        full, rest = divmod(self.count, self.batch_size * self.shard.world_size)
         sizes = (self.batch_size,) * full
-        if rest and not self.shard.drop_last:
+        if rest:
             sizes += (self._start(rest, self.shard.rank + 1) - self._start(rest, self.shard.rank),)
         return sizes if sizes[-1] else sizes[:-1]
 
