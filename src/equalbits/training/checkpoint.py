@@ -108,14 +108,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor],
     for key, value in {**tensors, **metadata}.items():
         number, name = key.split(".", 1)
         parameter = parameters[int(number)]
-        if isinstance(value, Tensor) and value.shape == parameter.shape:
-            value = _laid_out_like(parameter, value)
+        if isinstance(value, Tensor) and value.shape == parameter.shape:  # in its layout, as a fused optimizer needs
+            value = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
         elif isinstance(value, Tensor) and value.dim():
             raise ValueError(f"{key} has shape {tuple(value.shape)}, its parameter {tuple(parameter.shape)}")
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return the value in its parameter's memory layout, which a fused optimizer needs."""
-    return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)

@@ -36,7 +36,8 @@ class CudaGraphSteps:
         self.counter = torch.zeros((), dtype=torch.int64, device=device)
         self.held = [(loader.permutation(0), loader.randoms(0)) for loader in loaders]
         # The row of a smaller batch is padded with repeats; loaders may differ in which batch is smaller.
-        smaller = [any(size < self._width(net) for net, size in enumerate(sizes)) for sizes in self._sizes()]
+        sizes = zip(*(loader.sizes for loader in loaders), strict=True)  # of each batch, one per net
+        smaller = [any(size < self._width(net) for net, size in enumerate(of_nets)) for of_nets in sizes]
         self.full = smaller.index(True) if True in smaller else len(smaller)
         self.drawn: tuple[int, list[tuple[Tensor, Sequence[Tensor] | None]]] | None = None
         # Higher priority than the streams that rank latents ahead.
@@ -77,10 +78,6 @@ class CudaGraphSteps:
     def _width(self, net: int) -> int:
         """Return the size of a net's full batches."""
         return self.held[net][0].shape[1]
-
-    def _sizes(self) -> Iterator[tuple[int, ...]]:
-        """Iterate over the batches' sizes, one per net."""
-        return zip(*(loader.sizes for loader in self.loaders), strict=True)
 
     def _step_without_graph(self, batch: int) -> None:
         """Train every net on a batch without a graph."""

@@ -81,18 +81,15 @@ def explain_lost_peer(checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if current_rank().world_size == 1 or not _is_lost_contact(error):
+        # NCCL and the store raise DistError; Gloo raises a bare RuntimeError.
+        lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+        if current_rank().world_size == 1 or not lost:
             raise
         way_out = "nothing was saved yet: start again"
         if checkpoint is not None and checkpoint.exists():
             way_out = f"the last checkpoint is {checkpoint}: resume with the same command"
         reason = str(error).strip().split("\n")[0]
         raise PeerLostError(f"another process of this run has ended or does not answer ({reason}); {way_out}") from None
-
-
-def _is_lost_contact(error: RuntimeError) -> bool:
-    """Return whether a peer was lost. NCCL and the store raise DistError; Gloo raises a bare RuntimeError."""
-    return isinstance(error, dist.DistError) or "gloo/transport" in str(error)
 
 
 def summed(values: Tensor) -> Tensor:

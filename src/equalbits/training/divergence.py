@@ -1,7 +1,7 @@
 """Divergence: stop when the loss or the weights are NaN or infinite, and say where it began."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -62,23 +62,21 @@ def _last_checkpoint(path: Path | None) -> str:
 
 def _first_bad_output(model: nn.Module, images: Tensor) -> str | None:
     """Name the first module, in execution order, whose output is not finite."""
-    found: list[str] = []
+    names = {module: name for name, module in model.named_modules()}
+    found: list[nn.Module] = []
 
-    def hook_of(name: str) -> Callable[[nn.Module, object, object], None]:
-        def hook(module: nn.Module, inputs: object, output: object) -> None:
-            if isinstance(output, Tensor) and not _finite(output):
-                found.append(f"first non-finite output in layer {name!r}, a {type(module).__name__}")
+    def record(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and not _finite(output):
+            found.append(module)
 
-        return hook
-
-    hooks = [module.register_forward_hook(hook_of(name)) for name, module in model.named_modules()]
+    hooks = [module.register_forward_hook(record) for module in names]
     try:
         with torch.no_grad():
             model(images)
     finally:
         for hook in hooks:
             hook.remove()
-    return found[0] if found else None
+    return f"first non-finite output in layer {names[found[0]]!r}, a {type(found[0]).__name__}" if found else None
 
 
 def _bad_weights(model: nn.Module) -> str:

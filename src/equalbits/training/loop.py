@@ -18,7 +18,6 @@ from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
 from equalbits.training.distill import Loss, training_loss
 from equalbits.training.history import History, Reporter
-from equalbits.training.optimizer import overflow_as_divergence
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume import Checkpointer
 from equalbits.training.run import TrainingRun
@@ -159,8 +158,7 @@ class TrainStep:
                 loss.backward()  # type: ignore[no-untyped-call]
         if self.config.clip_norm > 0:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
-        with overflow_as_divergence(self.optimizer):
-            self.optimizer.step()
+        self.optimizer.step()
         if self.has_after_step:
             after_step_(self.model)
         self.in_progress = False

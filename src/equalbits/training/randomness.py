@@ -22,11 +22,11 @@ def preserved_rng(model: nn.Module) -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
-def seed_generators(seed: int, device: torch.device) -> None:
-    """Seed the generators of a net on this device, as ``torch.manual_seed`` does.
+def seed_generators(seed: int, device: torch.device, *, for_loader: bool) -> None:
+    """Seed torch's generators, and for a user's loader also the global ones of Python and numpy.
 
-    That function also visits every kind of device that is absent, and formats the call stack for each: a quarter of a
-    millisecond, about as long as a GPU takes for a small net's step.
+    ``torch.manual_seed`` also visits every kind of device that is absent, and formats the call stack for each: a
+    quarter of a millisecond, about as long as a GPU takes for a small net's step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -34,12 +34,9 @@ def seed_generators(seed: int, device: torch.device) -> None:
         torch.cuda.default_generators[number].manual_seed(seed)
     elif device.type != "cpu":
         torch.manual_seed(seed)
-
-
-def seed_python_and_numpy(seed: int) -> None:
-    """Seed Python's and numpy's global generators, which a user's loader may draw from."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    if for_loader:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -16,17 +16,17 @@ class JsonLines:
 
     def __init__(self, path: Path, history: History) -> None:
         self.path = path
-        write_atomically(path, "".join(self._line(record) for record in history.epochs).encode())
+        write_atomically(path, b"".join(map(_json_line, history.epochs)))
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Write the record of an epoch; ignore those in between."""
         if isinstance(record, EpochRecord):
-            with errors_name(self.path), self.path.open("a") as file:
-                file.write(self._line(record))
+            with errors_name(self.path), self.path.open("ab") as file:
+                file.write(_json_line(record))
 
-    @staticmethod
-    def _line(record: EpochRecord) -> str:
-        return json.dumps(record.as_dict()) + "\n"
+
+def _json_line(record: EpochRecord) -> bytes:
+    return json.dumps(record.as_dict()).encode() + b"\n"
 
 
 def scalars(record: EpochRecord) -> dict[str, float]:

@@ -33,7 +33,7 @@ from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.divergence import NonFiniteError, check_finite, check_weights
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 from equalbits.training.optimizer import make_optimizer, set_learning_rate
-from equalbits.training.randomness import seed_generators, seed_python_and_numpy, step_seed
+from equalbits.training.randomness import seed_generators, step_seed
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import LabelError, Meter, Score, count_score, device_of
 
@@ -259,6 +259,4 @@ class TrainingRun:
     def _seed(self, position: Position) -> None:
         """Seed dropout and loaders by the step alone, so that a resumed run draws the same."""
         seed = step_seed(self.config.seed, position.step, self.process.rank)
-        seed_generators(seed, self.device)
-        if not self.config.uses_cuda_graph:
-            seed_python_and_numpy(seed)
+        seed_generators(seed, self.device, for_loader=not self.config.uses_cuda_graph)

@@ -58,7 +58,10 @@ def stop_requests(*, listen: bool) -> Iterator[StopRequest]:
     if not listen or threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before = {number: signal.signal(number, request) for number in _stop_signals()}
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if _SIGHUP is not None and signal.getsignal(_SIGHUP) != signal.SIG_IGN:
+        numbers.append(_SIGHUP)
+    before = {number: signal.signal(number, request) for number in numbers}
     try:
         yield request
     except BaseException:
@@ -69,8 +72,3 @@ def stop_requests(*, listen: bool) -> Iterator[StopRequest]:
             signal.signal(number, handler)
         if request.signal_number is not None:  # arrived too late to act on: deliver it to the handler before ours
             signal.raise_signal(request.signal_number)
-
-
-def _stop_signals() -> list[signal.Signals]:
-    ignored = _SIGHUP is None or signal.getsignal(_SIGHUP) == signal.SIG_IGN
-    return [signal.SIGTERM, signal.SIGINT, *(() if ignored else (_SIGHUP,))]
