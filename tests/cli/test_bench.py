@@ -11,7 +11,6 @@ import pytest
 from equalbits.cli.bench import _compare_with_torch, _free_cores
 from equalbits.cli.bench_torch import torch_call
 from equalbits.runtime import NetworkBuilder, PackedModel, native, read_network
-from equalbits.runtime.audit import layer_name
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 #: Rounds its inputs, which torch leaves as they are.
@@ -132,7 +131,7 @@ def test_layers_are_timed_with_a_monotonic_clock(call):
 def test_layers_that_round_their_input_are_named(call):
     layers = json.loads(call("bench", ROUNDED, "--layers", "--seconds", 0, "--json")[1])["layers"]
     network = read_network(ROUNDED)
-    weighted = [layer_name(network, i) for i, op in enumerate(network.operations) if op.kind in ("conv", "linear")]
+    weighted = [network.layer_name(i) for i, op in enumerate(network.operations) if op.kind in ("conv", "linear")]
     named = [layer["step"].split(" (")[0] for layer in layers if " (" in layer["step"]]
     assert named == weighted and any(layer["step"].endswith("(1×8 bit)") for layer in layers)
 

@@ -7,10 +7,9 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import pack
-from equalbits.deploy.export import export_onnx
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
-from equalbits.runtime import Network, Operation, PackedModel
+from equalbits.runtime import Network, Operation, PackedModel, export_onnx
 from equalbits.runtime.bits import pack_symbols
 
 onnx = pytest.importorskip("onnx")

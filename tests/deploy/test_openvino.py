@@ -7,10 +7,9 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import pack
-from equalbits.deploy.export import build_openvino, export_openvino
 from equalbits.models import create_model
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, PrunedBiHalf, SignActivation
-from equalbits.runtime import PackedModel
+from equalbits.runtime import PackedModel, build_openvino, export_openvino
 
 ov = pytest.importorskip("openvino")
 

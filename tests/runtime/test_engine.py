@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
-from equalbits.runtime.audit import layer_name
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE = runpy.run_path(str(GOLDEN / "make_packed.py"))
@@ -153,7 +152,7 @@ def test_the_summary_counts_weights_bytes_and_products(model: PackedModel) -> No
     assert summary.total("real_macs") == 8 * 27 * 64 + 16 * 8 * 16 + 16 * 4
     assert summary.total("stored_bytes") == sum(tensor.nbytes for tensor in model.network.tensors.values())
     assert "block.conv2" in str(summary) and str(summary).splitlines()[-2].startswith("total")
-    assert layer_name(model.network, 2) == "#2"
+    assert model.network.layer_name(2) == "#2"
 
 
 def test_a_model_saved_again_is_the_same_file(model: PackedModel, tmp_path: Path) -> None:

@@ -124,39 +124,29 @@ def _measure_alternately(calls: dict[str, Call], seconds: float) -> dict[str, li
 
 def _time_layers(network: "Network", image: "NDArray[np.float32]", engine: str, seconds: float) -> list[dict[str, Any]]:
     """Return the milliseconds of each step on one thread: the minimum over rounds, since noise only adds time."""
-    from equalbits.runtime import native
-    from equalbits.runtime.lower import lower
+    from equalbits.runtime import NativeEngine
 
-    assert native.BUILT is not None
-    recipe, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
-    values, steps, tensors = recipe.tables()
-    plan = native.BUILT.Plan(values, steps, tensors, answer, engine[len("native (") : -1])
+    plan = NativeEngine(network, engine[len("native (") : -1])
     rounds: list[list[float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(rounds) < 3:
-        rounds.append(plan.time(image.reshape(-1)))
+        rounds.append(plan.time_steps(image))
     least = [1e3 * min(times) for times in zip(*rounds, strict=True)]
-    return [{"step": name, "ms": ms} for name, ms in zip(_step_names(network, steps), least, strict=True)]
+    return [{"step": name, "ms": ms} for name, ms in zip(_step_names(network, plan.step_kinds), least, strict=True)]
 
 
 #: Operands of a step with binary weights.
 _OPERANDS = {"CONV_BITS": "1×1 bit", "CONV_SIGNED": "1×32 bit", "LINEAR_BYTES": "1×8 bit"}
 
 
-def _step_names(network: "Network", steps: "NDArray[np.int64]") -> list[str]:
+def _step_names(network: "Network", kinds: list[str]) -> list[str]:
     """Return the name of each step: its layer if it has weights, else its kind."""
-    from equalbits.runtime import native
-    from equalbits.runtime.audit import layer_name
-
-    assert native.BUILT is not None
-    kinds = {number: name for name, number in native.BUILT.KINDS.items()}
     weighted = iter(i for i, operation in enumerate(network.operations) if operation.kind in ("conv", "linear"))
     found = []
-    for row in steps:
-        kind = kinds[int(row[native.BUILT.FIELDS["KIND"]])]
+    for kind in kinds:
         if kind.startswith("CONV") or kind == "LINEAR_BYTES":
             operands = _OPERANDS.get(kind, "32×32 bit")
-            found.append(f"{layer_name(network, next(weighted))} ({operands})")
+            found.append(f"{network.layer_name(next(weighted))} ({operands})")
         else:
             found.append(kind.lower())
     return found

@@ -48,11 +48,10 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
 
 def _inspect_packed(path: Path, *, as_json: bool) -> None:
     """Inspect a packed file, without torch."""
-    from equalbits.runtime import read_network
-    from equalbits.runtime.audit import audit, summarize
+    from equalbits.runtime import load_packed
 
-    network = read_network(path)
-    summary, report, size = summarize(network), audit(network), path.stat().st_size
+    model = load_packed(path, engine="numpy")
+    network, summary, report, size = model.network, model.summary(), model.audit(), path.stat().st_size
     facts: dict[str, Any] = {
         "bytes": size,
         "input": list(network.input_shape),

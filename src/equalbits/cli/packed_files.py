@@ -53,7 +53,7 @@ def pack_run(
 
 def export_packed(packed: "PackedModel", path: Path) -> None:
     """Write an ONNX file, or an OpenVINO IR for the suffix ``.xml``."""
-    from equalbits.deploy import export_onnx, export_openvino
+    from equalbits.runtime import export_onnx, export_openvino
 
     if path.suffix == ".onnx":
         export_onnx(packed, path)

@@ -4,13 +4,20 @@ from equalbits.runtime.audit import PackedAudit, PackedLayerAudit, PackedLayerSu
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
+from equalbits.runtime.export import build_openvino, export_onnx, export_openvino
 from equalbits.runtime.format import read_network, write_network
 from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
+from equalbits.runtime.ops import OPS
+from equalbits.runtime.ops.pool import adaptive_windows
 from equalbits.runtime.pictures import FORMATS, NoRangeError, centre, in_bytes, scaled_square
 
 __all__ = [
     "FORMATS",
     "MAX_THREADS",
+    "OPS",
+    "Array",
+    "Floats",
     "FormatError",
     "NativeEngine",
     "Network",
@@ -22,7 +29,13 @@ __all__ = [
     "PackedLayerSummary",
     "PackedModel",
     "PackedSummary",
+    "Settings",
+    "Shape",
+    "adaptive_windows",
+    "build_openvino",
     "centre",
+    "export_onnx",
+    "export_openvino",
     "in_bytes",
     "load_packed",
     "read_network",

@@ -1,4 +1,4 @@
-"""Audit and summary of a packed network, computed from the file alone."""
+"""Audit and summary of a packed network, computed from the file alone; both print as tables."""
 
 import math
 from dataclasses import dataclass
@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from equalbits._text import escape_control_chars, format_range, format_table
 from equalbits.runtime import bits
-from equalbits.runtime.audit_tables import audit_table, summary_table
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import connections
+
+_SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
+_AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,26 @@ class PackedLayerAudit:
         return self.connections - self.positive - self.negative
 
     @property
+    def expected(self) -> NDArray[np.int64] | None:
+        """Promised number of +1 of each filter; None where no share is promised."""
+        if self.p_pos is None:
+            return None
+        kept = (self.positive + self.negative).tolist()
+        return np.array([bits.positive_count(count, self.p_pos) for count in kept])
+
+    @property
     def wrong(self) -> int:
         """Number of filters without exactly the promised share; 0 where none is promised."""
-        if self.p_pos is None:
-            return 0
+        return 0 if self.expected is None else int((self.expected != self.positive).sum())
+
+    @property
+    def entropy(self) -> float | None:
+        """Mean entropy over filters in bits, without filters of zeros; None where there are no others."""
         kept = self.positive + self.negative
-        promised = {int(count): bits.positive_count(int(count), self.p_pos) for count in np.unique(kept)}
-        return sum(promised[int(count)] != int(found) for count, found in zip(kept, self.positive, strict=True))
+        share = self.positive[kept > 0] / kept[kept > 0]
+        shares = np.stack([share, 1 - share])
+        logs = np.log2(shares, where=shares > 0, out=np.zeros_like(shares))
+        return abs(float((shares * logs).sum(axis=0).mean())) if len(share) else None
 
 
 @dataclass(frozen=True)
@@ -50,7 +66,18 @@ class PackedAudit:
         return all(layer.wrong == 0 for layer in self.layers)
 
     def __str__(self) -> str:
-        return audit_table(self)
+        promised = [layer for layer in self.layers if layer.p_pos is not None]
+        filters, off = sum(len(layer.positive) for layer in promised), sum(layer.wrong for layer in promised)
+        text = f"{format_table(_AUDIT, map(_audit_row, self.layers), left=(0, 8))}\n"
+        text += f"{len(promised)} of {len(self.layers)} layers promise a share of +1"
+        if promised:
+            text += f"; {off:,} of {filters:,} filters are not exact" if off else f"; all {filters:,} filters are exact"
+        if zeros := sum(int(layer.pruned.sum()) for layer in self.layers):
+            weights = sum(layer.pruned.size * layer.connections for layer in self.layers)
+            text += f"\n{zeros:,} of {weights:,} weights are 0 ({zeros / weights:.2%})"
+            if empty := sum(int((layer.pruned == layer.connections).sum()) for layer in self.layers):
+                text += f"; {empty:,} of {sum(len(layer.positive) for layer in self.layers):,} filters are all zeros"
+        return text
 
 
 @dataclass(frozen=True)
@@ -84,7 +111,17 @@ class PackedSummary:
         return sum(getattr(layer, what) for layer in self.layers)
 
     def __str__(self) -> str:
-        return summary_table(self)
+        counts, rows = [], []
+        for layer in self.layers:
+            mixed, real = (layer.real_macs, 0) if layer.has_bits else (0, layer.real_macs)
+            weights = (layer.binary_weights, layer.real_weights, layer.stored_bytes)
+            counts.append((*weights, layer.binary_macs, mixed, real))
+            shape = "×".join(map(str, layer.shape))
+            rows.append((escape_control_chars(layer.name), layer.kind, shape, *map(_figure, counts[-1])))
+        rows.append(("total", "", "", *(_figure(sum(column)) for column in zip(*counts, strict=True))))
+        names = self.file_bytes - self.total("stored_bytes")
+        last = f"the file: {self.file_bytes:,} bytes, {names:,} of them the table of what is where"
+        return f"{format_table(_SUMMARY, rows, left=(0, 1, 2))}\n{last}"
 
 
 def audit(network: Network) -> PackedAudit:
@@ -92,21 +129,15 @@ def audit(network: Network) -> PackedAudit:
     layers = []
     for place, operation in network.binary_layers():
         symbols = network.symbols(place)
-        layers.append(
-            PackedLayerAudit(
-                layer_name(network, place),
-                symbols.shape[1],
-                operation.settings["p_pos"],
-                (symbols == 1).sum(axis=1),
-                (symbols == -1).sum(axis=1),
-            )
-        )
+        positive, negative = ((symbols == symbol).sum(axis=1) for symbol in (1, -1))
+        share = operation.settings["p_pos"]
+        layers.append(PackedLayerAudit(network.layer_name(place), symbols.shape[1], share, positive, negative))
     return PackedAudit(tuple(layers))
 
 
 def summarize(network: Network) -> PackedSummary:
     """Summarize weights, bytes and products of every operation. A product is 1-bit where both factors are ±1."""
-    signs, seen, layers = signed_values(network), set[str](), []
+    signs, seen, layers = _signed_values(network), set[str](), []
     for place, operation in enumerate(network.operations):
         arrays, shape = network.arrays(operation), network.shapes[place + 1]
         fresh = {part: array for part, array in arrays.items() if operation.tensors[part] not in seen}
@@ -118,21 +149,21 @@ def summarize(network: Network) -> PackedSummary:
         one_bit = bit_weights and operation.inputs[0] in signs
         layers.append(
             PackedLayerSummary(
-                layer_name(network, place),
-                operation.kind,
-                shape,
-                width * len(arrays["weight"]) if bit_weights and "weight" in fresh else 0,
-                sum(array.size for array in fresh.values() if array.dtype != np.uint8),
-                sum(array.nbytes for array in fresh.values()),
-                macs if one_bit else 0,
-                0 if one_bit else macs,
-                bit_weights,
+                name=network.layer_name(place),
+                kind=operation.kind,
+                shape=shape,
+                binary_weights=width * len(arrays["weight"]) if bit_weights and "weight" in fresh else 0,
+                real_weights=sum(array.size for array in fresh.values() if array.dtype != np.uint8),
+                stored_bytes=sum(array.nbytes for array in fresh.values()),
+                binary_macs=macs if one_bit else 0,
+                real_macs=0 if one_bit else macs,
+                has_bits=bit_weights,
             )
         )
     return PackedSummary(network.input_shape, tuple(layers), sum(map(len, to_chunks(network))))
 
 
-def signed_values(network: Network) -> set[int]:
+def _signed_values(network: Network) -> set[int]:
     """Return the values that hold only ±1: made by ``sign``, or by moving such values."""
     signs: set[int] = set()
     moving = {"concat", "flatten", "reshape", "permute", "channel_shuffle", "slice", "max_pool"}
@@ -142,7 +173,14 @@ def signed_values(network: Network) -> set[int]:
     return signs
 
 
-def layer_name(network: Network, place: int) -> str:
-    """Return the layer name of an operation: the prefix of its first tensor, or its place."""
-    names = list(network.operations[place].tensors.values())
-    return names[0].rpartition(".")[0] or names[0] if names else f"#{place}"
+def _audit_row(layer: PackedLayerAudit) -> tuple[str, ...]:
+    expected, entropy = "–" if layer.expected is None else format_range(layer.expected), layer.entropy
+    exact = "–" if layer.expected is None else f"no: {layer.wrong}" if layer.wrong else "yes"
+    counted = (format_range(found) for found in (layer.negative, layer.pruned, layer.positive))
+    sizes = (_figure(len(layer.positive)), _figure(layer.connections))
+    share = "–" if entropy is None else f"{entropy:.4f}"
+    return (escape_control_chars(layer.name), *sizes, *counted, expected, share, exact)
+
+
+def _figure(count: int) -> str:
+    return f"{count:,}" if count else "–"

@@ -37,7 +37,12 @@ class NetworkBuilder:
         arrays = {part: np.asarray(value) for part, value in parts.items() if part in known and value is not None}
         settings = {part: value for part, value in parts.items() if part not in known}
         layer = name or f"{kind}{len(self._operations)}"
-        names = {part: self._store(f"{layer}.{part}", array) for part, array in arrays.items()}
+        names = {part: f"{layer}.{part}" for part in arrays}
+        for part, array in arrays.items():
+            stored = array.astype(np.float32) if array.dtype in (np.float64, np.int64) else array
+            held = self._tensors.setdefault(names[part], stored)
+            if held.dtype != stored.dtype or not np.array_equal(held, stored):
+                raise ValueError(f"tensor {names[part]!r} exists with other numbers: give the operation another name")
         self._operations.append(Operation.of(kind, inputs, names, settings))
         return len(self._operations)
 
@@ -66,12 +71,3 @@ class NetworkBuilder:
             classes=tuple(classes),
             notes=dict(notes or {}),
         )
-
-    def _store(self, name: str, array: Array) -> str:
-        if array.dtype in (np.float64, np.int64):
-            array = array.astype(np.float32)
-        known = self._tensors.get(name)
-        if known is not None and not (known.dtype == array.dtype and np.array_equal(known, array)):
-            raise ValueError(f"tensor {name!r} exists with other numbers: give the operation another name")
-        self._tensors[name] = array
-        return name

@@ -13,7 +13,7 @@ from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import Array, Floats
 
-#: Array per call of numpy.
+#: Images per call of numpy.
 _CHUNK = 16
 #: Maximum number of threads of a model.
 MAX_THREADS = 1024
@@ -96,8 +96,13 @@ class PackedModel:
         return f"PackedModel({len(self.network.operations)} operations on {shape} images, {self.engine} engine)"
 
     def _run_numpy(self, batch: Array) -> Floats:
-        parts = [run_numpy(self.network, self._as_reals(batch[i : i + _CHUNK])) for i in range(0, len(batch), _CHUNK)]
-        return np.concatenate(parts) if parts else np.empty((0, *self.network.shapes[-1]), np.float32)
+        parts = [np.empty((0, *self.network.shapes[-1]), np.float32)]
+        for start in range(0, len(batch), _CHUNK):
+            images = batch[start : start + _CHUNK]
+            if images.dtype == np.uint8:
+                images = byte_table(self.network)[np.arange(images.shape[1])[:, None, None], images]
+            parts.append(run_numpy(self.network, images))
+        return np.concatenate(parts)
 
     def _as_batch(self, images: Array) -> Array:
         """Return the images with a batch axis, as uint8 or float32.
@@ -109,28 +114,21 @@ class PackedModel:
         if batch.shape[1:] != self.network.input_shape or batch.ndim != 4:
             shape = ", ".join(map(str, self.network.input_shape))
             raise ValueError(f"images have shape {images.shape}: the model takes (batch, {shape})")
-        if batch.dtype != np.uint8 and batch.dtype.kind != "f":
-            raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as decoded from a picture")
-        if batch.dtype == np.uint8 and self.network.mean is None:
-            raise ValueError(
-                "images are uint8, and the file holds no mean and std: pack again with preprocessing=, "
-                "or give normalized float32"
-            )
         if batch.dtype == np.uint8:
+            if self.network.mean is None:
+                raise ValueError(
+                    "images are uint8, and the file holds no mean and std: pack again with preprocessing=, "
+                    "or give normalized float32"
+                )
             return batch
-        if batch.dtype != np.float32:
-            with np.errstate(over="ignore"):
-                batch = batch.astype(np.float32)
-        reals = np.ascontiguousarray(batch)
+        if batch.dtype.kind != "f":
+            raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as decoded from a picture")
+        with np.errstate(over="ignore"):
+            reals = np.ascontiguousarray(batch, np.float32)
         if not np.isfinite(reals).all():
             which = int(np.isfinite(reals).all(axis=(1, 2, 3)).argmin())
             raise ValueError(f"image {which} holds numbers that are not finite in float32 (NaN or infinity)")
         return reals
-
-    def _as_reals(self, batch: Array) -> Floats:
-        if batch.dtype != np.uint8:
-            return batch
-        return byte_table(self.network)[np.arange(self.network.input_shape[0])[:, None, None], batch]
 
 
 def _from_packed(packed: bytes, threads: int, engine: str) -> PackedModel:
@@ -146,6 +144,7 @@ class NativeEngine:
             raise ValueError(native.REASON)
         self.instruction_set = instruction_set or native.BUILT.instruction_sets()[0]
         plan, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
+        self.step_kinds = plan.step_kinds
         self._plan = native.BUILT.Plan(*plan.tables(), answer, self.instruction_set)
         self._shape = network.shapes[-1]
         self._table = None if network.mean is None else byte_table(network).reshape(-1)
@@ -159,6 +158,11 @@ class NativeEngine:
         else:
             self._plan.run(np.ascontiguousarray(batch, np.float32).reshape(-1), flat, threads)
         return logits
+
+    def time_steps(self, image: Floats) -> list[float]:
+        """Run one image on one thread; return the seconds of each step, whose kinds are ``step_kinds``."""
+        seconds: list[float] = self._plan.time(image.reshape(-1))
+        return seconds
 
 
 def byte_table(network: Network) -> Floats:

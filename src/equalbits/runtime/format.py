@@ -17,19 +17,14 @@ from typing import Any
 
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
-from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network, Operation
+from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network
 from equalbits.runtime.op_specs import Array
 from equalbits.runtime.op_text import Reader, Writer
 
 #: Format version written, and the only one read.
 VERSION = 1
 
-_HEADER = {
-    "version": VERSION,
-    "bit_order": bits.BIT_ORDER,
-    "bit_one": 1,
-    "padding": "zero",
-}
+_HEADER = {"version": VERSION, "bit_order": bits.BIT_ORDER, "bit_one": 1, "padding": "zero"}
 
 
 def write_network(network: Network, path: str | os.PathLike[str]) -> None:
@@ -133,26 +128,26 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
     if len(lines) > MAX_OPERATIONS:
         raise FormatError(f"the file lists {len(lines)} operations: 1 to {MAX_OPERATIONS} are allowed")
     reader = Reader(found.tensors)
-    operations = tuple(_operation(reader, place, line) for place, line in enumerate(lines))
+    operations = []
+    for place, line in enumerate(lines):
+        try:
+            operations.append(reader.operation(place, line))
+        except ValueError as error:
+            raise FormatError(f"operation {place} {error}") from None
+    notes = header.get("notes", {})
+    note_texts = _texts(list(notes.values()) if isinstance(notes, dict) else None, "notes")
     network = Network(
-        tuple(header["input"]),
-        operations,
+        tuple(shape),
+        tuple(operations),
         reader.tensors,
         mean=_numbers(header, "mean"),
         std=_numbers(header, "std"),
         classes=tuple(_texts(header.get("classes", []), "classes")),
         resize=header.get("resize"),
-        notes=dict(zip(notes := header.get("notes", {}), _texts(_values(notes), "notes"), strict=True)),
+        notes=dict(zip(notes, note_texts, strict=True)),
     )
     reader.finish()
     return network
-
-
-def _operation(reader: Reader, place: int, line: str) -> Operation:
-    try:
-        return reader.operation(place, line)
-    except ValueError as error:
-        raise FormatError(f"operation {place} {error}") from None
 
 
 def _header(network: Network) -> dict[str, object]:
@@ -175,10 +170,6 @@ def _numbers(header: Mapping[str, Any], name: str) -> tuple[float, ...] | None:
     if not isinstance(found, list) or not all(type(item) in (int, float) and abs(item) < MAX_MEAN for item in found):
         raise FormatError(f"the header says {name}={str(found)[:80]}: it must be a list of numbers")
     return tuple(map(float, found))
-
-
-def _values(notes: object) -> object:
-    return list(notes.values()) if isinstance(notes, dict) else None
 
 
 def _texts(found: object, name: str) -> Iterable[str]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from equalbits.runtime.network import Network
-from equalbits.runtime.op_specs import Shape
+from equalbits.runtime.op_specs import ChainOp, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.conv_linear import multiplies_bits
 from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, as_image, contiguous_strides, strides
@@ -49,10 +49,7 @@ class Lowering:
         """Emit all steps; return the plan's value that is the output, its numbers in torch's order."""
         for place, operation in enumerate(self.network.operations):
             if place not in self._fused:
-                emit = OPS[operation.kind].lower
-                if emit is None:
-                    raise ValueError(f"the native engine has no {operation.kind}: numpy runs the network, slowly")
-                emit(self, place, operation)
+                OPS[operation.kind].lower(self, place, operation)
         shape = self.network.shapes[self.output]
         found = self.as_real(self.output)
         if len(shape) != 3 or shape[1:] == (1, 1) or shape[0] == 1:
@@ -86,7 +83,7 @@ class Lowering:
 
     def is_elementwise(self, place: int) -> bool:
         """Return whether an operation can join a chain."""
-        return OPS[self.network.operations[place].kind].chain is not None
+        return isinstance(OPS[self.network.operations[place].kind], ChainOp)
 
     def read_as_bits(self, place: int) -> bool:
         """Return whether an operation is a sign whose bits are read."""
@@ -118,12 +115,12 @@ class Lowering:
     def fuse(self, place: int, value: int, fields: dict[str, int], slot: int) -> int | None:
         """Put an operation into the chain behind ``slot``; return its slot, or None where it does not fit."""
         operation = self.network.operations[place]
-        rule = OPS[operation.kind].chain
-        if rule is None:
+        spec = OPS[operation.kind]
+        if not isinstance(spec, ChainOp):
             return None
-        kind = rule.slot(self, place)
+        kind = spec.slot(self, place)
         slot = next((i for i in range(slot + 1, len(_SLOTS)) if _SLOTS[i].rstrip("1234") == kind), -1)
-        taken = rule.fields(self, operation, value, _SLOTS[slot][-1]) if slot >= 0 else None
+        taken = spec.fields(self, operation, value, _SLOTS[slot][-1]) if slot >= 0 else None
         if taken is None:
             return None
         fields |= taken
@@ -162,9 +159,9 @@ class Lowering:
         signs = self.readers[affine[0] + 1] if len(affine) == 1 else []
         if not signs or not all(self.read_as_bits(place) and not self.read_as_real(place) for place in signs):
             return [], set()
-        rule = OPS["affine"].chain
-        assert rule is not None
-        fields |= rule.fields(self, self.network.operations[affine[0]], value, "5") or {}
+        spec = OPS["affine"]
+        assert isinstance(spec, ChainOp)
+        fields |= spec.fields(self, self.network.operations[affine[0]], value, "5") or {}
         return signs, set(affine)
 
     def reshape(self, source: int, before: Shape, after: Shape) -> int:

@@ -117,8 +117,8 @@ class Network:
 
     def run_operation(self, operation: Operation, values: Mapping[int, Floats]) -> Floats:
         """Run one operation in numpy on the values it reads."""
-        inputs = (values[value] for value in operation.inputs)
-        return OPS[operation.kind].run(*inputs, tensors=self.arrays(operation), settings=operation.settings)
+        inputs = [values[value] for value in operation.inputs]
+        return OPS[operation.kind].run(inputs, self.arrays(operation), operation.settings)
 
     def binary_layers(self) -> Iterator[tuple[int, Operation]]:
         """Yield the operations whose weights are bits, with their place."""
@@ -132,6 +132,11 @@ class Network:
         arrays = self.arrays(operation)
         inputs = tuple(self.shapes[i] for i in operation.inputs)
         return bits.unpack_symbols(arrays["weight"], arrays.get("kept"), connections(operation.settings, inputs))
+
+    def layer_name(self, place: int) -> str:
+        """Return the layer name of an operation: the prefix of its first tensor, or its place."""
+        names = list(self.operations[place].tensors.values())
+        return names[0].rpartition(".")[0] or names[0] if names else f"#{place}"
 
     def _output_shape(self, place: int, operation: Operation, before: list[Shape]) -> Shape:
         where = f"operation {place} ({operation.kind})"

@@ -5,15 +5,17 @@ between operations, one per image: channels come first, (channel, row, column) o
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export_graphs import OnnxGraph, OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.onnx import OnnxGraph
+    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -36,46 +38,64 @@ MAX_FLOAT = 2.0**128 - 2.0**104
 SettingValue = int | float | bool | None | tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ChainRule:
-    """Fuse an elementwise operation into the native step before it.
-
-    ``slot`` names the part of the chain that it takes; ``fields`` returns the fields of that part, or None where the
-    operation cannot be fused there.
-    """
-
-    slot: "Callable[[Lowering, int], str]"
-    fields: "Callable[[Lowering, Operation, int, str], dict[str, int] | None]"
-
-
-@dataclass(frozen=True)
 class OpSpec:
-    """One operation of a packed file.
+    """One operation of a packed file, called ``kind`` in it.
 
-    ``shape`` returns the output shape and raises ValueError for inputs, settings or tensors that do not fit. ``run`` is
-    the numpy reference, called with the inputs, ``tensors`` and ``settings``. ``lower`` emits native steps; without it,
-    numpy runs every network that holds the operation. ``inputs`` bounds the number of inputs. ``moves`` marks
-    operations that only move numbers. ``aten`` lists ATen operations that are the same operation, each with the
-    settings that its arguments after the first stand for.
+    ``inputs`` bounds the number of values it reads. ``moves`` marks operations that only move numbers. ``aten`` lists
+    ATen operations that are the same operation, each with the settings that its arguments after the first stand for.
     """
 
-    shape: Callable[[Shapes, Settings, Tensors], Shape]
-    run: Callable[..., Floats]
-    to_onnx: "Callable[[OnnxGraph, Operation, Shape], None]"
-    to_openvino: "Callable[[OpenvinoGraph, Operation, Shape], OpenvinoNode]"
-    lower: "Callable[[Lowering, int, Operation], None] | None" = None
-    chain: ChainRule | None = None
+    kind: str
     inputs: tuple[int, int] = (1, 1)
     tensors: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    settings: Mapping[str, "Setting"] = field(default_factory=dict)
+    settings: ClassVar[Mapping[str, "Setting"]] = MappingProxyType({})
     moves: bool = False
-    aten: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    aten: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 
     @property
     def tensor_names(self) -> tuple[str, ...]:
         """Names of all tensors the operation may have, required ones first."""
         return self.tensors + self.optional
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        """Return the output shape; raise ValueError for inputs, settings or tensors that do not fit."""
+        return inputs[0]
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        """Compute the output in numpy: the reference of every engine."""
+        raise NotImplementedError
+
+    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+        """Emit native steps; without a rule, numpy runs every network that holds the operation."""
+        raise ValueError(f"the native engine has no {self.kind}: numpy runs the network, slowly")
+
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        """Add ONNX nodes; the last one added makes the output."""
+        raise NotImplementedError
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        """Return an OpenVINO node that makes the output."""
+        raise NotImplementedError
+
+
+class ChainOp(OpSpec):
+    """An elementwise operation, which the native engine fuses into the step before it."""
+
+    def slot(self, lowering: "Lowering", place: int) -> str:
+        """Return the part of the chain that the operation takes."""
+        return self.kind
+
+    def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int] | None:
+        """Return the fields of its part of the chain; None where the operation cannot be fused there."""
+        raise NotImplementedError
+
+    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+        """Emit a step of its own, which the operations behind it may join."""
+        fields = {"IN": lowering.as_real(operation.inputs[0])}
+        slot = lowering.fuse(place, operation.inputs[0], fields, -1)
+        assert slot is not None
+        lowering.finish_step("CHAIN", place + 1, fields, slot)
 
 
 @dataclass(frozen=True)
@@ -98,40 +118,24 @@ class Setting:
 
 
 def count(value: object) -> int:
-    """Parse an integer from 1.
-
-    >>> count(3)
-    3
-    """
+    """Parse an integer from 1."""
     if type(value) is not int or not 1 <= value <= MAX_INT:
         raise ValueError(f"is {_short(value)}: it must be an integer from 1 to {MAX_INT}")
     return value
 
 
 def pair(value: object) -> tuple[int, ...]:
-    """Parse height and width, from 1; one number stands for both.
-
-    >>> pair(3), pair([1, 7])
-    ((3, 3), (1, 7))
-    """
+    """Parse height and width, from 1; one number stands for both."""
     return _integers(value, size=2, least=1)
 
 
 def borders(value: object) -> tuple[int, ...]:
-    """Parse top, bottom, left and right, from 0; one number stands for all four.
-
-    >>> borders(1), borders([0, 1, 0, 1])
-    ((1, 1, 1, 1), (0, 1, 0, 1))
-    """
+    """Parse top, bottom, left and right, from 0; one number stands for all four."""
     return _integers(value, size=4, least=0)
 
 
 def counts(value: object) -> tuple[int, ...]:
-    """Parse a list of integers from 0, one per axis; a single number is a list of one.
-
-    >>> counts([3, 0]), counts(3)
-    ((3, 0), (3,))
-    """
+    """Parse a list of integers from 0, one per axis; a single number is a list of one."""
     return _integers([value] if type(value) is int else value, size=None, least=0)
 
 
@@ -162,11 +166,7 @@ def share(value: object) -> float | None:
 
 
 def input_bits(value: object) -> int:
-    """Parse the bits kept of an input: 32, or 8 for one that is rounded.
-
-    >>> input_bits(8)
-    8
-    """
+    """Parse the bits kept of an input: 32, or 8 for one that is rounded."""
     if type(value) is not int or value not in (8, 32):
         raise ValueError(f"is {_short(value)}: it must be 32, or 8 for an input that is rounded")
     return value

@@ -33,6 +33,12 @@ class PlanTables:
         """Add a step; fields that are not given take their default."""
         self._steps.append({"KIND": self._kinds[kind], **fields})
 
+    @property
+    def step_kinds(self) -> list[str]:
+        """Kind of every step so far."""
+        names = {number: name for name, number in self._kinds.items()}
+        return [names[step["KIND"]] for step in self._steps]
+
     def tensor(self, array: Array) -> int:
         """Add a tensor by its bytes; return its number."""
         self._tensors.append(np.ascontiguousarray(array).view(np.uint8).reshape(-1))

@@ -6,4 +6,6 @@ from types import MappingProxyType
 from equalbits.runtime.op_specs import OpSpec
 from equalbits.runtime.ops import conv_linear, elementwise, pool, shape
 
-OPS: Mapping[str, OpSpec] = MappingProxyType({**conv_linear.OPS, **elementwise.OPS, **pool.OPS, **shape.OPS})
+OPS: Mapping[str, OpSpec] = MappingProxyType(
+    {spec.kind: spec for family in (conv_linear, elementwise, pool, shape) for spec in family.OPS}
+)

@@ -5,39 +5,18 @@ order of addition.
 """
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from equalbits.runtime import bits
-from equalbits.runtime.op_specs import (
-    Floats,
-    OpSpec,
-    Setting,
-    Settings,
-    Shape,
-    Shapes,
-    Tensors,
-    check_vector,
-    connections,
-    count,
-    image_shape,
-    input_bits,
-    share,
-)
-from equalbits.runtime.ops.windows import (
-    ONE,
-    WINDOW,
-    native_window,
-    onnx_window,
-    openvino_window,
-    pad_image,
-    sliding_windows,
-    window_positions,
-)
+from equalbits.runtime import bits, op_specs
+from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.ops import windows
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export_graphs import OnnxGraph, OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.onnx import OnnxGraph
+    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
@@ -49,23 +28,146 @@ _FEWEST_FILTERS = 16
 _MAX_LINED_UP = 1 << 25
 
 
-def _conv_shape(inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-    channels, *_ = image_shape(inputs[0])
-    filters, groups = _count_filters(tensors), settings["groups"]
-    if channels % groups or filters % groups:
-        raise ValueError(f"{channels} channels and {filters} filters cannot be divided into {groups} groups")
-    _check_weight(tensors, (filters, channels // groups, *settings["kernel"]))
-    return (filters, *window_positions(inputs[0], settings))
+class _Weighted(OpSpec):
+    """A layer with weights (filter, channel per group, kernel row, kernel column)."""
+
+    tensors = ("weight",)
+    optional = ("kept", "scale", "bias")
+
+    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+        value, shape = operation.inputs[0], lowering.network.shapes[place + 1]
+        arrays = lowering.network.arrays(operation)
+        fields = windows.native_window(operation.settings) if self.kind == "conv" else {}
+        for part in ("scale", "bias"):
+            if part in arrays:
+                fields[part.upper()] = lowering.plan.vector(arrays[part], shape)
+        binary = arrays["weight"].dtype == np.uint8
+        if binary:
+            stored = {part: arrays[part] for part in ("weight", "kept") if part in arrays}
+            fields |= {part.upper(): lowering.plan.tensor(array) for part, array in stored.items()}
+        if multiplies_bits(lowering, place):
+            step, read = "CONV_BITS", lowering.bits[value]
+        elif operation.settings.get("input_bits") == 8:
+            step, read = "LINEAR_BYTES", lowering.as_real(value)
+        else:
+            step = "CONV_SIGNED" if binary else "CONV_REAL"
+            read = lowering.image if value == 0 and fields.get("GROUPS", 1) == 1 else lowering.as_real(value)
+        if not binary:
+            fields["WEIGHT"] = lowering.plan.tensor(arrays["weight"].astype(np.float32))
+        lowering.finish_step(step, place + 1, fields | {"IN": read})
+
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        (read,), settings = graph.inputs(operation), operation.settings
+        arrays, is_conv = graph.network.arrays(operation), self.kind == "conv"
+        full = _weight_shape(settings, graph.network.shapes[operation.inputs[0]], shape)[: 4 if is_conv else 2]
+        binary = arrays["weight"].dtype == np.uint8
+        weight = graph.symbols(operation, full) if binary else graph.floats(operation, "weight", full)
+        if is_conv:
+            window = windows.onnx_window(settings)
+            made = graph.node("Conv", read, weight, **window, dilations=settings["dilation"], group=settings["groups"])
+        else:
+            made = graph.node("Gemm", read, weight, transB=1)
+        tail = (1, 1) if is_conv else ()
+        for part, kind in (("scale", "Mul"), ("bias", "Add")):
+            if part in arrays:
+                made = graph.node(kind, made, graph.floats(operation, part, (arrays[part].size, *tail)))
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        """Emit a BinaryConvolution where OpenVINO has one for the layer, else a convolution with unpacked weights.
+
+        BinaryConvolution has no groups and needs whole bytes of channels. Pruned weights take two: one with +1 and one
+        with −1 in the place of 0, halved.
+        """
+        arrays, settings, value = graph.network.arrays(operation), operation.settings, operation.inputs[0]
+        inputs, groups = graph.network.shapes[value], settings.get("groups", 1)
+        full, symbols = _weight_shape(settings, inputs, shape), None
+        if arrays["weight"].dtype == np.uint8:
+            symbols = bits.unpack_symbols(arrays["weight"], arrays.get("kept"), math.prod(full[1:]))
+        stride, before, behind, dilation = windows.openvino_window(settings)
+        factor = 1.0
+        if symbols is not None and value in graph.sign_bits and groups == 1 and inputs[0] % 8 == 0:
+            planes = [symbols == 1] if symbols.all() else [symbols >= 0, symbols == 1]
+            parts = [
+                graph.op.binary_convolution(
+                    graph.sign_bits[value], graph.packed_bits(ones, full, lowest_first=True),
+                    stride, before, behind, dilation, "xnor-popcount", 0.0,
+                )
+                for ones in planes
+            ]  # fmt: skip
+            made, factor = (parts[0], 1.0) if len(parts) == 1 else (graph.op.add(*parts), 0.5)
+        else:
+            grouped = full if groups == 1 else (groups, full[0] // groups, *full[1:])
+            weight = _openvino_weights(graph, arrays, symbols, grouped)
+            convolve = graph.op.convolution if groups == 1 else graph.op.group_convolution
+            made = convolve(graph.as_image(graph.values[value], inputs), weight, stride, before, behind, dilation)
+        made, tail = (made, (1, 1)) if self.kind == "conv" else (graph.reshape(made, shape), ())
+        if "scale" in arrays or factor != 1:
+            scale = arrays.get("scale", np.ones(1, np.float32)) * np.float32(factor)
+            made = graph.op.multiply(made, graph.stored(scale.reshape(1, -1, *tail)))
+        if "bias" in arrays:
+            made = graph.op.add(made, graph.stored(arrays["bias"].reshape(1, -1, *tail)))
+        return made
 
 
-def _linear_shape(inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-    if len(inputs[0]) != 1:
-        raise ValueError(f"reads a value of shape {inputs[0]}: it must be flat; put a flatten before it")
-    filters = _count_filters(tensors)
-    _check_weight(tensors, (filters, inputs[0][0]))
-    if settings["input_bits"] != 32 and tensors["weight"].dtype != np.uint8:
-        raise ValueError(f"has input_bits={settings['input_bits']} and weights that are not bits: real weights need 32")
-    return (filters,)
+class _Conv(_Weighted):
+    """Convolve with zero padding; with ±1 on both sides every sum is exact."""
+
+    kind = "conv"
+    settings: ClassVar = {
+        **windows.WINDOW,
+        "dilation": windows.ONE,
+        "groups": Setting(op_specs.count, 1),
+        "p_pos": Setting(op_specs.share),
+    }
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        channels, *_ = op_specs.image_shape(inputs[0])
+        filters, groups = _count_filters(tensors), settings["groups"]
+        if channels % groups or filters % groups:
+            raise ValueError(f"{channels} channels and {filters} filters cannot be divided into {groups} groups")
+        _check_weight(tensors, (filters, channels // groups, *settings["kernel"]))
+        return (filters, *windows.window_positions(inputs[0], settings))
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        lined = windows.sliding_windows(windows.pad_image(values[0], settings["padding"], 0.0), settings)
+        batch, channels, rows, columns, *kernel = lined.shape
+        groups, part = settings["groups"], channels // settings["groups"]
+        width = part * kernel[0] * kernel[1]
+        matrix = _float_weights(tensors, width).reshape(groups, -1, width)  # (group, filter, connection)
+        result = np.empty((batch, groups, matrix.shape[1], rows, columns), np.float32)
+        step = max(1, _MAX_LINED_UP // (batch * channels * columns * kernel[0] * kernel[1]))
+        for row in range(0, rows, step):
+            some = lined[:, :, row : row + step].reshape(batch, groups, part, -1, columns, *kernel)
+            count = some.shape[3]
+            lined_up = some.transpose(0, 1, 3, 4, 2, 5, 6).reshape(batch, groups, count * columns, width)
+            sums = (lined_up @ matrix.swapaxes(1, 2)).swapaxes(2, 3)
+            result[:, :, :, row : row + step] = sums.reshape(batch, groups, -1, count, columns)
+        return _scale_and_shift(result.reshape(batch, -1, rows, columns), tensors)
+
+
+class _Linear(_Weighted):
+    """Multiply by the weights; with ``input_bits=8`` each row is rounded to integers first."""
+
+    kind = "linear"
+    settings: ClassVar = {"p_pos": Setting(op_specs.share), "input_bits": Setting(op_specs.input_bits, 32)}
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        if len(inputs[0]) != 1:
+            raise ValueError(f"reads a value of shape {inputs[0]}: it must be flat; put a flatten before it")
+        filters, kept_bits = _count_filters(tensors), settings["input_bits"]
+        _check_weight(tensors, (filters, inputs[0][0]))
+        if kept_bits != 32 and tensors["weight"].dtype != np.uint8:
+            raise ValueError(f"has input_bits={kept_bits} and weights that are not bits: real weights need 32")
+        return (filters,)
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        weights = _float_weights(tensors, values[0].shape[1])
+        if settings.get("input_bits", 32) != 8:
+            return _scale_and_shift(values[0] @ weights.T, tensors)
+        rounded, step = round_to_bytes(values[0])
+        exact = np.float32 if 127 * weights.shape[1] < 1 << 24 else np.float64
+        sums: Floats = (rounded.astype(exact) @ weights.T.astype(exact)).astype(np.float32)
+        return _scale_and_shift(sums * step, tensors)
 
 
 def _count_filters(tensors: Tensors) -> int:
@@ -94,38 +196,9 @@ def _check_weight(tensors: Tensors, shape: Shape) -> None:
         if fault := bits.plane_fault(weight, kept, width):
             raise ValueError(f"has a plane that {fault}")
     if "scale" in tensors:
-        check_vector("scale", tensors["scale"], {(1,), (filters,)})
+        op_specs.check_vector("scale", tensors["scale"], {(1,), (filters,)})
     if "bias" in tensors:
-        check_vector("bias", tensors["bias"], {(filters,)})
-
-
-def _run_conv(value: Floats, *, tensors: Tensors, settings: Settings) -> Floats:
-    """Convolve with zero padding; with ±1 on both sides every sum is exact."""
-    windows = sliding_windows(pad_image(value, settings["padding"], 0.0), settings)
-    batch, channels, rows, columns, *kernel = windows.shape
-    groups, part = settings["groups"], channels // settings["groups"]
-    width = part * kernel[0] * kernel[1]
-    matrix = _float_weights(tensors, width).reshape(groups, -1, width)  # (group, filter, connection)
-    result = np.empty((batch, groups, matrix.shape[1], rows, columns), np.float32)
-    step = max(1, _MAX_LINED_UP // (batch * channels * columns * kernel[0] * kernel[1]))
-    for row in range(0, rows, step):
-        some = windows[:, :, row : row + step].reshape(batch, groups, part, -1, columns, *kernel)
-        count = some.shape[3]
-        lined_up = some.transpose(0, 1, 3, 4, 2, 5, 6).reshape(batch, groups, count * columns, width)
-        sums = (lined_up @ matrix.swapaxes(1, 2)).swapaxes(2, 3)
-        result[:, :, :, row : row + step] = sums.reshape(batch, groups, -1, count, columns)
-    return _scale_and_shift(result.reshape(batch, -1, rows, columns), tensors)
-
-
-def _run_linear(value: Floats, *, tensors: Tensors, settings: Settings) -> Floats:
-    """Multiply by the weights; with ``input_bits=8`` each row is rounded to integers first."""
-    weights = _float_weights(tensors, value.shape[1])
-    if settings.get("input_bits", 32) != 8:
-        return _scale_and_shift(value @ weights.T, tensors)
-    rounded, step = round_to_bytes(value)
-    exact = np.float32 if 127 * weights.shape[1] < 1 << 24 else np.float64
-    sums: Floats = (rounded.astype(exact) @ weights.T.astype(exact)).astype(np.float32)
-    return _scale_and_shift(sums * step, tensors)
+        op_specs.check_vector("bias", tensors["bias"], {(filters,)})
 
 
 def round_to_bytes(value: Floats) -> tuple[Floats, Floats]:
@@ -170,89 +243,8 @@ def multiplies_bits(lowering: "Lowering", place: int) -> bool:
     return enough and network.tensors[operation.tensors["weight"]].dtype == np.uint8
 
 
-def _lower(lowering: "Lowering", place: int, operation: "Operation") -> None:
-    value, shape = operation.inputs[0], lowering.network.shapes[place + 1]
-    arrays = lowering.network.arrays(operation)
-    fields = native_window(operation.settings) if operation.kind == "conv" else {}
-    for part in ("scale", "bias"):
-        if part in arrays:
-            fields[part.upper()] = lowering.plan.vector(arrays[part], shape)
-    if arrays["weight"].dtype == np.uint8:
-        fields |= {part.upper(): lowering.plan.tensor(arrays[part]) for part in ("weight", "kept") if part in arrays}
-    if multiplies_bits(lowering, place):
-        lowering.finish_step("CONV_BITS", place + 1, fields | {"IN": lowering.bits[value]})
-        return
-    if operation.settings.get("input_bits") == 8:
-        lowering.finish_step("LINEAR_BYTES", place + 1, fields | {"IN": lowering.as_real(value)})
-        return
-    read = lowering.image if value == 0 and fields.get("GROUPS", 1) == 1 else lowering.as_real(value)
-    if "WEIGHT" in fields:
-        lowering.finish_step("CONV_SIGNED", place + 1, fields | {"IN": read})
-    else:
-        weight = lowering.plan.tensor(arrays["weight"].astype(np.float32))
-        lowering.finish_step("CONV_REAL", place + 1, fields | {"IN": read, "WEIGHT": weight})
-
-
-def _to_onnx(graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-    (read,), settings = graph.inputs(operation), operation.settings
-    arrays = graph.network.arrays(operation)
-    full, is_conv = _weight_shape(operation, graph.network.shapes[operation.inputs[0]], shape), operation.kind == "conv"
-    binary = arrays["weight"].dtype == np.uint8
-    full = full if is_conv else full[:2]
-    weight = graph.symbols(operation, full) if binary else graph.floats(operation, "weight", full)
-    if is_conv:
-        window = onnx_window(settings)
-        made = graph.node("Conv", read, weight, **window, dilations=settings["dilation"], group=settings["groups"])
-    else:
-        made = graph.node("Gemm", read, weight, transB=1)
-    tail = (1, 1) if is_conv else ()
-    for part, kind in (("scale", "Mul"), ("bias", "Add")):
-        if part in arrays:
-            made = graph.node(kind, made, graph.floats(operation, part, (arrays[part].size, *tail)))
-
-
-def _weight_shape(operation: "Operation", inputs: Shape, shape: Shape) -> Shape:
-    """Return the shape of the weights as (filter, channel per group, kernel row, kernel column)."""
-    settings = operation.settings
+def _weight_shape(settings: Settings, inputs: Shape, shape: Shape) -> Shape:
     return (shape[0], inputs[0] // settings.get("groups", 1), *settings.get("kernel", (1, 1)))
-
-
-def _to_openvino(graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-    """Emit a BinaryConvolution where OpenVINO has one for the layer, else a convolution with unpacked weights.
-
-    BinaryConvolution has no groups and needs whole bytes of channels. Pruned weights take two: one with +1 and one with
-    −1 in the place of 0, halved.
-    """
-    arrays, settings, value = graph.network.arrays(operation), operation.settings, operation.inputs[0]
-    inputs = graph.network.shapes[value]
-    full, groups, is_conv = _weight_shape(operation, inputs, shape), settings.get("groups", 1), operation.kind == "conv"
-    symbols = None
-    if arrays["weight"].dtype == np.uint8:
-        symbols = bits.unpack_symbols(arrays["weight"], arrays.get("kept"), connections(settings, (inputs,)))
-    stride, before, behind, dilation = openvino_window(settings)
-    factor = 1.0
-    if symbols is not None and value in graph.sign_bits and groups == 1 and inputs[0] % 8 == 0:
-        planes = [symbols == 1] if symbols.all() else [symbols >= 0, symbols == 1]
-        parts = [
-            graph.op.binary_convolution(
-                graph.sign_bits[value], graph.packed_bits(ones, full, lowest_first=True),
-                stride, before, behind, dilation, "xnor-popcount", 0.0,
-            )
-            for ones in planes
-        ]  # fmt: skip
-        made, factor = (parts[0], 1.0) if len(parts) == 1 else (graph.op.add(*parts), 0.5)
-    else:
-        grouped = full if groups == 1 else (groups, full[0] // groups, *full[1:])
-        weight = _openvino_weights(graph, arrays, symbols, grouped)
-        convolve = graph.op.convolution if groups == 1 else graph.op.group_convolution
-        made = convolve(graph.as_image(graph.values[value], inputs), weight, stride, before, behind, dilation)
-    made, tail = (made, (1, 1)) if is_conv else (graph.reshape(made, shape), ())
-    if "scale" in arrays or factor != 1:
-        scale = arrays.get("scale", np.ones(1, np.float32)) * np.float32(factor)
-        made = graph.op.multiply(made, graph.stored(scale.reshape(1, -1, *tail)))
-    if "bias" in arrays:
-        made = graph.op.add(made, graph.stored(arrays["bias"].reshape(1, -1, *tail)))
-    return made
 
 
 def _openvino_weights(
@@ -269,24 +261,4 @@ def _openvino_weights(
     return weight if symbols.all() else graph.op.multiply(weight, kept)
 
 
-conv = OpSpec(
-    _conv_shape,
-    _run_conv,
-    _to_onnx,
-    _to_openvino,
-    _lower,
-    tensors=("weight",),
-    optional=("kept", "scale", "bias"),
-    settings={**WINDOW, "dilation": ONE, "groups": Setting(count, 1), "p_pos": Setting(share)},
-)
-linear = OpSpec(
-    _linear_shape,
-    _run_linear,
-    _to_onnx,
-    _to_openvino,
-    _lower,
-    tensors=("weight",),
-    optional=("kept", "scale", "bias"),
-    settings={"p_pos": Setting(share), "input_bits": Setting(input_bits, 32)},
-)
-OPS = {"conv": conv, "linear": linear}
+OPS = (_Conv(), _Linear())

@@ -1,84 +1,124 @@
 """Pooling: maximum, mean, and the mean over a grid of windows."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from equalbits.runtime.op_specs import (
-    Floats,
-    OpSpec,
-    Setting,
-    Settings,
-    Shape,
-    Shapes,
-    Tensors,
-    flag,
-    image_shape,
-    pair,
-)
-from equalbits.runtime.ops.windows import (
-    WINDOW,
-    native_window,
-    onnx_window,
-    openvino_window,
-    pad_image,
-    sliding_windows,
-    window_positions,
-)
+from equalbits.runtime import op_specs
+from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.ops import windows
 
 if TYPE_CHECKING:
-    from equalbits.runtime.export_graphs import OnnxGraph, OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.export.onnx import OnnxGraph
+    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
     from equalbits.runtime.lower import Lowering
     from equalbits.runtime.network import Operation
 
 #: Maximum number of elements of a window, and of windows of an adaptive pooling.
 MAX_WINDOW = 1 << 20
 
-_STEPS = {"max_pool": "MAX_POOL", "avg_pool": "AVG_POOL", "adaptive_avg_pool": "ADAPTIVE"}
+
+class _Pool(OpSpec):
+    """Pool windows of an image; ``step`` is the kind of the native step."""
+
+    step: str
+    settings = windows.WINDOW
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        op_specs.image_shape(inputs[0])
+        (height, width), (top, bottom, left, right) = settings["kernel"], settings["padding"]
+        if max(top, bottom) >= height or max(left, right) >= width:
+            raise ValueError(
+                f"pads {settings['padding']} around a window of {settings['kernel']}: pad by less than that"
+            )
+        if height * width > MAX_WINDOW:
+            raise ValueError(f"pools windows of {settings['kernel']}: a window may have {MAX_WINDOW} numbers at most")
+        return (inputs[0][0], *windows.window_positions(inputs[0], settings))
+
+    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+        fields = {"IN": lowering.as_real(operation.inputs[0]), **windows.native_window(operation.settings)}
+        lowering.finish_step(self.step, place + 1, fields)
 
 
-def _pool_shape(inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-    image_shape(inputs[0])
-    (height, width), (top, bottom, left, right) = settings["kernel"], settings["padding"]
-    if max(top, bottom) >= height or max(left, right) >= width:
-        raise ValueError(f"pads {settings['padding']} around a window of {settings['kernel']}: pad by less than that")
-    if height * width > MAX_WINDOW:
-        raise ValueError(f"pools windows of {settings['kernel']}: a window may have {MAX_WINDOW} numbers at most")
-    return (inputs[0][0], *window_positions(inputs[0], settings))
+class _MaxPool(_Pool):
+    """The maximum of each window; padding never wins."""
+
+    kind, step = "max_pool", "MAX_POOL"
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        padded = windows.pad_image(values[0], settings["padding"], -np.inf)
+        result: Floats = windows.sliding_windows(padded, settings).max(axis=(4, 5))
+        return result
+
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        graph.node("MaxPool", *graph.inputs(operation), **windows.onnx_window(operation.settings))
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        stride, before, behind, _ = windows.openvino_window(operation.settings)
+        kernel = list(operation.settings["kernel"])
+        return graph.op1.max_pool(*graph.inputs(operation), stride, before, behind, kernel)
 
 
-def _adaptive_shape(inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-    channels, *_ = image_shape(inputs[0])
-    if math.prod(settings["size"]) > MAX_WINDOW:
-        raise ValueError(f"pools to {settings['size']}: there may be {MAX_WINDOW} windows at most")
-    return (channels, *settings["size"])
+class _AvgPool(_Pool):
+    """The sum of each window, divided by its size or by the number of its elements inside the image."""
+
+    kind, step = "avg_pool", "AVG_POOL"
+    settings: ClassVar = {**windows.WINDOW, "count_padding": Setting(op_specs.flag, True)}
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        padding = settings["padding"]
+        total = _sum_in_order(windows.sliding_windows(windows.pad_image(values[0], padding, 0.0), settings))
+        if settings["count_padding"]:
+            return total / np.float32(math.prod(settings["kernel"]))
+        inside = windows.pad_image(np.ones((1, 1, *values[0].shape[2:]), np.float32), padding, 0.0)
+        return total / _sum_in_order(windows.sliding_windows(inside, settings))
+
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        counted = int(operation.settings["count_padding"])
+        window = windows.onnx_window(operation.settings)
+        graph.node("AveragePool", *graph.inputs(operation), **window, count_include_pad=counted)
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        stride, before, behind, _ = windows.openvino_window(operation.settings)
+        kernel, inside_only = list(operation.settings["kernel"]), not operation.settings["count_padding"]
+        return graph.op1.avg_pool(*graph.inputs(operation), stride, before, behind, kernel, inside_only)
 
 
-def _run_max(value: Floats, *, tensors: Tensors, settings: Settings) -> Floats:
-    """Take the maximum of each window; padding never wins."""
-    result: Floats = sliding_windows(pad_image(value, settings["padding"], -np.inf), settings).max(axis=(4, 5))
-    return result
+class _AdaptiveAvgPool(_Pool):
+    """The mean over a grid of windows."""
 
+    kind, step = "adaptive_avg_pool", "ADAPTIVE"
+    settings: ClassVar = {"size": windows.ONE}
 
-def _run_avg(value: Floats, *, tensors: Tensors, settings: Settings) -> Floats:
-    """Divide the sum of each window by its size, or by the number of its elements inside the image."""
-    (height, width), padding = settings["kernel"], settings["padding"]
-    total = _sum_in_order(sliding_windows(pad_image(value, padding, 0.0), settings))
-    if settings["count_padding"]:
-        return total / np.float32(height * width)
-    inside = pad_image(np.ones((1, 1, *value.shape[2:]), np.float32), padding, 0.0)
-    return total / _sum_in_order(sliding_windows(inside, settings))
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        channels, *_ = op_specs.image_shape(inputs[0])
+        if math.prod(settings["size"]) > MAX_WINDOW:
+            raise ValueError(f"pools to {settings['size']}: there may be {MAX_WINDOW} windows at most")
+        return (channels, *settings["size"])
 
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        (value,), (rows, columns) = values, settings["size"]
+        result = np.empty((*value.shape[:2], rows, columns), np.float32)
+        for row, (top, bottom) in enumerate(adaptive_windows(value.shape[2], rows)):
+            for column, (left, right) in enumerate(adaptive_windows(value.shape[3], columns)):
+                total = _sum_in_order(value[:, :, None, None, top:bottom, left:right])[:, :, 0, 0]
+                result[:, :, row, column] = total / np.float32((bottom - top) * (right - left))
+        return result
 
-def _run_adaptive(value: Floats, *, tensors: Tensors, settings: Settings) -> Floats:
-    rows, columns = settings["size"]
-    result = np.empty((*value.shape[:2], rows, columns), np.float32)
-    for row, (top, bottom) in enumerate(adaptive_windows(value.shape[2], rows)):
-        for column, (left, right) in enumerate(adaptive_windows(value.shape[3], columns)):
-            total = _sum_in_order(value[:, :, None, None, top:bottom, left:right])[:, :, 0, 0]
-            result[:, :, row, column] = total / np.float32((bottom - top) * (right - left))
-    return result
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        """Emit a product from either side with a matrix that holds the share of each element in each window."""
+        (read,), (_, height, width) = graph.inputs(operation), graph.network.shapes[operation.inputs[0]]
+        rows, columns = operation.settings["size"]
+        if (rows, columns) == (1, 1):
+            graph.node("GlobalAveragePool", read)
+            return
+        down = graph.node("MatMul", graph.constant(_window_shares(height, rows)), read)
+        graph.node("MatMul", down, graph.constant(_window_shares(width, columns).T))
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        return graph.op.adaptive_avg_pool(*graph.inputs(operation), graph.int_list(*operation.settings["size"]))
 
 
 def adaptive_windows(size: int, parts: int) -> list[tuple[int, int]]:
@@ -90,6 +130,13 @@ def adaptive_windows(size: int, parts: int) -> list[tuple[int, int]]:
     return [(i * size // parts, -(-(i + 1) * size // parts)) for i in range(parts)]
 
 
+def _window_shares(size: int, parts: int) -> Floats:
+    shares = np.zeros((parts, size), np.float32)
+    for row, (start, stop) in zip(shares, adaptive_windows(size, parts), strict=True):
+        row[start:stop] = 1 / (stop - start)
+    return shares
+
+
 def _sum_in_order(windows: Floats) -> Floats:
     """Sum the last two axes element by element, row by row: the order is part of the definition."""
     total = np.zeros(windows.shape[:4], np.float32)
@@ -99,65 +146,4 @@ def _sum_in_order(windows: Floats) -> Floats:
     return total
 
 
-def _lower(lowering: "Lowering", place: int, operation: "Operation") -> None:
-    fields = {"IN": lowering.as_real(operation.inputs[0]), **native_window(operation.settings)}
-    lowering.finish_step(_STEPS[operation.kind], place + 1, fields)
-
-
-def _to_onnx(graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-    window = onnx_window(operation.settings)
-    if operation.kind == "max_pool":
-        graph.node("MaxPool", graph.inputs(operation)[0], **window)
-    else:
-        counted = int(operation.settings["count_padding"])
-        graph.node("AveragePool", graph.inputs(operation)[0], **window, count_include_pad=counted)
-
-
-def _to_openvino(graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-    (stride, before, behind, _), kernel = openvino_window(operation.settings), list(operation.settings["kernel"])
-    value = graph.values[operation.inputs[0]]
-    if operation.kind == "max_pool":
-        return graph.op1.max_pool(value, stride, before, behind, kernel)
-    return graph.op1.avg_pool(value, stride, before, behind, kernel, not operation.settings["count_padding"])
-
-
-def _adaptive_to_onnx(graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-    """Emit a product from either side with a matrix that holds the share of each element in each window."""
-    (read,), (_, height, width) = graph.inputs(operation), graph.network.shapes[operation.inputs[0]]
-    rows, columns = operation.settings["size"]
-    if (rows, columns) == (1, 1):
-        graph.node("GlobalAveragePool", read)
-        return
-    down = graph.node("MatMul", graph.constant(_window_shares(height, rows)), read)
-    graph.node("MatMul", down, graph.constant(_window_shares(width, columns).T))
-
-
-def _window_shares(size: int, parts: int) -> Floats:
-    shares = np.zeros((parts, size), np.float32)
-    for row, (start, stop) in zip(shares, adaptive_windows(size, parts), strict=True):
-        row[start:stop] = 1 / (stop - start)
-    return shares
-
-
-def _adaptive_to_openvino(graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-    return graph.op.adaptive_avg_pool(graph.values[operation.inputs[0]], graph.int_list(*operation.settings["size"]))
-
-
-max_pool = OpSpec(_pool_shape, _run_max, _to_onnx, _to_openvino, _lower, settings=WINDOW)
-avg_pool = OpSpec(
-    _pool_shape,
-    _run_avg,
-    _to_onnx,
-    _to_openvino,
-    _lower,
-    settings={**WINDOW, "count_padding": Setting(flag, True)},
-)
-adaptive_avg_pool = OpSpec(
-    _adaptive_shape,
-    _run_adaptive,
-    _adaptive_to_onnx,
-    _adaptive_to_openvino,
-    _lower,
-    settings={"size": Setting(pair, (1, 1))},
-)
-OPS = {"max_pool": max_pool, "avg_pool": avg_pool, "adaptive_avg_pool": adaptive_avg_pool}
+OPS = (_MaxPool(), _AvgPool(), _AdaptiveAvgPool())

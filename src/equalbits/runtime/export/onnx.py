@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equalbits.runtime import Network, Operation, PackedModel
-from equalbits.runtime.export_graphs import OnnxGraph
+from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array
 from equalbits.runtime.ops import OPS
 
@@ -34,7 +34,7 @@ def export_onnx(packed: PackedModel, path: str | os.PathLike[str]) -> None:
     from onnx import TensorProto, helper
 
     network = packed.network
-    graph = _Graph(network)
+    graph = OnnxGraph(network)
     for place, operation in enumerate(network.operations):
         OPS[operation.kind].to_onnx(graph, operation, network.shapes[place + 1])
         graph.nodes[-1].output[0] = f":v{place + 1}"
@@ -51,8 +51,8 @@ def export_onnx(packed: PackedModel, path: str | os.PathLike[str]) -> None:
     onnx.save(model, os.fspath(path))
 
 
-class _Graph(OnnxGraph):
-    """Nodes and tensors so far; value ``n`` of the network is called ``:vn``.
+class OnnxGraph:
+    """An ONNX graph under construction; value ``n`` of the network is called ``:vn``.
 
     Names that are not in the packed file start with a colon, which no name in a packed file holds.
     """
@@ -64,6 +64,7 @@ class _Graph(OnnxGraph):
         self._names: dict[str, str] = {}
 
     def node(self, kind: str, *inputs: str, **attributes: object) -> str:
+        """Add a node; return the name of its output."""
         from onnx import helper
 
         output = f":n{len(self.nodes)}"
@@ -71,6 +72,7 @@ class _Graph(OnnxGraph):
         return output
 
     def constant(self, array: Array | np.generic, name: str = "") -> str:
+        """Add a constant; return its name. Constants of one name are stored once."""
         from onnx import numpy_helper
 
         name = name or f":c{len(self.tensors)}"
@@ -81,12 +83,15 @@ class _Graph(OnnxGraph):
         return name
 
     def int_list(self, *numbers: int) -> str:
+        """Add a constant list of integers; return its name."""
         return self.constant(np.array(numbers, np.int64))
 
     def inputs(self, operation: Operation) -> list[str]:
+        """Return the names of the values an operation reads."""
         return [f":v{value}" if value else "images" for value in operation.inputs]
 
     def floats(self, operation: Operation, part: str, shape: Sequence[int]) -> str:
+        """Return the name of a stored tensor as float32 in this shape; the graph widens narrow ones."""
         name, array = operation.tensors[part], self.network.arrays(operation)[part]
         if (key := f"{_with_shape(name, shape)}:real") not in self._names:
             changed = array.shape != tuple(shape)
@@ -95,6 +100,7 @@ class _Graph(OnnxGraph):
         return self._names[key]
 
     def symbols(self, operation: Operation, shape: Sequence[int]) -> str:
+        """Return the name of the weights −1, 0 and +1 in this shape; the graph unpacks the bits."""
         name, kept = operation.tensors["weight"], operation.tensors.get("kept", "")
         if (key := f"{_with_shape(name, shape)}:{kept}:symbols") not in self._names:
             width = int(np.prod(shape[1:]))

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equalbits.runtime import Network, PackedModel
-from equalbits.runtime.export_graphs import OpenvinoGraph, OpenvinoNode
+from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, Shape
 from equalbits.runtime.ops import OPS
 
 if TYPE_CHECKING:
     import openvino
+
+#: A node of an OpenVINO graph.
+OpenvinoNode = Any
 
 
 def export_openvino(packed: PackedModel, path: str | os.PathLike[str], *, batch: int = 1) -> None:
@@ -33,7 +36,7 @@ def build_openvino(network: Network, batch: int = 1) -> "openvino.Model":
     """Return the OpenVINO model of a packed network."""
     import openvino as ov
 
-    graph = _Graph(network, batch)
+    graph = OpenvinoGraph(network, batch)
     for place, operation in enumerate(network.operations):
         graph.values[place + 1] = OPS[operation.kind].to_openvino(graph, operation, network.shapes[place + 1])
     logits = graph.op.result(graph.values[len(network.operations)], name="logits")
@@ -41,8 +44,12 @@ def build_openvino(network: Network, batch: int = 1) -> "openvino.Model":
     return ov.Model([logits], [graph.values[0]], "equalbits")
 
 
-class _Graph(OpenvinoGraph):
-    """Nodes so far, by the value of the network that they compute."""
+class OpenvinoGraph:
+    """An OpenVINO graph under construction: ``values`` holds the node of each value of the network.
+
+    ``op`` holds the operators of opset 13, ``op1`` those of opset 1. ``sign_bits`` holds signs as 0 and 1, the input of
+    BinaryConvolution.
+    """
 
     def __init__(self, network: Network, batch: int) -> None:
         import openvino as ov
@@ -55,24 +62,33 @@ class _Graph(OpenvinoGraph):
         self.values: dict[int, OpenvinoNode] = {0: images}
         self.sign_bits: dict[int, OpenvinoNode] = {}
 
+    def inputs(self, operation: Operation) -> list[OpenvinoNode]:
+        """Return the nodes of the values an operation reads."""
+        return [self.values[value] for value in operation.inputs]
+
     def reshape(self, value: OpenvinoNode, shape: Shape) -> OpenvinoNode:
+        """Return a value in another shape; the batch axis stays."""
         return self.op.reshape(value, self.int_list(self._batch, *shape), False)
 
     def as_image(self, value: OpenvinoNode, shape: Shape) -> OpenvinoNode:
+        """Return a value as (batch, channel, row, column)."""
         return value if len(shape) == 3 else self.reshape(value, (*shape, 1, 1))
 
     def number(self, value: float) -> OpenvinoNode:
+        """Return a float32 constant."""
         return self.op.constant(np.asarray(value, np.float32))
 
     def int_list(self, *numbers: int) -> OpenvinoNode:
+        """Return a constant list of integers."""
         return self.op.constant(np.array(numbers, np.int64))
 
     def stored(self, array: Array) -> OpenvinoNode:
+        """Return a constant as it is stored, widened to float32 in the graph."""
         constant = self.op.constant(np.array(array))
         return constant if array.dtype == np.float32 else self.op.convert(constant, "f32")
 
     def packed_bits(self, ones: Array, shape: Shape, *, lowest_first: bool) -> OpenvinoNode:
-        """Return a constant of one bit per number.
+        """Return a constant of one bit per number, without gaps between rows.
 
         OpenVINO's own unpacking reads the highest bit of a byte first, BinaryConvolution the lowest.
         """
