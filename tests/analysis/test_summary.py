@@ -41,18 +41,18 @@ def test_counts_match_a_calculation_by_hand():
     assert list(layers) == ["0", "1", "2", "4", "6"], "a row for what has weights"
 
     first = layers["0"]
-    assert (first.size.symbols, first.size.bits, first.size.real, first.size.entropy) == (0, None, 216, None)
+    assert (first.symbols, first.bits, first.real, first.entropy) == (0, None, 216, None)
     assert first.real_macs == 216 * 64
-    assert layers["1"].size.real == 4 * 8, "weight, bias, mean, variance; not the count of batches"
+    assert layers["1"].real == 4 * 8, "weight, bias, mean, variance; not the count of batches"
 
     grouped = layers["2"]
-    assert (grouped.size.symbols, grouped.size.bits) == (16 * 4 * 9, 1)
-    assert grouped.size.real == 16 + 1, "bias and scale"
-    assert grouped.size.packed_bytes == 16 * 5 + 4 * 17, "36 bits are 5 bytes"
-    assert grouped.size.float32_bytes == 4 * (576 + 16)
+    assert (grouped.symbols, grouped.bits) == (16 * 4 * 9, 1)
+    assert grouped.real == 16 + 1, "bias and scale"
+    assert grouped.packed_bytes == 16 * 5 + 4 * 17, "36 bits are 5 bytes"
+    assert grouped.float32_bytes == 4 * (576 + 16)
     assert (grouped.binary_macs, grouped.mixed_macs) == (576 * 16, 0)
     assert grouped.output == (2, 16, 4, 4)
-    assert grouped.size.entropy == pytest.approx(1.0)
+    assert grouped.entropy == pytest.approx(1.0)
 
     transposed = layers["4"]
     assert (transposed.binary_macs, transposed.mixed_macs) == (0, 256 * 16), "real inputs"
@@ -69,7 +69,7 @@ def test_multiply_accumulates_are_per_example_and_add_up_over_calls():
         (row,) = summarize(model, (batch, 6)).layers
         assert row.mixed_macs == 72
         assert row.calls == 2
-        assert row.size.symbols == 36
+        assert row.symbols == 36
 
 
 def test_every_position_of_a_sequence_is_counted():
@@ -103,8 +103,8 @@ class Pruned(BiHalf):
 
 def test_a_pruned_layer_takes_two_planes():
     (row,) = summarize(nn.Sequential(BinaryLinear(12, 5, bias=False, weight_quantizer=Pruned())), (1, 12)).layers
-    assert row.size.bits == 2
-    assert row.size.packed_bytes == 5 * 2 * 2 + 4
+    assert row.bits == 2
+    assert row.packed_bytes == 5 * 2 * 2 + 4
 
 
 class PerFilter(BiHalf):
@@ -120,9 +120,9 @@ class Lopsided(BiHalf):
 @pytest.mark.parametrize(("quantizer", "scales"), [(BiHalf(), 1), (PerFilter(), 5), (Lopsided(), 10), (Pruned(), 1)])
 def test_every_scale_a_method_needs_is_counted(quantizer, scales):
     (row,) = summarize(nn.Sequential(BinaryLinear(8, 5, bias=False, weight_quantizer=quantizer)), (1, 8)).layers
-    assert row.size.real == scales
-    assert row.size.packed_bytes == 5 * row.size.bits + 4 * scales
-    assert row.size.float32_bytes == 4 * 40
+    assert row.real == scales
+    assert row.packed_bytes == 5 * row.bits + 4 * scales
+    assert row.float32_bytes == 4 * 40
 
 
 def test_training_state_takes_no_byte_and_shared_tensors_count_once():
@@ -134,13 +134,13 @@ def test_training_state_takes_no_byte_and_shared_tensors_count_once():
     model[2].weight = model[1].weight
     model[2].bias = model[0].bias
     rows = by_name(summarize(model, (1, 8)))
-    assert (rows["1"].size.symbols, rows["1"].size.real) == (64, 9)
-    assert (rows["2"].size.symbols, rows["2"].size.real) == (0, 1)
+    assert (rows["1"].symbols, rows["1"].real) == (64, 9)
+    assert (rows["2"].symbols, rows["2"].real) == (0, 1)
 
 
 def test_weights_computed_from_others_count_in_every_layer():
     model = nn.Sequential(*(weight_norm(BinaryLinear(16, 16, bias=False)) for _ in range(80)))
-    assert [layer.size.symbols for layer in summarize(model, (1, 16)).layers] == [256] * 80
+    assert [layer.symbols for layer in summarize(model, (1, 16)).layers] == [256] * 80
 
 
 def test_a_layer_that_is_never_called_says_so():
@@ -209,7 +209,7 @@ def test_modules_with_several_outputs_or_bare_parameters_are_listed():
             return {"outputs": self.memory(inputs + self.token)[0]}
 
     rows = by_name(summarize(Model(), (2, 5, 6)))
-    assert rows[""].size.real == 6
+    assert rows[""].real == 6
     assert rows[""].output == rows["memory"].output == (2, 5, 4)
 
 

@@ -46,4 +46,4 @@ def test_a_measurement_changes_neither_model_nor_random_state(quantizer, measure
 def test_stochastic_weights_are_summarized_as_they_are_packed():
     model = nn.Sequential(BinaryLinear(64, 8, bias=False, weight_quantizer=BinaryConnect(stochastic=True)))
     assert summarize(model, (1, 64)).total == summarize(model.eval(), (1, 64)).total
-    assert summarize(model.train(), (1, 64)).layers[0].size.packed_bytes == 8 * 8 + 4
+    assert summarize(model.train(), (1, 64)).layers[0].packed_bytes == 8 * 8 + 4

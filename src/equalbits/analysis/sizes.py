@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +17,7 @@ from equalbits.nn import HWGQ, HWGQ_LEVELS, ABCNet, AdaBinActivation, BinaryLaye
 Seen = dict[tuple[str, int], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class LayerSize:
     """Size of one layer. ``bits`` per weight and ``entropy`` (mean over filters) are None without binary weights."""
 
@@ -51,7 +51,7 @@ def layer_size(layer: nn.Module, seen: Seen) -> LayerSize:
         real = _count_new(_saved_tensors(layer), seen)
         packed = min(real, 2 * layer.num_features) if isinstance(layer, _BatchNorm) else real
         packed = 2 * real if isinstance(layer, RSign) else packed
-        return LayerSize(0, None, real, 4 * packed, 4 * real, None)
+        return LayerSize(symbols=0, bits=None, real=real, packed_bytes=4 * packed, float32_bytes=4 * real, entropy=None)
     others = [tensor for tensor in _saved_tensors(layer) if tensor is not layer.weight and tensor is not layer.scale]
     real, inputs, packed_inputs = _count_new(others, seen), 0, 0
     if layer.input_quantizer is not None:
@@ -66,20 +66,20 @@ def layer_size(layer: nn.Module, seen: Seen) -> LayerSize:
     packed = bits * len(symbols) * -(-symbols.shape[1] // 8) if new else 0
     packed += 4 * (real + scales + packed_inputs)
     mean = float(filter_entropy(symbols).nanmean())
-    entropy = None if math.isnan(mean) else mean
-    # The same layer in float32 would have neither scales nor an input quantizer.
-    return LayerSize(new, bits, real + scales + inputs, packed, 4 * (new + real), entropy)
+    return LayerSize(
+        symbols=new,
+        bits=bits,
+        real=real + scales + inputs,
+        packed_bytes=packed,
+        float32_bytes=4 * (new + real),  # the same layer in float32 has neither scales nor an input quantizer
+        entropy=None if math.isnan(mean) else mean,
+    )
 
 
 def folds_batch_norm(layer: nn.Module, norm: nn.Module) -> bool:
     """Return True if packing folds the batch norm ``norm`` into the layer before it, which must have real weights."""
     real = isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear) and not isinstance(layer, BinaryLayer)
     return real and isinstance(norm, _BatchNorm)
-
-
-def folded_size(norm: LayerSize, layer: nn.Module) -> LayerSize:
-    """Return the size of a batch norm folded into ``layer``: a bias per channel, unless the layer has one already."""
-    return replace(norm, packed_bytes=norm.packed_bytes // 2 if layer.bias is None else 0)
 
 
 def _planes(layer: BinaryLayer, symbols: Tensor) -> tuple[Plane, ...]:
@@ -118,34 +118,23 @@ def _packed_numbers(quantizer: nn.Module, layer: BinaryLayer, held: int) -> int:
     pairs of a layer are stored once. A plain sign takes no number. ReActNet's shift comes with a gain of 1. Quantizers
     not named here are stored as they are.
     """
+    channels, _ = layer.input_channels() or (0, None)
     if isinstance(quantizer, RSign):
         return 2 * held
-    if isinstance(quantizer, AdaBinActivation):
-        return 2 * _channels(layer) * len(_adabin_affines(float(quantizer.distance), float(quantizer.centre)))
-    if isinstance(quantizer, HWGQ):
-        return 2 * _channels(layer) * len(_step_affines((0.0, *HWGQ_LEVELS[quantizer.bits])))
-    return held
+    if isinstance(quantizer, AdaBinActivation):  # a · sign((x − b)/a) + b: x − b, x / a, a · s, s + b
+        distance, centre = float(quantizer.distance), float(quantizer.centre)
+        pairs = [(1.0, -centre), (1 / np.float64(distance), 0.0), (distance, 0.0), (1.0, centre)]
+    elif isinstance(quantizer, HWGQ):
+        pairs = _step_affines((0.0, *HWGQ_LEVELS[quantizer.bits]))
+    else:
+        return held
+    return 2 * channels * len({(np.float32(gain), np.float32(shift)) for gain, shift in pairs})
 
 
-def _adabin_affines(distance: float, centre: float) -> set[tuple[np.float32, np.float32]]:
-    """Return the (gain, shift) pairs of ``a · sign((x − b)/a) + b``: ``x − b``, ``x / a``, ``a · s``, ``s + b``."""
-    return _distinct((1, -centre), (1 / np.float64(distance), 0), (distance, 0), (1, centre))
-
-
-def _step_affines(levels: tuple[float, ...]) -> set[tuple[np.float32, np.float32]]:
+def _step_affines(levels: tuple[float, ...]) -> list[tuple[float, float]]:
     """Return the (gain, shift) pairs of a step function: one moves each threshold to 0, one sets each step's height."""
     halves = [(above - below) / 2 for below, above in pairwise(levels)]
     thresholds = [0.0, *((below + above) / 2 for below, above in pairwise(levels[1:]))]
     offsets = [levels[0] + sum(halves), *[0.0] * (len(halves) - 1)]
     heights = ((-half, offset) for half, offset in zip(halves, offsets, strict=True))
-    return _distinct(*((-1, threshold) for threshold in thresholds), *heights)
-
-
-def _distinct(*pairs: tuple[float, float]) -> set[tuple[np.float32, np.float32]]:
-    return {(np.float32(gain), np.float32(shift)) for gain, shift in pairs}
-
-
-def _channels(layer: BinaryLayer) -> int:
-    """Return the number of input channels, or features."""
-    found = getattr(layer, "in_channels", None)
-    return int(layer.in_features if found is None else found)  # type: ignore[arg-type]
+    return [*((-1.0, threshold) for threshold in thresholds), *heights]

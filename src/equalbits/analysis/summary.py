@@ -8,30 +8,24 @@ from torch import Tensor, nn
 
 from equalbits._text import format_table
 from equalbits.analysis.observe import device_and_dtype, observe_calls, output_shape
-from equalbits.analysis.sizes import LayerSize, Seen, folded_size, folds_batch_norm, layer_size, layers_with_weights
+from equalbits.analysis.sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
-@dataclass
-class LayerSummary:
+@dataclass(kw_only=True)
+class LayerSummary(LayerSize):
     """Size and cost of one layer. MACs (multiply-accumulates) are per example."""
 
     name: str
     kind: str
-    size: LayerSize
     output: tuple[int, ...] | None = None
     calls: int = 0
     binary_macs: int = 0
     mixed_macs: int = 0
     real_macs: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a flat dict, for JSON."""
-        own = asdict(self)
-        return {**own, **own.pop("size"), "output": None if self.output is None else list(self.output)}
 
 
 @dataclass(frozen=True)
@@ -44,8 +38,8 @@ class Summary:
     @property
     def total(self) -> dict[str, int]:
         """Sum of each column over all layers."""
-        rows = [layer.as_dict() for layer in self.layers]
-        return {column: sum(row[column] for row in rows) for column in (*_COLUMNS, "float32_bytes")}
+        columns = (*_COLUMNS, "float32_bytes")
+        return {column: sum(getattr(layer, column) for layer in self.layers) for column in columns}
 
     @property
     def compression(self) -> float:
@@ -54,8 +48,7 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return every layer and the totals, for JSON."""
-        layers = [layer.as_dict() for layer in self.layers]
-        return {"example": list(self.example), "compression": self.compression, "total": self.total, "layers": layers}
+        return {**asdict(self), "compression": self.compression, "total": self.total}
 
     def __str__(self) -> str:
         total = self.total
@@ -128,11 +121,14 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
 
     with observe_calls(model, layers, observer):
         # Measured in eval mode, as packing does: in training mode some methods draw their weights at random.
-        rows |= {n: LayerSummary(n, type(layer).__name__, layer_size(layer, seen)) for n, layer in layers.items()}
+        for name, layer in layers.items():
+            size = asdict(layer_size(layer, seen))
+            rows[name] = LayerSummary(name=name, kind=type(layer).__name__, **size)
         model(inputs)
     for name, before in folded_into.items():
         if rows[name].calls == rows[before].calls == 1:
-            rows[name].size = folded_size(rows[name].size, layers[before])
+            # A bias per channel is left of the norm, unless the layer has one already.
+            rows[name].packed_bytes = rows[name].packed_bytes // 2 if layers[before].bias is None else 0
     return Summary(tuple(rows.values()), tuple(inputs.shape))
 
 
@@ -180,18 +176,10 @@ def _is_one_bit(layer: BinaryLayer, given: Tensor) -> bool:
 
 
 def _row(layer: LayerSummary) -> tuple[str, ...]:
-    values, size = layer.as_dict(), layer.size
     output = "never called" if not layer.calls else "–" if layer.output is None else str(layer.output)
-    figures = (_figure(values[column]) for column in _COLUMNS)
-    entropy = "–" if size.entropy is None else f"{size.entropy:.4f}"
-    return (
-        layer.name or "(model)",
-        layer.kind,
-        output,
-        *figures,
-        "–" if size.bits is None else str(size.bits),
-        entropy,
-    )
+    figures = (_figure(getattr(layer, column)) for column in _COLUMNS)
+    bits, entropy = str(layer.bits or "–"), "–" if layer.entropy is None else f"{layer.entropy:.4f}"
+    return (layer.name or "(model)", layer.kind, output, *figures, bits, entropy)
 
 
 def _figure(count: int) -> str:

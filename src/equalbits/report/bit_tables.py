@@ -51,7 +51,7 @@ def layer_bits(run: RunFiles) -> BitSection:
     if found is None:
         return BitSection()
     counts, summary = found
-    total, packed = summary.total, {layer.name: layer.size.packed_bytes for layer in summary.layers}
+    total, packed = summary.total, {layer.name: layer.packed_bytes for layer in summary.layers}
     header = ("layer", "filters", "weights per filter", "+1 requested", "+1 found", "exact", "entropy, bits", "bytes")
     rows = [[*_layer_cells(layer), f"{packed[layer.name]:,}"] for layer in counts.layers]
     exact, filters = _exact_filters(counts)
