@@ -10,39 +10,23 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PACKAGE_OF = {
-    "Sign": "nn",
-    "IRNet": "nn",
-    "BiHalf": "nn",
-    "PrunedBiHalf": "nn",
-    "SignActivation": "nn",
-    "BinaryConv1d": "nn",
-    "BinaryConv2d": "nn",
-    "BinaryConvTranspose2d": "nn",
-    "BinaryLinear": "nn",
-    "binarize_": "nn",
-    "inner_layers": "nn",
-    "all_layers": "nn",
-    "set_progress": "nn",
-    "create_model": "models",
-    "list_models": "models",
-    "register_model": "models",
-    "load_dataset": "data",
-    "Loader": "data",
-    "TrainConfig": "training",
-    "train": "training",
-    "evaluate": "training",
-    "audit": "analysis",
-    "summarize": "analysis",
-    "pack": "deploy",
-    "PackError": "deploy",
-    "load_packed": "runtime",
-    "get_recipe": "recipes",
-    "run_recipe": "recipes",
-    "reproduce": "paper",
+_NAMES = {
+    "nn": (
+        *("Sign", "IRNet", "BiHalf", "PrunedBiHalf", "SignActivation"),
+        *("BinaryConv1d", "BinaryConv2d", "BinaryConvTranspose2d", "BinaryLinear"),
+        *("binarize_", "inner_layers", "all_layers", "set_progress"),
+    ),
+    "models": ("create_model", "list_models", "register_model"),
+    "data": ("load_dataset", "Loader"),
+    "training": ("TrainConfig", "train", "evaluate"),
+    "analysis": ("audit", "summarize"),
+    "deploy": ("pack", "PackError"),
+    "runtime": ("load_packed",),
+    "recipes": ("get_recipe", "run_recipe"),
+    "paper": ("reproduce",),
 }
-
-_PACKAGES = {"functional", "optim", *_PACKAGE_OF.values()}
+_PACKAGE_OF = {name: package for package, names in _NAMES.items() for name in names}
+_PACKAGES = {"functional", "optim", *_NAMES}
 
 __all__ = ["__version__", *_PACKAGE_OF]
 

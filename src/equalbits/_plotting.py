@@ -13,36 +13,23 @@ if TYPE_CHECKING:
 
 _LETTERS_PER_INCH = 11
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"  # flips to +1, flips to −1, and their difference
-METHOD_NAMES = {
-    "sign": "Sign",
-    "irnet-stable": "IR-Net (stable)",
-    "irnet-identity": "IR-Net (identity)",
-    "irnet-through": "IR-Net (through)",
-    "irnet": "IR-Net",
-    "bihalf": "Bi-half",
-    "bits": "Bop",
-    "pruned-sign": "Sign, smallest weights cut",
-    "pruned-sign-slow": "Sign, smallest weights cut, a tenth of the rate",
-    "pruned-bihalf": "Bi-half, middle ranks cut",
-    "pruned-bihalf-score": "Bi-half on learned masks",
-    "mpt": "MPT, frozen signs",
-    "zero-mean": "Zero mean",
+_METHODS = {  # display name and color
+    "sign": ("Sign", "#8a8a8a"),
+    "irnet-stable": ("IR-Net (stable)", "#e08e2b"),
+    "irnet-identity": ("IR-Net (identity)", "#a4501e"),
+    "irnet-through": ("IR-Net (through)", "#c2b04a"),
+    "irnet": ("IR-Net", "#e08e2b"),
+    "bihalf": ("Bi-half", "#1f3b73"),
+    "bits": ("Bop", "#5b8c5a"),
+    "pruned-sign": ("Sign, smallest weights cut", "#8a8a8a"),
+    "pruned-sign-slow": ("Sign, smallest weights cut, a tenth of the rate", "#d8a24a"),
+    "pruned-bihalf": ("Bi-half, middle ranks cut", "#1f3b73"),
+    "pruned-bihalf-score": ("Bi-half on learned masks", "#29a7c9"),
+    "mpt": ("MPT, frozen signs", "#d1495b"),
+    "zero-mean": ("Zero mean", "#7d5ba6"),
 }
-METHOD_COLORS = {
-    "sign": "#8a8a8a",
-    "irnet-stable": "#e08e2b",
-    "irnet-identity": "#a4501e",
-    "irnet-through": "#c2b04a",
-    "irnet": "#e08e2b",
-    "bihalf": "#1f3b73",
-    "bits": "#5b8c5a",
-    "pruned-sign": "#8a8a8a",
-    "pruned-sign-slow": "#d8a24a",
-    "pruned-bihalf": "#1f3b73",
-    "pruned-bihalf-score": "#29a7c9",
-    "mpt": "#d1495b",
-    "zero-mean": "#7d5ba6",
-}
+METHOD_NAMES = {method: name for method, (name, _) in _METHODS.items()}
+METHOD_COLORS = {method: color for method, (_, color) in _METHODS.items()}
 
 
 def method_name(method: str) -> str:
