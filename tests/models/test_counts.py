@@ -22,6 +22,8 @@ DEEP = [
     ("resnet34", None, 100, 21_328_292, 21_086_208),
     ("resnet34", "sign", 100, 21_332_132, 21_086_208),
     ("vgg16", None, 100, 34_003_044, 33_583_104),
+    ("vgg_small", None, 10, 4_660_106, 4_571_136),
+    ("vgg_small", "sign", 10, 4_660_106, 4_571_136),
     ("inception_v3", None, 100, 22_318_148, 22_077_952),
     ("shufflenet", None, 100, 1_041_868, 908_400),
     ("imagenet_resnet18", None, 1000, 11_689_512, 10_985_472),  # the real ResNet-18's known size
@@ -65,7 +67,7 @@ def test_a_deep_network_has_the_papers_size(
     assert sum(layer.weight.numel() for layer in binary_layers(model)) == binary
 
 
-@pytest.mark.parametrize("name", ["resnet20", "resnet18", "imagenet_resnet34", "vgg16", "inception_v3", "shufflenet"])
+@pytest.mark.parametrize("name", ["resnet20", "resnet18", "imagenet_resnet34", "vgg16", "vgg_small", "shufflenet"])
 def test_first_last_and_shortcut_layers_stay_real(name: str) -> None:
     with torch.device("meta"):
         model = create_model(name)

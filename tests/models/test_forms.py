@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.models import LayerFactory, blocks, create_model
-from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock
+from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock, RPReLUBlock
 from equalbits.models.shufflenet import ShuffleUnit
-from equalbits.nn import BiHalf, BinaryConv2d, SignActivation, fused_norm
+from equalbits.nn import BiHalf, BinaryConv2d, RPReLU, SignActivation, fused_norm
 
 ONE_BIT = LayerFactory(BiHalf(), SignActivation())
 REAL_INPUTS = LayerFactory(BiHalf())
@@ -43,6 +43,28 @@ def test_the_prelu_block_adds_a_shortcut_around_each_convolution(maps: Tensor) -
     half = norm(nnf.prelu(conv(block.conv1, sign(maps), stride=2, padding=1), torch.tensor(0.25))) + shortcut(maps)
     whole = norm(nnf.prelu(conv(block.conv2, sign(half), padding=1), torch.tensor(0.25))) + half
     torch.testing.assert_close(block(maps), whole)
+
+
+def test_reactnets_block_shifts_before_and_after_its_prelu(maps: Tensor) -> None:
+    block = RPReLUBlock(ONE_BIT, 8, 8, 1, nn.Identity())
+    for act in (block.act1, block.act2):
+        nn.init.constant_(act.before, 0.5)
+        nn.init.constant_(act.after, -0.25)
+
+    def rprelu(values: Tensor) -> Tensor:
+        return nnf.prelu(values + 0.5, torch.tensor(0.25)) - 0.25
+
+    half = rprelu(norm(conv(block.conv1, sign(maps), padding=1)) + maps)
+    torch.testing.assert_close(block(maps), rprelu(norm(conv(block.conv2, sign(half), padding=1)) + half))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet20", "vgg_small"])
+def test_rprelu_is_an_option_of_nets_with_binary_inputs(name: str) -> None:
+    for inputs in ("rsign", None):
+        net = create_model(name, width=0.1, input_quantizer=inputs, rprelu=True)
+        net(torch.randn(2, 3, 32, 32)).sum().backward()
+        assert any(isinstance(part, RPReLU) for part in net.modules()) == (inputs is not None)
+        assert all(parameter.grad is not None for parameter in net.parameters())
 
 
 def test_one_prelu_is_shared_by_both_halves_by_default(maps: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Residual blocks: one for real inputs, two for binary inputs with a shortcut around every convolution.
+"""Residual blocks: one for real inputs, three for binary inputs with a shortcut around every convolution.
 
 A sign keeps one bit of a layer's input; the shortcut around each binary convolution keeps the real value (Bi-Real Net,
 Liu et al. 2018). The sign itself is the convolution's input quantizer.
@@ -12,6 +12,7 @@ from torch.nn import functional as nnf
 
 from equalbits.models.image_classifier import ImageClassifier
 from equalbits.models.layer_factory import LayerFactory
+from equalbits.nn import RPReLU
 from equalbits.nn.fused_norm import (
     BatchStatistics,
     can_fuse,
@@ -54,6 +55,20 @@ class HardtanhBlock(ResidualBlock):
         """Apply two convolutions with a shortcut around each."""
         middle = nnf.hardtanh(self.norm1(self.conv1(inputs)) + self.shortcut(inputs))
         return nnf.hardtanh(self.norm2(self.conv2(middle)) + middle)
+
+
+class RPReLUBlock(ResidualBlock):
+    """ReActNet's block for binary inputs (Liu et al. 2020): sign, convolution, norm, add, RPReLU; twice."""
+
+    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
+        super().__init__(layers, inputs, outputs, stride, shortcut)
+        self.act1, self.act2 = RPReLU(outputs), RPReLU(outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Apply two convolutions with a shortcut around each."""
+        middle = self.act1(self.norm1(self.conv1(inputs)) + self.shortcut(inputs))
+        outputs: Tensor = self.act2(self.norm2(self.conv2(middle)) + middle)
+        return outputs
 
 
 class PReLUBlock(ResidualBlock):

@@ -17,10 +17,12 @@ from equalbits.models.blocks import (
     PReLUBlock,
     RealInputBlock,
     ResidualClassifier,
+    RPReLUBlock,
 )
 from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
+from equalbits.nn import RPReLU
 
 _CHANNELS = (64, 128, 256, 512)  # of each stage
 _DEPTHS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
@@ -39,10 +41,12 @@ def resnet20(
     in_channels: int = 3,
     image_size: ImageSize = 32,
     width: float = 1.0,
+    rprelu: bool = False,
 ) -> ImageClassifier:
     """Create IR-Net's ResNet-20: shortcuts without weights, and a batch norm before the classifier.
 
-    IR-Net initializes it with ``init="kaiming"``.
+    IR-Net initializes it with ``init="kaiming"``. ``rprelu`` replaces Hardtanh after binary convolutions by ReActNet's
+    activation.
     """
     channels = [scale_channels(count, width) for count in (16, 32, 64)]
     stem: dict[str, nn.Module] = {
@@ -51,10 +55,11 @@ def resnet20(
     }
     head: dict[str, nn.Module] = {"head_norm": nn.BatchNorm1d(channels[-1])}
     if layers.binary_inputs:
-        stem["hardtanh"] = nn.Hardtanh()
+        stem |= {"act": RPReLU(channels[0])} if rprelu else {"hardtanh": nn.Hardtanh()}
     else:
         head["head_relu"] = nn.ReLU()
-    block = partial(HardtanhBlock if layers.binary_inputs else RealInputBlock, layers)
+    binary_block = RPReLUBlock if rprelu else HardtanhBlock
+    block = partial(binary_block if layers.binary_inputs else RealInputBlock, layers)
     head["head"] = layers.real_linear(channels[-1], num_classes)
     stages = _stages(block, PadShortcut, channels, (3, 3, 3))
     return _network(stem, stages, head, ImageShape(in_channels, image_size))
@@ -70,16 +75,18 @@ def resnet(
     width: float = 1.0,
     shared_prelu: bool = True,
     norm_first: bool = False,
+    rprelu: bool = False,
 ) -> ImageClassifier:
     """Create ResNet-18 or 34 for small images: a 3×3 stem, no pool, shortcuts of a real 1×1 convolution and a norm.
 
-    Two options apply to binary inputs: ``shared_prelu`` (see :class:`PReLUBlock`), and ``norm_first``, which puts the
-    stem's norm before its PReLU, as in the released CIFAR-10 network but not in the CIFAR-100 ones.
+    Three options apply to binary inputs: ``shared_prelu`` (see :class:`PReLUBlock`); ``norm_first``, which puts the
+    stem's norm before its PReLU, as in the released CIFAR-10 network but not in the CIFAR-100 ones; and ``rprelu``,
+    which replaces the blocks by ReActNet's (:class:`RPReLUBlock`).
     """
     channels = [scale_channels(count, width) for count in _CHANNELS]
     conv = layers.real_conv2d(in_channels, channels[0], 3, padding=1, bias=False)
-    stem = _stem(layers, conv, norm_first=norm_first)
-    block = _block(layers, shared_prelu=shared_prelu)
+    stem = _stem(layers, conv, norm_first=norm_first or rprelu)
+    block = _block(layers, shared_prelu=shared_prelu, rprelu=rprelu)
     stages = _stages(block, partial(_strided_shortcut, layers), channels, _DEPTHS[depth])
     head = {"head": layers.real_linear(channels[-1], num_classes)}
     return _network(stem, stages, head, ImageShape(in_channels, image_size))
@@ -141,7 +148,9 @@ def _stem(layers: LayerFactory, conv: nn.Conv2d, *, norm_first: bool = False) ->
     return {"conv": conv, "norm": norm, "prelu": prelu} if norm_first else {"conv": conv, "prelu": prelu, "norm": norm}
 
 
-def _block(layers: LayerFactory, *, shared_prelu: bool) -> MakeBlock:
+def _block(layers: LayerFactory, *, shared_prelu: bool, rprelu: bool = False) -> MakeBlock:
+    if layers.binary_inputs and rprelu:
+        return partial(RPReLUBlock, layers)
     if layers.binary_inputs:
         return partial(PReLUBlock, layers, prelus=1 if shared_prelu else 2)
     return partial(RealInputBlock, layers)

@@ -1,13 +1,15 @@
-"""VGG-16 with batch norm (Simonyan & Zisserman 2015), in the version of the paper's CIFAR-100 experiments."""
+"""VGG-16 with batch norm (Simonyan & Zisserman 2015), as in the paper's CIFAR-100 experiments, and VGG-small."""
 
 from torch import nn
 
 from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
+from equalbits.nn import RPReLU
 
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # a max pool after each stage
 _HIDDEN = 4096
+_SMALL = (128, 128, 256, 256, 512, 512)  # a max pool after every second one
 
 
 @register_model("vgg16")
@@ -50,3 +52,35 @@ def vgg16(
         if number == 2 or not layers.binary_inputs:
             parts[f"fc{number}_dropout"] = nn.Dropout(dropout)
     return ImageClassifier({**parts, "head": layers.real_linear(features, num_classes)}, images)
+
+
+@register_model("vgg_small")
+def vgg_small(
+    layers: LayerFactory,
+    num_classes: int,
+    *,
+    in_channels: int = 3,
+    image_size: ImageSize = 32,
+    width: float = 1.0,
+    rprelu: bool = False,
+) -> ImageClassifier:
+    """Create VGG-small, as BNN papers have it for CIFAR-10: six convolutions and one linear layer.
+
+    The first convolution and the linear layer are real. After a convolution come pool, norm and activation: ReLU, or
+    Hardtanh for binary inputs, which ``rprelu`` replaces by ReActNet's activation.
+    """
+    images = ImageShape(in_channels, image_size, fixed=True)
+    rows, columns = images.sides
+    parts: dict[str, nn.Module] = {}
+    features = in_channels
+    for number, count in enumerate(_SMALL, start=1):
+        inputs, features = features, scale_channels(count, width)
+        make = layers.real_conv2d if number == 1 else layers.conv2d
+        parts[f"conv{number}"] = make(inputs, features, 3, padding=1, bias=False)
+        if number % 2 == 0:
+            parts[f"pool{number}"] = nn.MaxPool2d(2, ceil_mode=bool(rows % 2 or columns % 2))
+            rows, columns = (rows + 1) // 2, (columns + 1) // 2
+        parts[f"norm{number}"] = nn.BatchNorm2d(features)
+        parts[f"act{number}"] = RPReLU(features) if rprelu and layers.binary_inputs else layers.activation()
+    parts["flatten"] = nn.Flatten()
+    return ImageClassifier({**parts, "head": layers.real_linear(features * rows * columns, num_classes)}, images)
