@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from equalbits.data import Loader, load_dataset
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet
 from equalbits.training import (
+    DistillConfig,
     InterruptedTraining,
     NonFiniteError,
     OptimizerConfig,
@@ -97,6 +98,31 @@ def test_twenty_steps_are_those_of_plain_training(speed: str, optimizer: str, ma
         assert mine.train.total == theirs.train.total == 84  # warm-up steps do not count; the last batch does
         assert mine.train.loss == pytest.approx(theirs.train.loss, rel=1e-2)
         assert mine.lr == theirs.lr
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_soft_labels_teach_the_same_as_in_plain_training(speed: str, precision: str, make_config) -> None:
+    settings = {"epochs": 4, "precision": precision, "lr": 0.01, "distill": DistillConfig(weight=0.7, temperature=2.0)}
+    teacher = make_net(seed=1, quantizer=IRNet)
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    losses = []
+    for each in ("plain", speed):
+        net = make_net()
+        history = train(net, make_loader(), make_config(speed=each, **settings), test=make_test(), teacher=teacher)
+        losses.append([epoch.train.loss for epoch in history.epochs])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2 if precision == "fp32" else 5e-2)
+    assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+    assert teacher.training
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_averaged_weights_are_those_of_plain_training(speed: str, make_config) -> None:
+    settings = {"epochs": 4, "precision": "fp32", "lr": 0.01, "weight_average": 0.9}
+    plain, fast = make_net(), make_net()
+    train(plain, make_loader(), make_config(speed="plain", **settings), test=make_test())
+    train(fast, make_loader(), make_config(speed=speed, **settings), test=make_test())
+    assert_close(fast, plain)
 
 
 def test_a_layer_that_is_used_twice_trains_as_in_plain_training(make_config) -> None:

@@ -121,7 +121,7 @@ def test_a_captured_step_is_refused_where_there_is_no_gpu(make_net, make_loader,
     with pytest.raises(ValueError, match="speed='recorded' needs the model on a CUDA device"):
         train(make_net(), make_loader(), make_config(speed="recorded"))
     listed = list(make_loader().epoch(0))
-    with pytest.raises(ValueError, match="speed='captured' needs one process, data on a GPU and no teacher"):
+    with pytest.raises(ValueError, match="speed='captured' needs one process, data on a GPU and distill"):
         train(make_net(), listed, make_config(speed="captured"))
 
 

@@ -65,7 +65,16 @@ class DistillConfig(Settings, group="distill"):
     """Distillation from a teacher: the loss is ``(1 − weight) · labels + weight · teacher's soft labels``."""
 
     weight: float = setting(
-        "share of the distillation loss; above 0 it needs ``--teacher``", default=0.0, at_least=0, at_most=1
+        "share of the distillation loss; above 0 it needs ``teacher`` or ``--teacher``",
+        default=0.0,
+        at_least=0,
+        at_most=1,
+    )
+    teacher: str = setting(
+        "teacher, used unless ``--teacher`` gives one; a recipe is trained first, on the data of this one, into "
+        "``OUT/teacher``",
+        default="",
+        allowed="a name of ``equalbits list``, or the directory of a finished run",
     )
     temperature: float = setting("divisor of the logits of both networks; higher is softer", default=1.0, above=0)
     attention: float = setting(
@@ -119,6 +128,12 @@ class TrainConfig(Settings):
     )
     label_smoothing: float = setting(
         "share of each label that is spread evenly over all classes", default=0.0, at_least=0, below=1
+    )
+    weight_average: float = setting(
+        "decay of the moving average of the weights that is evaluated and kept in their place, such as 0.999 (0: none)",
+        default=0.0,
+        at_least=0,
+        below=1,
     )
     clip_norm: float = setting("maximum norm of all gradients together (0: no clipping)", default=0.0, at_least=0)
     accumulate: int = setting(

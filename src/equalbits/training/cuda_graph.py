@@ -167,4 +167,6 @@ def _tensors(step: "TrainStep") -> dict[str, Tensor]:
     found: dict[str, Tensor] = {f"parameter.{name}": tensor for name, tensor in step.model.named_parameters()}
     found |= {f"buffer.{name}": tensor for name, tensor in step.model.named_buffers()}
     found |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors(step.optimizer)[0].items()}
+    if step.average is not None:
+        found |= {f"average.{name}": tensor for name, tensor in step.average.tensors.items()}
     return {**found, "meter": step.meter.sums}

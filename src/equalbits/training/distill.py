@@ -9,7 +9,7 @@ from torch.nn import functional as nnf
 from torch.utils.hooks import RemovableHandle
 
 from equalbits.training.config import TrainConfig
-from equalbits.training.score import evaluation_mode
+from equalbits.training.score import device_of, evaluation_mode
 
 #: Maps (logits, labels, images) to the batch's mean loss.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -72,9 +72,11 @@ def training_loss(model: nn.Module, teacher: nn.Module | None, config: TrainConf
 def _distillation_loss(teacher: nn.Module, config: TrainConfig, outputs: dict[tuple[str, str], Tensor]) -> Loss:
     """Return the loss with a teacher; ``outputs`` holds the last outputs of the paired layers."""
     distill, labels_only = config.distill, label_loss(config)
+    device = device_of(teacher).type
+    half = config.resolve_auto(device, can_capture=False).precision == "bf16"
 
     def loss(logits: Tensor, labels: Tensor, images: Tensor) -> Tensor:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=half):
             teacher_logits = teacher(images).float()
         total = (1 - distill.weight) * labels_only(logits, labels, images)
         total = total + distill.weight * soft_label_loss(logits, teacher_logits, distill.temperature)

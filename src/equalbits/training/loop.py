@@ -23,6 +23,7 @@ from equalbits.training.resume import Checkpointer
 from equalbits.training.run import TrainingRun
 from equalbits.training.score import Meter, as_logits, check_labels, count_correct
 from equalbits.training.stop_signals import stop_requests
+from equalbits.training.weight_average import WeightAverage
 
 #: Called with the model and the number of finished steps.
 Watcher = Callable[[nn.Module, int], None]
@@ -63,7 +64,9 @@ def train(
         run = TrainingRun(model, as_batches(batches), config, run_dir)
         checkpoints = Checkpointer(run, stop)
         checkpoints.resume()
-        step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)
+        step = run.step = TrainStep(
+            run.parallel_model(), run.optimizer, loss, run.config, run.meter, average=run.average
+        )
         run.announce_progress()
         reporters = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
         for watcher in watchers:
@@ -91,6 +94,7 @@ def train(
                 record = run.end_epoch(score)
             run.report(record, reporters)
             checkpoints.save_epoch(record)
+        run.swap_average()
         return History(tuple(run.epochs))
 
 
@@ -110,9 +114,10 @@ class TrainStep:
         config: TrainConfig,
         meter: Meter,
         compiled: "CompiledForward | None" = None,
+        average: WeightAverage | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss, self.config, self.meter = model, optimizer, loss, config, meter
-        self.compiled = compiled or compile_forward(config)
+        self.compiled, self.average = compiled or compile_forward(config), average
         self.full_size = self.part_size = 0
         self.skipped_images: Tensor | None = None
         self.in_progress = False  # the weights are then between two states, and must not be saved
@@ -161,6 +166,8 @@ class TrainStep:
         self.optimizer.step()
         if self.has_after_step:
             after_step_(self.model)
+        if self.average is not None:
+            self.average.update()
         self.in_progress = False
 
     def _no_gradient_sync(self, more_parts: bool) -> AbstractContextManager[None]:

@@ -77,7 +77,9 @@ class Checkpointer:
         """Save the best model if this epoch is the best; save a finished run, or any other as :meth:`save_if_due`."""
         best = History(tuple(self.run.epochs)).best
         if self.out is not None and self.run.process.is_writer and best is record:
-            save_checkpoint(self.out / BEST, prefixed("model.", self.run.model.state_dict()), run_metadata(self.run))
+            with self.run.averaged():
+                weights = prefixed("model.", self.run.model.state_dict())
+                save_checkpoint(self.out / BEST, weights, run_metadata(self.run))
         if not self.run.is_done:
             self.save_if_due()
             return
@@ -132,6 +134,9 @@ def run_state(run: TrainingRun) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and metadata that this process needs to resume."""
     moments, scalars = optimizer_tensors(run.optimizer)
     tensors = prefixed("model.", run.model.state_dict()) | prefixed("optimizer.", moments)
+    if run.average is not None:
+        with run.averaged():
+            tensors |= {f"average.{name}": value.clone() for name, value in run.model.state_dict().items()}
     return {**tensors, "meter": run.meter.sums}, {**run_metadata(run), "optimizer": scalars}
 
 
@@ -161,6 +166,8 @@ def restore_run(run: TrainingRun, tensors: dict[str, Tensor], metadata: dict[str
         run.epoch, run.batch, run.epochs = epoch, batch, [EpochRecord.from_dict(record) for record in history]
         run.epoch_began = time.perf_counter() - float(metadata["seconds"])
         load_weights(run.model, with_prefix("model.", tensors), path)
+        if run.average is not None:
+            run.average.load(with_prefix("average.", tensors))
         load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), metadata["optimizer"])
         counts = tensors["meter"]
         if counts.shape != run.meter.sums.shape or not bool(counts.isfinite().all()):

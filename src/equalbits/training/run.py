@@ -36,6 +36,7 @@ from equalbits.training.optimizer import make_optimizer, set_learning_rate
 from equalbits.training.randomness import seed_generators, step_seed
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import LabelError, Meter, Score, count_score, device_of
+from equalbits.training.weight_average import WeightAverage
 
 if TYPE_CHECKING:
     from equalbits.training.loop import TrainStep
@@ -57,15 +58,18 @@ class TrainingRun:
         self.alone = self.process.world_size == 1
         self.device = device_of(model)
         on_device = hasattr(batches, "pick") and cast("DeviceBatches", batches).permutation(0).device == self.device
-        can_capture = self.alone and not config.distill.needs_teacher and on_device
+        # Attention maps leave the teacher's forward through hooks, which a graph does not call.
+        can_capture = self.alone and config.distill.attention == 0 and on_device
         self.config = config.resolve_auto(self.device.type, can_capture=can_capture, can_compile=can_compile())
         self.may_fall_back = config.speed == "auto"
         if self.config.uses_cuda_graph and not can_capture:
             raise ValueError(
-                f"speed={self.config.speed!r} needs one process, data on a GPU and no teacher: use 'compiled'"
+                f"speed={self.config.speed!r} needs one process, data on a GPU and distill.attention=0: use 'compiled'"
             )
         if self.config.speed != "plain":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        decay = config.weight_average
+        self.average = WeightAverage(model, decay) if decay else None
         self.optimizer = make_optimizer(model, config.optimizer, capture=self.config.uses_cuda_graph)
         self.meter = Meter(self.device)
         self.epoch, self.batch = 0, 0
@@ -230,12 +234,28 @@ class TrainingRun:
         number = self.epoch + 1
         if test is None or (number % self.config.evaluate_every and number != self.config.epochs):
             return None
-        distributed.share_buffers(self.model)
-        self._seed(self.position)  # for shuffled test images: a run resumed here draws the same
-        score = count_score(self.model, test, precision=self.config.precision)
+        with self.averaged():
+            distributed.share_buffers(self.model)
+            self._seed(self.position)  # for shuffled test images: a run resumed here draws the same
+            score = count_score(self.model, test, precision=self.config.precision)
         step, checkpoint = self.position.step, self.last_checkpoint
         check_finite(score.loss_sum, self.model, step=step, checkpoint=checkpoint, of=" of the test images")
         return score
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Put the averaged weights into the model, if there is an average, and the current ones back afterwards."""
+        self.swap_average()
+        try:
+            yield
+        finally:
+            self.swap_average()
+
+    def swap_average(self) -> None:
+        """Exchange the weights and their average, if there is one; global masks follow."""
+        if self.average is not None:
+            self.average.swap()
+            self._set_masks()
 
     def end_epoch(self, score: Score | None, seconds: float | None = None) -> EpochRecord:
         """Record the epoch, and move to the start of the next."""

@@ -75,7 +75,7 @@ def train_stack(
         compiled = compile_forward(runs[0].config)
         for run in runs:
             loss = label_loss(run.config)
-            run.step = TrainStep(run.model, run.optimizer, loss, run.config, run.meter, compiled)
+            run.step = TrainStep(run.model, run.optimizer, loss, run.config, run.meter, compiled, run.average)
             run.announce_progress()
         graph = None
         if runs[0].config.uses_cuda_graph:
@@ -95,6 +95,8 @@ def train_stack(
                     errors[place] = error
         if stop.signal_number:
             checkpoints.save_if_due(errors)
+        for run in runs:
+            run.swap_average()
     histories = [History(tuple(run.epochs)) for run in runs]
     if errors:
         raise StackError([None if place in errors else found for place, found in enumerate(histories)], errors)

@@ -1,0 +1,66 @@
+"""The moving average of the weights: its formula, and that it is what is evaluated, kept and resumed."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from equalbits.training import InterruptedTraining, evaluate, load_checkpoint, train, train_stack, with_prefix
+
+
+def averaged_by_hand(model: nn.Module, decay: float) -> tuple[dict[str, torch.Tensor], list]:
+    """A watcher that averages every floating-point tensor of the model, and the averages it makes."""
+    average = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
+
+    def watch(net: nn.Module, step: int) -> None:
+        for name, value in net.state_dict().items() if step else ():
+            if name in average:
+                average[name] += (1 - decay) * (value - average[name])
+
+    return average, [watch]
+
+
+def test_the_average_of_every_step_is_scored_and_kept(make_net, make_loader, make_config, tmp_path) -> None:
+    model, test = make_net(norm=True), make_loader("test")
+    average, watchers = averaged_by_hand(model, 0.9)
+    history = train(model, make_loader(), make_config(weight_average=0.9), test=test, watchers=watchers, out=tmp_path)
+    found = model.state_dict()
+    for name, value in average.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
+    assert {int(row.sum()) for row in model[3].symbols().flatten(1)} == {0}  # latents are averaged, then binarized
+    assert evaluate(model, test) == history.last.test
+    tensors, _ = load_checkpoint(tmp_path / "last.safetensors")
+    assert all(torch.equal(value, found[name]) for name, value in with_prefix("average.", tensors).items())
+    assert not torch.equal(tensors["model.0.weight"], found["0.weight"])
+
+
+def test_training_itself_does_not_see_the_average(make_net, make_loader, make_config) -> None:
+    losses = []
+    for decay in (0.0, 0.99):
+        history = train(make_net(norm=True), make_loader(), make_config(weight_average=decay), test=make_loader("test"))
+        losses.append([epoch.train.loss for epoch in history.epochs])
+    assert losses[0] == losses[1]
+
+
+def test_an_average_is_resumed_and_a_finished_run_gives_it_again(make_net, make_loader, make_config, tmp_path) -> None:
+    config, test = make_config(weight_average=0.9), make_loader("test")
+    whole, parts = make_net(norm=True), make_net(norm=True)
+    expected = train(whole, make_loader(), config, test=test)
+    stop = [lambda model, step: os.kill(os.getpid(), signal.SIGTERM) if step == 8 else None]
+    with pytest.raises(InterruptedTraining):
+        train(parts, make_loader(), config, test=test, watchers=stop, out=tmp_path)
+    for seed in (1, 2):  # the second time nothing is left to train
+        parts = make_net(seed, norm=True)
+        found = train(parts, make_loader(), config, test=test, out=tmp_path)
+        assert found.epochs[-1].test == expected.epochs[-1].test
+        assert all(torch.equal(value, parts.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
+def test_a_net_in_a_stack_has_the_average_of_a_net_alone(make_net, make_loader, make_config) -> None:
+    config, test = make_config(weight_average=0.9), make_loader("test")
+    alone, stacked = make_net(norm=True), [make_net(norm=True), make_net(1, norm=True)]
+    train(alone, make_loader(), config, test=test)
+    train_stack(stacked, [make_loader(), make_loader()], [config, config], test=test)
+    assert all(torch.equal(value, stacked[0].state_dict()[name]) for name, value in alone.state_dict().items())
