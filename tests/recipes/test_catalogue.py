@@ -10,11 +10,18 @@ import pytest
 from equalbits.nn import SignActivation
 from equalbits.recipes import Recipe, find_recipe, get_recipe, list_recipes, make_model
 from equalbits.recipes.build import DataSpec, make_loader
-from equalbits.training import ScheduleConfig, train
+from equalbits.training import DistillConfig, ScheduleConfig, train
 from equalbits.training.distributed import ProcessRank
 
 SHAPES = {"cifar10": "3x32x32:10", "cifar100": "3x32x32:100", "imagenet": "3x64x64:1000", "fashion": "1x28x28:10"}
-NARROW = ("resnet18", "resnet34", "vgg16", "imagenet_resnet18", "imagenet_resnet34")  # at full width: seconds each
+NARROW = (
+    "resnet18",
+    "resnet34",
+    "vgg16",
+    "vgg_small",
+    "imagenet_resnet18",
+    "imagenet_resnet34",
+)  # at full width: seconds each
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -26,7 +33,7 @@ def test_every_recipe_takes_two_steps_on_images_of_its_shape(name: str) -> None:
     recipe = recipe.with_settings(settings)
     loader = make_loader(recipe.data, "train", root=None, device="cpu", seed=0, place=ProcessRank())
     model = make_model(recipe, DataSpec.of(loader))
-    config = dataclasses.replace(recipe.train, epochs=1, schedule=ScheduleConfig())
+    config = dataclasses.replace(recipe.train, epochs=1, schedule=ScheduleConfig(), distill=DistillConfig())
     (record,) = train(model, loader, config).epochs
     assert record.train.total == 4
     assert record.train.loss > 0
@@ -43,9 +50,9 @@ def settings_of(recipe: Recipe) -> tuple:
     ("pattern", "expected"),
     [
         ("cifar10*-conv?", (100, 128, "sgd", 0.1, 0.9, 1e-4, "cosine", "epoch", (), 0)),
-        ("cifar10-resnet20-*", (400, 128, "sgd", 0.1, 0.9, 1e-4, "cosine", "epoch", (), 0)),
-        ("cifar10*-resnet[13]?-*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
-        ("cifar100-[vis]*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
+        ("cifar10-resnet20-1w*", (400, 128, "sgd", 0.1, 0.9, 1e-4, "cosine", "epoch", (), 0)),
+        ("cifar10*-resnet[13]?-1w*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
+        ("cifar100-[vis]*-1w*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
         ("imagenet-*", (100, 256, "sgd", 0.1, 0.9, 1e-4, "step", "epoch", (30, 60, 90), 0)),
     ],
 )
@@ -62,7 +69,7 @@ def test_the_papers_recipes_have_the_papers_settings(pattern: str, expected: tup
 
 
 def test_initialization_normalization_and_layer_order_are_those_of_the_authors() -> None:
-    for name in list_recipes("cifar10-resnet20-*"):  # IR-Net's
+    for name in list_recipes("cifar10-resnet20-1w*"):  # IR-Net's
         assert (get_recipe(name).model.init, get_recipe(name).data.statistics) == ("kaiming", "imagenet")
     released = get_recipe("cifar10-resnet18-1w1a")
     assert released.data.statistics == "cifar10-resnet18"
@@ -104,6 +111,18 @@ def test_tuned_recipes_have_the_settings_that_tuning_picked() -> None:
         picked = ledger[net][recipe.model.weight_quantizer]["picked"]
         assert recipe == recipe.with_settings(picked)
         assert recipe.expected is None  # no paper has them
+
+
+def test_the_best_1_bit_nets_name_a_real_teacher_of_their_data() -> None:
+    names = list_recipes("*-best")
+    assert len(names) == 4
+    for name in names:
+        recipe = get_recipe(name)
+        teacher = get_recipe(recipe.train.distill.teacher)
+        assert (teacher.model.weight_quantizer, teacher.model.input_quantizer) == ("", "")
+        assert teacher.data.name == recipe.data.name
+        assert recipe.model.weight_quantizer == "bihalf" and recipe.model.input_quantizer
+        assert recipe.expected is None
 
 
 def test_the_error_for_a_file_of_another_type_asks_for_toml(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_nets_that_were_stopped_on_other_images_do_not_go_on_with_these(seeds: l
     [
         ("model.options.width", [0.05, -1], "width=-1"),
         ("optimizer.name", ["sgd", "bop"], "no bits to optimize"),
-        ("distill.weight", [0.0, 1.0], "runs of a sweep have no teacher"),
+        ("distill.weight", [0.0, 1.0], "distill is set but no teacher is given: set distill.teacher"),
         ("data.name", ["synthetic:1x8x8:4:24", "imagefolder"], "there is no such folder"),
         ("data.hold_out", [4, 24], "leaves nothing to train on"),
     ],

@@ -226,6 +226,29 @@ def test_a_run_learns_from_a_teacher(done: Path, tmp_path: Path) -> None:
     assert taught.history.epochs[0].train.loss != alone.history.epochs[0].train.loss
 
 
+def test_the_recipe_of_a_teacher_is_trained_first_on_the_same_data(tmp_path: Path) -> None:
+    settings = {"distill.weight": 0.5, "distill.teacher": "fashion-conv2", "data.hold_out": 4, "weight_average": 0.5}
+    recipe = own(**settings)
+    run_recipe(recipe, tmp_path / "a", device="cpu")
+    teacher, _ = load_run(tmp_path / "a" / "teacher")
+    assert (teacher.name, teacher.data) == ("fashion-conv2", recipe.data)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "teacher").glob("*.safetensors")}
+    (tmp_path / "a" / "run.json").unlink()
+    run_recipe(recipe, tmp_path / "a", device="cpu")  # the teacher is not trained again
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_second_stage_starts_from_the_weights_of_the_first(tmp_path: Path) -> None:
+    run_recipe(own(**{"model.weight_quantizer": ""}), tmp_path / "real", device="cpu")
+    _, first = load_run(tmp_path / "real")
+    settings = {"model.init_from": str(tmp_path / "real"), "optimizer.lr": 1e-12, "optimizer.weight_decay": 0.0}
+    second = run_recipe(own(**settings), tmp_path / "binary", device="cpu").model
+    for name, value in first.named_parameters():
+        torch.testing.assert_close(dict(second.named_parameters())[name], value)
+    with pytest.raises(ValueError, match="that run has no weights for conv1"):
+        run_recipe(own(**settings, **{"model.options.width": 0.1}), tmp_path / "wider", device="cpu")
+
+
 def test_training_on_fewer_images_takes_the_first_ones(tmp_path: Path) -> None:
     result = run_recipe(own(**{"data.limit": 9, "epochs": 1}), tmp_path / "a", device="cpu")
     assert result.history.epochs[0].train.total == 9

@@ -30,6 +30,12 @@ class ModelConfig(Settings, group="model"):
     init: Literal["torch", "kaiming"] = setting(
         "initialization of the weights: torch's default or Kaiming normal", default="torch"
     )
+    init_from: str = setting(
+        "run whose weights are the initial ones, for training in two stages; a recipe is trained first, on the data of "
+        "this one, into ``OUT/init``",
+        default="",
+        allowed="a name of ``equalbits list``, or the directory of a finished run; empty: none",
+    )
     options: dict[str, Any] = setting(
         "keyword arguments of the network",
         default_factory=dict,

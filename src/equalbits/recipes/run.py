@@ -1,8 +1,9 @@
 """Run a recipe: build what it names, train it, and leave everything in one directory."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from equalbits.data import DataError
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
+from equalbits.recipes.catalogue import get_recipe
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_dir import (
@@ -22,7 +24,7 @@ from equalbits.recipes.run_dir import (
     removed_on_failure,
 )
 from equalbits.recipes.run_record import RunRecord, command_line
-from equalbits.training import History, Reporter, Score, Watcher, evaluate, process_group, train
+from equalbits.training import LAST, History, Reporter, Score, Watcher, evaluate, process_group, train
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,16 @@ def run_recipe(
 
     The directory then holds recipe.toml, history.jsonl, TensorBoard events (where that is installed), the last and the
     best checkpoint, and run.json: settings, versions, seed, device and scores. ``teacher`` is the directory of a
-    finished run to distil from.
+    finished run to distil from. Recipes named by ``distill.teacher`` and ``model.init_from`` are trained first.
     """
     device = pick_device(device)
     out = Path(out)
     check_kind(out, "run")
+    new, distill, init_from = not out.exists(), recipe.train.distill, recipe.model.init_from
+    if teacher is None and distill.needs_teacher and distill.teacher:
+        teacher = _earlier_run(distill.teacher, out / "teacher", recipe, root, device)
+    started = (out / LAST).exists()
+    init = _earlier_run(init_from, out / "init", recipe, root, device, teacher) if init_from and not started else None
     with process_group(device) as place, ExitStack() as at_exit:
         if device == "cuda" and place.world_size > 1:
             device = f"cuda:{place.local_rank}"
@@ -65,10 +72,12 @@ def run_recipe(
         batches = make_loader(recipe.data, "train", root=root, device=device, seed=seed, place=place)
         test = make_loader(recipe.data, "test", root=root, device=device, seed=seed, place=place)
         images = DataSpec.of(batches)
-        model = make_model(recipe, images).to(device)
-        teacher_model = _load_teacher(teacher, images).to(device) if teacher else None
+        model = make_model(recipe, images)
+        if init:
+            _load_initial_weights(model, init, images)
+        model.to(device)
+        teacher_model = _load_model(teacher, images).to(device) if teacher else None
         if place.is_writer:
-            new = not out.exists()
             at_exit.enter_context(lock_dir(out, command=command_line()))
             if new:
                 at_exit.enter_context(removed_on_failure(out))
@@ -113,13 +122,37 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     return evaluate(model.to(device), test, precision=config.precision)
 
 
-def _load_teacher(folder: Path, images: DataSpec) -> nn.Module:
+def _earlier_run(
+    word: str, out: Path, recipe: Recipe, root: Path | None, device: str, teacher: Path | None = None
+) -> Path:
+    """Return the directory of a finished run; a recipe is trained into ``out`` first, on the data of ``recipe``."""
+    if (Path(word) / "recipe.toml").is_file():
+        return Path(word)
+    first = replace(get_recipe(word), data=recipe.data)
+    logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
+    run_recipe(first, out, root=root, device=device, teacher=teacher if first.train.distill.needs_teacher else None)
+    return out
+
+
+def _load_initial_weights(model: nn.Module, folder: Path, images: DataSpec) -> None:
+    """Load the weights of a run into a new model; buffers and quantizers that the run does not have stay new."""
+    weights, own = _load_model(folder, images).state_dict(), model.state_dict()
+    fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
+    for name, _ in model.named_parameters():
+        if name not in fitting and ".weight_quantizer." not in name:
+            raise ValueError(
+                f"model.init_from={folder}: that run has no weights for {name}; use one of the same network"
+            )
+    model.load_state_dict({**own, **fitting})
+
+
+def _load_model(folder: Path, images: DataSpec) -> nn.Module:
     """Load the model of a finished run; refuse one trained on other images."""
     _, model = load_run(folder)
     known = DataSpec.read(folder / "model.json")
     if (known.classes, known.channels) != (images.classes, images.channels):
         raise ValueError(
-            f"the teacher in {folder} was trained on images of {known.channels} channels and {len(known.classes)} "
+            f"the net in {folder} was trained on images of {known.channels} channels and {len(known.classes)} "
             f"classes, this data has {images.channels} and {len(images.classes)}: use one of the same data"
         )
     return model

@@ -28,6 +28,7 @@ from equalbits.training import (
     load_checkpoint,
     load_weights,
     prefixed,
+    with_prefix,
 )
 
 
@@ -151,8 +152,7 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     if path.name == BEST and last_weights(out).name == WEIGHTS:
         raise CheckpointError(f"{out} was trained in a stack, which keeps the last epoch only: use which='last'")
     tensors, _ = load_checkpoint(path)
-    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    load_weights(model, weights, path)
+    load_weights(model, with_prefix("average.", tensors) or with_prefix("model.", tensors), path)
     return recipe, model.eval()
 
 

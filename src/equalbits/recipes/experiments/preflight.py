@@ -50,6 +50,6 @@ def check_runs(store: RunStore, runs: Sequence[PlannedRun], execution: Execution
             )
     missing = list({run.case: run.recipe for run in store.missing(runs)}.values())
     for recipe in [] if execution.ray else missing[1:]:
-        if recipe.train.distill.needs_teacher:
-            raise ValueError("runs of a sweep have no teacher: set distill.weight=0 and distill.attention=0")
+        if recipe.train.distill.needs_teacher and not recipe.train.distill.teacher:
+            raise ValueError("distill is set but no teacher is given: set distill.teacher, or distill.weight=0")
         make_optimizer(make_model(recipe, load(recipe.data)[0]), recipe.train.optimizer)

@@ -145,6 +145,8 @@ class Trainer:
         While they train they are saved in one checkpoint, which the same call resumes. Records are written together
         or not at all, since that checkpoint can resume all of them or none.
         """
+        if any(run.recipe.model.init_from for run in runs):
+            raise ValueError("nets of a stack start anew: leave model.init_from out, or train each alone")
         train, test = self._load(runs[0].recipe.data)
         images = DataSpec.of(train)
         models = [self.protocol.build(run.recipe, images).to(self.device) for run in runs]
