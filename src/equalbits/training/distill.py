@@ -59,6 +59,8 @@ def training_loss(model: nn.Module, teacher: nn.Module | None, config: TrainConf
         return
     if teacher is model:
         raise ValueError("the teacher is the model itself: give another net")
+    if device_of(teacher).type == "cuda":
+        teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as the images of a fast step
     outputs: dict[tuple[str, str], Tensor] = {}
     hooks = _record_outputs(outputs, {"student": model, "teacher": teacher}, config.distill.layers)
     try:
