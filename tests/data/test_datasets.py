@@ -44,7 +44,6 @@ def test_taking_some_images_keeps_the_first():
         ({"labels": torch.zeros(3, dtype=torch.int64)}, "4 images but 3 labels"),
         ({"labels": torch.zeros(4, dtype=torch.int32)}, "labels must be int64 of one axis, not torch.int32"),
         ({"labels": torch.tensor([0, 1, 2, 0])}, "label 2 of image 2 is outside 0..1"),
-        ({"labels": torch.zeros(4, dtype=torch.int64, device="meta")}, "images are on cpu and labels on meta"),
         ({"mean": (0.5,)}, "3 channels need 3 means and stds, not 1 and 3"),
         ({"std": (0.2, 0.0, 0.2)}, "every std must be above 0"),
     ],
@@ -96,8 +95,6 @@ def test_cifar_normalises_as_its_recipe_says(tmp_path, cifar10_numpy):
     assert data.mean == (0.491, 0.482, 0.447) and data.std == (0.247, 0.243, 0.262)
     other = load_dataset("cifar10", tmp_path, split="test", statistics="imagenet")
     assert (other.mean, other.std) == STATISTICS["imagenet"]
-    mine = load_dataset("cifar10", tmp_path, split="test", statistics=([0, 0, 0], [1, 1, 1]))
-    assert mine.mean == (0.0, 0.0, 0.0) and mine.std == (1.0, 1.0, 1.0)
     with pytest.raises(DataError, match="no statistics 'cifar'; there are fashion, cifar10"):
         load_dataset("cifar10", tmp_path, split="test", statistics="cifar")
     with pytest.raises(DataError, match="3 channels need 3 means"):

@@ -57,7 +57,7 @@ def test_a_net_in_evaluation_mode_is_trained_in_training_mode(make_net, make_loa
 
 def test_a_stack_that_does_not_match_is_refused(make_net, make_loader, make_config) -> None:
     nets, loaders = [make_net(), make_net()], [make_loader(), make_loader()]
-    with pytest.raises(ValueError, match="2 models, 2 loaders and 1 configs: give one of each per net"):
+    with pytest.raises(ValueError, match="2 models, 2 loaders, 1 configs: give one each per net"):
         train_stack(nets, loaders, seeded(make_config(), [0]))
     with pytest.raises(ValueError, match=r"loaders of \[6, 11\] batches"):
         train_stack(nets, [make_loader(), make_loader(batch_size=4)], seeded(make_config(), [0, 1]))

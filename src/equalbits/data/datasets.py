@@ -1,7 +1,6 @@
 """Load a data set by name."""
 
 import os
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, overload
@@ -18,8 +17,6 @@ from equalbits.data.synthetic import make_synthetic
 
 NAMES = ("fashion", *EDITIONS, *HELD_OUT, "synthetic")
 
-StatisticsLike = str | tuple[Sequence[float], Sequence[float]] | None
-
 
 def data_root(root: str | Path | None = None) -> Path:
     """Return the directory of data sets: the argument, else $EQUALBITS_DATA, else ~/.cache/equalbits."""
@@ -33,7 +30,7 @@ def load_dataset(
     *,
     split: str,
     device: torch.device | str = "cpu",
-    statistics: StatisticsLike = None,
+    statistics: str | None = None,
 ) -> Dataset: ...
 @overload
 def load_dataset(
@@ -42,7 +39,7 @@ def load_dataset(
     *,
     split: str,
     device: torch.device | str = "cpu",
-    statistics: StatisticsLike = None,
+    statistics: str | None = None,
 ) -> Dataset | FolderDataset: ...
 def load_dataset(
     name: str,
@@ -50,7 +47,7 @@ def load_dataset(
     *,
     split: str,
     device: torch.device | str = "cpu",
-    statistics: StatisticsLike = None,
+    statistics: str | None = None,
 ) -> Dataset | FolderDataset:
     """Load the ``train`` or ``test`` split of a data set to the device.
 
@@ -63,7 +60,7 @@ def load_dataset(
     ============================  =======================================================================
 
     ``root`` is the directory of the files: by default ``$EQUALBITS_DATA``, else ``~/.cache/equalbits``.
-    ``statistics`` replaces the data set's own mean and std: a name in ``STATISTICS``, or a pair of sequences.
+    ``statistics`` is the name in ``STATISTICS`` of the mean and std to use instead of the data set's own.
 
     >>> load_dataset("fashion", split="test")
     Dataset('fashion', 2000 images 1×28×28, 10 classes, on cpu)
@@ -75,10 +72,12 @@ def load_dataset(
         nearest = nearest_name(kind, NAMES)
         hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
         raise DataError(f"no data set {name!r}; {hint} {', '.join(NAMES)}")
+    if statistics and statistics not in STATISTICS:
+        raise DataError(f"no statistics {statistics!r}; there are {', '.join(STATISTICS)}")
     if kind in HELD_OUT:
         if find_spec("PIL") is None:
             raise DataError(f"image folders need Pillow: {install_hint('images')}")
-        mean, std = _statistics(statistics or "imagenet")
+        mean, std = STATISTICS[statistics or "imagenet"]
         paths, numbers, classes = scan_tree(kind, data_root(root), split)
         return FolderDataset(name, paths, numbers, classes, mean, std, torch.device(device))
     if kind == "fashion":
@@ -87,17 +86,8 @@ def load_dataset(
         classes = embedded.CLASSES
     elif kind == "synthetic":
         images, labels, classes = make_synthetic(name, split)
-        statistics = statistics or ((0.5,) * images.shape[1], (0.25,) * images.shape[1])
     else:
         images, labels, classes = read_cifar(kind, data_root(root), split)
-    mean, std = _statistics(statistics or kind)
+    own = STATISTICS.get(kind) or Statistics((0.5,) * images.shape[1], (0.25,) * images.shape[1])
+    mean, std = STATISTICS[statistics] if statistics else own
     return Dataset(name, images, labels, classes, mean, std).to(device)
-
-
-def _statistics(wanted: str | tuple[Sequence[float], Sequence[float]]) -> Statistics:
-    if not isinstance(wanted, str):
-        mean, std = wanted
-        return Statistics(tuple(map(float, mean)), tuple(map(float, std)))
-    if wanted not in STATISTICS:
-        raise DataError(f"no statistics {wanted!r}; there are {', '.join(STATISTICS)}, or give (mean, std)")
-    return STATISTICS[wanted]

@@ -58,9 +58,7 @@ class FolderLoader(BaseLoader[FolderDataset]):
             images = self._augmented(pictures.to(device, non_blocking=True), row)
             yield images, self.dataset.labels[rows[batch]].to(device, non_blocking=True)
             if mine != self._iterations:
-                raise DataError(
-                    "this iteration ended when a later one began on the same loader; make a second FolderLoader"
-                )
+                raise DataError("this iteration ended when a later one began: make a second FolderLoader")
 
     def _fetched(self) -> Iterator[Tensor | str]:
         """Iterate over the decoded batches; raise in one line if a worker has died."""

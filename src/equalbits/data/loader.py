@@ -39,9 +39,7 @@ class BaseLoader(ABC, Generic[AnyDataset]):
         self.augment = augment if isinstance(augment, Augmentation) else Augmentation() if augment else None
         largest = 2 * max(dataset.crop_size)
         if self.augment and not 0 <= self.augment.erase <= largest:
-            raise DataError(
-                f"erase={self.augment.erase} must be 0 to {largest}, twice the side of the images; 0 erases nothing"
-            )
+            raise DataError(f"erase={self.augment.erase} must be 0 to {largest}, twice the side of the images")
         self.padding = PADDING if isinstance(dataset, Dataset) and not dataset.crop else 0
         self.plan = Plan(len(dataset), batch_size, shuffle, seed, shard or Shard())
         self.mean = torch.tensor(dataset.mean, device=dataset.device)
@@ -82,9 +80,7 @@ class BaseLoader(ABC, Generic[AnyDataset]):
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate once in fixed order, for evaluation."""
         if self.plan.shuffle or self.augment is not None:
-            raise DataError(
-                "a shuffled or augmented loader needs the epoch's number: iterate over loader.epoch(number)"
-            )
+            raise DataError("a shuffled or augmented loader has many epochs: iterate over loader.epoch(number)")
         return self.epoch(0)
 
     @abstractmethod

@@ -44,11 +44,8 @@ class Plan:
         if self.batch_size < 1:
             raise DataError(f"batch_size={self.batch_size} must be 1 or more")
         rest = self.count % (self.batch_size * self.shard.world_size)
-        if self.shuffle and 0 < rest < self.shard.world_size:
-            raise DataError(
-                f"the last batch has {rest} images for {self.shard.world_size} ranks, and a rank without images would "
-                "stall the others; use another batch_size"
-            )
+        if self.shuffle and 0 < rest < self.shard.world_size:  # a rank without images would stall the others
+            raise DataError(f"the last batch has {rest} images for {self.shard.world_size} ranks: change batch_size")
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

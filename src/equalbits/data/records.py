@@ -54,10 +54,6 @@ class Dataset:
         shape = tuple(self.images.shape)
         if self.images.dtype != torch.uint8 or self.images.dim() != 4 or 0 in shape:
             raise DataError(f"{self.name}: images must be uint8 of 4 axes, none empty, not {self.images.dtype} {shape}")
-        if self.labels.device != self.images.device:
-            raise DataError(
-                f"{self.name}: images are on {self.images.device} and labels on {self.labels.device}; use .to(device)"
-            )
         if self.crop and not (1 <= self.crop <= shape[2] == shape[3]):
             raise DataError(f"{self.name}: crop={self.crop} must be 1 to the side of square images, not of {shape[2:]}")
         check_labels(self.labels, count=shape[0], classes=len(self.classes), where=self.name)
@@ -174,11 +170,10 @@ def check_labels(labels: Tensor, *, count: int, classes: int, where: str) -> Non
         raise DataError(f"{where}: labels must be int64 of one axis, not {labels.dtype} {tuple(labels.shape)}")
     if len(labels) != count:
         raise DataError(f"{where}: {count} images but {len(labels)} labels; each image needs one")
-    wrong = ((labels < 0) | (labels >= classes)).nonzero()
-    if len(wrong):
-        first = int(wrong[0])
+    wrong = ((labels < 0) | (labels >= classes)).nonzero().flatten().tolist()
+    if wrong:
         raise DataError(
-            f"{where}: label {int(labels[first])} of image {first} is outside 0..{classes - 1}; "
+            f"{where}: label {int(labels[wrong[0]])} of image {wrong[0]} is outside 0..{classes - 1}; "
             "the file is damaged or of another data set"
         )
 

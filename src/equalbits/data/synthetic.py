@@ -25,9 +25,7 @@ def make_synthetic(name: str, split: str) -> tuple[Tensor, Tensor, tuple[str, ..
     """
     found = _FORM.fullmatch(name)
     if not found:
-        raise DataError(
-            f"{name!r}: synthetic data is written synthetic:CxHxW:classes:count:seed, e.g. synthetic:3x32x32:10"
-        )
+        raise DataError(f"{name!r} must be written synthetic:CxHxW:classes:count:seed, as in synthetic:3x32x32:10")
     channels, height, width, classes, count, seed = (
         int(given or default) for given, default in zip(found.groups(), _DEFAULTS, strict=True)
     )

@@ -1,6 +1,6 @@
 """Training batches: the interface that the loop needs, and an adapter for plain loaders such as torch's."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Sized
 from copy import copy
 from itertools import chain
 from typing import Any, Protocol, cast
@@ -43,7 +43,8 @@ class DeviceBatches(Batches, Protocol):
         ...
 
 
-AnyBatches = Batches | Collection[tuple[Tensor, Tensor]] | DataLoader[Any]
+PlainLoader = Collection[tuple[Tensor, Tensor]] | DataLoader[Any]
+AnyBatches = Batches | PlainLoader
 
 
 def as_batches(loader: AnyBatches) -> Batches:
@@ -55,7 +56,7 @@ def as_batches(loader: AnyBatches) -> Batches:
             f"batches of type {type(loader).__name__} have no length: give a DataLoader of a data set with a length, "
             "or a list of batches, which can be iterated again"
         ) from None
-    return cast("Batches", loader) if hasattr(loader, "epoch") else _LoaderEpochs(cast("Collection[Any]", loader))
+    return cast("Batches", loader) if hasattr(loader, "epoch") else _LoaderEpochs(loader)
 
 
 class _LoaderEpochs:
@@ -67,7 +68,7 @@ class _LoaderEpochs:
     continue the random sequence of the epochs before.
     """
 
-    def __init__(self, loader: Collection[tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, loader: PlainLoader) -> None:
         self.loader = loader
         if isinstance(loader, DataLoader) and loader.persistent_workers:
             self.loader = copy(loader)
@@ -104,10 +105,10 @@ def _generators(loader: object) -> list[torch.Generator]:
     return [generator for generator in found if isinstance(generator, torch.Generator)]
 
 
-def images_and_labels(batch: Any, name: str) -> tuple[Tensor, Tensor]:
+def images_and_labels(batch: object, name: str) -> tuple[Tensor, Tensor]:
     """Split a batch into images and int64 labels; raise unless there is one class number per image."""
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[0], Tensor):
-        kind = f"{type(batch).__name__} of {len(batch)}" if hasattr(batch, "__len__") else type(batch).__name__
+        kind = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, Sized) else type(batch).__name__
         raise ValueError(f"{name} is a {kind}: give a loader of (images, labels), images as one tensor")
     images, given = batch
     try:

@@ -4,6 +4,7 @@ Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 """
 
 import json
+import textwrap
 import zlib
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except OSError as error:  # the file itself may be intact
         raise CheckpointError(f"{path} cannot be read ({error.strerror}): fix that, or name another") from None
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is not a readable checkpoint ({error}): delete it to train again, or name another"
-        ) from None
+        raise CheckpointError(f"{path} is not a readable checkpoint ({error}): delete it, or name another") from None
     if header.get("crc32", "") not in ("", str(_checksum(tensors, header["equalbits"]))):
         raise CheckpointError(f"{path} is damaged (checksum mismatch): delete it to train again")
     return tensors, metadata
@@ -80,12 +79,8 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        if len(reason) > 200:
-            reason = reason[:200] + " …"
-        raise CheckpointError(
-            f"{path} holds the weights of another model ({reason}): use the model it was made with, or another file"
-        ) from None
+        reason = textwrap.shorten(str(error), 200, placeholder=" …")
+        raise CheckpointError(f"{path} holds the weights of another model ({reason}): use that model") from None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -78,13 +78,12 @@ def count_correct(logits: Tensor, labels: Tensor, loss_sum: Tensor) -> Tensor:
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode; afterwards restore the mode of every module."""
-    modes = [(module, module.training) for module in model.modules()]
+    modes = {module: module.training for module in model.modules()}  # a module may be in another mode than the model
     model.eval()
     try:
         yield
     finally:
-        model.train(modes[0][1])
-        for module, training in modes:  # a module may have been in another mode than the model
+        for module, training in modes.items():
             if module.training != training:
                 module.train(training)
 

@@ -179,13 +179,10 @@ class _StackCheckpointer:
 
 def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig]) -> None:
     if not len(models) == len(loaders) == len(configs) > 0:
-        raise ValueError(
-            f"{len(models)} models, {len(loaders)} loaders and {len(configs)} configs: give one of each per net"
-        )
-    if len({len(loader) for loader in loaders}) > 1:
-        raise ValueError(
-            f"loaders of {[len(loader) for loader in loaders]} batches: nets of a stack need the same number"
-        )
+        raise ValueError(f"{len(models)} models, {len(loaders)} loaders, {len(configs)} configs: give one each per net")
+    batches = [len(loader) for loader in loaders]
+    if len(set(batches)) > 1:
+        raise ValueError(f"loaders of {batches} batches: nets of a stack need the same number")
     if any(shared(config) != shared(configs[0]) for config in configs):
         raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
     if any(config.distill.needs_teacher for config in configs):
