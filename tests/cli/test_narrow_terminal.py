@@ -39,7 +39,7 @@ def test_the_demo_table_does_not_cut_numbers(monkeypatch, capsys):
 def test_the_claims_table_does_not_cut_words_or_numbers(monkeypatch, capsys, tmp_path):
     make_narrow(monkeypatch)
     row = Claim(
-        claim="circumstances", paper="0.123456789", ours="0.987654321", agrees=True, within="incontestably", n=9
+        claim="circumstances", paper="0.123456789", ours="0.987654321", agrees=True, decided_by="incontestably", n=9
     )
     _print_rows("fig6", tmp_path, [row])
     printed = plain(capsys.readouterr().out).partition("plot:")[0]

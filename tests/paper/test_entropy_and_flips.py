@@ -111,8 +111,7 @@ def test_activations_are_counted_over_every_test_image(entropy):
 def test_the_rows_of_the_entropy_agree_for_the_weights(entropy, drawn):
     out, claims = entropy[:2]
     drawn(out, "fig1")
-    assert [row.agrees for row in claims[:3]] == [True, True, True]
-    assert len(claims) == 5
+    assert [row.agrees for row in claims] == [True, True, True, None, None]  # activations: one seed
 
 
 @pytest.mark.parametrize(("part", "rows"), [("weights", 3), ("activations", 2)])

@@ -1,16 +1,13 @@
 """What every item shares: measured once, drawn from what was stored, and rows that come from it."""
 
 import json
-import math
-import statistics
 from dataclasses import replace
 
 import pytest
 
 from equalbits.cli import main
 from equalbits.paper import Claim, Item, Options, get_item, list_items, reproduce
-from equalbits.paper.claims import NO_CLAIM, above, beyond, near
-from equalbits.paper.published import Published
+from equalbits.paper.claims import NO_CLAIM
 
 
 def counting_item(calls):
@@ -20,7 +17,7 @@ def counting_item(calls):
 
     def claims(result):
         row = {"claim": "a|b", "paper": "2", "ours": str(result["value"]), "difference": result["value"] - 2.0}
-        return [Claim(**row, agrees=False, within="nothing", n=1)]
+        return [Claim(**row, agrees=False, decided_by="nothing", n=1)]
 
     return Item(
         name="counted",
@@ -119,73 +116,6 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
 def test_every_item_is_listed_under_its_own_name(name):
     item = get_item(name)
     assert item.name == name and item.title
-
-
-def _case(*correct, total=1000):
-    score = [{"last": {"test": {"correct": right, "total": total}}} for right in correct]
-    return {"runs": score}
-
-
-def _less(case, gone):
-    return {"runs": [*case["runs"], *[{"last": None, "diverged": "the loss is nan"}] * gone]}
-
-
-def test_a_gap_that_chance_explains_decides_nothing():
-    assert above("", _case(800, 802), _case(799, 801)).agrees is None
-    assert above("", _case(900, 902), _case(799, 801)).agrees is True
-    assert above("", _case(799, 801), _case(900, 902)).agrees is False
-
-
-def test_chance_is_judged_by_the_seeds_for_the_images_are_the_same():
-    right = [8000, 8050, 8020, 8070, 8010], [7950, 7900, 7980, 7930, 7960]
-    row = above("", *(_case(*some, total=10_000) for some in right))
-    error = math.sqrt(sum(statistics.variance(some) / 5 for some in right)) / 100
-    assert row.agrees is True and row.within.endswith(f"{2.31 * error:.2f} points")  # Student's t of eight degrees
-    few = above("", _case(8014, 8023, total=10_000), _case(7961, 8005, total=10_000))
-    assert few.agrees is None  # two seeds each know little of their own scatter
-
-
-def test_seeds_that_happen_to_agree_do_not_make_a_small_test_set_large():
-    assert above("", _case(803, 803, 803), _case(800, 800, 800)).agrees is None  # three images of a thousand
-    assert above("", _case(850, 850, 850), _case(800, 800, 800)).agrees is True
-
-
-def test_what_is_left_when_others_diverged_decides_nothing():
-    whole, some = _case(900, 901, 902, 903, 904), _less(_case(800, 801), 3)
-    for row in (above("", whole, some), above("", some, whole), above("", _less(_case(900), 4), _less(_case(), 5))):
-        assert row.agrees is None and "diverged" in row.ours
-    for row in (near("", some, Published(80.0, 0.5)), beyond("", some, Published(10.0, 0.5), by=1.0)):
-        assert row.agrees is None and row.ours.endswith("% (3 of 5 diverged)") and row.n == 2
-    assert near("", _case(8000, total=10_000), Published(80.0, 0.5)).agrees is None
-
-
-def test_one_seed_decides_nothing():
-    row = above("", _case(900), _case(100))
-    assert row.agrees is None and row.ours.startswith("+80.00 points")
-
-
-def test_a_case_that_diverged_loses_to_one_that_did_not():
-    lost = {"runs": [{"last": None, "diverged": "the loss is nan"}]}
-    assert above("", _case(800), lost).agrees is True
-    assert above("", lost, _case(800)).agrees is False
-    assert above("", lost, lost).agrees is None
-    assert near("", lost, Published(80.0, 0.5)).agrees is False
-
-
-def test_near_means_within_three_tenths_of_a_point_to_the_printed_digits():
-    assert near("", _case(8010, 8030, total=10_000), Published(80.0, 0.5)).agrees is True
-    assert near("", _case(8010, 8030, total=10_000), Published(80.0, 0.5)).difference == pytest.approx(0.2)
-    # 80.3 - 80 is above 0.3 in binary
-    assert near("", _case(8020, 8040, total=10_000), Published(80.0, 0.1)).agrees is True
-    assert near("", _case(7970, 7970, total=10_000), Published(80.0, 0.1)).agrees is True
-    assert near("", _case(8030, 8040, total=10_000), Published(80.0, 0.5)).agrees is False
-
-
-def test_beyond_means_above_by_so_much_or_more():
-    assert beyond("", _case(8090, 8110, total=10_000), Published(80.0, 0.5), by=1.0).agrees is True
-    assert beyond("", _case(8090, 8100, total=10_000), Published(80.0, 0.5), by=1.0).agrees is False
-    assert beyond("", _case(9500, total=10_000), Published(80.0, 0.5), by=1.0).agrees is None
-    assert beyond("", {"runs": [{"last": None}]}, Published(80.0, 0.5), by=1.0).agrees is False
 
 
 def test_the_command_prints_rows_and_a_wrong_item_names_the_nearest(tmp_path, capsys):

@@ -80,7 +80,10 @@ def test_both_readings_of_irnet_stand_beside_the_papers(tmp_path, cifar10, drawn
     drawn(tmp_path, "tab2")
     assert result["asked"]["grid"] == {"nets": ["conv2"], "model.weight_quantizer": methods}
     rows = {claim.claim: claim for claim in claims}
-    assert rows["Conv2, IR-Net (stable)"].paper == rows["Conv2, IR-Net (identity)"].paper == "78.32 ± 0.25 %"
+    papers = [
+        rows[f"Conv2, IR-Net ({name}): within 0.3 points of the paper's"].paper for name in ("stable", "identity")
+    ]
+    assert papers == ["78.32 ± 0.25 %"] * 2
     assert rows["Conv2: bi-half above IR-Net (identity)"].paper == "+0.93 points"
     assert len(claims) == 4 + 3
 
@@ -143,7 +146,7 @@ def test_fig5_says_yes_only_where_one_half_leads_the_next_best_by_more_than_chan
             {"runs": [{"last": {"test": {"correct": c, "total": 1000}}} for c in some]} for some in scores.values()
         ]
         result = {"shares": [0.4, 0.5], "seeds": [0, 1], "data": {"X": {"literal": cases}}}
-        return get_item("fig5").claims(result)[0].agrees
+        return get_item("fig5").compare(result)[0].agrees
 
     assert verdict(other=(500, 502), half=(800, 802)) is True
     assert verdict(other=(798, 802), half=(800, 804)) is None
@@ -215,7 +218,7 @@ def test_tab3_reads_a_tree_of_images(tmp_path, image_tree, drawn):
     row = next(row for row in TABLE_3 if (row.net, row.method) == ("ResNet-18", "Bi-half"))
     test = result["nets"]["ResNet-18"]["bihalf"]["runs"][0]["last"]["test"]
     assert test["total"] == 6
-    ours = by_claim["ResNet-18, Bi-half, top-5"]
+    ours = by_claim["ResNet-18, Bi-half, top-5: within 0.5 points of the paper's"]
     assert ours.paper == f"{row.top5:.2f} %"
     assert ours.ours == f"{100 * test['correct_top5'] / 6:.2f} %"
     gap = by_claim["ResNet-18: bi-half above Sign, top-1"]
@@ -231,7 +234,8 @@ def test_tab1_proves_the_flip_form_and_the_ranking_one_rule(tmp_path, tiny, draw
     assert claims[0].agrees
     half = result["rules"]["bihalf"]
     assert half["filters_exactly_half"] == half["filters"]
-    assert half["to_positive"] == half["to_negative"]
+    assert half["to_positive"] == half["to_negative"] and half["flips"] == [sum(half["to_positive"])] * 2
+    assert [row.agrees for row in claims if "accuracy" in row.claim] == [None, None, None]  # one seed
     assert sum(result["rules"]["bits"]["to_positive"]) > 0
 
 

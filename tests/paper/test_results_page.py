@@ -2,14 +2,12 @@
 
 import json
 import statistics
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from equalbits.paper import get_item, list_items
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results.keep import update_claims
+from equalbits.paper.results.items import item_sections
 from equalbits.paper.results.page import readme_table, replace_table, results_page
 from equalbits.recipes import Execution, get_recipe, sweep
 from equalbits.recipes.experiments.sweep import summarize_sweep
@@ -19,27 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_committed_page_is_generated_from_the_committed_results():
     assert (ROOT / "docs" / "results.md").read_text() == results_page(ROOT / "results")
-
-
-KEPT = {name: json.loads(path.read_text()) for name in list_items() if (path := ROOT / f"results/{name}.json").exists()}
-#: Items whose claims need curves of every step, which are not kept.
-OF_CURVES = {"fig2", "tab1"}
-
-
-@pytest.mark.parametrize("name", sorted({*KEPT} - OF_CURVES))
-def test_every_committed_claim_follows_from_the_committed_counts(name):
-    kept = KEPT[name]
-    rows = get_item(name).claims({**kept, **kept["measured"], "quick": False})
-    assert rows and [asdict(row) for row in rows] == kept["claims"]
-
-
-def test_outdated_claims_are_computed_again_where_the_counts_allow_it(tmp_path):
-    for name in ("tab2", "tab1"):
-        old = [{**row, "within": "by feeling"} for row in KEPT[name]["claims"]]
-        (tmp_path / f"{name}.json").write_text(json.dumps({**KEPT[name], "claims": old}))
-        update_claims(tmp_path / f"{name}.json")
-    assert json.loads((tmp_path / "tab2.json").read_text()) == KEPT["tab2"]
-    assert {row["within"] for row in json.loads((tmp_path / "tab1.json").read_text())["claims"]} == {"by feeling"}
 
 
 def test_the_readme_shows_the_committed_results():
@@ -70,7 +47,7 @@ def test_the_readme_shows_only_the_papers_setting_with_all_seeds(tmp_path, chang
         (tmp_path / f"{name}.json").write_text(json.dumps({**kept, **change}))
     table = readme_table(tmp_path)
     assert table.count("| Conv2 |") == table.count("\n60 nets in ") == (2 if shown else 0)
-    assert ("With settings tuned" in table) == shown
+    assert ("with settings tuned" in table) == shown
 
 
 def test_the_readme_states_how_many_runs_diverged(tmp_path):
@@ -94,6 +71,30 @@ def test_the_readme_names_tuned_nets_with_other_epochs_than_the_paper(tmp_path):
         methods["bihalf"]["picked"]["epochs"] = 100
     (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
     assert "Epochs" not in readme_table(tmp_path)
+
+
+def test_the_tuned_table_is_titled_for_what_was_tuned(tmp_path):
+    kept = json.loads((ROOT / "results" / "tab2-tuned.json").read_text())
+    (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
+    assert readme_table(tmp_path).startswith("Bi-half alone, with settings tuned on held-out training images")
+    assert "### Table 2: Shallow binary nets, tuned on held-out images, Bi-half alone\n" in item_sections(tmp_path)
+    kept["asked"]["grid"] = {}
+    for cases in kept["measured"]["nets"].values():
+        cases.append({**cases[0], "settings": {"model.weight_quantizer": "sign"}})
+    (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
+    assert readme_table(tmp_path).startswith("Sign and Bi-half, with settings tuned")
+    assert "Bi-half alone" not in item_sections(tmp_path)
+
+
+def test_last_and_best_epoch_stand_side_by_side(tmp_path):
+    kept = json.loads((ROOT / "results" / "tab2.json").read_text())
+    run = kept["measured"]["nets"]["conv2"][0]["runs"][0]
+    run["best"] = {"epoch": 75, "test": {**run["best"]["test"], "correct": run["last"]["test"]["correct"] + 60}}
+    (tmp_path / "tab2.json").write_text(json.dumps(kept))
+    page = item_sections(tmp_path).partition("### Last epoch and best epoch")[2]
+    (row,) = (line.split(" | ") for line in page.splitlines() if line.startswith("| tab2 | 8"))
+    assert float(row[2].rstrip(" %")) - float(row[1].rstrip(" %")) == pytest.approx(0.01, abs=0.0011)
+    assert row[3:] == ["1 of 60", "0.60 points |"]
 
 
 @pytest.mark.parametrize("readme", ["", "<!-- results table: begin -->\nall the rest"])

@@ -1,23 +1,30 @@
-"""Claims of the paper beside our measurement: a row each, as Markdown and JSON."""
+"""Claims of the paper beside our measurement: a row each, as Markdown and JSON.
+
+A difference is tested by Welch's t over seeds, two-sided, and the p values of one item are corrected together by Holm's
+procedure. One seed decides nothing. That two means lie within a tolerance is no test, so the row says so in its claim
+and gives the equivalence test (TOST) beside it.
+"""
 
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from equalbits._files import write_atomically
-from equalbits._statistics import TAIL, student_t
 from equalbits._text import markdown_table
 from equalbits.paper.cost import cost, made_with
-from equalbits.paper.published import TEST_IMAGES, Published
+from equalbits.paper.published import TABLE_2_SEEDS, TEST_IMAGES, Published
+from equalbits.paper.statistics import Sample, equivalence, holm, welch
 
-HEADER = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
+HEADER = ("claim", "paper", "ours", "difference", "agrees", "decided by", "n")
 NO_CLAIM = "The paper makes no claim that these numbers could be compared with."
-ONE_SEED = "one seed is not enough"
+ONE_SEED = "one seed: undecided"
 SOME_DIVERGED = "some runs diverged"
+#: Largest p value, after correction, at which a difference is significant.
+LEVEL = 0.05
 #: Tolerance in points between two means of five seeds: two standard errors where each deviation is 0.25.
 NEAR = 0.3
 
@@ -60,21 +67,46 @@ class CaseCounts(TypedDict):
 class Claim:
     """One claim. ``agrees`` is None where the numbers do not decide it; ``n`` counts our runs or nets.
 
-    ``paper`` is the paper's value in its words; ``difference`` is ours minus the paper's where both are numbers.
+    ``paper`` is the paper's value in its words; ``difference`` is ours minus the paper's where both are numbers. ``p``
+    is of the test that decides the row, and ``p_equivalent`` of the equivalence test beside it, before correction.
     """
 
     claim: str
     paper: str
     ours: str
     agrees: bool | None
-    within: str
+    decided_by: str
     n: int
     difference: float | None = None
+    p: float | None = None
+    p_equivalent: float | None = None
 
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         gap = "–" if self.difference is None else signed(self.difference)
-        return self.claim, self.paper, self.ours, gap, _VERDICTS[self.agrees], self.within, str(self.n)
+        return self.claim, self.paper, self.ours, gap, _VERDICTS[self.agrees], self.decided_by, str(self.n)
+
+
+def correct(rows: Sequence[Claim]) -> list[Claim]:
+    """Correct the p values of one item by Holm's procedure; what is then not significant is undecided."""
+    differ, equivalent = (_corrected(ps) for ps in ([r.p for r in rows], [r.p_equivalent for r in rows]))
+    found = []
+    for row, p, p_equivalent in zip(rows, differ, equivalent, strict=True):
+        if p is not None:
+            words = f"{row.decided_by}: p = {row.p:.2g}, by Holm {p:.2g}"
+            row = replace(row, agrees=row.agrees if p <= LEVEL else None, decided_by=words)
+        if p_equivalent is not None:
+            shown = "equivalent" if p_equivalent <= LEVEL else "equivalence not shown"
+            words = f"{row.decided_by}; TOST: p = {row.p_equivalent:.2g}, by Holm {p_equivalent:.2g}, {shown}"
+            row = replace(row, decided_by=words)
+        found.append(row)
+    return found
+
+
+def _corrected(p_values: Sequence[float | None]) -> list[float | None]:
+    """Correct the p values that are given."""
+    corrected = iter(holm([p for p in p_values if p is not None]))
+    return [None if p is None else next(corrected) for p in p_values]
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -133,29 +165,48 @@ def best_key(cases: Iterable[tuple[_Key, CaseCounts]]) -> _Key:
 
 def near(claim: str, case: CaseCounts, published: Published) -> Claim:
     """Compare with a mean of table 2: agrees within :data:`NEAR` points, to the printed digits."""
-    return _against(claim, case, published, lambda gap: abs(gap) <= NEAR, f"{NEAR} points")
+    row = _beside_table_2(f"{claim}: within {NEAR} points of the paper's", case, published)
+    if row.decided_by:
+        return row
+    p = equivalence(Sample.of(accuracies(case)), _sample(published), NEAR)
+    is_near = abs(round(row.difference or 0.0, 2)) <= NEAR
+    return replace(row, agrees=is_near, decided_by="the two means", p_equivalent=p)
 
 
-def beyond(claim: str, case: CaseCounts, published: Published, *, by: float) -> Claim:
-    """Compare with a mean of table 2: agrees where ours is higher by ``by`` points or more."""
-    within = f"{by:g} point{'' if by == 1 else 's'} above, or more"
-    return _against(claim, case, published, lambda gap: gap >= by, within)
+def above_published(claim: str, case: CaseCounts, published: Published) -> Claim:
+    """Test whether a case is more accurate than a mean of table 2."""
+    row = _beside_table_2(f"{claim}: above the paper's", case, published)
+    if row.decided_by:
+        return row
+    return decide_by_welch(row, Sample.of(accuracies(case)), _sample(published))
 
 
-def _against(claim: str, case: CaseCounts, published: Published, holds: Callable[[float], bool], within: str) -> Claim:
-    """Compare with a published mean. One seed, diverged runs or other test images leave it undecided."""
-    ours, diverged, others = accuracies(case), count_diverged(case), other_images(case, "tab2")
-    gap = statistics.fmean(ours) - published.mean if ours else None
-    undecided = bool(ours) and (diverged > 0 or len(ours) == 1 or bool(others))
-    return Claim(
+def _sample(published: Published) -> Sample:
+    return Sample(published.mean, published.spread, TABLE_2_SEEDS)
+
+
+def _beside_table_2(claim: str, case: CaseCounts, published: Published) -> Claim:
+    """Return a row with both means; ``decided_by`` is empty unless something keeps them from being compared."""
+    ours, others = accuracies(case), other_images(case, "tab2")
+    row = Claim(
         claim=claim,
         paper=f"{published.mean:.2f} ± {published.spread:.2f} %",
         ours=score_of(case),
-        difference=gap,
-        agrees=None if undecided else gap is not None and holds(round(gap, 2)),
-        within=within if not undecided else others or (SOME_DIVERGED if diverged else ONE_SEED),
+        difference=statistics.fmean(ours) - published.mean if ours else None,
+        agrees=None,
+        decided_by=others,
         n=len(ours),
     )
+    return row if others else _undecided(row, case)
+
+
+def _undecided(row: Claim, case: CaseCounts) -> Claim:
+    """Say why a case decides nothing: one seed, or diverged runs; that none of several trained is an answer: no."""
+    if len(case["runs"]) < 2:
+        return replace(row, decided_by=ONE_SEED)
+    if not row.n:
+        return replace(row, agrees=False, decided_by="no run trained")
+    return replace(row, decided_by=SOME_DIVERGED) if count_diverged(case) else row
 
 
 def other_images(case: CaseCounts, table: str) -> str:
@@ -167,58 +218,45 @@ def other_images(case: CaseCounts, table: str) -> str:
     return f"scored on {ours} test images, the paper's on {TEST_IMAGES[table]:,}"
 
 
-def above(
-    claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "yes", best_of: int | None = None
-) -> Claim:
-    """Test whether one case is significantly more accurate than another.
+def above(claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "yes", best_of: int = 1) -> Claim:
+    """Test whether one case is more accurate than another.
 
-    ``best_of`` is given where one of the two was selected as the best of so many by the same scores: the confidence
-    interval is then widened to account for the selection.
+    ``best_of`` counts the cases that one of the two was selected from by the same scores: the p value is multiplied by
+    it. Where all runs of one case trained and none of the other did, Fisher's exact test decides.
     """
     first, second = accuracies(better), accuracies(worse)
-    diverged = [count_diverged(better), count_diverged(worse)]
     scores, n = f"{score_of(better)} against {score_of(worse)}", min(len(first), len(second))
-    if not n:
-        decided = bool(first) != bool(second) and 0 in diverged  # all of one trained, and none of the other
-        decided = decided and (best_of is None or min(len(better["runs"]), len(worse["runs"])) > 1)
-        agrees = bool(first) if decided else None
-        return Claim(claim=claim, paper=paper, ours=scores, agrees=agrees, within="whether it trains at all", n=n)
-    gap, margin = statistics.fmean(first) - statistics.fmean(second), margin_of_error(better, worse, best_of or 1)
-    significant = n > 1 and not any(diverged) and abs(gap) > margin
-    return Claim(
-        claim=claim,
-        paper=paper,
-        ours=f"{signed(gap)} points ({scores})",
-        agrees=gap > 0 if significant else None,
-        within=SOME_DIVERGED if any(diverged) else interval(f"{margin:.2f} points", n, best_of or 1),
-        n=n,
-    )
+    row = Claim(claim=claim, paper=paper, ours=scores, agrees=None, decided_by=SOME_DIVERGED, n=n)
+    runs = [len(case["runs"]) for case in (better, worse)]
+    if n:
+        row = replace(row, ours=f"{signed(statistics.fmean(first) - statistics.fmean(second))} points ({scores})")
+    if min(runs) < 2:
+        return replace(row, decided_by=ONE_SEED)
+    if {len(first), len(second)} == {0, max(runs)}:
+        p = min(1.0, best_of * 2 / math.comb(sum(runs), runs[0]))
+        return replace(row, agrees=bool(first), decided_by="Fisher's exact test of which runs diverged", p=p)
+    if count_diverged(better) or count_diverged(worse):
+        return row
+    row = decide_by_welch(row, Sample.of(first), Sample.of(second), best_of=best_of)
+    images = min(run["last"]["test"]["total"] for case in (better, worse) for run in case["runs"] if run["last"])
+    return replace(row, p=max(row.p or 0.0, _least_p(statistics.fmean(first) - statistics.fmean(second), images)))
 
 
-def interval(margin: str, n: int, best_of: int = 1) -> str:
-    """Describe the confidence interval that a difference was tested with."""
-    if n < 2:
-        return ONE_SEED
-    name = "95 % interval over seeds" if best_of == 1 else f"interval over seeds, widened for the best of {best_of}"
-    return f"{name}: {margin}"
+def decide_by_welch(row: Claim, first: Sample, second: Sample, *, less: bool = False, best_of: int = 1) -> Claim:
+    """Let Welch's t decide whether the first mean is above the second, or below it with ``less``."""
+    found = welch(first, second)
+    if found is None:
+        return replace(row, decided_by=ONE_SEED)
+    digits = 2 if max(first.mean, second.mean) > 1 else 3  # points, or losses
+    test = f"Welch's t, 95 % interval {signed(found.low, digits)} to {signed(found.high, digits)}"
+    if best_of > 1:
+        test = f"Welch's t, p times {best_of} for the best of {best_of}"
+    return replace(row, agrees=(found.mean < 0) == less, decided_by=test, p=min(1.0, best_of * found.p))
 
 
-def margin_of_error(one: CaseCounts, other: CaseCounts, best_of: int = 1) -> float:
-    """Return half the 95 % confidence interval of the difference of two means in points, by Student's t over seeds.
+def _least_p(gap: float, images: int) -> float:
+    """Return the least p value of a gap in points: McNemar's exact test if all images that differ fell one way.
 
-    Both cases are scored on the same test images. A difference of k images is never more certain than k images that all
-    fell one way, so seeds that happen to agree do not make up for a small test set. Where one case is the best of
-    several, each of them has an equal share of the 5 %.
+    So a few seeds that happen to agree do not make up for a small test set.
     """
-    first, second = accuracies(one), accuracies(other)
-    tail = TAIL / best_of
-    error = math.sqrt(squared_error(first) + squared_error(second))
-    images = min(run["last"]["test"]["total"] for case in (one, other) for run in case["runs"] if run["last"])
-    gap = abs(statistics.fmean(first) - statistics.fmean(second)) / 100
-    of_images = 100 * statistics.NormalDist().inv_cdf(1 - tail) * math.sqrt(gap * (1 - gap) / images)
-    return max(student_t(len(first) + len(second) - 2, tail) * error, of_images)
-
-
-def squared_error(values: Sequence[float]) -> float:
-    """Return the square of the mean's standard error; 0 for one value."""
-    return statistics.variance(values) / len(values) if len(values) > 1 else 0.0
+    return min(1.0, 2 * 0.5 ** round(abs(gap) * images / 100))

@@ -15,7 +15,7 @@ from typing import Any
 
 from equalbits._files import write_atomically
 from equalbits._text import unknown_name
-from equalbits.paper.claims import Claim, write_claims
+from equalbits.paper.claims import Claim, correct, write_claims
 from equalbits.paper.cost import count_trained
 from equalbits.paper.grid_parts import Grid, contains, split
 from equalbits.recipes import (
@@ -81,7 +81,7 @@ class Item:
 
     - ``measure(out, options)``: train and return the measurements
     - ``draw(result, out)``: plot them
-    - ``claims(result)``: compare them with the paper, a row per claim
+    - ``claims(result)``: compare them with the paper, a row per claim; :meth:`compare` corrects the tests of all rows
     - ``needs``: data sets of the full version; empty where there are none
     - ``grid``: grid parameters and their values
     - ``full_only``: grid parameters that a quick measurement does not accept
@@ -103,6 +103,10 @@ class Item:
     seeds: int = 1
     watched: bool = False
     decides: Sequence[str] = ()
+
+    def compare(self, result: Result) -> list[Claim]:
+        """Return the claims with their p values corrected over the rows of the item."""
+        return correct(self.claims(result))
 
 
 def list_items() -> list[str]:
@@ -149,7 +153,7 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
         result = known or _measured(item, out, options)
         with from_file(item, out / "result.json") if known else nullcontext():
             item.draw(result, out)
-            claims = item.claims(result)
+            claims = item.compare(result)
             write_claims(claims, result, out, setting=setting_in_words(item, result))
     return claims
 

@@ -1,4 +1,4 @@
-"""Compare a few seeds per method: Welch's t test, Holm's correction and the equivalence test (TOST).
+"""Compare a few seeds per method: Welch's t, Holm's correction, the equivalence test (TOST), and Kendall's τ.
 
 Two methods rarely have the same variance, and five seeds are few: Welch's t assumes neither equal variances nor equal
 counts. A table makes many comparisons at once, so its p values are corrected together by Holm's procedure. A
@@ -86,6 +86,18 @@ def holm(p_values: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = running
     return adjusted
+
+
+def kendall(values: Sequence[float]) -> tuple[float, float]:
+    """Return Kendall's τ of a series with time, −1 where it only falls, and its two-sided p value.
+
+    >>> kendall([4.0, 3.0, 2.0, 1.0])[0]
+    -1.0
+    """
+    from scipy.stats import kendalltau
+
+    found = kendalltau(range(len(values)), values)
+    return float(found.statistic), float(found.pvalue)
 
 
 def _standard_error(first: Sample, second: Sample) -> float:

@@ -122,15 +122,24 @@ def _item(entry: Entry) -> dict[str, object]:
 
 
 def _claim_table(claims: Sequence[Facts]) -> ReportTable:
-    header = ("claim", "paper", "ours", "difference", "agrees", "within", "n")
+    header = ("claim", "paper", "ours", "difference", "agrees", "decided by", "n")
     words = {True: "yes", False: "no", None: "not decided"}
     rows = []
     for claim in claims:
         gap, agrees = claim["difference"], claim["agrees"]
         shown = "–" if gap is None else f"{round(gap, 2) + 0.0:+.2f}".replace("-", "−")
-        row = [claim["claim"], claim["paper"], claim["ours"], shown, verdict(words[agrees], agrees), claim["within"]]
+        row = [
+            claim["claim"],
+            claim["paper"],
+            claim["ours"],
+            shown,
+            verdict(words[agrees], agrees),
+            claim["decided_by"],
+        ]
         rows.append([*row, str(claim["n"])])
-    return ReportTable("The paper's claims and ours", header, rows, ("paper", "ours", "agrees", "within"), cards=True)
+    return ReportTable(
+        "The paper's claims and ours", header, rows, ("paper", "ours", "agrees", "decided by"), cards=True
+    )
 
 
 def _reproduce_command(facts: Facts, out: Path) -> str:

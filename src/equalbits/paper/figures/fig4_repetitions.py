@@ -1,22 +1,21 @@
 """Figure 4: distribution of losses and accuracies of Conv2, trained a hundred times with Sign and with bi-half."""
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
-from equalbits._statistics import student_t
-from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, CaseCounts, Claim, interval, signed, squared_error
+from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, Claim, decide_by_welch, signed
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.statistics import Sample
 from equalbits.recipes import get_recipe
 
 Split = Literal["train", "test"]
 COMPARED = ("sign", "bihalf")
 SEEDS = 100
-#: Fewest seeds at which sorted losses that all lie below by chance are rarer than one in twenty.
-ENOUGH = 19
 #: Split, quantity, and whether less is better.
 PANELS: tuple[tuple[Split, str, bool], ...] = (
     ("train", "loss", True),
@@ -54,40 +53,36 @@ def claims(result: Result) -> list[Claim]:
     sign, half = (sorted(values(result["methods"][method], "train", "loss")) for method in COMPARED)
     below = sum(ours < theirs for ours, theirs in zip(half, sign, strict=False))
     n, lost = min(len(sign), len(half)), _lost(result)
-    rows.append(
-        Claim(
-            claim="sorted training losses: bi-half's below Sign's at every rank",
-            paper="consistently",
-            ours=f"{below} of {n}{lost}",
-            agrees=None if lost or n < ENOUGH else below == n,
-            within=_within(f"every rank; by chance once in {n + 1}", n, lost),
-            n=n,
-        )
+    row = Claim(
+        claim="sorted training losses: bi-half's below Sign's at every rank",
+        paper="consistently",
+        ours=f"{below} of {n}{lost}",
+        agrees=None,
+        decided_by=SOME_DIVERGED,
+        n=n,
     )
-    return rows
+    if not lost:
+        row = replace(row, agrees=below == n, decided_by=f"every rank, by chance once in {n + 1}", p=1 / (n + 1))
+    return [*rows, row]
 
 
 def _on_average(result: Result, split: Split, what: str, less: bool) -> Claim:
     sign, half = (values(result["methods"][method], split, what) for method in COMPARED)
-    n, lost, unit = min(len(sign), len(half)), _lost(result), "" if what == "loss" else " %"
-    claim = f"{split} {what} of bi-half {'below' if less else 'above'} Sign's"
+    lost, unit = _lost(result), "" if what == "loss" else " %"
     shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" if found else "diverged" for found in (half, sign))
-    if not n:
-        return Claim(claim=claim, paper="yes, on average", ours=shown + lost, agrees=None, within=SOME_DIVERGED, n=0)
-    gap = statistics.fmean(half) - statistics.fmean(sign)
-    margin = student_t(len(sign) + len(half) - 2) * (squared_error(sign) + squared_error(half)) ** 0.5
-    return Claim(
-        claim=claim,
+    row = Claim(
+        claim=f"{split} {what} of bi-half {'below' if less else 'above'} Sign's",
         paper="yes, on average",
-        ours=f"{signed(gap, 3)}{unit} ({shown}){lost}",
-        agrees=None if lost or n < 2 or abs(gap) <= margin else (gap < 0) == less,
-        within=_within(interval(f"{margin:.3f}{unit}", n), n, lost),
-        n=n,
+        ours=shown + lost,
+        agrees=None,
+        decided_by=SOME_DIVERGED,
+        n=min(len(sign), len(half)),
     )
-
-
-def _within(words: str, n: int, lost: str) -> str:
-    return SOME_DIVERGED if lost else words if n > 1 else ONE_SEED
+    if not row.n:
+        return row
+    gap = signed(statistics.fmean(half) - statistics.fmean(sign), 3)
+    row = replace(row, ours=f"{gap}{unit} ({shown}){lost}")
+    return row if lost else decide_by_welch(row, Sample.of(half), Sample.of(sign), less=less)
 
 
 def _lost(result: Result) -> str:

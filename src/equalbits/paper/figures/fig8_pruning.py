@@ -135,15 +135,13 @@ _CLASSES = {"ResNet-18": 100}
 def _above(claim: str, ours: CaseCounts, rates: list[CaseCounts], *, classes: int) -> Claim:
     """Test ours against the best of a baseline's rates; undecided where the baseline did not learn."""
     theirs = rates[best_key(enumerate(rates))]
-    if len(rates) > 1:
-        row = above(f"{claim}, at the better of two rates", ours, theirs, best_of=len(rates))
-    else:
-        row = above(claim, ours, theirs)
+    words = ", at the better of two rates" if len(rates) > 1 else ""
+    row = above(f"{claim}{words}", ours, theirs, best_of=len(rates))
     dead = [score < 2 * 100 / classes for score in accuracies(theirs)]  # less than twice the accuracy of guessing
     if not any(dead):
         return row
     words = "the baseline did not learn" if all(dead) else "some nets of the baseline did not learn"
-    return replace(row, agrees=None, within=words)
+    return replace(row, agrees=None, decided_by=words, p=None)
 
 
 def _better_than_full(words: str, cases: dict[float, CaseCounts]) -> list[Claim]:

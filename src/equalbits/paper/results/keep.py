@@ -1,4 +1,4 @@
-"""Keep a measured item in results/: its counts and claims as readable JSON, and its plot in docs/.
+"""Keep a measured item in results/: its counts as readable JSON, and its plot in docs/.
 
 Kept are, of each run, the counts of the last epoch and the score of the best, but no weights and no curves of every
 step. A measurement that was kept before is merged.
@@ -6,7 +6,6 @@ step. A measurement that was kept before is merged.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,7 +35,6 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
     with from_file(item, folder / "result.json"):
         kept = {
             **{name: facts[name] for name in FACTS if name in facts},
-            "claims": [],
             "measured": {
                 name: _short(value, name, left_out) for name, value in result.items() if name not in (*FACTS, "quick")
             },
@@ -53,22 +51,12 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
                 result = {**kept, **kept["measured"], "quick": False}
                 log(f"{path} is merged with this measurement")
     with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
-        kept["claims"] = [asdict(claim) for claim in item.claims(result)]
+        item.compare(result)  # raise now for counts that no claim can be made of
         item.draw(result, Path(drawn))
         plot = (Path(drawn) / f"{item.name}.png").read_bytes()
     write_atomically(plots / f"{item.name}.png", plot)
     write_atomically(path, (readable(kept) + "\n").encode())
     return path
-
-
-def update_claims(path: Path) -> None:
-    """Compute the claims of a kept item again by the current rules, unless they need curves that are not kept."""
-    kept = json.loads(path.read_text())
-    if all(name.endswith(END_KEPT) for name in kept["left_out"]):
-        item = get_item(kept["item"])
-        with from_file(item, path):
-            claims = item.claims({**kept, **kept["measured"], "quick": False})
-        write_atomically(path, (readable({**kept, "claims": [asdict(claim) for claim in claims]}) + "\n").encode())
 
 
 def _kept_before(path: Path) -> dict[str, Any] | None:
