@@ -106,11 +106,12 @@ def test_soft_labels_teach_the_same_as_in_plain_training(speed: str, precision: 
     settings = {"epochs": 4, "precision": precision, "lr": 0.01, "distill": DistillConfig(weight=0.7, temperature=2.0)}
     teacher = make_net(seed=1, quantizer=IRNet)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
-    losses = []
-    for each in ("plain", speed):
-        net = make_net()
+    nets, losses = [make_net(), make_net()], []
+    for each, net in zip(("plain", speed), nets, strict=True):
         history = train(net, make_loader(), make_config(speed=each, **settings), test=make_test(), teacher=teacher)
         losses.append([epoch.train.loss for epoch in history.epochs])
+    if precision == "fp32":
+        assert_close(*nets)
     assert losses[1] == pytest.approx(losses[0], rel=1e-2 if precision == "fp32" else 5e-2)
     assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
     assert teacher.training

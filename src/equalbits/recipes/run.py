@@ -129,7 +129,8 @@ def _earlier_run(
     if (Path(word) / "recipe.toml").is_file():
         return Path(word)
     first = replace(get_recipe(word), data=recipe.data)
-    logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
+    if not (out / "run.json").exists():
+        logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
     run_recipe(first, out, root=root, device=device, teacher=teacher if first.train.distill.needs_teacher else None)
     return out
 
