@@ -13,10 +13,10 @@ from equalbits.functional import (
     count_flips,
     filter_entropy,
     positive_count,
-    positive_share,
     sign_symbols,
     transport_symbols,
 )
+from equalbits.functional.entropy import positive_share
 
 
 @settings(deadline=None, max_examples=50)

@@ -2,8 +2,16 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from equalbits.functional import bihalf, count_flips, flip_by_rank, transport_symbols
+from equalbits.functional import bihalf, count_flips, positive_count, stable_ranks, transport_symbols
+
+
+def flip_by_rank(symbols: Tensor, before: Tensor, after: Tensor, p_pos: float = 0.5) -> Tensor:
+    """Flip the symbols whose latent crossed the boundary rank between ``before`` and ``after`` (Table 1c)."""
+    negatives = before.shape[1] - positive_count(before.shape[1], p_pos)
+    crossed = (stable_ranks(before) < negatives) != (stable_ranks(after.detach()) < negatives)
+    return torch.where(crossed, -symbols, symbols)
 
 
 @pytest.mark.parametrize("p_pos", [0.5, 0.3])

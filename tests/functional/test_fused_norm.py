@@ -152,14 +152,13 @@ def test_the_operators_pass_opcheck(slopes: int | None, signs: bool) -> None:
 @pytest.mark.parametrize(
     ("broken", "words"),
     [
-        ({"c": torch.ones(4, dtype=torch.int64)}, "must be floating point"),
         ({"c": torch.ones(1, 3)}, "two values for each channel"),
-        ({"slope": torch.ones(2)}, "slope has shape"),
-        ({"weight": torch.ones(1)}, "weight has shape"),
-        ({"residual": torch.ones(4, 1)}, "residual has shape"),
+        ({"slope": torch.ones(2)}, r"shapes \[\(2,\), .* do not fit c, \(4, 3\)"),
+        ({"weight": torch.ones(1)}, r"shapes \[\(3,\), \(1,\), "),
+        ({"residual": torch.ones(4, 1)}, r"\(4, 1\)\], which do not fit"),
     ],
 )
-def test_wrong_shapes_raise_with_the_name_of_the_argument(broken: dict[str, Tensor], words: str) -> None:
+def test_wrong_shapes_raise(broken: dict[str, Tensor], words: str) -> None:
     fitting = {"c": torch.ones(4, 3), "slope": torch.ones(3), "weight": torch.ones(3), "bias": torch.ones(3)}
     with pytest.raises(ValueError, match=words):
         prelu_norm_add_sign(**(fitting | broken))

@@ -170,10 +170,8 @@ def test_a_layer_without_filters_gives_an_empty_mask(sparsity):
     assert (empty.shape, int(full.sum())) == ((0, 4), 4)
 
 
-def test_an_unknown_scope_too_many_symbols_and_no_layers_raise():
+def test_an_unknown_scope_and_no_layers_raise():
     with pytest.raises(ValueError, match="choose one of 'filter'"):
         keep_largest(torch.randn(2, 4), 0.5, scope="channel")
-    with pytest.raises(ValueError, match="do not fit into 4"):
-        keep_outer_ranks(torch.randn(2, 4), 3, 2)
     with pytest.raises(ValueError, match="at least one"):
         keep_largest_globally([], 0.5)

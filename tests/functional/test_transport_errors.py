@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equalbits.functional import positive_count, transport_plan, transport_symbols
+from equalbits.functional import positive_count, transport_symbols
 
 
 def with_one(value: float, *, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -22,7 +22,6 @@ def test_nonfinite_weights_raise(value: float, name: str, dtype: torch.dtype) ->
     message = rf"latents hold {name}: only finite weights have symbols; lower the learning rate or clip the gradients"
     for rank in (
         transport_symbols,
-        transport_plan,
         lambda w: transport_symbols(w, mask=torch.ones_like(w, dtype=torch.bool)),
         lambda w: transport_symbols(w, 0.0),
     ):
@@ -36,7 +35,6 @@ def test_a_share_outside_zero_to_one_raises(p_pos: float) -> None:
     for rank in (
         lambda: transport_symbols(latents, p_pos),
         lambda: transport_symbols(latents, p_pos, mask=mask),
-        lambda: transport_plan(latents[0], p_pos),
         lambda: positive_count(4, p_pos),
     ):
         with pytest.raises(ValueError, match=rf"p_pos={p_pos} .* must be a number in \[0, 1\]; one half"):

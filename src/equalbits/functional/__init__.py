@@ -9,7 +9,6 @@ from equalbits.functional.entropy import (
     binary_entropy,
     count_flips,
     filter_entropy,
-    positive_share,
 )
 from equalbits.functional.estimators import (
     check_beta,
@@ -29,12 +28,9 @@ from equalbits.functional.fused_norm import prelu_norm_add_sign, update_running_
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_p_pos,
-    flip_by_rank,
     is_number,
     positive_count,
     transport_by_sorting,
-    transport_cost,
-    transport_plan,
     transport_symbols,
 )
 from equalbits.functional.precision import at_least_float32, autocast_disabled
@@ -76,7 +72,6 @@ __all__ = [
     "ede_slope",
     "edge_popup",
     "filter_entropy",
-    "flip_by_rank",
     "in_forward_mode",
     "is_number",
     "keep_largest",
@@ -84,7 +79,6 @@ __all__ = [
     "keep_outer_ranks",
     "polynomial",
     "positive_count",
-    "positive_share",
     "prelu_norm_add_sign",
     "prune_middle_ranks",
     "ramped_sparsity",
@@ -98,8 +92,6 @@ __all__ = [
     "swish_sign",
     "to_bit_planes",
     "transport_by_sorting",
-    "transport_cost",
-    "transport_plan",
     "transport_symbols",
     "triangle_slope",
     "update_running_stats",

@@ -38,7 +38,21 @@ def to_bit_planes(weight: Tensor, symbols: Tensor) -> tuple[Plane, ...] | None:
     [[0.5, 1.5], [1.0, 0.0]]
     """
     values, signs = _to_rows(weight), _to_rows(symbols)
-    return _one_plane(values, signs) or _two_planes(values, signs)
+    kept = signs != 0
+    if not values[~kept].any():
+        scale = _constant_value(values * signs, kept)  # solves values = scale · symbols
+        if scale is not None:
+            empty = np.isnan(scale)
+            found = np.unique(scale[~empty])
+            if len(found) > 1:
+                found = np.where(empty, 0, scale)
+            return (_plane(signs, found if len(found) else np.zeros(1)),)
+    above, below = (_constant_value(values, signs == symbol) for symbol in (1, -1))
+    if not kept.all() or above is None or below is None:
+        return None
+    above, below = above.astype(np.float64), below.astype(np.float64)  # solve values = a · symbols + b
+    above, below = np.where(np.isnan(above), -below, above), np.where(np.isnan(below), -above, below)
+    return _plane(signs, (above - below) / 2), _plane(np.ones_like(signs), (above + below) / 2)
 
 
 def bases_to_bit_planes(symbols: Tensor, weights: Tensor, scale: Tensor) -> tuple[Plane, ...]:
@@ -48,41 +62,8 @@ def bases_to_bit_planes(symbols: Tensor, weights: Tensor, scale: Tensor) -> tupl
     return tuple(Plane(signs[:, :, i], scales[:, i].astype(np.float32)) for i in range(signs.shape[2]))
 
 
-def _one_plane(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
-    """Solve ``values = scale · symbols`` per filter, exactly; None if there is no solution."""
-    kept = symbols != 0
-    if values[~kept].any():
-        return None
-    signed = values * symbols
-    largest, smallest = (
-        reduce(np.where(kept, signed, fill), axis=1) for reduce, fill in ((np.max, -np.inf), (np.min, np.inf))
-    )
-    nonempty = kept.any(axis=1)
-    if (largest != smallest)[nonempty].any():
-        return None
-    return (Plane(symbols.astype(np.int8), _merge_equal(largest, nonempty)),)
-
-
-def _merge_equal(scale: Rows, nonempty: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Return one number if all nonempty filters have the same scale, else one per filter, 0 for empty ones."""
-    found = np.unique(scale[nonempty])
-    if len(found) <= 1:
-        return (found if len(found) else np.zeros(1)).astype(np.float32)
-    return np.where(nonempty, scale, 0).astype(np.float32)
-
-
-def _two_planes(values: Rows, symbols: Rows) -> tuple[Plane, ...] | None:
-    """Solve ``values = a · symbols + b`` per filter: the second plane is all +1 with scale ``b``."""
-    if not symbols.all():
-        return None
-    above, below = (_constant_value(values, symbols == symbol) for symbol in (1, -1))
-    if above is None or below is None:
-        return None
-    above, below = above.astype(np.float64), below.astype(np.float64)
-    above, below = np.where(np.isnan(above), -below, above), np.where(np.isnan(below), -above, below)
-    slope, centre = (above - below) / 2, (above + below) / 2
-    planes = (symbols, slope), (np.ones_like(symbols), centre)
-    return tuple(Plane(rows.astype(np.int8), scale.astype(np.float32)) for rows, scale in planes)
+def _plane(symbols: Rows, scale: Rows) -> Plane:
+    return Plane(symbols.astype(np.int8), scale.astype(np.float32))
 
 
 def _constant_value(values: Rows, where: NDArray[np.bool_]) -> Rows | None:

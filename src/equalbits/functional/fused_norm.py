@@ -52,25 +52,16 @@ def prelu_norm_add_sign(
     >>> y.T, s.T, mean, var
     (tensor([[-1.,  1.]]), tensor([[-1.,  1.]]), tensor([0.]), tensor([4.]))
     """
-    _check(c, slope, weight, bias, residual)
+    channels = c.shape[1]
+    if c.numel() < 2 * channels:
+        raise ValueError(f"c has shape {tuple(c.shape)}: a batch norm in training needs two values for each channel")
+    fits = weight.shape == bias.shape == (channels,) and (slope is None or slope.shape in ((channels,), (1,)))
+    if not fits or (residual is not None and residual.shape != c.shape):
+        shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (slope, weight, bias, residual)]
+        raise ValueError(f"slope, weight, bias and residual have shapes {shapes}, which do not fit c, {tuple(c.shape)}")
     residual = None if residual is None else residual.to(c.dtype)
     y, s, _, stats = _forward_op(c, slope, weight, bias, residual, eps, signs)
     return y, s if signs else None, stats[MEAN], stats[VARIANCE]
-
-
-def _check(c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None) -> None:
-    if c.dim() < 2 or not c.is_floating_point():
-        raise ValueError(f"c is {c.dtype} of shape {tuple(c.shape)}: it must be floating point and (batch, channel, …)")
-    channels = c.shape[1]
-    if c.numel() < 2 * channels or channels == 0:
-        raise ValueError(f"c has shape {tuple(c.shape)}: a batch norm in training needs two values for each channel")
-    for name, tensor in (("slope", slope), ("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.shape != (channels,) and not (name == "slope" and tensor.shape == (1,)):
-            raise ValueError(
-                f"{name} has shape {tuple(tensor.shape)}: c has {channels} channels, so it must have that many"
-            )
-    if residual is not None and residual.shape != c.shape:
-        raise ValueError(f"residual has shape {tuple(residual.shape)}: it must be that of c, {tuple(c.shape)}")
 
 
 def as_rows(tensor: Tensor) -> Tensor:

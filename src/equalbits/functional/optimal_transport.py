@@ -16,7 +16,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from equalbits.functional.ranking import check_finite, rank_by_sorting, rank_masked_rows, rank_rows, stable_ranks
+from equalbits.functional.ranking import rank_by_sorting, rank_masked_rows, rank_rows
 
 
 def positive_count(connections: int, p_pos: float) -> int:
@@ -55,7 +55,11 @@ def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | Non
     if mask is None:
         symbols: Tensor = rank_rows(rows, rows.shape[1] - positive_count(rows.shape[1], p_pos))
     else:
-        check_mask(mask, latents)
+        if mask.dtype != torch.bool or mask.shape != latents.shape:
+            raise ValueError(
+                f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}: it must be bool and have the shape of the "
+                f"latents, {tuple(latents.shape)}; True keeps a weight"
+            )
         symbols = rank_masked_rows(rows, as_filters(mask), _negative_counts(as_filters(mask), p_pos))
     return symbols.view(latents.shape)
 
@@ -73,45 +77,6 @@ def _negative_counts(mask: Tensor, p_pos: float) -> Tensor:
     return kept - positive_counts(kept, p_pos)
 
 
-def transport_plan(latents: Tensor, p_pos: float = 0.5) -> Tensor:
-    """Return the exact plan of one filter, shape (connection, 2): the mass each weight sends to −1 and to +1.
-
-    Where ``p_pos · D`` is not an integer, the weight at the boundary is split between both symbols.
-    :func:`transport_symbols` gives it to the symbol with the larger part, and to +1 if both are equal.
-
-    >>> transport_plan(torch.tensor([0.3, -0.2, 0.1, 0.9, -0.7]))[2] * 5  # the middle weight of five
-    tensor([0.5000, 0.5000], dtype=torch.float64)
-    """
-    check_latents(latents)
-    check_finite(latents)
-    check_p_pos(p_pos)
-    ranks = stable_ranks(latents.detach().flatten()[None])[0].double()
-    to_negative = ((1 - float(p_pos)) * len(ranks) - ranks).clamp(0, 1) / len(ranks)
-    return torch.stack([to_negative, 1 / len(ranks) - to_negative], dim=1)
-
-
-def transport_cost(latents: Tensor, symbols: Tensor, *, power: int = 1) -> Tensor:
-    """Return the cost of moving each filter's latents onto its symbols: the mean of ``|w − b| ** power``.
-
-    With ``power=1`` (the paper's cost) weights beyond ±1 are interchangeable, so several assignments can have the same
-    cost; with ``power=2`` the ranking is the only optimum up to ties.
-    """
-    gap = as_filters(latents.double()) - as_filters(symbols.double())
-    return gap.abs().pow(power).mean(dim=1)
-
-
-def flip_by_rank(symbols: Tensor, before: Tensor, after: Tensor, p_pos: float = 0.5) -> Tensor:
-    """Flip the symbols whose latent crossed the boundary rank between ``before`` and ``after`` (Table 1c).
-
-    Starting from ``transport_symbols(before)`` this gives ``transport_symbols(after)``: the paper's flip form and
-    rank form are equivalent.
-    """
-    rows_before, rows_after = as_filters(before.detach()), as_filters(after.detach())
-    negatives = rows_before.shape[1] - positive_count(rows_before.shape[1], p_pos)
-    crossed = (stable_ranks(rows_before) < negatives) != (stable_ranks(rows_after) < negatives)
-    return torch.where(crossed.view(symbols.shape), -symbols, symbols)
-
-
 def as_filters(tensor: Tensor) -> Tensor:
     """View a tensor whose first axis is the filter as (filter, connection); a vector is one filter."""
     return tensor[None] if tensor.dim() == 1 else tensor.flatten(1)
@@ -126,15 +91,6 @@ def check_p_pos(p_pos: float) -> None:
 def is_number(value: object) -> bool:
     """Return True for a real number of Python or numpy, but not for bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def check_mask(mask: Tensor, latents: Tensor) -> None:
-    """Raise unless the mask holds one bool per latent."""
-    if mask.dtype != torch.bool or mask.shape != latents.shape:
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)} and dtype {mask.dtype}: it must be bool and have the shape of the "
-            f"latents, {tuple(latents.shape)}; True keeps a weight"
-        )
 
 
 def check_latents(latents: Tensor) -> None:

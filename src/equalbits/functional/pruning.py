@@ -27,9 +27,6 @@ def pruned_count(weights: int, sparsity: float, *, scope: str = "filter") -> int
 
     In a filter that is the nearest integer, ``floor(sparsity · D + ½)``: filters are short, so rounding matters. In a
     layer or a net it is ``floor(sparsity · n)``, as in edge-popup (Ramanujan et al. 2020).
-
-    >>> pruned_count(27, 0.5), pruned_count(27, 0.5, scope="layer")
-    (14, 13)
     """
     check_sparsity(sparsity)
     check_scope(scope)
@@ -81,13 +78,7 @@ def keep_outer_ranks(latents: Tensor, negatives: int, positives: int) -> Tensor:
     """
     check_latents(latents)
     rows = as_filters(latents.detach())
-    connections = rows.shape[1]
-    if negatives < 0 or positives < 0 or negatives + positives > connections:
-        raise ValueError(
-            f"{negatives} negatives and {positives} positives do not fit into {connections} connections: "
-            f"neither may be below 0, and together they may be {connections} at most"
-        )
-    symbols: Tensor = rank_rows(rows, negatives) + rank_rows(rows, connections - positives)
+    symbols: Tensor = rank_rows(rows, negatives) + rank_rows(rows, rows.shape[1] - positives)
     return symbols.div_(2).view(latents.shape)
 
 

@@ -1,8 +1,8 @@
 """Triton kernel that ranks one row of a model, launched by ``rank_model``.
 
-The threshold bracketed −1 and +1 is found by probing two candidates at a time. The first pair brackets the threshold of
+The threshold between −1 and +1 is found by probing two candidates at a time. The first pair brackets the threshold of
 the previous step, since few weights cross it in a step. If that misses, the next pair brackets the quantile of a normal
-distribution; later pairs interpolate bracketed the counts on both sides. Every eighth pair splits the range of the
+distribution; later pairs interpolate between the counts on both sides. Every eighth pair splits the range of the
 floats' bits at its quarters, so that no distribution of weights makes the search slow. The notes of the previous step
 affect the speed, never the result.
 
