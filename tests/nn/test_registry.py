@@ -25,7 +25,7 @@ from equalbits.nn.registry import input_quantizer_settings, quantizer_settings
 
 @pytest.fixture
 def tables_restored() -> Iterator[None]:
-    tables = [registry._WEIGHT_QUANTIZERS.factories, registry._INPUT_QUANTIZERS.factories]
+    tables = [registry._weights.factories, registry._inputs.factories]
     before = [dict(table) for table in tables]
     yield
     for table, kept in zip(tables, before, strict=True):
@@ -103,8 +103,8 @@ def test_settings_are_listed_with_their_defaults() -> None:
         ("bi-real:p_pos=0.25", "weight quantizer 'bi-real': setting 'p_pos' is not known: there is none to give"),
         ("bihalf:0.25", "write name=value"),
         ("bihalf:p_pos=", "write name=value"),
-        ("bihalf:p_pos=half", "p_pos='half' is not a share"),
-        ("pruned-bihalf:ramp=half", r"ramp='half' is not a share of training: it must lie in \[0, 1\]"),
+        ("bihalf:p_pos=half", "p_pos=half of 'bihalf:p_pos=half' must be a number, as in p_pos=0.5"),
+        ("pruned-bihalf:ramp=half", "ramp=half of 'pruned-bihalf:ramp=half' must be a number"),
         ("irnet:t_max=half", "t_max=half of 'irnet:t_max=half' must be a number"),
         ("bihalf:p_pos=2", r"p_pos=2 is not a share: it must be a number in \[0, 1\]"),
     ],
@@ -158,9 +158,9 @@ def test_a_taken_or_invalid_name_raises(register: object) -> None:
     ("name", "message"),
     [
         ("bihalf:p_pos=0.25,p_pos=0.5", "p_pos is given twice"),
-        ("xnor:centre=no", "centre='no' is neither true nor false: write centre=true or centre=false"),
-        ("binaryconnect:stochastic=off", "stochastic='off' is neither"),
-        ("pruned-bihalf:sparsity=90%", "sparsity='90%' is not a share of zeros"),
+        ("xnor:centre=no", "centre=no of 'xnor:centre=no' must be true or false"),
+        ("binaryconnect:stochastic=off", "stochastic=off of .* must be true or false"),
+        ("pruned-bihalf:sparsity=90%", "sparsity=90% of .* must be a number, as in sparsity=0.5"),
         ("irnet:t_max=inf", "t_max=inf of 'irnet:t_max=inf' must be a number, as in t_max=10.0"),
         ("bnn-plus:beta=nan", "beta=nan of 'bnn-plus:beta=nan' must be a number, as in beta=5.0"),
     ],

@@ -1,6 +1,6 @@
 """Quantizers by name, with settings behind a colon: ``"bihalf"``, ``"bihalf:p_pos=0.25"``, ``"irnet:t_max=5"``.
 
-Recipes, commands and saved runs refer to a method by its name. :func:`register_quantizer` adds a method of your own.
+Recipes, commands and saved runs refer to a method by its name. ``register_quantizer`` adds a method of your own.
 """
 
 import ast
@@ -18,71 +18,6 @@ Q = TypeVar("Q", bound=nn.Module)
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 
-def quantizer_by_name(name: str) -> WeightQuantizer:
-    """Create the weight quantizer with that name; settings may follow a colon, separated by commas.
-
-    >>> quantizer_by_name("bihalf:p_pos=0.25")
-    BiHalf(p_pos=0.25)
-    >>> quantizer_by_name("bihlaf")
-    Traceback (most recent call last):
-    ValueError: weight quantizer 'bihlaf' is not known: did you mean 'bihalf'? There are: ...
-    """
-    return _WEIGHT_QUANTIZERS.create(name)
-
-
-def input_quantizer_by_name(name: str) -> nn.Module:
-    """Create the input quantizer with that name; settings as for :func:`quantizer_by_name`.
-
-    >>> input_quantizer_by_name("ede:t_min=0.001")
-    SignActivation(estimator='decaying', t_min=0.001)
-    """
-    return _INPUT_QUANTIZERS.create(name)
-
-
-def register_quantizer(name: str) -> Callable[[Factory], Factory]:
-    """Register a weight quantizer class, or a function that returns one, under a name that is not taken.
-
-    >>> @register_quantizer("bihalf")
-    ... class Mine(WeightQuantizer): ...
-    Traceback (most recent call last):
-    ValueError: weight quantizer 'bihalf' is taken: choose another name
-    """
-    return _WEIGHT_QUANTIZERS.register(name)
-
-
-def register_input_quantizer(name: str) -> Callable[[Factory], Factory]:
-    """Register an input quantizer, as :func:`register_quantizer` does."""
-    return _INPUT_QUANTIZERS.register(name)
-
-
-def list_quantizers() -> list[str]:
-    """Return the names of all weight quantizers."""
-    return sorted(_WEIGHT_QUANTIZERS.factories)
-
-
-def list_input_quantizers() -> list[str]:
-    """Return the names of all input quantizers.
-
-    >>> set(list_input_quantizers()) >= {"approx-sign", "ede", "sign", "sign-straight"}
-    True
-    """
-    return sorted(_INPUT_QUANTIZERS.factories)
-
-
-def quantizer_settings(name: str) -> dict[str, Any]:
-    """Return the settings of a weight quantizer with their defaults.
-
-    >>> quantizer_settings("bihalf")
-    {'p_pos': 0.5, 'estimator': 'straight'}
-    """
-    return _WEIGHT_QUANTIZERS.settings(name)
-
-
-def input_quantizer_settings(name: str) -> dict[str, Any]:
-    """Return the settings of an input quantizer with their defaults."""
-    return _INPUT_QUANTIZERS.settings(name)
-
-
 def settings_of(factory: Callable[..., Any]) -> dict[str, Any]:
     """Return the arguments of a class or function with their defaults (``inspect.Parameter.empty``: required)."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -90,14 +25,21 @@ def settings_of(factory: Callable[..., Any]) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in parameters.items() if parameter.kind in by_name}
 
 
-class _Registry(Generic[Q]):
-    """Factories by name."""
+class Registry(Generic[Q]):
+    """Quantizers of one kind by name."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.factories: dict[str, Callable[..., Q]] = {}
 
     def register(self, name: str) -> Callable[[Factory], Factory]:
+        """Register a quantizer class, or a function that returns one, under a name that is not taken.
+
+        >>> @register_quantizer("bihalf")
+        ... class Mine(WeightQuantizer): ...
+        Traceback (most recent call last):
+        ValueError: weight quantizer 'bihalf' is taken: choose another name
+        """
         if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
             raise ValueError(f"{name!r} cannot name a {self.kind}: use letters, digits, '-', '_' and '.'")
         if name in self.factories:
@@ -109,13 +51,35 @@ class _Registry(Generic[Q]):
 
         return add
 
+    def names(self) -> list[str]:
+        """Return all names, sorted.
+
+        >>> set(list_input_quantizers()) >= {"approx-sign", "ede", "sign", "sign-straight"}
+        True
+        """
+        return sorted(self.factories)
+
     def settings(self, name: str) -> dict[str, Any]:
+        """Return the settings of a quantizer with their defaults.
+
+        >>> quantizer_settings("bihalf")
+        {'p_pos': 0.5, 'estimator': 'straight'}
+        """
         if name not in self.factories:
             raise unknown_name(self.kind, name, self.factories)
         return settings_of(self.factories[name])
 
     def create(self, text: str) -> Q:
-        """Parse ``name:setting=value,…`` and call the factory."""
+        """Create the quantizer with that name; settings may follow a colon, separated by commas.
+
+        >>> quantizer_by_name("bihalf:p_pos=0.25")
+        BiHalf(p_pos=0.25)
+        >>> input_quantizer_by_name("ede:t_min=0.001")
+        SignActivation(estimator='decaying', t_min=0.001)
+        >>> quantizer_by_name("bihlaf")
+        Traceback (most recent call last):
+        ValueError: weight quantizer 'bihlaf' is not known: did you mean 'bihalf'? There are: ...
+        """
         name, _, rest = text.partition(":")
         defaults = self.settings(name)
         settings: dict[str, Any] = {}
@@ -124,18 +88,14 @@ class _Registry(Generic[Q]):
                 raise unknown_name(f"{self.kind} {name!r}: setting", setting, defaults)
             if setting in settings:
                 raise ValueError(f"{text!r} does not make a {self.kind}: {setting} is given twice; give it once")
-            if isinstance(defaults[setting], bool) and isinstance(value, str):  # any word would count as true
-                raise ValueError(
-                    f"{setting}={value!r} is neither true nor false: write {setting}=true or {setting}=false"
-                )
+            default = defaults[setting]
+            if isinstance(default, int | float) and isinstance(value, str):  # a word, such as inf
+                rule = "true or false" if isinstance(default, bool) else f"a number, as in {setting}={default}"
+                raise ValueError(f"{setting}={value} of {text!r} must be {rule}")
             settings[setting] = value
         try:
             return self.factories[name](**settings)
-        except TypeError as error:  # a setting is missing, or a number is given as a word, such as inf
-            for setting, value in settings.items():
-                if isinstance(defaults[setting], int | float) and isinstance(value, str):
-                    rule = f"must be a number, as in {setting}={defaults[setting]}"
-                    raise ValueError(f"{setting}={value} of {text!r} {rule}") from error
+        except TypeError as error:  # a setting is missing
             raise ValueError(f"{text!r} does not make a {self.kind}: {error}") from error
 
 
@@ -151,5 +111,10 @@ def _parse_setting(text: str, part: str) -> tuple[str, Any]:
         return name, value  # a plain word, as in statistics=fixed
 
 
-_WEIGHT_QUANTIZERS: _Registry[WeightQuantizer] = _Registry("weight quantizer")
-_INPUT_QUANTIZERS: _Registry[nn.Module] = _Registry("input quantizer")
+_weights: Registry[WeightQuantizer] = Registry("weight quantizer")
+quantizer_by_name, quantizer_settings = _weights.create, _weights.settings
+register_quantizer, list_quantizers = _weights.register, _weights.names
+
+_inputs: Registry[nn.Module] = Registry("input quantizer")
+input_quantizer_by_name, input_quantizer_settings = _inputs.create, _inputs.settings
+register_input_quantizer, list_input_quantizers = _inputs.register, _inputs.names
