@@ -235,8 +235,7 @@ def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:
 
 def _in_format_of(reference: Tensor, tensor: Tensor) -> Tensor:
     """Return ``tensor`` in ``channels_last`` if ``reference`` is, unchanged otherwise."""
-    if reference.dim() != 4 or reference.is_contiguous():
-        return tensor
-    if not reference.is_contiguous(memory_format=torch.channels_last):
-        return tensor
-    return tensor.contiguous(memory_format=torch.channels_last)
+    strided = reference.dim() == 4 and not reference.is_contiguous()
+    if strided and reference.is_contiguous(memory_format=torch.channels_last):
+        return tensor.contiguous(memory_format=torch.channels_last)
+    return tensor

@@ -1,6 +1,5 @@
 """``binarize_``: replace layers of any model by binary ones in place, and report every decision."""
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import is_not
@@ -66,14 +65,14 @@ def binarize_(
     check_quantizers(weight_quantizer, input_quantizer)
     candidates, unsuited, already = _survey(model)
     if not candidates:
-        what = f"no layer can be binary{_reasons(unsuited)}{_count(already)}"
+        what = f"no layer can be binary{_others(unsuited, already)}"
         raise ValueError(f"nothing to make binary: {what}; the model needs nn.Linear or convolutions that it calls")
-    policy = where if callable(where) else by_name(where, _names(model, candidates))
+    policy = where if callable(where) else by_name(where, model, [candidate.layer for candidate in candidates])
     verdicts = [(candidate, policy(candidate)) for candidate in candidates]
     chosen = [candidate for candidate, verdict in verdicts if verdict is True]
     reasons = [(c.name, v if isinstance(v, str) else "not chosen") for c, v in verdicts if v is not True]
     if not chosen:
-        what = f"where= selects none of {len(candidates)} layers{_reasons(unsuited)}{_count(already)}"
+        what = f"where= selects none of {len(candidates)} layers{_others(unsuited, already)}"
         raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
     for candidate in chosen:
         _check_plain_weight(candidate)
@@ -99,13 +98,14 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
     already: list[str] = []
     for position, (name, layer) in enumerate(layers):
         kind = type(layer).__name__
+        refused_later = parametrize.is_parametrized(layer) or isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         if isinstance(layer, BinaryLayer):
             already.append(name)
         elif layer in accessed:
             unsuited.append((name, f"{accessed[layer]} accesses its .weight directly instead of calling the layer"))
         elif isinstance(layer, _NO_BINARY_CLASS):
             unsuited.append((name, f"of class {kind}, which has no binary version"))
-        elif type(layer) not in BINARY_CLASSES and not _is_parametrized_or_lazy(layer):
+        elif type(layer) not in BINARY_CLASSES and not refused_later:
             unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may override forward"))
         elif layer in compiled:
             unsuited.append((name, "compiled separately, so the real layer would still run: binarize, then compile"))
@@ -117,39 +117,20 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
                 f"create a binary layer such as BinaryLinear"
             )
         else:
-            candidates.append(Candidate(name, layer, position, len(layers), _within(model, name)))
+            path = name.split(".")[:-1]
+            enclosing = [model.get_submodule(".".join(path[:depth])) for depth in range(len(path) + 1)]
+            within = tuple(type(module).__name__ for module in enclosing)
+            candidates.append(Candidate(name, layer, position, len(layers), within))
     return candidates, unsuited, tuple(already)
 
 
-def _reasons(unsuited: list[tuple[str, str]]) -> str:
-    """Format each reason once, with the first layer it applies to."""
+def _others(unsuited: list[tuple[str, str]], already: tuple[str, ...]) -> str:
+    """Format each reason once, with the first layer it applies to, and the count of layers that are binary."""
     first: dict[str, str] = {}
     for name, reason in unsuited:
         first.setdefault(reason, f"{name!r} is left real: {reason}")
-    return f" ({'; '.join(first.values())})" if first else ""
-
-
-def _count(already: tuple[str, ...]) -> str:
-    return f"; {len(already)} are binary already" if already else ""
-
-
-def _within(model: nn.Module, name: str) -> tuple[str, ...]:
-    """Return the class names of the modules that enclose a layer, outermost first."""
-    parts = name.split(".")[:-1]
-    return tuple(type(model.get_submodule(".".join(parts[:depth]))).__name__ for depth in range(len(parts) + 1))
-
-
-def _names(model: nn.Module, candidates: list[Candidate]) -> dict[nn.Module, list[str]]:
-    """Return all names of each candidate; a layer used in two places has two."""
-    names: dict[nn.Module, list[str]] = {candidate.layer: [] for candidate in candidates}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if module in names:
-            names[module].append(name)
-    return names
-
-
-def _is_parametrized_or_lazy(layer: nn.Module) -> bool:
-    return parametrize.is_parametrized(layer) or isinstance(layer, nn.modules.lazy.LazyModuleMixin)
+    reasons = f" ({'; '.join(first.values())})" if first else ""
+    return reasons + (f"; {len(already)} are binary already" if already else "")
 
 
 def _check_plain_weight(candidate: Candidate) -> None:
@@ -198,29 +179,16 @@ _TORCH_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 def _replace_in(held: Any, binary: dict[nn.Module, BinaryLayer], seen: set[int]) -> Any:
-    """Return ``held`` with layers replaced, at any depth of lists, tuples, dicts, sets, deques and their subclasses.
-
-    Mutable containers are changed in place, immutable ones rebuilt. ``seen`` ends cycles.
-    """
+    """Return ``held`` with layers replaced, at any depth of lists, dicts and tuples; only tuples are rebuilt."""
     if isinstance(held, nn.Module):
         return binary.get(held, held)
-    if isinstance(held, tuple | frozenset):
+    if isinstance(held, tuple):
         parts = [_replace_in(part, binary, seen) for part in held]
-        kind: Any = tuple if isinstance(held, tuple) else frozenset  # their __new__ builds a namedtuple, too
-        return kind.__new__(type(held), parts) if any(map(is_not, parts, held)) else held
-    if not isinstance(held, list | deque | dict | set) or id(held) in seen:
-        return held
-    seen.add(id(held))
-    if isinstance(held, dict | set):
-        keys = [_replace_in(key, binary, seen) for key in held]
-        if any(map(is_not, keys, held)):
-            items: Any = dict(zip(keys, held.values(), strict=True)) if isinstance(held, dict) else keys
-            held.clear()
-            held.update(items)
-    if isinstance(held, set):
-        return held
-    for place in list(held) if isinstance(held, dict) else range(len(held)):
-        new = _replace_in(held[place], binary, seen)
-        if new is not held[place]:
-            held[place] = new
+        return tuple.__new__(type(held), parts) if any(map(is_not, parts, held)) else held  # a namedtuple, too
+    if isinstance(held, list | dict) and id(held) not in seen:  # seen: containers may be cyclic
+        seen.add(id(held))
+        for place, part in list(held.items() if isinstance(held, dict) else enumerate(held)):
+            new = _replace_in(part, binary, seen)
+            if new is not part:
+                held[place] = new
     return held

@@ -59,11 +59,12 @@ def inner_layers(candidate: Candidate) -> bool | str:
     return True
 
 
-def by_name(where: str | Iterable[str], names: dict[nn.Module, list[str]]) -> Policy:
-    """Return the policy that selects layers by name patterns; ``names`` holds all names of each layer.
-
-    A layer used in two places has two names. A pattern that matches no layer raises, since it is likely a mistake.
-    """
+def by_name(where: str | Iterable[str], model: nn.Module, layers: Iterable[nn.Module]) -> Policy:
+    """Return the policy that selects layers of ``model`` by name patterns; a pattern that matches none raises."""
+    names: dict[nn.Module, list[str]] = {layer: [] for layer in layers}
+    for name, module in model.named_modules(remove_duplicate=False):  # a layer used in two places has two names
+        if module in names:
+            names[module].append(name)
     patterns = [where] if isinstance(where, str) else list(where)
     known = [name for every in names.values() for name in every]
     for pattern in patterns:

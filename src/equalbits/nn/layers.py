@@ -2,26 +2,15 @@
 
 import copy
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits import functional as F
 from equalbits.nn.binary_layer import BinaryLayer
 from equalbits.nn.quantizer import WeightQuantizer
-
-__all__ = [
-    "BINARY_CLASSES",
-    "BinaryConv1d",
-    "BinaryConv2d",
-    "BinaryConvTranspose2d",
-    "BinaryLayer",
-    "BinaryLinear",
-    "QuickConv2d",
-    "as_binary_layer",
-]
 
 
 class BinaryLinear(BinaryLayer, nn.Linear):
@@ -37,8 +26,8 @@ class BinaryLinear(BinaryLayer, nn.Linear):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
         *,
         weight_quantizer: WeightQuantizer | None = None,
         input_quantizer: nn.Module | None = None,
@@ -56,34 +45,41 @@ class BinaryLinear(BinaryLayer, nn.Linear):
         return nnf.linear(self.quantize_input(input), self.binary_weight(), self.bias)
 
 
-class BinaryConv1d(BinaryLayer, nn.Conv1d):
-    """:class:`torch.nn.Conv1d` with binary weights; a filter is the weights of one output channel."""
+class _BinaryConv(BinaryLayer):
+    """Base of the convolutions: torch's arguments, plus the quantizers and ``init``."""
+
+    in_channels: int
+    kernel_size: tuple[int, ...]
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | tuple[int],
-        stride: int | tuple[int] = 1,
-        padding: str | int | tuple[int] = 0,
-        dilation: int | tuple[int] = 1,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: str | int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
         *,
         weight_quantizer: WeightQuantizer | None = None,
         input_quantizer: nn.Module | None = None,
         init: str = "torch",
     ) -> None:
         shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
-        nn.Conv1d.__init__(self, *shape, device=device, dtype=dtype)
+        super().__init__(*shape, device=device, dtype=dtype)
         self.make_binary_(weight_quantizer, input_quantizer, init)
 
     def input_channels(self) -> tuple[int, int]:
         """Return the number of input channels, and their axis."""
-        return self.in_channels, -2
+        return self.in_channels, -1 - len(self.kernel_size)
+
+
+class BinaryConv1d(_BinaryConv, nn.Conv1d):
+    """:class:`torch.nn.Conv1d` with binary weights; a filter is the weights of one output channel."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
@@ -91,7 +87,7 @@ class BinaryConv1d(BinaryLayer, nn.Conv1d):
         return output
 
 
-class BinaryConv2d(BinaryLayer, nn.Conv2d):
+class BinaryConv2d(_BinaryConv, nn.Conv2d):
     """:class:`torch.nn.Conv2d` with binary weights; a filter is the weights of one output channel.
 
     >>> from equalbits.nn import BiHalf
@@ -99,32 +95,6 @@ class BinaryConv2d(BinaryLayer, nn.Conv2d):
     >>> (layer.symbols() == 1).flatten(1).sum(dim=1).unique()  # of 27
     tensor([7])
     """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        padding: str | int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        weight_quantizer: WeightQuantizer | None = None,
-        input_quantizer: nn.Module | None = None,
-        init: str = "torch",
-    ) -> None:
-        shape = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode)
-        nn.Conv2d.__init__(self, *shape, device=device, dtype=dtype)
-        self.make_binary_(weight_quantizer, input_quantizer, init)
-
-    def input_channels(self) -> tuple[int, int]:
-        """Return the number of input channels, and their axis."""
-        return self.in_channels, -3
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
@@ -173,8 +143,8 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
         bias: bool = True,
         dilation: int | tuple[int, int] = 1,
         padding_mode: Literal["zeros"] = "zeros",
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
         *,
         weight_quantizer: WeightQuantizer | None = None,
         input_quantizer: nn.Module | None = None,
@@ -185,14 +155,12 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
         self.make_binary_(weight_quantizer, input_quantizer, init)
 
     def to_filters(self, weight: Tensor) -> Tensor:
-        """Rearrange (in, out/groups, …) to (out, in/groups, …)."""
-        grouped = weight.reshape(self.groups, -1, *weight.shape[1:]).transpose(1, 2)
-        return grouped.reshape(self.out_channels, -1, *weight.shape[2:])
+        """Rearrange (in, out/groups, …) to (out, in/groups, …), or back."""
+        return weight.reshape(self.groups, -1, *weight.shape[1:]).transpose(1, 2).flatten(0, 1)
 
     def from_filters(self, filters: Tensor) -> Tensor:
         """Rearrange (out, in/groups, …) to (in, out/groups, …)."""
-        grouped = filters.reshape(self.groups, -1, *filters.shape[1:]).transpose(1, 2)
-        return grouped.reshape(self.in_channels, -1, *filters.shape[2:])
+        return self.to_filters(filters)
 
     def input_channels(self) -> tuple[int, int]:
         """Return the number of input channels, and their axis."""
@@ -200,37 +168,23 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """Apply the layer with binary weights."""
-        output_padding = self._output_padding(
-            input,
-            output_size,
-            list(self.stride),
-            list(self.padding),  # type: ignore[arg-type]
-            list(self.kernel_size),
-            num_spatial_dims=2,
-            dilation=list(self.dilation),
-        )
+        stride, dilation, padding = list(self.stride), list(self.dilation), [int(size) for size in self.padding]
+        kernel = list(self.kernel_size)
+        output_padding = self._output_padding(input, output_size, stride, padding, kernel, 2, dilation)
+        quantized, weight = self.quantize_input(input), self.binary_weight()
         return nnf.conv_transpose2d(
-            self.quantize_input(input),
-            self.binary_weight(),
-            self.bias,
-            self.stride,
-            self.padding,  # type: ignore[arg-type]
-            output_padding,
-            self.groups,
-            self.dilation,
+            quantized, weight, self.bias, stride, padding, output_padding, self.groups, dilation
         )
 
 
 #: Binary class of each real layer class.
-BINARY_CLASSES: Mapping[type[nn.Module], type[BinaryLayer]] = MappingProxyType(
-    {
-        nn.Linear: BinaryLinear,
-        nn.Conv1d: BinaryConv1d,
-        nn.Conv2d: BinaryConv2d,
-        QuickConv2d: BinaryConv2d,
-        nn.ConvTranspose2d: BinaryConvTranspose2d,
-    }
-)
+BINARY_CLASSES: Mapping[type[nn.Module], type[BinaryLayer]] = {
+    nn.Linear: BinaryLinear,
+    nn.Conv1d: BinaryConv1d,
+    nn.Conv2d: BinaryConv2d,
+    QuickConv2d: BinaryConv2d,
+    nn.ConvTranspose2d: BinaryConvTranspose2d,
+}
 
 
 def as_binary_layer(

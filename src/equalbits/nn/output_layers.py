@@ -73,10 +73,8 @@ class GatedScale(nn.Module):
         if not reduction >= 1:
             raise ValueError(f"reduction={reduction}: the divisor of the channels must be at least 1; 8 is usual")
         hidden = max(1, in_channels // reduction)
-        self.reduce, self.expand = (
-            nn.Linear(in_channels, hidden, bias=False),
-            nn.Linear(hidden, out_channels, bias=False),
-        )
+        self.reduce = nn.Linear(in_channels, hidden, bias=False)
+        self.expand = nn.Linear(hidden, out_channels, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

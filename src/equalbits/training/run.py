@@ -15,7 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from equalbits.nn import (
-    BinaryLayer,
     PrunedQuantizer,
     at_epoch_,
     end_ramps_,
@@ -105,11 +104,7 @@ class TrainingRun:
             if self.device.type != "cuda":
                 raise ValueError("sync_batch_norm=true needs CUDA devices: set it to false, or train on GPUs")
             nn.SyncBatchNorm.convert_sync_batchnorm(self.model)  # type: ignore[no-untyped-call]
-        if any(
-            isinstance(layer, BinaryLayer) and not getattr(layer.weight_quantizer, "train_latent", True)
-            for layer in self.model.modules()
-        ):
-            freeze_latents_(self.model)  # DDP would wait for gradients that these latents never get
+        freeze_latents_(self.model)  # DDP would wait for gradients that these latents never get
         return DistributedDataParallel(self.model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
     def announce_progress(self) -> None:

@@ -16,12 +16,6 @@ def bihalf_inputs(inputs: Tensor, *, p_pos: float = 0.5, pull: float = 6.0) -> T
 
     That is straight through, plus a pull of each input towards its own bit. The authors' code gives the extra element
     of an odd batch to −1; here, as everywhere, it is +1.
-
-    >>> inputs = torch.tensor([[0.5], [-3.0]], requires_grad=True)
-    >>> bihalf_inputs(inputs, pull=2.0).sum().backward()
-    >>> inputs.grad
-    tensor([[ 0.5000],
-            [-1.0000]])
     """
     symbols = batch_symbols(inputs, p_pos)
     return _Pulled.apply(inputs, symbols, pull)  # type: ignore[no-any-return, no-untyped-call]
@@ -31,12 +25,6 @@ def batch_symbols(inputs: Tensor, p_pos: float = 0.5) -> Tensor:
     """Return ±1 with exactly the share ``p_pos`` of +1 in each channel, over batch and positions; no gradient.
 
     The channel is the second axis. Rounding and ties follow :func:`~equalbits.functional.transport_symbols`.
-
-    >>> batch_symbols(torch.tensor([[0.1, 5.0], [0.2, 3.0], [0.3, 4.0], [0.4, 6.0]]))
-    tensor([[-1.,  1.],
-            [-1., -1.],
-            [ 1., -1.],
-            [ 1.,  1.]])
     """
     if inputs.dim() < 2:
         raise ValueError(f"inputs have shape {tuple(inputs.shape)}: they must be (batch, channel, …)")

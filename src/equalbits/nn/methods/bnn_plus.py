@@ -11,10 +11,6 @@ def distance_to_scale(latents: Tensor, scale: Tensor) -> Tensor:
     """Return the paper's regularizer R1, ``Σ |a − |w||`` with one ``a`` per filter, which pulls weights towards ±a.
 
     The gradient flows to the latents and to the scale. The sum is taken in float32 at least.
-
-    >>> import torch
-    >>> distance_to_scale(torch.tensor([[0.5, -2.0]]), torch.tensor([1.0]))
-    tensor(1.5000)
     """
     wide = F.as_filters(latents).to(F.at_least_float32(latents.dtype))
     return (scale.reshape(-1, 1) - wide.abs()).abs().sum()

@@ -8,13 +8,7 @@ from equalbits.nn.registry import register_quantizer
 
 
 def dorefa(latents: Tensor) -> Tensor:
-    """Return the signs times the layer's mean ``|w|``; the gradient is unchanged.
-
-    >>> import torch
-    >>> dorefa(torch.tensor([[0.5, -1.0], [0.5, 2.0]]))
-    tensor([[ 1., -1.],
-            [ 1.,  1.]])
-    """
+    """Return the signs times the layer's mean ``|w|``; the gradient is unchanged."""
     return F.straight_through(latents, F.sign_symbols(latents) * latents.detach().abs().mean())
 
 

@@ -11,12 +11,7 @@ from equalbits.nn.registry import register_quantizer
 
 
 def mpt_values(latents: Tensor, mask: Tensor) -> Tensor:
-    """Return ``a · sign(w)`` where kept, else 0, with ``a`` the mean ``|w|`` of the layer's kept weights.
-
-    >>> import torch
-    >>> mpt_values(torch.tensor([[0.5, -1.5, 9.0]]), torch.tensor([[True, True, False]]))
-    tensor([[ 1., -1.,  0.]])
-    """
+    """Return ``a · sign(w)`` where kept, else 0, with ``a`` the mean ``|w|`` of the layer's kept weights."""
     kept = mask.to(latents.dtype)
     # Sum and count of a layer may exceed 65504, the largest float16.
     total = (latents.detach().abs() * kept).sum(dtype=F.at_least_float32(latents.dtype))

@@ -14,11 +14,6 @@ def xnor(latents: Tensor, *, centre: bool = False) -> Tensor:
     The authors' code also multiplies by ``n(1 − 1/C)``, a choice of learning rate that is left out here. ``centre``
     first subtracts the mean over the input channels; the authors' code does so in place before each step, here it is
     part of the graph.
-
-    >>> import torch
-    >>> xnor(torch.tensor([[0.5, -1.5], [0.0, 2.0]]))
-    tensor([[ 1., -1.],
-            [ 1.,  1.]])
     """
     rows = F.as_filters(centred_over_inputs(latents) if centre else latents)
     symbols = F.sign_symbols(rows)

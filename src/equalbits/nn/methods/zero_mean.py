@@ -16,10 +16,6 @@ def zero_mean(latents: Tensor, symbols: Tensor) -> Tensor:
 
     A share ``p`` of +1 gives the values ``√((1 − p)/p)`` and ``−√(p/(1 − p))``; at one half they are ±1. A filter whose
     symbols are all equal becomes 0.
-
-    >>> import torch
-    >>> zero_mean(torch.zeros(1, 5), torch.tensor([[1.0, -1.0, -1.0, -1.0, -1.0]]))
-    tensor([[ 2.0000, -0.5000, -0.5000, -0.5000, -0.5000]])
     """
     rows = F.as_filters(symbols)
     mean = rows.mean(dim=1, keepdim=True)
