@@ -20,16 +20,6 @@ class Flips(NamedTuple):
     to_negative: Tensor
 
 
-def positive_share(symbols: Tensor) -> Tensor:
-    """Return the share of +1 among the nonzero symbols of each filter; NaN for a filter without any.
-
-    >>> positive_share(torch.tensor([[1.0, -1.0, 1.0, 0.0], [-1.0, -1.0, -1.0, -1.0]]))
-    tensor([0.6667, 0.0000])
-    """
-    rows = as_filters(symbols)
-    return (rows > 0).sum(dim=1) / (rows != 0).sum(dim=1)
-
-
 def binary_entropy(share: Tensor) -> Tensor:
     """Return the entropy in bits of a share of +1: ``−p log2 p − (1−p) log2 (1−p)``.
 
@@ -44,9 +34,11 @@ def binary_entropy(share: Tensor) -> Tensor:
 def filter_entropy(symbols: Tensor) -> Tensor:
     """Return the entropy of each filter's symbols, in bits. The entropy of a layer is the mean over its filters.
 
-    Pooling the weights of a layer first would hide filters that are biased in opposite directions.
+    Pooling the weights of a layer first would hide filters that are biased in opposite directions. A filter without
+    nonzero symbols has NaN.
     """
-    return binary_entropy(positive_share(symbols))
+    rows = as_filters(symbols)
+    return binary_entropy((rows > 0).sum(dim=1) / (rows != 0).sum(dim=1))
 
 
 def attainable_entropy(connections: int, p_pos: float = 0.5) -> float:

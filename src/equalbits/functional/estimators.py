@@ -130,9 +130,6 @@ def in_forward_mode() -> bool:
     """Return True while torch differentiates in forward mode, as ``torch.func.jvp`` does.
 
     The autograd functions below have no ``jvp``, since torch.compile rejects functions that have one.
-
-    >>> in_forward_mode()
-    False
     """
     return forward_ad._current_level >= 0
 

@@ -68,7 +68,7 @@ class LayerFactory:
         binary, real, real_on_bits = kinds
         inputs = copy.deepcopy(quantizer)
         if isinstance(inputs, RSign):
-            inputs.fit_(shape[0])
+            inputs.fit_inputs_(shape[0], axis=1)
         if self.weight_quantizer is not None:
             quantizers = {"weight_quantizer": self.weight_quantizer, "input_quantizer": inputs}
             return binary(*shape, **settings, **quantizers, init=self.init)

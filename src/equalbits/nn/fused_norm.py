@@ -46,11 +46,8 @@ def norm_and_add(
     summed, summed_signs, mean, variance = prelu_norm_add_sign(
         inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
     )
-    return (
-        summed,
-        summed_signs,
-        BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1]),
-    )
+    statistics = BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
+    return summed, summed_signs, statistics
 
 
 def update_running_statistics(batches: Sequence[BatchStatistics]) -> None:

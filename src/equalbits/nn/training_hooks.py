@@ -70,24 +70,13 @@ def after_step_(model: nn.Module) -> None:
         layer.weight_quantizer.after_step_(filters)
         if filters is not weight:  # to_filters may return a copy
             weight.copy_(layer.from_filters(filters))
-        _assign_latents_(layer, weight)
-
-
-def _assign_latents_(layer: BinaryLayer, weight: Tensor) -> None:
-    """Assign changed latents to a parametrized layer: written to the computed weight alone, they would be lost."""
-    if parametrize.is_parametrized(layer, "weight"):
-        for step in layer.parametrizations["weight"]:  # type: ignore[index]
-            if not hasattr(step, "right_inverse"):
-                raise ValueError(
-                    f"latents parametrized by {type(step).__name__} cannot be changed after a step: define its "
-                    "right_inverse"
-                )
-        layer.weight = weight
-    elif not layer._parameters.keys().isdisjoint(("weight_orig", "weight_v")):  # older norms, pruning
-        raise ValueError(
-            "latents that torch.nn.utils computes from weight_orig or weight_v cannot be changed after a step: make "
-            "that permanent with its remove function, or use torch.nn.utils.parametrizations"
-        )
+        if parametrize.is_parametrized(layer, "weight"):  # else the change of the computed weight would be lost
+            layer.weight = weight
+        elif not layer._parameters.keys().isdisjoint(("weight_orig", "weight_v")):  # older norms, pruning
+            raise ValueError(
+                "latents that torch.nn.utils computes from weight_orig or weight_v cannot be changed after a step: "
+                "make that permanent with its remove function, or use torch.nn.utils.parametrizations"
+            )
 
 
 def penalty(layers: list[BinaryLayer]) -> Tensor:
