@@ -20,7 +20,7 @@ def held(recipe: str, tmp_path_factory) -> Path:
     return out
 
 
-HELD = {"run": "a run of own", "sweep": "a sweep of own", "compare": "a comparison on own", "item": "the item fig6"}
+HELD = {"run": "a run", "sweep": "a sweep", "compare": "a comparison", "item": "an item of the paper"}
 
 
 def words_of(kind: str, recipe: str) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_directory_with_other_runs_and_recipes_can_be_used(recipe: str, call, 
     assert call("train", own, "--out", tmp_path / "a", "--device", "cpu")[0] == 0
     assert call("sweep", own, "--out", tmp_path, "--device", "cpu")[0] == 0
     code, _, errors = call("demo", "--out", tmp_path / "a")
-    assert (code, errors.count("holds a run of recipe: give --out another folder")) == (1, 1)
+    assert (code, errors.count("holds a run: give --out another folder")) == (1, 1)
 
 
 def test_the_seeds_of_a_sweep_and_a_run_do_not_share_a_directory(held: Path, recipe: str, call, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_seeds_of_a_sweep_and_a_run_do_not_share_a_directory(held: Path, rec
         assert not (held / kind / case / "recipe.toml").exists()
         (tmp_path / case).symlink_to(held / "run")
         code, _, errors = call(*words_of(kind, recipe), "--out", tmp_path, "--device", "cpu")
-        assert (code, errors.count(f"{tmp_path / case} holds a run of own: give --out another folder")) == (1, 1)
+        assert (code, errors.count(f"{tmp_path / case} holds a run: give --out another folder")) == (1, 1)
     assert not (held / "run" / "seed0").exists()
 
 

@@ -129,7 +129,7 @@ from equalbits.recipes import Execution, Recipe, sweep
 whole = os.replace
 if sys.argv[2] == "unlink":  # the last file is in its place, and what is saved of the stack is still there
     from equalbits.recipes.experiments import train_runs
-    train_runs.discard_stack = lambda path, runs: os.kill(os.getpid(), signal.SIGKILL)
+    train_runs.remove_ended_stacks = lambda out: os.kill(os.getpid(), signal.SIGKILL)
 def replace(old, new, **words):
     if str(new).endswith(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -181,11 +181,11 @@ def test_a_kill_behind_a_result_of_tuning_leaves_nothing_of_it_once_it_was_calle
     recipe = COMPARED.with_settings({"checkpoint_seconds": 0})
     words = {"methods": ["sign"], "seeds": [0], "device": "cpu", "tune": [0.1]}
 
-    def die(path: Path, members: object) -> None:
+    def die(out: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("equalbits.recipes.experiments.train_runs.discard_stack", die)
+        patch.setattr("equalbits.recipes.experiments.train_runs.remove_ended_stacks", die)
         compare(recipe, tmp_path, **words)
     assert list(tmp_path.glob("tuning/*/sign/*/run.json")) and len(left_over(tmp_path)) == 2
     compare(recipe, tmp_path, **words)

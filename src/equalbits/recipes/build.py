@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from equalbits._text import unknown_name
 from equalbits.data import Augmentation, Dataset, Decoding, FolderDataset, FolderLoader, Loader, Shard, load_dataset
 from equalbits.models import create_model, list_models, model_options
 from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
-from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe
+from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.training import CheckpointError, ProcessRank
 
 #: Words users write for real-valued weights or inputs.
@@ -22,19 +22,30 @@ _NO_QUANTIZER = ("real", "none", "float", "fp32")
 
 
 def check_names(recipe: Recipe) -> None:
-    """Raise where a recipe names an unknown model or quantizer, without building them."""
-    _check_model(recipe.model.name)
-    _check_options(recipe.model)
-    if recipe.model.weight_quantizer:
-        quantizer_by_name(recipe.model.weight_quantizer)
-    if recipe.model.input_quantizer:
-        input_quantizer_by_name(recipe.model.input_quantizer)
-
-
-def _check_model(name: str) -> None:
-    if name not in list_models():
+    """Raise for an unknown model or quantizer and for invalid options of the model, without building it."""
+    config = recipe.model
+    if config.name not in list_models():
         own = "a network of your own exists only in the script that registers it: run that instead of equalbits"
-        raise ValueError(f"{unknown_name('model', name, list_models())}; {own}")
+        raise ValueError(f"{unknown_name('model', config.name, list_models())}; {own}")
+    instead = {name: f"set model.{name} instead" for name in ("weight_quantizer", "input_quantizer", "init")}
+    instead["num_classes"] = "leave it out, it follows from the data"
+    for name, value in config.options.items():
+        if name in instead:
+            raise ValueError(f"model.options.{name}={value}: {instead[name]}")
+        default = model_options(config.name).get(name)
+        if isinstance(default, bool) and not isinstance(value, bool):  # any word or list would count as true
+            raise ValueError(f"model.options.{name}={value!r} must be true or false")
+        if isinstance(default, int | float) and isinstance(value, str):
+            raise ValueError(f"model.options.{name}={value!r} must be a number")
+    for name, known, create in (
+        ("weight_quantizer", list_quantizers(), quantizer_by_name),
+        ("input_quantizer", list_input_quantizers(), input_quantizer_by_name),
+    ):
+        word = getattr(config, name)
+        if word.lower() in _NO_QUANTIZER and word not in known:
+            raise ValueError(f"model.{name}={word}: leave it empty for none, as in model.{name}=")
+        if word:
+            create(word)
 
 
 def pick_device(name: str = "auto") -> str:
@@ -97,43 +108,21 @@ class DataSpec:
 
         Empty where it can. Classes must be in the same order too, since a label is their index.
         """
-        mine, theirs = (f"{len(each.classes)} ({_few(each.classes)})" for each in (self, other))
         if self.classes != other.classes:
-            return f"{mine.replace(' ', ' classes ', 1)}, this data has {theirs}"
+            mine, theirs = (
+                f"({', '.join(each.classes[:3])}{', …' if len(each.classes) > 3 else ''})" for each in (self, other)
+            )
+            return f"{len(self.classes)} classes {mine}, this data has {len(other.classes)} {theirs}"
         if (self.channels, self.size) != (other.channels, other.size):
             shapes = (f"{each.channels}×{each.size}×{each.size}" for each in (self, other))
             return "images of {}, this data has {}".format(*shapes)
         return ""
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-
-
-def _check_options(config: ModelConfig) -> None:
-    """Raise for options that have a setting of their own or follow from the data, and for options of a wrong type."""
-    instead = {name: f"set model.{name} instead" for name in ("weight_quantizer", "input_quantizer", "init")}
-    instead["num_classes"] = "leave it out, it follows from the data"
-    for name, value in config.options.items():
-        if name in instead:
-            raise ValueError(f"model.options.{name}={value}: {instead[name]}")
-        default = model_options(config.name).get(name) if config.name in list_models() else None
-        if isinstance(default, bool) and not isinstance(value, bool):  # any word or list would count as true
-            raise ValueError(f"model.options.{name}={value!r} must be true or false")
-        if isinstance(default, int | float) and isinstance(value, str):
-            raise ValueError(f"model.options.{name}={value!r} must be a number")
-    known = {"weight_quantizer": list_quantizers(), "input_quantizer": list_input_quantizers()}
-    for name, names in known.items():
-        word = getattr(config, name)
-        if word.lower() in _NO_QUANTIZER and word not in names:
-            raise ValueError(f"model.{name}={word}: leave it empty for none, as in model.{name}=")
-
-
 def make_model(recipe: Recipe, images: DataSpec) -> nn.Module:
     """Build the recipe's model for such images; its initial weights depend on the recipe's seed only."""
+    check_names(recipe)
     config = recipe.model
-    _check_model(config.name)
-    _check_options(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.train.seed)
         try:
@@ -166,9 +155,15 @@ def make_loader(
     source = "train" if data.hold_out else split
     dataset = load_dataset(data.name, root, split=source, device=device, statistics=data.statistics or None)
     if data.hold_out:
-        dataset = _hold_out_split(dataset, data.hold_out, held_out=not training)
+        if data.hold_out >= len(dataset):
+            nothing = f"data.hold_out={data.hold_out} leaves nothing to train on"
+            raise ValueError(f"{nothing}: {dataset.name} has {len(dataset)} images")
+        held = torch.zeros(len(dataset), dtype=torch.bool)
+        held[_spread(data.hold_out, len(dataset))] = True
+        dataset = _select(dataset, (~held if training else held).nonzero().flatten())
     if training and data.limit:
-        dataset = _first(dataset, data.limit)
+        first = dataset.take(data.limit)
+        dataset = first if isinstance(first, Dataset) else _select(dataset, _spread(data.limit, len(dataset)))
     size = data.batch_size if training else data.test_batch_size
     shared: dict[str, Any] = {
         "batch_size": max(1, size // place.world_size),
@@ -207,22 +202,9 @@ def _warn_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
         )  # fmt: skip
 
 
-def _hold_out_split(dataset: Dataset | FolderDataset, count: int, *, held_out: bool) -> Dataset | FolderDataset:
-    """Select ``count`` images spread evenly over a training set, or all the others.
-
-    Evenly, so that files sorted by class give images of every class.
-    """
-    if count >= len(dataset):
-        raise ValueError(f"data.hold_out={count} leaves nothing to train on: {dataset.name} has {len(dataset)} images")
-    held = torch.zeros(len(dataset), dtype=torch.bool)
-    held[torch.arange(count) * len(dataset) // count] = True
-    return _select(dataset, (held if held_out else ~held).nonzero().flatten())
-
-
-def _first(dataset: Dataset | FolderDataset, count: int) -> Dataset | FolderDataset:
-    """Select the first ``count`` images; of files, which are sorted by class, as many spread evenly."""
-    first = dataset.take(count)
-    return first if isinstance(first, Dataset) else _select(dataset, torch.arange(count) * len(dataset) // count)
+def _spread(count: int, total: int) -> Tensor:
+    """Return ``count`` indices spread evenly below ``total``: of files sorted by class, images of every class."""
+    return torch.arange(count) * total // count
 
 
 def _select(dataset: Dataset | FolderDataset, places: Tensor) -> Dataset | FolderDataset:

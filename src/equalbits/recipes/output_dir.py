@@ -4,24 +4,22 @@ import errno
 import json
 import os
 import platform
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from equalbits._files import errors_name, remove_partial_files
 
-# kind: (files that are all present in such a directory, its description)
+#: Kind of directory, the files that are all present in one, and its description.
 _MARKS = (
-    ("item", ("result.json",), "the item"),
-    ("compare", ("compare.json",), "a comparison on"),
-    ("sweep", ("sweep.json",), "a sweep of"),
-    ("demo", ("demo.png", "report.html"), "the"),
-    ("run", ("recipe.toml", "model.json"), "a run of"),  # a recipe.toml alone may be the user's own
-    ("run", ("run.json",), "a run of"),
+    ("item", ("result.json",), "an item of the paper"),
+    ("compare", ("compare.json",), "a comparison"),
+    ("sweep", ("sweep.json",), "a sweep"),
+    ("demo", ("demo.png", "report.html"), "the demo"),
+    ("run", ("recipe.toml", "model.json"), "a run"),  # a recipe.toml alone may be the user's own
+    ("run", ("run.json",), "a run"),
 )
 
 
@@ -34,33 +32,20 @@ def check_kind(out: Path, kind: str) -> None:
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "sweep.json").write_text('{"recipe": "fashion-conv2"}')
+    >>> (folder / "sweep.json").touch()
     >>> check_kind(folder, "sweep")
     >>> check_kind(folder, "run")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: ... holds a sweep of fashion-conv2: give --out another folder
+    ValueError: ... holds a sweep: give --out another folder
     """
     for held, files, description in _MARKS:
         if all((out / name).is_file() for name in files):
             if held != kind:
-                raise ValueError(f"{out} holds {description} {_subject(out / files[0])}: give --out another folder")
+                raise ValueError(f"{out} holds {description}: give --out another folder")
             return
     seed = next((path.parent for path in sorted(out.glob("seed*/run.json"))), None)
     if seed and kind == "run":
         raise ValueError(f"{out} holds runs of a sweep or a comparison, as {seed.name}: give --out another folder")
-
-
-def _subject(path: Path) -> str:
-    """Return the name of the recipe or item that a file is about."""
-    if path.suffix == ".png":
-        return path.stem
-    try:
-        text = path.read_text()
-        table: dict[str, Any] = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-        recipe = table.get("recipe", table.get("name", table.get("item")))
-        return str(recipe["name"] if isinstance(recipe, dict) else recipe or "something")
-    except (OSError, ValueError, AttributeError, KeyError):
-        return f"something ({path.name} cannot be read)"
 
 
 @contextmanager
@@ -89,7 +74,8 @@ def lock_dir(out: Path, *, command: str | None = None) -> Iterator[None]:
     try:
         with _acquired(lock, path, out):
             if not nested:
-                _write_holder(path, command)
+                with errors_name(path):
+                    path.write_text(json.dumps({"process": os.getpid(), "host": platform.node(), "command": command}))
                 remove_partial_files(out)
             yield
     finally:
@@ -120,12 +106,6 @@ def _acquired(lock: FileLock, path: Path, out: Path) -> Iterator[None]:
                 if os.path.samestat(path.stat(), mine):
                     path.unlink()
         lock.release()
-
-
-def _write_holder(path: Path, command: str | None) -> None:
-    note = {"process": os.getpid(), "host": platform.node(), "command": command}
-    with errors_name(path):
-        path.write_text(json.dumps(note))
 
 
 def _holder(path: Path) -> str:

@@ -34,20 +34,18 @@ from equalbits.training import (
 
 def check_run_dir(out: Path, recipe: Recipe, images: DataSpec) -> None:
     """Raise where a directory holds files of the user's own, or a run of another recipe or on other images."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is a file: name a folder, new or of the same run, with --out")
-    if (out / LAST).exists() and (out / "recipe.toml").exists():
-        check_same_recipe(out, read_recipe(out / "recipe.toml"), recipe)
+    checkpoint, written = (out / LAST).exists(), out / "recipe.toml"
+    if checkpoint and written.exists():
+        check_same_recipe(out, read_recipe(written), recipe)
         other = ""
         with suppress(CheckpointError):  # a missing or damaged model.json is written again
             other = DataSpec.read(out / "model.json").difference(images)
         if other:
             raise CheckpointError(f"{out} holds a run on {other}: use the same data to resume, or another --out")
-    foreign = [name for name in ("model.json", "history.jsonl", BEST) if (out / name).exists()]
-    if foreign and not any((out / name).exists() for name in (LAST, "recipe.toml")):
-        raise ValueError(f"{out} holds a {foreign[0]} that equalbits did not write: give --out another folder")
-    written = out / "recipe.toml"
-    alone = written.exists() and not any((out / name).exists() for name in (LAST, "model.json"))
+    for name in () if checkpoint or written.exists() else ("model.json", "history.jsonl", BEST):
+        if (out / name).exists():
+            raise ValueError(f"{out} holds a {name} that equalbits did not write: give --out another folder")
+    alone = written.exists() and not checkpoint and not (out / "model.json").exists()
     if alone and written.read_bytes() != recipe.to_toml().encode():  # a run killed early leaves this very recipe
         raise ValueError(f"{out} holds another recipe.toml: give --out another folder")
 
@@ -101,7 +99,9 @@ def removed_on_failure(out: Path) -> Iterator[None]:
 @contextmanager
 def data_root_of(out: Path, root: Path | None) -> Iterator[Path | None]:
     """Give ``root``, or the data directory a run recorded; a :class:`DataError` inside names the recorded one."""
-    recorded = _recorded_root(out) if root is None else None
+    recorded = None
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # missing or damaged: it is written again
+        recorded = Path(json.loads((out / "model.json").read_text())["data"]) if root is None else None
     here = root or (recorded if recorded and recorded.is_dir() else None)
     try:
         yield here
@@ -110,14 +110,6 @@ def data_root_of(out: Path, root: Path | None) -> Iterator[Path | None]:
             raise
         missing = f"{recorded}, the data directory of the run, does not exist any more; " if recorded else ""
         raise DataError(f"{missing}{error}; or give --data") from None
-
-
-def _recorded_root(out: Path) -> Path | None:
-    try:
-        recorded = json.loads((out / "model.json").read_text())["data"]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # missing or damaged: it is written again
-        return None
-    return Path(recorded) if isinstance(recorded, str) else None
 
 
 def history_writers(out: Path, known: History) -> list[Reporter]:

@@ -5,7 +5,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,32 +89,19 @@ class RunRecord:
     def read(cls, path: Path) -> "RunRecord":
         """Read a run.json; one that lacks a part is refused."""
         try:
-            table = _json_object(path.read_text(), required=("recipe", "seed", "last", "best", "seconds", "device"))
+            table = json.loads(path.read_text())
             recipe = Recipe.from_dict(table.pop("recipe")).with_settings({"seed": table.pop("seed")})
             scores = {name: EpochRecord.from_dict(end) if (end := table[name]) else None for name in ("last", "best")}
             record = cls(**{**table, "recipe": recipe, **scores})
-            record._check()
+            if record.status not in (FINISHED, DIVERGED):
+                raise ValueError(f"status is {record.status!r}")
+            if not record.diverged and not all(end and end.test for end in (record.last, record.best)):
+                raise ValueError("it has no test score")
+            if not (isinstance(record.device, str) and dict(record.versions) and record.seconds >= 0):
+                raise ValueError("a part has no value")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(f"{path} is not the record of a run ({error}): delete it to train again") from None
         return record
-
-    def _check(self) -> None:
-        if self.status not in (FINISHED, DIVERGED):
-            raise ValueError(f"status is {self.status!r}")
-        if not self.diverged and not (self.last and self.last.test and self.best and self.best.test):
-            raise ValueError("it has no test score")
-        if not (isinstance(self.device, str) and dict(self.versions) and self.seconds >= 0):
-            raise ValueError("a part has no value")
-
-
-def _json_object(text: str, *, required: Sequence[str]) -> dict[str, Any]:
-    table = json.loads(text)
-    if not isinstance(table, dict):
-        raise ValueError("it is not a JSON object")
-    for name in required:
-        if name not in table:
-            raise ValueError(f"it has no {name}")
-    return table
 
 
 def check_same_recipe(out: Path, before: Recipe, now: Recipe) -> None:

@@ -13,7 +13,7 @@ from equalbits._files import remove_partial_files, write_all_atomically, write_a
 from equalbits.data import Loader
 from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.experiments.measurements import BitMeasurements
-from equalbits.recipes.experiments.stack_checkpoint import discard_stack, stack_checkpoint, stack_path
+from equalbits.recipes.experiments.stack_checkpoint import remove_ended_stacks, stack_checkpoint
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.recipes.run import FinishedRun, run_recipe
@@ -190,7 +190,7 @@ class Trainer:
             stored = stacked_files(record, ended, images, kept, root=self.root)
             files |= {out / name: content for name, content in stored.items()}
         write_all_atomically(files)
-        discard_stack(stack_path(self.store.out, runs), runs)
+        remove_ended_stacks(self.store.out)
 
     def _load(self, data: DataConfig) -> tuple[Loader, Loader]:
         """Load a data set onto the device; the last one stays for the next stack."""
