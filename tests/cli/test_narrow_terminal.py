@@ -3,9 +3,9 @@
 import re
 import sys
 
-from equalbits.cli.demo import _print_table
-from equalbits.cli.reproduce import _print_rows
-from equalbits.paper import Claim, DemoCounts
+from equalbits.cli.reproduce import print_claims
+from equalbits.cli.terminal import print_table
+from equalbits.paper import Claim
 
 
 def make_narrow(monkeypatch) -> None:
@@ -25,24 +25,23 @@ def column(printed: str, place: int, width: int) -> str:
     return "".join(line[place : place + width].strip() for line in printed.splitlines())
 
 
-def test_the_demo_table_does_not_cut_numbers(monkeypatch, capsys):
+def test_a_table_does_not_cut_numbers(monkeypatch, capsys):
     make_narrow(monkeypatch)
-    flips = {"to_positive": 1234567890, "to_negative": 1234567890, "filters": 170, "exact_filters": 170}
-    drawn = {"steps": [], "entropies": [], "filter_to_positive": [], "filter_to_negative": [], "seconds": 1.0}
-    _print_table([DemoCounts(method="sign", correct=1, total=2, entropy=0.953211, attainable=1.0, **flips, **drawn)])
+    header = ["method", "accuracy", "entropy", "attainable", "flips to +1", "flips to −1"]
+    print_table(header, [["sign", "50.00 %", "0.953211", "1.0", "1,234,567,890", "1,234,567,890"]], right=header[1:])
     printed = plain(capsys.readouterr().out)
     assert max(map(len, printed.splitlines())) <= 50
     assert "…" not in printed
     assert any("1,234,567,890" in column(printed, place, width) for place in range(50) for width in range(4, 9))
 
 
-def test_the_claims_table_does_not_cut_words_or_numbers(monkeypatch, capsys, tmp_path):
+def test_the_claims_table_does_not_cut_words_or_numbers(monkeypatch, capsys):
     make_narrow(monkeypatch)
     row = Claim(
         claim="circumstances", paper="0.123456789", ours="0.987654321", agrees=True, decided_by="incontestably", n=9
     )
-    _print_rows("fig6", tmp_path, [row])
-    printed = plain(capsys.readouterr().out).partition("plot:")[0]
+    print_claims([row])
+    printed = plain(capsys.readouterr().out)
     assert max(map(len, printed.splitlines())) <= 50
     assert "…" not in printed
     for word in ("circumstances", "0.123456789", "0.987654321", "incontestably"):

@@ -77,10 +77,6 @@ def _avg_pool(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, A
     )
 
 
-def _prelu(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
-    return torch.where(x >= 0, x, x * tensors["slope"])
-
-
 def _slice(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
     cuts = zip(settings["start"], settings["stop"], settings["step"], strict=True)
     return x[(slice(None), *(slice(*cut) for cut in cuts))]
@@ -91,32 +87,24 @@ def _pad(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) 
     return functional.pad(x, [side for pair in pairs for side in pair], value=settings["value"])
 
 
-def _shuffle(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
-    return functional.channel_shuffle(x, settings["groups"])
-
-
-def _plain(run: Callable[..., Tensor]) -> Run:
-    return lambda *inputs, tensors, settings: run(*inputs)
-
-
 _ONE = torch.ones(())
 _RUN: dict[str, Run] = {
     "conv": _conv,
     "linear": lambda x, tensors, settings: functional.linear(x, tensors["weight"], tensors.get("bias")),
     "affine": lambda x, tensors, settings: x * tensors["gain_shift"][0] + tensors["gain_shift"][1],
-    "prelu": _prelu,
-    "relu": _plain(functional.relu),
+    "prelu": lambda x, tensors, settings: torch.where(x >= 0, x, x * tensors["slope"]),
+    "relu": lambda x, tensors, settings: functional.relu(x),
     "clamp": lambda x, tensors, settings: x.clamp(settings["min"], settings["max"]),
-    "sign": _plain(lambda x: torch.where(x >= 0, _ONE, -_ONE)),
-    "add": _plain(torch.add),
-    "concat": _plain(lambda *parts: torch.cat(parts, 1)),
+    "sign": lambda x, tensors, settings: torch.where(x >= 0, _ONE, -_ONE),
+    "add": lambda x, y, tensors, settings: x + y,
+    "concat": lambda *parts, tensors, settings: torch.cat(parts, 1),
     "max_pool": _max_pool,
     "avg_pool": _avg_pool,
     "adaptive_avg_pool": lambda x, tensors, settings: functional.adaptive_avg_pool2d(x, settings["size"]),
-    "flatten": _plain(lambda x: x.flatten(1)),
+    "flatten": lambda x, tensors, settings: x.flatten(1),
     "reshape": lambda x, tensors, settings: x.reshape(len(x), *settings["shape"]),
     "permute": lambda x, tensors, settings: x.permute(0, *(axis + 1 for axis in settings["axes"])),
-    "channel_shuffle": _shuffle,
+    "channel_shuffle": lambda x, tensors, settings: functional.channel_shuffle(x, settings["groups"]),
     "slice": _slice,
     "pad": _pad,
 }

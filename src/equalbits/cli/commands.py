@@ -76,8 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
+
+    def run() -> int | None:
+        _check_data(options)
+        code: int | None = import_module(f"equalbits.cli.{options.command}").run(options)
+        return code
+
     with ignore_closed_terminal():
-        return run_reporting_errors(f"{parser.prog} {options.command}", lambda: _run(options))
+        return run_reporting_errors(f"{parser.prog} {options.command}", run)
 
 
 def make_parser(names: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
@@ -95,12 +101,6 @@ def make_parser(names: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[
         if name in names:
             import_module(f"equalbits.cli.{name}").add_arguments(command)
     return parser, subparsers.choices
-
-
-def _run(options: argparse.Namespace) -> int | None:
-    _check_data(options)
-    code: int | None = import_module(f"equalbits.cli.{options.command}").run(options)
-    return code
 
 
 def _check_data(options: argparse.Namespace) -> None:

@@ -38,46 +38,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, text="print the content of compare.json")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, plot, and print the table."""
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
     from equalbits.recipes import Execution, compare, find_recipe, parse_methods, parse_settings
     from equalbits.report import describe_precision, draw_comparison, text_table, write_markdown
-    from equalbits.training import InterruptedTraining
 
     require_matplotlib()
     settings = parse_settings(options.settings)
     for name, instead in (("seed", "--seeds"), ("model.weight_quantizer", "--methods")):
         if name in settings:
             raise ValueError(f"--set {name}={settings[name]}: use {instead} {settings[name]}")
-    rates = _parse_rates(options.tune)
+    try:
+        rates = [float(word) for word in options.tune.split(",") if word.strip()]
+    except ValueError:
+        rates = []
+    if options.tune and not rates:
+        raise ValueError(f"--tune {options.tune}: give learning rates, such as 0.03,0.1,0.3")
     if rates and "optimizer.lr" in settings:
         raise ValueError(f"--set optimizer.lr={settings['optimizer.lr']} and --tune: omit one of them")
     recipe = find_recipe(options.recipe).with_settings(settings)
     if options.stack is not None and options.stack < 1:
         raise ValueError(f"--stack {options.stack} must be at least 1")
     out = Path(options.out or f"runs/{recipe.name}")
-    try:
-        with ProgressBar(title="compare", quiet=options.json) as bar:
-            comparison = compare(
-                recipe,
-                out,
-                methods=parse_methods(options.methods),
-                seeds=parse_seeds(options.seeds),
-                tune=rates,
-                execution=Execution(
-                    root=Path(options.data) if options.data else None,
-                    device=options.device,
-                    stack=options.stack,
-                    log=lambda line: print(line, file=sys.stderr, flush=True),
-                    reporters_for=bar.start_run,
-                ),
-            )
-    except InterruptedTraining as interrupted:
-        print(f"equalbits compare: {interrupted}\nrun the same command to resume", file=sys.stderr)
-        return 128 + interrupted.signal_number
+    with ProgressBar(title="compare", quiet=options.json) as bar:
+        comparison = compare(
+            recipe,
+            out,
+            methods=parse_methods(options.methods),
+            seeds=parse_seeds(options.seeds),
+            tune=rates,
+            execution=Execution(
+                root=Path(options.data) if options.data else None,
+                device=options.device,
+                stack=options.stack,
+                log=lambda line: print(line, file=sys.stderr, flush=True),
+                reporters_for=bar.start_run,
+            ),
+        )
     write_markdown(comparison, out)
     draw_comparison(comparison, out)
     if options.json:
@@ -86,14 +86,3 @@ def run(options: argparse.Namespace) -> int:
         print(text_table(comparison))
         print(describe_precision(comparison))
         print(f"plot: {out / 'compare.png'}    table: {out / 'compare.md'}    data: {out / 'compare.json'}")
-    return 0
-
-
-def _parse_rates(text: str) -> list[float]:
-    try:
-        rates = [float(word) for word in text.split(",") if word.strip()]
-    except ValueError:
-        rates = []
-    if text and not rates:
-        raise ValueError(f"--tune {text}: give learning rates, such as 0.03,0.1,0.3")
-    return rates

@@ -29,14 +29,11 @@ def run(options: argparse.Namespace) -> None:
         for action in command._actions:  # argparse has no public way to list them
             if action.metavar in completions:
                 action.complete = completions[action.metavar]  # type: ignore[attr-defined]
-    preamble = _RECIPES.get(options.shell, "").format(names=" ".join(_recipe_names()))
-    print(shtab.complete(parser, options.shell, preamble=preamble))
-
-
-def _recipe_names() -> list[str]:
-    """Return the names of all recipes; none without torch."""
     try:
         from equalbits.recipes import list_recipes
-    except ImportError:
-        return []
-    return list_recipes()
+
+        names = " ".join(list_recipes())
+    except ImportError:  # without torch
+        names = ""
+    preamble = _RECIPES.get(options.shell, "").format(names=names)
+    print(shtab.complete(parser, options.shell, preamble=preamble))

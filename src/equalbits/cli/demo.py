@@ -4,12 +4,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_device, add_json
-
-if TYPE_CHECKING:
-    from equalbits.paper import DemoCounts
+from equalbits.cli.terminal import print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     """Train the methods, plot, and print the table."""
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.paper import demo_recipe, demo_summary, is_demo_measured, pack_demo, run_demo
+    from equalbits.paper import demo_recipe, demo_summary, demo_table, is_demo_measured, pack_demo, run_demo
     from equalbits.training import InterruptedTraining
 
     out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
@@ -40,7 +37,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
         return 0
-    _print_table(measured)
+    rows = demo_table(measured)
+    print_table([*rows[0]], [[*row.values()] for row in rows], right=[*rows[0]][1:])
     for line in demo_summary(measured):
         print(line)
     print(pack_demo(out / "bihalf", out / "bihalf.ebits"))
@@ -48,19 +46,3 @@ def run(options: argparse.Namespace) -> int:
     if finished:
         print(f"{out} was already finished: nothing to train")
     return 0
-
-
-def _print_table(measured: "list[DemoCounts]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from equalbits.paper import demo_table
-
-    rows = demo_table(measured)
-    shown = Table(box=None, pad_edge=False)
-    for name in rows[0]:
-        shown.add_column(name, justify="left" if name == "method" else "right", overflow="fold")  # never cut digits
-    for row in rows:
-        shown.add_row(*row.values())
-    width = None if sys.stdout.isatty() else 160
-    Console(highlight=False, width=width).print(shown)

@@ -69,15 +69,3 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "synthetic": "random images for trying things out, such as synthetic:3x32x32:10",
     },
 }
-
-
-def describe(kind: str, name: str, documented: object = None) -> str:
-    """Return the description of a name; for a registered one, the first docstring line of ``documented``.
-
-    >>> describe("methods", "sign")
-    "the sign of each weight: the paper's baseline, no promised share of +1"
-    """
-    if name in DESCRIPTIONS[kind]:
-        return DESCRIPTIONS[kind][name]
-    first, _, _ = (getattr(documented, "__doc__", None) or "").strip().partition("\n")
-    return first.replace("``", "").rstrip(".")

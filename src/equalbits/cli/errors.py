@@ -48,7 +48,7 @@ def run_reporting_errors(prefix: str, work: Callable[[], int | None]) -> int:
         code = work() or 0
         _flush()
         return code
-    except KeyboardInterrupt:  # training catches it itself and reports what it saved
+    except KeyboardInterrupt:  # training catches it itself and raises InterruptedTraining
         print(f"{prefix}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
@@ -62,6 +62,12 @@ def run_reporting_errors(prefix: str, work: Callable[[], int | None]) -> int:
         print(f"{prefix}{process}: {one_line(error)}", file=sys.stderr)
         _flush(discard=True)
         return 1
+    except Exception as error:
+        signal_number = getattr(error, "signal_number", None)  # InterruptedTraining, without importing torch
+        if signal_number is None:
+            raise
+        print(f"{prefix}: {error}\nrun the same command to resume", file=sys.stderr)
+        return 128 + int(signal_number)
 
 
 def one_line(error: BaseException) -> str:
@@ -74,17 +80,14 @@ def one_line(error: BaseException) -> str:
     if _is_out_of_memory(error):
         return "out of memory: lower data.batch_size, set accumulate=2, or use a smaller model"
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        return _file_error(Path(os.fsdecode(error.filename2 or error.filename)), error)
+        path = Path(os.fsdecode(error.filename2 or error.filename))
+        if error.errno == errno.ENOENT and not path.parent.is_dir():
+            return f"the directory {path.parent} does not exist; create it or use another path"
+        return f"{path}: {_FILE_ERRORS.get(error.errno, error.strerror)}"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # no file name: standard output, for example
         return _FILE_ERRORS[errno.ENOSPC]
     text = (isinstance(error, OSError) and error.strerror) or str(error)
     return " ".join(text.split()) or type(error).__name__
-
-
-def _file_error(path: Path, error: OSError) -> str:
-    if error.errno == errno.ENOENT and not path.parent.is_dir():
-        return f"the directory {path.parent} does not exist; create it or use another path"
-    return f"{path}: {_FILE_ERRORS.get(error.errno or 0, error.strerror)}"
 
 
 def _is_bug(error: BaseException) -> bool:

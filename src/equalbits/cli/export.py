@@ -39,22 +39,18 @@ def run(options: argparse.Namespace) -> None:
     check_source(source, options.which)
     if find_spec(options.to) is None:
         raise ModuleNotFoundError(name=options.to)
-    packed = _load(source, options.which)
+    if source.is_dir():
+        packed, _, _ = pack_run(source, which=options.which)
+    else:
+        from equalbits.runtime import load_packed
+
+        packed = load_packed(source)
     with replace_when_done(path) as temporary:
-        export_packed(packed, temporary)
+        size = export_packed(packed, temporary)
         exported = _load_onnx(temporary) if options.to == "onnx" else _load_openvino(temporary)
         verdict = _verify(packed, exported)
-        size = sum(file.stat().st_size for file in temporary.parent.iterdir())
     batch = "; batch size 1 only" if options.to == "openvino" else ""
     print(f"{written_files(path)}: {size:,} bytes for {options.to}; {verdict}{batch}")
-
-
-def _load(source: Path, which: str) -> "PackedModel":
-    if source.is_dir():
-        return pack_run(source, which=which)[0]
-    from equalbits.runtime import load_packed
-
-    return load_packed(source)
 
 
 def _load_onnx(path: Path) -> "Call":
@@ -81,9 +77,20 @@ def _verify(packed: "PackedModel", exported: "Call") -> str:
     """Return how closely the logits agree; raise if they do not. Sums are rounded in another order there."""
     import numpy as np
 
-    shape = (_IMAGES, 1, *packed.network.input_shape)
-    images = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    reference, note = _without_input_rounding(packed)
+    from equalbits.runtime import PackedModel
+
+    network, reference, note = packed.network, packed, ""
+    if any(operation.settings.get("input_bits", 32) != 32 for operation in network.operations):
+        # Other runtimes do not round the inputs of linear layers.
+        operations = tuple(
+            replace(operation, settings={**operation.settings, "input_bits": 32})
+            if operation.kind == "linear"
+            else operation
+            for operation in network.operations
+        )
+        reference = PackedModel(replace(network, operations=operations))
+        note = " before it rounds inputs of linear layers"
+    images = np.random.default_rng(0).standard_normal((_IMAGES, 1, *network.input_shape)).astype(np.float32)
     ours = np.concatenate([reference(image) for image in images])
     theirs = np.concatenate([np.asarray(exported(image)) for image in images])
     if ours.shape != theirs.shape:
@@ -94,19 +101,3 @@ def _verify(packed: "PackedModel", exported: "Call") -> str:
     same = int((ours.argmax(axis=1) == theirs.argmax(axis=1)).sum())
     close = "the same logits as" if difference <= 1e-4 else f"logits within {difference:.2%} of the largest of"
     return f"{close} the packed network{note}, the same class for {same} of {_IMAGES} images"
-
-
-def _without_input_rounding(packed: "PackedModel") -> tuple["PackedModel", str]:
-    """Return the network as it is exported: other runtimes do not round the inputs of linear layers."""
-    from equalbits.runtime import PackedModel
-
-    network = packed.network
-    if all(operation.settings.get("input_bits", 32) == 32 for operation in network.operations):
-        return packed, ""
-    operations = tuple(
-        replace(operation, settings={**operation.settings, "input_bits": 32})
-        if operation.kind == "linear"
-        else operation
-        for operation in network.operations
-    )
-    return PackedModel(replace(network, operations=operations)), " before it rounds inputs of linear layers"

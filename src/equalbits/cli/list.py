@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_json
-from equalbits.cli.descriptions import describe
+from equalbits.cli.descriptions import DESCRIPTIONS
 
 if TYPE_CHECKING:
     from equalbits.recipes import Table
@@ -66,24 +66,25 @@ def descriptions() -> dict[str, dict[str, str]]:
     from equalbits.recipes import get_recipe, list_methods, list_recipes
 
     methods = list_quantizers()
-    return {
-        "recipes": {name: get_recipe(name).about for name in list_recipes()},
-        "compare-only": {name: describe("compare-only", name) for name in list_methods() if name not in methods},
-        "models": {name: describe("models", name, model_builder(name)) for name in list_models()},
-        "methods": {name: describe("methods", name, _create(quantizer_by_name, name)) for name in methods},
-        "inputs": {
-            name: describe("inputs", name, _create(input_quantizer_by_name, name)) for name in list_input_quantizers()
-        },
-        "data": {name: describe("data", name) for name in NAMES},
-    }
+    found = {"recipes": {name: get_recipe(name).about for name in list_recipes()}}
+    for kind, names, create in (
+        ("compare-only", [name for name in list_methods() if name not in methods], None),
+        ("models", list_models(), model_builder),
+        ("methods", methods, quantizer_by_name),
+        ("inputs", list_input_quantizers(), input_quantizer_by_name),
+        ("data", NAMES, None),
+    ):
+        found[kind] = {name: DESCRIPTIONS[kind].get(name) or _first_line(create, name) for name in names}
+    return found
 
 
-def _create(create: Callable[[str], object], name: str) -> object:
-    """Create the quantizer of this name; None if it has required arguments."""
+def _first_line(create: Callable[[str], object] | None, name: str) -> str:
+    """Return the first docstring line of a registered model or quantizer; empty if it has required arguments."""
     try:
-        return create(name)
+        created = create(name) if create else None
     except ValueError:
-        return None
+        return ""
+    return (getattr(created, "__doc__", None) or "").strip().partition("\n")[0].replace("``", "").rstrip(".")
 
 
 def _print_settings(options: argparse.Namespace) -> None:
@@ -92,25 +93,18 @@ def _print_settings(options: argparse.Namespace) -> None:
         raise ValueError("--settings cannot be combined with KIND or --show; select with --match 'optimizer.*'")
     from equalbits.recipes import settings_tables
 
-    tables = [table for table in (_matching(table, options.match) for table in settings_tables()) if table.rows]
+    tables = []
+    for table in settings_tables():
+        rows = (tuple(cell.replace("``", "") for cell in row) for row in table.rows)
+        if matching := tuple(row for row in rows if fnmatchcase(row[0], options.match)):
+            tables.append(replace(table, about=table.about.replace("``", ""), rows=matching))
     if not tables:
         raise ValueError(f"--match {options.match}: no setting matches; equalbits list --settings shows all")
     if options.json:
-        print(json.dumps({table.title: _as_dicts(table) for table in tables}))
+        as_dicts = {table.title: [dict(zip(table.header, row, strict=True)) for row in table.rows] for table in tables}
+        print(json.dumps(as_dicts))
     else:
         print("\n\n".join(map(_render, tables)))
-
-
-def _matching(table: "Table", pattern: str) -> "Table":
-    """Return the rows with matching names, without markup."""
-    rows = (tuple(cell.replace("``", "") for cell in row) for row in table.rows)
-    matching = tuple(row for row in rows if fnmatchcase(row[0], pattern))
-    return replace(table, about=table.about.replace("``", ""), rows=matching)
-
-
-def _as_dicts(table: "Table") -> list[dict[str, str]]:
-    keys = [head.replace(" ", "_") for head in table.header]
-    return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
 
 def _render(table: "Table") -> str:

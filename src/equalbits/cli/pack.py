@@ -5,13 +5,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_which
 from equalbits.cli.packed_files import export_packed, pack_run, replace_when_done, written_files
-
-if TYPE_CHECKING:
-    from equalbits.runtime import PackedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Pack the run's model, verify it on eight random images, write it, and print its size."""
-    _check_suffix(path := Path(options.file))
+    path = Path(options.file)
+    if not path.suffix:
+        raise ValueError(f"{path} has no suffix: call it {path.name or 'net'}.ebits")
+    if path.suffix not in (".ebits", ".onnx", ".xml"):
+        raise ValueError(f"{path}: unknown suffix {path.suffix}; use .ebits, .onnx or .xml")
     with _log_to_stderr():
         packed, model, example = pack_run(
             Path(options.run), which=options.which, rest=options.rest, linear_inputs=options.linear_inputs
@@ -44,42 +44,25 @@ def run(options: argparse.Namespace) -> None:
     from equalbits.deploy import other_class
 
     with torch.no_grad():
-        differs = other_class(packed(example.numpy()), model(example).numpy())
-    written = _write(packed, path)
-    real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
-    ratio = f"{real / written:.1f} times smaller" if written < real else f"{written / real:.1f} times larger"
-    print(
-        f"{written_files(path)}: {written:,} bytes, {ratio} than its parameters in float32; "
-        f"same class as the model for {int((~differs).sum())} of {len(example)} random images; {_shares(packed)}"
-    )
-
-
-def _shares(packed: "PackedModel") -> str:
-    """Return the number of binary layers and whether their shares of +1 are exact."""
-    audit = packed.audit()
-    if not audit.layers:
-        return "no binary layer"
-    promised = any(layer.p_pos is not None for layer in audit.layers)
-    exact = "every promised share of +1 exact" if promised else "no share of +1 promised"
-    plural = "s" * (len(audit.layers) > 1)
-    return f"{len(audit.layers)} binary layer{plural}, {exact if audit.holds else 'SHARES OF +1 NOT EXACT'}"
-
-
-def _check_suffix(path: Path) -> None:
-    if not path.suffix:
-        raise ValueError(f"{path} has no suffix: call it {path.name or 'net'}.ebits")
-    if path.suffix not in (".ebits", ".onnx", ".xml"):
-        raise ValueError(f"{path}: unknown suffix {path.suffix}; use .ebits, .onnx or .xml")
-
-
-def _write(packed: "PackedModel", path: Path) -> int:
-    """Write the file in the format of its suffix; return the number of bytes written."""
+        same = int((~other_class(packed(example.numpy()), model(example).numpy())).sum())
     if path.suffix == ".ebits":
         packed.save(path)
-        return path.stat().st_size
-    with replace_when_done(path) as temporary:
-        export_packed(packed, temporary)
-        return sum(file.stat().st_size for file in temporary.parent.iterdir())
+        written = path.stat().st_size
+    else:
+        with replace_when_done(path) as temporary:
+            written = export_packed(packed, temporary)
+    real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
+    ratio = f"{real / written:.1f} times smaller" if written < real else f"{written / real:.1f} times larger"
+    layers, shares = packed.audit().layers, "no binary layer"
+    if layers:
+        promised = any(layer.p_pos is not None for layer in layers)
+        exact = "every promised share of +1 exact" if promised else "no share of +1 promised"
+        plural = "s" * (len(layers) > 1)
+        shares = f"{len(layers)} binary layer{plural}, {exact if packed.audit().holds else 'SHARES OF +1 NOT EXACT'}"
+    print(
+        f"{written_files(path)}: {written:,} bytes, {ratio} than its parameters in float32; "
+        f"same class as the model for {same} of {len(example)} random images; {shares}"
+    )
 
 
 @contextmanager

@@ -51,14 +51,12 @@ def pack_run(
     return packed, model, example
 
 
-def export_packed(packed: "PackedModel", path: Path) -> None:
-    """Write an ONNX file, or an OpenVINO IR for the suffix ``.xml``."""
+def export_packed(packed: "PackedModel", path: Path) -> int:
+    """Write an ONNX file, or an OpenVINO IR for the suffix ``.xml``; return the bytes of all files beside it."""
     from equalbits.runtime import export_onnx, export_openvino
 
-    if path.suffix == ".onnx":
-        export_onnx(packed, path)
-    else:
-        export_openvino(packed, path)
+    (export_onnx if path.suffix == ".onnx" else export_openvino)(packed, path)
+    return sum(file.stat().st_size for file in path.parent.iterdir())
 
 
 def written_files(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from equalbits._extras import require_matplotlib
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
 from equalbits.cli.sweep import parse_seeds
+from equalbits.cli.terminal import print_table
 
 if TYPE_CHECKING:
     from equalbits.cli.progress import ProgressBar
@@ -54,9 +55,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure what is missing, plot, and print a row per claim."""
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.paper import Options, get_item, list_items
+    from equalbits.paper import Options, get_item, keep_items, list_items
     from equalbits.recipes import check_kind, parse_settings
-    from equalbits.training import InterruptedTraining
 
     if options.item is None:
         titles = {name: get_item(name).title for name in list_items()}
@@ -74,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
     names = list_items() if options.item == "all" else [get_item(options.item).name]
     if options.item == "all" and options.out:
         check_kind(Path(options.out), "items")  # each item gets a subdirectory
+    failed: list[str] = []
     with ProgressBar(title=options.item, quiet=options.json) as bar:
         settings = Options(
             quick=options.quick,
@@ -85,25 +86,21 @@ def run(options: argparse.Namespace) -> int:
             ray=options.ray,
             log=lambda line: print(line, file=sys.stderr),
         )
-        try:
-            failed = [name for name in names if _reproduce(name, settings, bar, options)]
-        except InterruptedTraining as interrupted:
-            bar.close()
-            print(f"equalbits reproduce: {interrupted}\nrun the same command to resume", file=sys.stderr)
-            return 128 + interrupted.signal_number
+        for name in names:
+            try:
+                _reproduce(name, settings, bar, options)
+            except ValueError as error:
+                if options.item != "all":
+                    raise
+                failed.append(name)
+                print(f"equalbits reproduce: {name}: {' '.join(str(error).split())}", file=sys.stderr)
     if options.keep:
-        failed += _keep([_folder(options, name) for name in names if name not in failed])
+        measured = [_folder(options, name) for name in names if name not in failed]
+        refused = keep_items(measured, Path(), log=lambda line: print(line, file=sys.stderr))
+        for line in refused:
+            print(f"equalbits reproduce: {line}", file=sys.stderr)
+        failed += refused
     return int(bool(failed))
-
-
-def _keep(folders: list[Path]) -> list[str]:
-    """Keep measured items in the repository of the working directory; return those refused."""
-    from equalbits.paper import keep_items
-
-    refused = keep_items(folders, Path(), log=lambda line: print(line, file=sys.stderr))
-    for line in refused:
-        print(f"equalbits reproduce: {line}", file=sys.stderr)
-    return refused
 
 
 def _folder(options: argparse.Namespace, name: str) -> Path:
@@ -112,39 +109,26 @@ def _folder(options: argparse.Namespace, name: str) -> Path:
     return Path(options.out) / name if options.item == "all" else Path(options.out)
 
 
-def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argparse.Namespace) -> int:
-    """Reproduce one item; under ``all``, an item that fails is reported and the others continue."""
+def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argparse.Namespace) -> None:
     from equalbits.paper import reproduce
 
     out = _folder(options, name)
     bar.start_run(name)
-    try:
-        with redirect_stdout(sys.stderr):  # libraries may print; keep stdout for the rows
-            claims = reproduce(
-                name, out, options=replace(settings, reporters_for=lambda run: bar.start_run(f"{name}: {run}"))
-            )
-    except ValueError as error:
-        if options.item != "all":
-            raise
-        print(f"equalbits reproduce: {name}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
+    settings = replace(settings, reporters_for=lambda run: bar.start_run(f"{name}: {run}"))
+    with redirect_stdout(sys.stderr):  # libraries may print; keep stdout for the rows
+        claims = reproduce(name, out, options=settings)
     if options.json:
         print(json.dumps({"item": name, "out": str(out), "claims": [asdict(claim) for claim in claims]}))
-        return 0
-    _print_rows(name, out, claims)
-    return 0
+    else:
+        print_claims(claims)
+        print(f"plot: {out / f'{name}.png'}    claims: {out / 'claims.md'}")
 
 
-def _print_rows(name: str, out: Path, claims: "list[Claim]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+def print_claims(claims: "list[Claim]") -> None:
+    """Print a row per claim."""
     from equalbits.paper.claims import HEADER, NO_CLAIM
 
-    shown = Table(box=None, pad_edge=False)
-    for column in HEADER:
-        shown.add_column(column, justify="right" if column in ("difference", "n") else "left", overflow="fold")
-    for claim in claims:
-        shown.add_row(*claim.cells())
-    Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(shown if claims else NO_CLAIM)
-    print(f"plot: {out / f'{name}.png'}    claims: {out / 'claims.md'}")
+    if claims:
+        print_table(HEADER, [claim.cells() for claim in claims], right=("difference", "n"))
+    else:
+        print(NO_CLAIM)

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equalbits._text import escape_control_chars
 from equalbits.cli.arguments import add_json
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ def run(options: argparse.Namespace) -> None:
             top = _top_classes(row, model.network.classes, options.top)
             if options.json:
                 results[name] = top
-            else:  # print at once: there may be thousands
-                _print_classes(name, top)
+                continue
+            print(name)  # at once: there may be thousands
+            for entry in top:
+                print(f"  {entry['share']:7.2%}  {escape_control_chars(entry['class'])}")
     if options.json:
         print(json.dumps(results))
 
@@ -69,14 +72,6 @@ def _predict(model: "PackedModel", path: Path, file: str) -> "NDArray[np.float32
     except MemoryError:
         hint = "give fewer images at a time, or lower --threads"
         raise ValueError(f"{path}: not enough memory for a batch of {len(images)}: {hint}") from None
-
-
-def _print_classes(name: str, top: list[dict[str, Any]]) -> None:
-    from equalbits._text import escape_control_chars
-
-    print(name)
-    for entry in top:
-        print(f"  {entry['share']:7.2%}  {escape_control_chars(entry['class'])}")
 
 
 def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None) -> "NDArray[Any]":

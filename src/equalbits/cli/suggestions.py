@@ -2,7 +2,7 @@
 
 import argparse
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 #: Options whose several values are one argument, and the separator.
 _SEPARATORS = {"--set": "=", "--methods": ",", "--seeds": ",", "--tune": ",", "--vary": ","}
@@ -39,15 +39,12 @@ def _similar_flag(word: str, unknown: Sequence[str], parser: argparse.ArgumentPa
     close = difflib.get_close_matches(name, flags, n=1)
     if close or "set" not in flags:
         return flags[close[0]] if close else ""
-    setting = next((path for path in _settings() if name.replace("-", "_") in (path, path.rpartition(".")[2])), None)
-    after = [other for other in unknown[list(unknown).index(word) + 1 :] if not other.startswith("-")]
-    return f"--set {setting}={value or next(iter(after), 'VALUE')}" if setting else ""
-
-
-def _settings() -> Iterable[str]:
-    """Return the settings that ``--set`` accepts; none without torch."""
     try:
         from equalbits.recipes import Recipe
-    except ImportError:
-        return ()
-    return [*Recipe.declarations()]
+    except ImportError:  # without torch
+        return ""
+    setting = next(
+        (path for path in Recipe.declarations() if name.replace("-", "_") in (path, path.rpartition(".")[2])), None
+    )
+    after = [other for other in unknown[list(unknown).index(word) + 1 :] if not other.startswith("-")]
+    return f"--set {setting}={value or next(iter(after), 'VALUE')}" if setting else ""

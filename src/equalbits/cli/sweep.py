@@ -36,12 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, text="print the rows as JSON")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, then print a row per combination."""
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import Execution, find_recipe, parse_settings, sweep
-    from equalbits.training import InterruptedTraining
 
     settings = parse_settings(options.settings)
     if "seed" in settings:
@@ -58,31 +57,25 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"--stack {options.stack} must be at least 1")
     # Libraries may print; keep stdout for the rows.
     with ProgressBar(title=recipe.name, quiet=options.json or bool(options.ray)) as bar, redirect_stdout(sys.stderr):
-        try:
-            rows = sweep(
-                recipe,
-                Path(options.out or f"runs/sweep-{recipe.name}"),
-                vary=vary,
-                seeds=parse_seeds(options.seeds),
-                execution=Execution(
-                    root=Path(options.data) if options.data else None,
-                    device=options.device,
-                    stack=options.stack,
-                    ray=options.ray,
-                    log=lambda line: print(line, file=sys.stderr),
-                    reporters_for=bar.start_run,
-                ),
-            )
-        except InterruptedTraining as interrupted:
-            bar.close()
-            print(f"equalbits sweep: {interrupted}\nrun the same command to resume", file=sys.stderr)
-            return 128 + interrupted.signal_number
+        rows = sweep(
+            recipe,
+            Path(options.out or f"runs/sweep-{recipe.name}"),
+            vary=vary,
+            seeds=parse_seeds(options.seeds),
+            execution=Execution(
+                root=Path(options.data) if options.data else None,
+                device=options.device,
+                stack=options.stack,
+                ray=options.ray,
+                log=lambda line: print(line, file=sys.stderr),
+                reporters_for=bar.start_run,
+            ),
+        )
     if options.json:
         print(json.dumps([asdict(row) | {"mean": row.mean, "std": row.spread} for row in rows]))
     else:
         width = max(len(row.case) for row in rows)
         print("\n".join(f"{row.case:<{width}}  {row}" for row in rows))
-    return 0
 
 
 def parse_seeds(text: str) -> list[int]:

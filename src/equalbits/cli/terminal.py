@@ -1,11 +1,24 @@
-"""Ignore write errors after the terminal has closed."""
+"""The terminal: fit tables to it, and ignore write errors after it has closed."""
 
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO, cast
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str]) -> None:
+    """Print columns, those in ``right`` to the right; in a narrow terminal cells fold, so that no digit is cut."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in header:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(table)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import argparse
 import shlex
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     """Train with a progress bar and print the score."""
     # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
-    from equalbits.recipes import published_score, run_recipe
+    from equalbits.recipes import data_root_of, published_score, run_recipe
     from equalbits.training import InterruptedTraining, Reporter, WeightsAndBiases
 
     recipe, out = _recipe_and_out(options)
@@ -40,7 +40,8 @@ def run(options: argparse.Namespace) -> int:
         if options.wandb and bar.is_writer:
             reporters.append(WeightsAndBiases(out, project=options.wandb, name=recipe.name, config=recipe.as_dict()))
         try:
-            with _data_root(options, out) as root:
+            given = Path(options.data) if options.data else None
+            with data_root_of(out, given) if options.resume else nullcontext(given) as root:
                 result = run_recipe(
                     recipe,
                     out,
@@ -66,14 +67,6 @@ def run(options: argparse.Namespace) -> int:
         print(f"{recipe.name}: last epoch {last.test}; best, epoch {best.epoch}, {best.test.accuracy:.2f} %{published}")
         print(f"results: {out}" if epochs else f"{out} was already finished: nothing to train")
     return 0
-
-
-def _data_root(options: argparse.Namespace, out: Path) -> AbstractContextManager[Path | None]:
-    """Return the data directory that was given, or for a resumed run the one it used."""
-    from equalbits.recipes import data_root_of
-
-    root = Path(options.data) if options.data else None
-    return data_root_of(out, root) if options.resume else nullcontext(root)
 
 
 def resume_command(options: argparse.Namespace, out: Path) -> str:
