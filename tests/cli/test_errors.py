@@ -157,15 +157,6 @@ def test_a_full_disk_behind_a_pipe_is_reported() -> None:
     )
 
 
-def test_a_file_given_as_data_directory_is_reported(call, monkeypatch, tmp_path) -> None:
-    (tmp_path / "file").write_text("x")
-    words = ["train", "cifar10-conv2", "--out", tmp_path / "a"]
-    line = refused(call(*words, "--data", tmp_path / "file"), "train")
-    assert line.endswith(f"--data {tmp_path / 'file'} is a file: give the directory of the data sets")
-    monkeypatch.setenv("EQUALBITS_DATA", str(tmp_path / "file"))
-    assert f"EQUALBITS_DATA {tmp_path / 'file'} is a file" in refused(call(*words), "train")
-
-
 def test_errors_name_the_rank_of_a_distributed_process(call, monkeypatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused(call("train", "nothing"), "train")

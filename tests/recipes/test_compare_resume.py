@@ -43,7 +43,7 @@ def counted(out: Path) -> dict[Path, dict]:
     runs = {path.relative_to(out): json.loads(path.read_text()) for path in out.glob("**/run.json")}
     for run in runs.values():
         for record in (run["last"], run["best"], run["measured"]):
-            record.pop("seconds", None), record.pop("epoch_seconds", None)
+            record.pop("seconds", None)
         run.pop("seconds")
     return runs
 

@@ -2,18 +2,21 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_recipe import own, sweep
 
+import equalbits
 from equalbits.recipes import Execution, PlannedRun, RunStore, Trainer
-from equalbits.recipes.experiments.ray_cluster import job_of, train_on_node
+from equalbits.recipes.experiments.ray_cluster import train_on_node
 from equalbits.training import load_checkpoint
 
 RECIPE = """
@@ -36,8 +39,9 @@ def planned(seed: int = 3, **settings: object) -> PlannedRun:
     return PlannedRun("own", own(seed=seed, **settings))
 
 
-def job(*runs: PlannedRun, **more: object) -> str:
-    return json.dumps({**json.loads(job_of(runs, Execution(device="cpu"))), **more})
+def on_node(*runs: PlannedRun, version: str = equalbits.__version__) -> dict[str, Any]:
+    """Train runs as a node does that received them from Ray."""
+    return train_on_node(pickle.loads(pickle.dumps(runs)), root=None, device="cpu", version=version)
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed")
@@ -48,28 +52,27 @@ def test_without_ray_the_way_to_get_it_is_said_and_nothing_is_made(tmp_path: Pat
 
 
 def test_a_node_gives_back_the_files_of_a_run_here(tmp_path: Path) -> None:
-    files = train_on_node(job(planned()))["files"]
+    files = on_node(planned())["files"]
     Trainer(RunStore(tmp_path), Execution(device="cpu")).train([planned()], [], alone=True)
     mine = {path.relative_to(tmp_path).as_posix(): path for path in tmp_path.rglob("*") if path.is_file()}
     assert {name for name in files if "tensorboard" not in name} == {name for name in mine if "tensorboard" not in name}
     there, here = (json.loads(text) for text in (files["own/seed3/run.json"], mine["own/seed3/run.json"].read_text()))
     assert there["last"]["test"] == here["last"]["test"]
     assert there["recipe"] == here["recipe"]
-    assert PlannedRun.from_dict(json.loads(job(planned()))["runs"][0]) == planned()
 
 
 def test_a_node_trains_the_seeds_of_a_group_at_once() -> None:
-    files = train_on_node(job(planned(3), planned(4)))["files"]
+    files = on_node(planned(3), planned(4))["files"]
     runs = [json.loads(files[f"own/seed{seed}/run.json"]) for seed in (3, 4)]
     assert [(run["seed"], run["stacked_with"]) for run in runs] == [(3, 2), (4, 2)]
 
 
 def test_a_node_returns_a_diverged_run_as_a_record_and_the_reason_of_a_failure() -> None:
-    end = train_on_node(job(planned(**{"optimizer.lr": 1e30, "epochs": 5})))
+    end = on_node(planned(**{"optimizer.lr": 1e30, "epochs": 5}))
     assert "failed" not in end
     record = json.loads(end["files"]["own/seed3/run.json"])
     assert record["status"] == "diverged" and tempfile.gettempdir() not in record["error"]
-    assert "the sweep has 0.0.0: install the same" in train_on_node(job(planned(), version="0.0.0"))["failed"]
+    assert "the sweep has 0.0.0: install the same" in on_node(planned(), version="0.0.0")["failed"]
 
 
 @pytest.mark.slow

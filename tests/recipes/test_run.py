@@ -167,7 +167,7 @@ def test_a_run_whose_weights_are_gone_starts_anew_and_its_old_result_goes(done: 
 @pytest.mark.parametrize(
     ("missing", "line"),
     [
-        ("recipe.toml", "is not the folder of a run: it holds no recipe.toml; name one that train wrote"),
+        ("recipe.toml", "is not the folder of a run: it holds no recipe.toml; name one that train or sweep wrote; "),
         ("model.json", "model.json does not exist: name the folder of a run that train wrote"),
         ("last.safetensors", "last.safetensors does not exist: name the directory of a run, or train one first"),
     ],

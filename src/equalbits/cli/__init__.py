@@ -1,4 +1,7 @@
-"""The command ``equalbits``: each subcommand is the module of its name, with ``add_arguments`` and ``run``."""
+"""The command ``equalbits``: each subcommand is the module of its name, with ``add_arguments`` and ``run``.
+
+Torch is imported inside ``run``, so that ``--help`` is quick.
+"""
 
 from equalbits.cli.commands import COMMANDS, main
 

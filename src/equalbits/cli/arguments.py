@@ -1,6 +1,12 @@
 """Arguments that several commands share."""
 
 import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equalbits.cli.progress import ProgressBar
 
 
 def add_data(parser: argparse.ArgumentParser, *, default: str = "$EQUALBITS_DATA, else ~/.cache/equalbits") -> None:
@@ -33,3 +39,17 @@ def add_which(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser, *, text: str = "print one JSON object") -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help=text)
+
+
+def execution_options(options: argparse.Namespace, bar: "ProgressBar") -> dict[str, Any]:
+    """Return the fields of :class:`~equalbits.recipes.Execution` that a command was given."""
+    if options.stack is not None and options.stack < 1:
+        raise ValueError(f"--stack {options.stack} must be at least 1")
+    return {
+        "root": Path(options.data) if options.data else None,
+        "device": options.device,
+        "stack": options.stack,
+        "ray": getattr(options, "ray", ""),
+        "log": lambda line: print(line, file=sys.stderr, flush=True),
+        "reporters_for": bar.start_run,
+    }

@@ -1,15 +1,13 @@
 """Parse the command line and run one subcommand."""
 
 import argparse
-import difflib
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import NoReturn
 
+from equalbits._text import nearest_name
 from equalbits.cli.errors import run_reporting_errors
 from equalbits.cli.suggestions import check_not_empty, suggestion
 from equalbits.cli.terminal import ignore_closed_terminal
@@ -61,8 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = next((word for word in words if not word.startswith("-")), None)
     parser, commands = make_parser(() if wanted is None else (wanted,))
     if wanted is not None and wanted not in COMMANDS:
-        close = difflib.get_close_matches(wanted.lower(), COMMANDS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the commands are {', '.join(COMMANDS)}"
+        nearest = nearest_name(wanted, COMMANDS)
+        hint = f"did you mean {nearest!r}?" if nearest else f"the commands are {', '.join(COMMANDS)}"
         parser.error(f"unknown command {wanted!r}; {hint}")
     options, unknown = parser.parse_known_args(words)
     subparser = commands.get(wanted or "", parser)
@@ -76,14 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return 0
-
-    def run() -> int | None:
-        _check_data(options)
-        code: int | None = import_module(f"equalbits.cli.{options.command}").run(options)
-        return code
-
+    command = import_module(f"equalbits.cli.{options.command}")
     with ignore_closed_terminal():
-        return run_reporting_errors(f"{parser.prog} {options.command}", run)
+        return run_reporting_errors(f"{parser.prog} {options.command}", lambda: command.run(options))
 
 
 def make_parser(names: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
@@ -101,12 +94,3 @@ def make_parser(names: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[
         if name in names:
             import_module(f"equalbits.cli.{name}").add_arguments(command)
     return parser, subparsers.choices
-
-
-def _check_data(options: argparse.Namespace) -> None:
-    """Raise if the data directory is a file, before a command gives other advice about it."""
-    if not hasattr(options, "data"):
-        return
-    name, data = ("--data", options.data) if options.data else ("EQUALBITS_DATA", os.environ.get("EQUALBITS_DATA"))
-    if data and Path(data).is_file():
-        raise ValueError(f"{name} {data} is a file: give the directory of the data sets")

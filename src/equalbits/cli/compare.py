@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from equalbits._extras import require_matplotlib
-from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
+from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, plot, and print the table."""
-    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
     from equalbits.recipes import Execution, compare, find_recipe, parse_methods, parse_settings
@@ -60,8 +58,6 @@ def run(options: argparse.Namespace) -> None:
     if rates and "optimizer.lr" in settings:
         raise ValueError(f"--set optimizer.lr={settings['optimizer.lr']} and --tune: omit one of them")
     recipe = find_recipe(options.recipe).with_settings(settings)
-    if options.stack is not None and options.stack < 1:
-        raise ValueError(f"--stack {options.stack} must be at least 1")
     out = Path(options.out or f"runs/{recipe.name}")
     with ProgressBar(title="compare", quiet=options.json) as bar:
         comparison = compare(
@@ -70,13 +66,7 @@ def run(options: argparse.Namespace) -> None:
             methods=parse_methods(options.methods),
             seeds=parse_seeds(options.seeds),
             tune=rates,
-            execution=Execution(
-                root=Path(options.data) if options.data else None,
-                device=options.device,
-                stack=options.stack,
-                log=lambda line: print(line, file=sys.stderr, flush=True),
-                reporters_for=bar.start_run,
-            ),
+            execution=Execution(**execution_options(options, bar)),
         )
     write_markdown(comparison, out)
     draw_comparison(comparison, out)

@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train the methods, plot, and print the table."""
-    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.paper import demo_recipe, demo_summary, demo_table, is_demo_measured, pack_demo, run_demo
     from equalbits.training import InterruptedTraining

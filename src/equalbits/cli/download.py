@@ -1,9 +1,9 @@
 """``equalbits download``."""
 
 import argparse
-import difflib
 import json
 
+from equalbits._text import nearest_name
 from equalbits.cli.arguments import add_data, add_json
 
 
@@ -16,14 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Download missing files and print their directory."""
-    # Imported here: --help must not import torch.
     from equalbits.data import EDITIONS, data_root, download_dataset
 
     if options.name not in EDITIONS:
         if options.name in ("fashion", "synthetic"):
             raise ValueError(f"{options.name} needs no download: it is part of the package")
-        close = difflib.get_close_matches(options.name.lower(), EDITIONS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"available are {', '.join(EDITIONS)}"
+        nearest = nearest_name(options.name, EDITIONS)
+        hint = f"did you mean {nearest!r}?" if nearest else f"available are {', '.join(EDITIONS)}"
         root = data_root(options.data)
         raise ValueError(f"cannot download {options.name!r}; {hint} (copy other data sets to {root} yourself)")
     folder = download_dataset(options.name, options.data, progress=not options.json)

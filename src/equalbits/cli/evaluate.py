@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate the run and print its score."""
-    # Imported here: --help must not import torch.
     from equalbits.recipes import evaluate_run, unfinished_epoch
 
     root = Path(options.data) if options.data else None

@@ -28,7 +28,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _inspect_run(out: Path, options: argparse.Namespace) -> None:
-    # Imported here: --help must not import torch.
     from equalbits.analysis import Audit, audit, summarize
     from equalbits.nn import BinaryLayer
     from equalbits.recipes import DataSpec, load_run

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
     if options.settings:
         _print_settings(options)
     elif options.show:
-        from equalbits.recipes import find_recipe  # here: --help must not import torch
+        from equalbits.recipes import find_recipe
 
         recipe = find_recipe(options.show)
         print(json.dumps(recipe.as_dict()) if options.json else recipe.to_toml(), end="\n" if options.json else "")

@@ -38,7 +38,6 @@ def run(options: argparse.Namespace) -> None:
         packed, model, example = pack_run(
             Path(options.run), which=options.which, rest=options.rest, linear_inputs=options.linear_inputs
         )
-    # Imported here: --help must not import torch.
     import torch
 
     from equalbits.deploy import other_class

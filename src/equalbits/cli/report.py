@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the report and print its path."""
-    from equalbits.report import write_report  # here: --help must not import torch
+    from equalbits.report import write_report
 
     path = write_report(
         Path(options.folder),

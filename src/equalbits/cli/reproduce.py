@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equalbits._extras import require_matplotlib
-from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
+from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
 from equalbits.cli.sweep import parse_seeds
 from equalbits.cli.terminal import print_table
 
@@ -36,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="seeds, such as 0-4 or 0,3,7, for items that train several (default: the paper's number)",
     )
-    parser.add_argument(
-        "--stack", type=int, default=0, metavar="N", help="runs to train at once on one device (default: 1)"
-    )
+    parser.add_argument("--stack", type=int, metavar="N", help="runs to train at once on one device (default: 1)")
     add_settings(parser, more="; an item's grid parameters accept comma-separated values, such as nets=conv2,conv4")
     parser.add_argument(
         "--ray", metavar="ADDRESS", default="",
@@ -53,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is missing, plot, and print a row per claim."""
-    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.paper import Options, get_item, keep_items, list_items
     from equalbits.recipes import check_kind, parse_settings
@@ -64,9 +61,7 @@ def run(options: argparse.Namespace) -> int:
         lines = "\n".join(f"{name:<{width}}  {title}" for name, title in titles.items())
         print(json.dumps(titles) if options.json else lines)
         return 0
-    if options.stack < 0:
-        raise ValueError(f"--stack {options.stack} must be at least 1")
-    if options.ray and options.stack > 1:
+    if options.ray and (options.stack or 1) > 1:
         raise ValueError("--ray runs each seed separately: omit --stack")
     if options.keep and not (Path("results").is_dir() and Path("docs").is_dir()):
         raise ValueError("--keep needs the directories results/ and docs/: run it at the root of the repository")
@@ -78,13 +73,9 @@ def run(options: argparse.Namespace) -> int:
     with ProgressBar(title=options.item, quiet=options.json) as bar:
         settings = Options(
             quick=options.quick,
-            root=Path(options.data) if options.data else None,
-            device=options.device,
-            stack=options.stack,
             seeds=parse_seeds(options.seeds) if options.seeds else (),
             settings=parse_settings(options.settings),
-            ray=options.ray,
-            log=lambda line: print(line, file=sys.stderr),
+            **execution_options(options, bar),
         )
         for name in names:
             try:

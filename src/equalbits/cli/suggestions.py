@@ -1,8 +1,9 @@
 """Suggestions for arguments that a command does not accept."""
 
 import argparse
-import difflib
 from collections.abc import Sequence
+
+from equalbits._text import nearest_name
 
 #: Options whose several values are one argument, and the separator.
 _SEPARATORS = {"--set": "=", "--methods": ",", "--seeds": ",", "--tune": ",", "--vary": ","}
@@ -36,9 +37,9 @@ def _similar_flag(word: str, unknown: Sequence[str], parser: argparse.ArgumentPa
     """Return the most similar flag, or ``--set`` with the setting of that name."""
     name, _, value = word.lstrip("-").partition("=")
     flags = {flag.lstrip("-"): flag for action in parser._actions for flag in action.option_strings}
-    close = difflib.get_close_matches(name, flags, n=1)
-    if close or "set" not in flags:
-        return flags[close[0]] if close else ""
+    nearest = nearest_name(name, flags)
+    if nearest or "set" not in flags:
+        return flags[nearest] if nearest else ""
     try:
         from equalbits.recipes import Recipe
     except ImportError:  # without torch

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
+from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
 
 _MAX_SEEDS = 10_000  # more is likely a typing error
 
@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, then print a row per combination."""
-    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import Execution, find_recipe, parse_settings, sweep
 
@@ -53,8 +52,6 @@ def run(options: argparse.Namespace) -> None:
     # recipe's own: changing it would drop options that later models of the sweep accept.
     first = {name: values[0] for name, values in vary.items() if name not in ("seed", "model.name")}
     recipe = find_recipe(options.recipe).with_settings(settings | first)
-    if options.stack < 1:
-        raise ValueError(f"--stack {options.stack} must be at least 1")
     # Libraries may print; keep stdout for the rows.
     with ProgressBar(title=recipe.name, quiet=options.json or bool(options.ray)) as bar, redirect_stdout(sys.stderr):
         rows = sweep(
@@ -62,14 +59,7 @@ def run(options: argparse.Namespace) -> None:
             Path(options.out or f"runs/sweep-{recipe.name}"),
             vary=vary,
             seeds=parse_seeds(options.seeds),
-            execution=Execution(
-                root=Path(options.data) if options.data else None,
-                device=options.device,
-                stack=options.stack,
-                ray=options.ray,
-                log=lambda line: print(line, file=sys.stderr),
-                reporters_for=bar.start_run,
-            ),
+            execution=Execution(**execution_options(options, bar)),
         )
     if options.json:
         print(json.dumps([asdict(row) | {"mean": row.mean, "std": row.spread} for row in rows]))

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train with a progress bar and print the score."""
-    # Imported here: --help must not import torch.
     from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import data_root_of, published_score, run_recipe
     from equalbits.training import InterruptedTraining, Reporter, WeightsAndBiases

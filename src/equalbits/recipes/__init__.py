@@ -1,7 +1,7 @@
 """Recipes: named experiments. Run one, or run many."""
 
 from equalbits._settings import parse_settings
-from equalbits.recipes.build import DataSpec, check_names, make_loader, make_model, pick_device
+from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
 from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
 from equalbits.recipes.experiments.engine import run_missing
@@ -48,7 +48,6 @@ __all__ = [
     "Trainer",
     "cases_of",
     "check_kind",
-    "check_names",
     "check_one_process",
     "check_runs",
     "check_same_recipe",

@@ -70,42 +70,34 @@ def lock_dir(out: Path, *, command: str | None = None) -> Iterator[None]:
         raise ValueError(f"{out} cannot be created: name a folder elsewhere with --out") from None
     path = out.resolve() / ".lock"
     lock = FileLock(path, timeout=0, is_singleton=True)  # one per path and thread: the same thread may nest it
-    nested = lock.is_locked
     try:
-        with _acquired(lock, path, out):
-            if not nested:
+        try:
+            lock.acquire()
+        except Timeout:
+            holder = _holder(path)
+            raise DirInUseError(f"{out} is in use by {holder}: wait for it to end, or use another --out") from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a network disk without locks
+                raise
+        own = path.stat() if lock.lock_counter == 1 else None
+        try:
+            if lock.lock_counter < 2:
+                note = {"process": os.getpid(), "host": platform.node(), "command": command}
                 with errors_name(path):
-                    path.write_text(json.dumps({"process": os.getpid(), "host": platform.node(), "command": command}))
+                    path.write_text(json.dumps(note))
                 remove_partial_files(out)
             yield
+        finally:
+            with suppress(OSError):  # a file that replaced ours stays; one that cannot be removed locks nothing
+                if own and os.path.samestat(path.stat(), own):
+                    path.unlink()
+            lock.release()
     finally:
         for folder in created:  # innermost first, up to the first that holds something
             try:
                 folder.rmdir()
             except OSError:
                 break
-
-
-@contextmanager
-def _acquired(lock: FileLock, path: Path, out: Path) -> Iterator[None]:
-    try:
-        lock.acquire()
-    except Timeout:
-        raise DirInUseError(f"{out} is in use by {_holder(path)}: wait for it to end, or use another --out") from None
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
-            raise
-        yield  # a network disk without locks
-        return
-    mine = path.stat()
-    try:
-        yield
-    finally:
-        if lock.lock_counter == 1:
-            with suppress(OSError):  # a file that replaced ours stays; one that cannot be removed locks nothing
-                if os.path.samestat(path.stat(), mine):
-                    path.unlink()
-        lock.release()
 
 
 def _holder(path: Path) -> str:

@@ -2,29 +2,35 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from equalbits._files import write_atomically
 from equalbits.data import DataError
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import get_recipe
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run_dir import (
-    begin_run_dir,
-    check_run_dir,
-    data_root_of,
-    finish_run_dir,
-    history_writers,
-    load_run,
-    removed_on_failure,
-)
+from equalbits.recipes.run_dir import begin_run_dir, check_run_dir, data_root_of, load_run, removed_on_failure
 from equalbits.recipes.run_record import RunRecord, command_line
-from equalbits.training import LAST, History, Reporter, Score, Watcher, evaluate, process_group, train
+from equalbits.training import (
+    LAST,
+    CheckpointError,
+    History,
+    JsonLines,
+    Reporter,
+    Score,
+    TensorBoard,
+    Watcher,
+    evaluate,
+    process_group,
+    train,
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,10 @@ def run_recipe(
             if not place.is_writer:
                 return reporters
             begin_run_dir(out, recipe, images, root=root)
-            return [*reporters, *history_writers(out, known)]
+            writers: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
+            if find_spec("tensorboard") is not None:
+                writers.append(TensorBoard(out / "tensorboard", known))
+            return [*reporters, *writers]
 
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)
@@ -103,8 +112,13 @@ def run_recipe(
             out=out,
         )
         if place.is_writer:
-            seconds = sum(record.seconds for record in history.epochs)
-            finish_run_dir(out, RunRecord.of(recipe, device, history, seconds, processes=place.world_size))
+            written = None
+            with suppress(FileNotFoundError, CheckpointError):
+                written = RunRecord.read(out / "run.json")
+            if written is None or written.diverged:  # the record of a finished run stays
+                seconds = sum(record.seconds for record in history.epochs)
+                record = RunRecord.of(recipe, device, history, seconds, processes=place.world_size)
+                write_atomically(out / "run.json", record.as_json())
         return FinishedRun(recipe, model, history, out)
 
 

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 
 from torch import nn
@@ -21,9 +20,6 @@ from equalbits.training import (
     WEIGHTS,
     CheckpointError,
     History,
-    JsonLines,
-    Reporter,
-    TensorBoard,
     checkpoint_bytes,
     load_checkpoint,
     load_weights,
@@ -55,7 +51,7 @@ def begin_run_dir(out: Path, recipe: Recipe, images: DataSpec, *, root: Path | N
     if not (out / LAST).exists():
         for name in ("run.json", WEIGHTS):
             (out / name).unlink(missing_ok=True)
-    for name, content in _description(recipe, images, root).items():
+    for name, content in _descriptions(recipe, images, root).items():
         write_atomically(out / name, content)
 
 
@@ -63,21 +59,18 @@ def stacked_files(
     record: RunRecord, history: History, images: DataSpec, model: nn.Module | None, *, root: Path | None
 ) -> dict[str, bytes]:
     """Return the files of a run trained in a stack, run.json last; with ``model``, what :func:`load_run` needs too."""
-    lines = "".join(json.dumps(epoch.as_dict()) + "\n" for epoch in history.epochs)
-    files = {"model.json": _images_json(images, root), "history.jsonl": lines.encode()}
+    files = _descriptions(record.recipe, images, root)
     if model is not None:
-        weights = checkpoint_bytes(prefixed("model.", model.state_dict()), {})
-        files |= {**_description(record.recipe, images, root), WEIGHTS: weights}
-    return {**files, "run.json": record.as_json()}
+        files[WEIGHTS] = checkpoint_bytes(prefixed("model.", model.state_dict()), {})
+    else:
+        del files["recipe.toml"]
+    lines = "".join(json.dumps(epoch.as_dict()) + "\n" for epoch in history.epochs)
+    return {**files, "history.jsonl": lines.encode(), "run.json": record.as_json()}
 
 
-def _description(recipe: Recipe, images: DataSpec, root: Path | None) -> dict[str, bytes]:
-    return {"recipe.toml": recipe.to_toml().encode(), "model.json": _images_json(images, root)}
-
-
-def _images_json(images: DataSpec, root: Path | None) -> bytes:
+def _descriptions(recipe: Recipe, images: DataSpec, root: Path | None) -> dict[str, bytes]:
     facts = asdict(images) | ({"data": str(Path(root).resolve())} if root else {})
-    return (json.dumps(facts, indent=1) + "\n").encode()
+    return {"recipe.toml": recipe.to_toml().encode(), "model.json": (json.dumps(facts, indent=1) + "\n").encode()}
 
 
 @contextmanager
@@ -112,30 +105,18 @@ def data_root_of(out: Path, root: Path | None) -> Iterator[Path | None]:
         raise DataError(f"{missing}{error}; or give --data") from None
 
 
-def history_writers(out: Path, known: History) -> list[Reporter]:
-    """Return the reporters that store the history: JSON lines, and TensorBoard where it is installed."""
-    found: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
-    if find_spec("tensorboard") is not None:
-        found.append(TensorBoard(out / "tensorboard", known))
-    return found
-
-
-def finish_run_dir(out: Path, record: RunRecord) -> None:
-    """Write run.json; a readable one of the finished run stays."""
-    path = out / "run.json"
-    with suppress(FileNotFoundError, CheckpointError):
-        if not RunRecord.read(path).diverged:
-            return
-    write_atomically(path, record.as_json())
-
-
 def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
     """Load the recipe and the trained model of a run: its ``last`` or its ``best`` epoch."""
     out = Path(out)
     if out.is_file():
         raise CheckpointError(f"{out} is a file: name the folder of a run")
     if not (out / "recipe.toml").exists():
-        raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; {_suggestion(out)}")
+        runs = (path.parent for depth in ("*/", "*/*/") for path in sorted(out.glob(f"{depth}recipe.toml")))
+        inside = next(
+            (f"name one inside, as {run}" for run in runs),
+            "name one that train or sweep wrote; compare and reproduce keep no weights",
+        )
+        raise CheckpointError(f"{out} is not the folder of a run: it holds no recipe.toml; {inside}")
     if which not in ("last", "best"):
         raise ValueError(f"which={which!r} is not known: choose 'last' or 'best'")
     recipe = read_recipe(out / "recipe.toml")
@@ -151,18 +132,6 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
 def last_weights(out: Path) -> Path:
     """Return the file with the last weights: the run's own checkpoint, or the weights that a stack wrote."""
     return out / (WEIGHTS if (out / WEIGHTS).is_file() and not (out / LAST).exists() else LAST)
-
-
-def _suggestion(out: Path) -> str:
-    """Suggest what to name instead of a directory that holds no run."""
-    below = ("", "*/", "*/*/")
-    inside = next((path.parent for depth in below for path in sorted(out.glob(f"{depth}recipe.toml"))), None)
-    if inside:
-        return f"name one inside, as {inside}"
-    records = [path for depth in below for path in out.glob(f"{depth}run.json")]
-    if records and not any(last_weights(path.parent).exists() for path in records):
-        return "compare and reproduce keep results, not weights: train this recipe by itself"
-    return "name one that train wrote"
 
 
 def unfinished_epoch(out: Path) -> tuple[int, int] | None:

@@ -67,23 +67,13 @@ class RunRecord:
 
     def as_json(self) -> bytes:
         """The content of run.json; empty optional fields are left out."""
-        required = {
-            "recipe": self.recipe.as_dict(),
-            "seed": self.seed,
-            "status": self.status,
-            "device": self.device,
-            "peak_device_bytes": self.peak_device_bytes,
-            "processes": self.processes,
-            "stacked_with": self.stacked_with,
-            "versions": dict(self.versions),
-            "command": self.command,
-            "seconds": self.seconds,
-            "last": self.last.as_dict() if self.last else None,
-            "best": self.best.as_dict() if self.best else None,
+        ends = {name: end.as_dict() if end else None for name, end in (("last", self.last), ("best", self.best))}
+        table = {"recipe": self.recipe.as_dict(), "seed": self.seed} | {
+            name: value
+            for name, value in vars(self).items()
+            if name != "recipe" and (value or name not in ("method", "error", "node", "measured"))
         }
-        optional = {"method": self.method, "error": self.error, "node": self.node, "measured": self.measured}
-        table = required | {name: value for name, value in optional.items() if value}
-        return (json.dumps(table, indent=1) + "\n").encode()
+        return (json.dumps({**table, **ends}, indent=1) + "\n").encode()
 
     @classmethod
     def read(cls, path: Path) -> "RunRecord":

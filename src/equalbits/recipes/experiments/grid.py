@@ -27,10 +27,10 @@ class Case:
         words = [str(value).replace("/", "-").replace(":", "-") or "none" for value in self.settings.values()]
         return f"{self.within}/" * bool(self.within) + ("_".join(words) or self.recipe.name)
 
-    def runs(self, seeds: Sequence[int], *, measured: bool = False) -> list[PlannedRun]:
+    def runs(self, seeds: Sequence[int]) -> list[PlannedRun]:
         """Plan one run per seed; cases below different directories are never stacked together."""
         seeded = [self.recipe.with_settings({"seed": seed}) for seed in seeds]
-        return [PlannedRun(self.name, recipe, stack_key=self.within, measured=measured) for recipe in seeded]
+        return [PlannedRun(self.name, recipe, stack_key=self.within) for recipe in seeded]
 
 
 def cases_of(recipe: Recipe, vary: Mapping[str, Sequence[Any]], *, within: str = "") -> list[Case]:

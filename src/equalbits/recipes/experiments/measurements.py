@@ -24,29 +24,20 @@ class BitMeasurements:
         self.model, self.nets, self.earlier_seconds = model, nets, 0.0
         self.layers = [layer for layer in model.modules() if isinstance(layer, BinaryLayer)]
         self.symbols = self._symbols()
-        self.flipped = [torch.zeros_like(symbols, dtype=torch.bool) for symbols in self.symbols]
         self.to_positive: list[int] = []
         self.to_negative: list[int] = []
         self.entropy = self._entropy()
-        self.epoch_seconds: list[float] = []
-        self.began, self.ended = time.perf_counter(), 0.0
+        self.began = time.perf_counter()
 
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Measure at the end of an epoch."""
-        if not isinstance(record, EpochRecord):
+        if not self.layers or not isinstance(record, EpochRecord):
             return
         before, self.symbols = self.symbols, self._symbols()
         flips = [count_flips(*both) for both in zip(before, self.symbols, strict=True)]
-        for flipped, old, new in zip(self.flipped, before, self.symbols, strict=True):
-            flipped |= old * new < 0
-        if self.layers:
-            self.to_positive.append(sum(int(each.to_positive.sum()) for each in flips))
-            self.to_negative.append(sum(int(each.to_negative.sum()) for each in flips))
-            self.entropy += self._entropy()
-        now = time.perf_counter()
-        if self.ended:  # the first epoch after a start includes the warm-up
-            self.epoch_seconds.append(now - self.ended)
-        self.ended = now
+        self.to_positive.append(sum(int(each.to_positive.sum()) for each in flips))
+        self.to_negative.append(sum(int(each.to_negative.sum()) for each in flips))
+        self.entropy += self._entropy()
 
     @torch.no_grad()
     def _symbols(self) -> list[Tensor]:
@@ -64,48 +55,37 @@ class BitMeasurements:
     def state_dict(self) -> dict[str, Tensor]:
         """All counts, to be saved with the net."""
         state = {f"symbols.{place}": symbols for place, symbols in enumerate(self.symbols)}
-        state |= {f"flipped.{place}": flipped for place, flipped in enumerate(self.flipped)}
         counts = {"to_positive": self.to_positive, "to_negative": self.to_negative}
         state |= {name: torch.tensor(values, dtype=torch.int64) for name, values in counts.items()}
-        reals = {"entropy": self.entropy, "epoch_seconds": self.epoch_seconds, "seconds": [self.seconds]}
+        reals = {"entropy": self.entropy, "seconds": [self.seconds]}
         return state | {name: torch.tensor(values, dtype=torch.float64) for name, values in reals.items()}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Restore the counts of a checkpoint."""
-        for place, (symbols, flipped) in enumerate(zip(self.symbols, self.flipped, strict=True)):
+        for place, symbols in enumerate(self.symbols):
             symbols.copy_(tensors[f"symbols.{place}"])
-            flipped.copy_(tensors[f"flipped.{place}"])
         self.to_positive, self.to_negative = tensors["to_positive"].tolist(), tensors["to_negative"].tolist()
-        self.entropy, self.epoch_seconds = tensors["entropy"].tolist(), tensors["epoch_seconds"].tolist()
+        self.entropy = tensors["entropy"].tolist()
         self.earlier_seconds, self.began = float(tensors["seconds"]), time.perf_counter()
 
     def measured(self, images: DataSpec) -> dict[str, Any]:
         """Return all measurements as counts; a net without binary layers has no entropy."""
         total = summarize(self.model, (1, images.channels, images.size, images.size)).total
-        seconds = sorted(self.epoch_seconds)
-        found: dict[str, Any] = {
-            "symbols": total["symbols"],
-            "packed_bytes": total["packed_bytes"],
-            "float32_bytes": total["float32_bytes"],
-            "epoch_seconds": seconds[len(seconds) // 2] if seconds else None,
-        }
+        found: dict[str, Any] = {name: total[name] for name in ("symbols", "packed_bytes", "float32_bytes")}
         if not self.layers:
             return found
         filters = [as_filters(symbols) for symbols in self.symbols]
+        halves = 0  # filters with as many +1 as −1 among their kept weights, or one +1 more where that number is odd
+        for rows in filters:
+            positive, kept = (rows > 0).sum(dim=1), (rows != 0).sum(dim=1)
+            halves += int((positive == (kept + 1) // 2).sum())
         attainable = sum(len(rows) * attainable_entropy(rows.shape[1]) for rows in filters)
         return found | {
             "p_pos": self.layers[0].weight_quantizer.p_pos,
             "filters": sum(map(len, filters)),
-            "exact_filters": sum(map(_count_halves, filters)),
+            "exact_filters": halves,
             "attainable_entropy": attainable / sum(map(len, filters)),
             "entropy": self.entropy,
             "to_positive": self.to_positive,
             "to_negative": self.to_negative,
-            "never_flipped": sum(int((~flipped).sum()) for flipped in self.flipped),
         }
-
-
-def _count_halves(rows: Tensor) -> int:
-    """Count the filters with as many +1 as −1 among their kept weights, or one +1 more where that number is odd."""
-    positive, kept = (rows > 0).sum(dim=1), (rows != 0).sum(dim=1)
-    return int((positive == (kept + 1) // 2).sum())

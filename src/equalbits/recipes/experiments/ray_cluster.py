@@ -1,8 +1,8 @@
 """Train groups of runs on a Ray cluster.
 
-A group is one Ray task. It is sent as JSON and its files come back as the result, so no disk need be shared: each node
-needs the same equalbits, and the data set in ``root``. Ray starts a task over on another node if its node or worker
-dies. Records that have come back are never run again.
+A group is one Ray task, whose result is its files, so no disk need be shared: each node needs the same equalbits, and
+the data set in ``root``. Ray starts a task over on another node if its node or worker dies. Records that have come back
+are never run again.
 """
 
 import json
@@ -58,7 +58,8 @@ def train_on_ray(groups: Sequence[Sequence[PlannedRun]], store: RunStore, execut
     failures: list[Exception] = []
     try:
         task = _make_task(ray, execution)
-        pending = {task.remote(job_of(group, execution)): group for group in groups}
+        here = {"root": execution.root, "device": execution.device, "version": equalbits.__version__}
+        pending = {task.remote(group, **here): group for group in groups}
         with stop_requests(listen=True) as request:
             while pending:
                 for ended in ray.wait(list(pending), timeout=0.5)[0]:
@@ -107,32 +108,22 @@ def _make_task(ray: Any, execution: Execution) -> Any:
     return ray.remote(max_retries=_ATTEMPTS - 1, **resources)(train_on_node)
 
 
-def job_of(runs: Sequence[PlannedRun], execution: Execution) -> str:
-    """Return a group as JSON, as :func:`train_on_node` takes it."""
-    root = str(execution.root) if execution.root else None
-    job = {"runs": [run.as_dict() for run in runs], "version": equalbits.__version__, "root": root}
-    return json.dumps({**job, "device": execution.device})
-
-
-def train_on_node(job: str) -> dict[str, Any]:
-    """Train runs given as JSON; return their files, or the reason of a failure."""
-    table, began = json.loads(job), time.perf_counter()
-    result: dict[str, Any] = {"node": platform.node()}
+def train_on_node(runs: Sequence[PlannedRun], *, root: Path | None, device: str, version: str) -> dict[str, Any]:
+    """Train a group of runs; return their files, or the reason of a failure."""
+    result, began = {"node": platform.node()}, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="equalbits-node-", ignore_cleanup_errors=True) as folder:
         try:
-            if table["version"] != equalbits.__version__:
-                versions = f"this node has equalbits {equalbits.__version__}, the sweep has {table['version']}"
+            if version != equalbits.__version__:
+                versions = f"this node has equalbits {equalbits.__version__}, the sweep has {version}"
                 raise ValueError(f"{versions}: install the same")
-            runs = [PlannedRun.from_dict(each) for each in table["runs"]]
-            root = Path(table["root"]) if table["root"] else None
-            trainer = Trainer(RunStore(Path(folder)), Execution(root=root, device=table["device"]))
+            trainer = Trainer(RunStore(Path(folder)), Execution(root=root, device=device))
             with ThreadPoolExecutor(1) as thread:  # in a thread, signals are left to Ray
                 thread.submit(trainer.train, runs, [], alone=len(runs) == 1).result()
         except (ValueError, OSError, ImportError) as error:
-            return result | {"failed": " ".join(str(error).split())}
-        files = (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith("."))
-        result["files"] = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    return result | {"seconds": time.perf_counter() - began}
+            return {**result, "failed": " ".join(str(error).split())}
+        paths = (path for path in Path(folder).rglob("*") if path.is_file() and not path.name.startswith("."))
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    return {**result, "files": files, "seconds": time.perf_counter() - began}
 
 
 def _collect(name: str, result: Mapping[str, Any], store: RunStore, execution: Execution) -> None:

@@ -1,9 +1,8 @@
 """The store of many runs: one record per run, at ``<out>/<case>/seed<n>/run.json``."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_record import RunRecord, check_same_recipe
@@ -32,15 +31,6 @@ class PlannedRun:
     def path(self) -> str:
         """Its directory below the store."""
         return f"{self.case}/seed{self.seed}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; the inverse of :meth:`from_dict`."""
-        return {**vars(self), "recipe": self.recipe.as_dict()}
-
-    @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> "PlannedRun":
-        """Rebuild a run from plain data, its recipe validated again."""
-        return cls(**{**table, "recipe": Recipe.from_dict(table["recipe"])})
 
 
 class RunStore:

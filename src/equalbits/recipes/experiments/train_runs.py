@@ -102,14 +102,18 @@ class Trainer:
         if not (self.protocol.capture_only and self.device.startswith("cuda") and speeds == {"auto"}):
             self._train_stack(runs, reporters)
             return
+        recorded, plain = (
+            [replace(run, recipe=run.recipe.with_settings({"speed": speed})) for run in runs]
+            for speed in ("recorded", "plain")
+        )
         try:
-            self._train_stack([_at_speed(run, "recorded") for run in runs], reporters)
+            self._train_stack(recorded, reporters)
             return
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:160]
         self.execution.log(f"steps cannot be captured as a CUDA graph ({reason}): running them with speed=plain")
         torch.cuda.synchronize()
-        self._train_stack([_at_speed(run, "plain") for run in runs], reporters)
+        self._train_stack(plain, reporters)
 
     def train_alone(
         self,
@@ -200,7 +204,3 @@ class Trainer:
             train, test = map(on_device, splits)
             self._loaded = data, train, test
         return self._loaded[1:]
-
-
-def _at_speed(run: PlannedRun, speed: str) -> PlannedRun:
-    return replace(run, recipe=run.recipe.with_settings({"speed": speed}))
