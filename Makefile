@@ -2,7 +2,7 @@
 # make test       run every check that must pass before a change is merged
 # make test-gpu   run the tests that need a CUDA device with the installed python3; nothing is installed or built
 # make lint       check formatting, lint, types and import layers
-# make pages      generate docs/results.md, docs/comparison.md and the README's table from results/
+# make pages      generate docs/results.md, docs/comparison.md, docs/settings.md and the README's table
 # make fuzz       read and run 20,000 mutated packed files
 # make sanitize   test the native engine under the address and undefined-behaviour sanitizers
 # make help       print this list
@@ -34,6 +34,8 @@ pages: $(READY)
 	$(BIN)/python -m equalbits.paper.results
 	$(BIN)/python -c "import equalbits.report, pathlib; pathlib.Path('docs/comparison.md').write_text( \
 		equalbits.report.comparison_page(pathlib.Path('results/fashion-compare.json')))"
+	$(BIN)/python -c "import equalbits.recipes, pathlib; pathlib.Path('docs/settings.md').write_text( \
+		equalbits.recipes.settings_page(), encoding='utf-8')"
 
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -W error tests/runtime/fuzz.py 0 20000

@@ -12,7 +12,7 @@ import pytest
 from equalbits._extras import install_hint
 from equalbits.cli.errors import one_line
 from equalbits.cli.export import _verify
-from equalbits.cli.packed_files import replace_when_done, written_files
+from equalbits.cli.pack import replace_when_done, written_files
 from equalbits.runtime import PackedModel, load_packed
 
 RESIDUAL = Path(__file__).parents[1] / "golden" / "residual.ebits"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equalbits.cli.packed_files import written_files
+from equalbits.cli.pack import written_files
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import load_run
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native

@@ -9,8 +9,7 @@ from equalbits._settings import flatten
 from equalbits.models.registry import model_options
 from equalbits.nn import input_quantizer_by_name, quantizer_by_name
 from equalbits.recipes import Recipe, get_recipe, list_recipes, parse_settings
-from equalbits.recipes.settings_page import settings_page
-from equalbits.recipes.settings_tables import NONE, settings_tables
+from equalbits.recipes.settings_tables import NONE, settings_page, settings_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 TABLES = {
@@ -22,7 +21,7 @@ PLAIN = Recipe.from_dict({"name": "plain", "epochs": 1, "model": {"name": "conv2
 
 def test_the_committed_page_is_up_to_date() -> None:
     generated = settings_page()
-    assert PAGE.read_text(encoding="utf-8") == generated, "write it again: python -m equalbits.recipes.settings_page"
+    assert PAGE.read_text(encoding="utf-8") == generated, "write it again: make pages"
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_which
-from equalbits.cli.packed_files import check_source, export_packed, pack_run, replace_when_done, written_files
+from equalbits.cli.pack import check_source, export_packed, pack_run, replace_when_done, written_files
 
 if TYPE_CHECKING:
     import numpy as np

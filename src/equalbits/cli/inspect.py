@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.cli.arguments import add_json, add_which
-from equalbits.cli.packed_files import check_source
+from equalbits.cli.pack import check_source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

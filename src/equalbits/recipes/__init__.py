@@ -4,10 +4,9 @@ from equalbits._settings import parse_settings
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
 from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
-from equalbits.recipes.experiments.engine import run_missing
+from equalbits.recipes.experiments.engine import check_runs, run_missing
 from equalbits.recipes.experiments.grid import Case, cases_of, split_values
 from equalbits.recipes.experiments.methods import list_methods, parse_methods
-from equalbits.recipes.experiments.preflight import check_runs
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.experiments.sweep import CaseResult, DivergedError, sweep
 from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer, check_one_process
@@ -24,7 +23,7 @@ from equalbits.recipes.run_record import (
     stored_recipe,
     where_and_with,
 )
-from equalbits.recipes.settings_tables import Table, settings_tables
+from equalbits.recipes.settings_tables import Table, settings_page, settings_tables
 
 __all__ = [
     "FREE",
@@ -73,6 +72,7 @@ __all__ = [
     "read_recipe",
     "run_missing",
     "run_recipe",
+    "settings_page",
     "settings_tables",
     "split_values",
     "stored_recipe",
