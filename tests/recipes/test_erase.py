@@ -8,7 +8,6 @@ import torch
 from equalbits.recipes import DataConfig, Recipe, get_recipe, read_recipe, run_recipe
 from equalbits.recipes.build import make_loader
 from equalbits.recipes.catalogue import own_settings, published_score
-from equalbits.recipes.experiments.store import RunStore
 from equalbits.recipes.experiments.tuning import hold_out
 from equalbits.training import CheckpointError
 from equalbits.training.distributed import ProcessRank
@@ -89,6 +88,6 @@ def test_a_run_with_it_trains_otherwise_than_one_without(tmp_path):
     assert not torch.equal(*weights)
 
 
-def test_tuning_on_held_out_images_erases_too(tmp_path):
-    recipe = hold_out(_tiny(**{"data.erase": 3}), RunStore(tmp_path), None)
+def test_tuning_on_held_out_images_erases_too():
+    recipe = hold_out(_tiny(**{"data.erase": 3}), None)
     assert (recipe.data.erase, recipe.data.hold_out) == (3, 8)

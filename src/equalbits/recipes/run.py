@@ -4,7 +4,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -22,10 +21,8 @@ from equalbits.training import (
     LAST,
     CheckpointError,
     History,
-    JsonLines,
     Reporter,
     Score,
-    TensorBoard,
     Watcher,
     evaluate,
     process_group,
@@ -93,11 +90,7 @@ def run_recipe(
             """Write the first files after all checks have passed: a refused run leaves the directory unchanged."""
             if not place.is_writer:
                 return reporters
-            begin_run_dir(out, recipe, images, root=root)
-            writers: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
-            if find_spec("tensorboard") is not None:
-                writers.append(TensorBoard(out / "tensorboard", known))
-            return [*reporters, *writers]
+            return [*reporters, *begin_run_dir(out, recipe, images, known, root=root)]
 
         if device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(device)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 from torch import nn
@@ -20,6 +21,9 @@ from equalbits.training import (
     WEIGHTS,
     CheckpointError,
     History,
+    JsonLines,
+    Reporter,
+    TensorBoard,
     checkpoint_bytes,
     load_checkpoint,
     load_weights,
@@ -46,13 +50,22 @@ def check_run_dir(out: Path, recipe: Recipe, images: DataSpec) -> None:
         raise ValueError(f"{out} holds another recipe.toml: give --out another folder")
 
 
-def begin_run_dir(out: Path, recipe: Recipe, images: DataSpec, *, root: Path | None = None) -> None:
-    """Write recipe.toml and model.json; without a checkpoint, remove the record and weights of an earlier run."""
+def begin_run_dir(
+    out: Path, recipe: Recipe, images: DataSpec, known: History, *, root: Path | None = None
+) -> list[Reporter]:
+    """Write recipe.toml and model.json; return the reporters that continue the ``known`` history.
+
+    Without a checkpoint, the record and the weights of an earlier run are removed.
+    """
     if not (out / LAST).exists():
         for name in ("run.json", WEIGHTS):
             (out / name).unlink(missing_ok=True)
     for name, content in _descriptions(recipe, images, root).items():
         write_atomically(out / name, content)
+    writers: list[Reporter] = [JsonLines(out / "history.jsonl", known)]
+    if find_spec("tensorboard") is not None:
+        writers.append(TensorBoard(out / "tensorboard", known))
+    return writers
 
 
 def stacked_files(

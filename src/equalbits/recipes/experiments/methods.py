@@ -89,7 +89,7 @@ def make_with_common_start(recipe: Recipe, images: DataSpec) -> nn.Module:
     return model
 
 
-_PROTOCOL = Protocol(build=make_with_common_start, measure=True, keep_weights=False, capture_only=True)
+_PROTOCOL = Protocol(build=make_with_common_start, measure=True, keep_weights=False)
 
 
 def case_of(method: str) -> str:

@@ -11,7 +11,6 @@ from equalbits._files import write_atomically
 from equalbits._settings import flatten
 from equalbits.recipes.experiments.engine import run_missing
 from equalbits.recipes.experiments.grid import Case, cases_of
-from equalbits.recipes.experiments.ray_cluster import import_ray
 from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.train_runs import Execution, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
@@ -78,8 +77,6 @@ def sweep(
     cases = cases_of(recipe, vary)
     for case in cases:
         check_kind(out / case.name, "case")
-    if execution.ray:
-        import_ray()
     store = RunStore(out)
     results: dict[str, CaseResult] = {}
 

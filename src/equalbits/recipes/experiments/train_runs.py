@@ -68,16 +68,14 @@ class Protocol:
     """The treatment of each net beside training it.
 
     - ``build``: builds the model of a recipe
-    - ``measure``: counts of each net while it trains are stored in its record; such runs are always stacked
+    - ``measure``: counts of each net while it trains are stored in its record; such runs are always stacked, and on a
+      GPU with ``speed="auto"`` each step is captured as a CUDA graph but not compiled; where that fails, it runs plain
     - ``keep_weights``: nets of a stack leave their weights of the last epoch
-    - ``capture_only``: on a GPU with ``speed="auto"``, capture each step as a CUDA graph and compile nothing; where
-      capturing fails, run it plain
     """
 
     build: Callable[[Recipe, DataSpec], nn.Module] = make_model
     measure: bool = False
     keep_weights: bool = True
-    capture_only: bool = False
 
 
 @dataclass
@@ -99,7 +97,7 @@ class Trainer:
                 self.train_alone(run, reporters)
             return
         speeds = {run.recipe.train.speed for run in runs}
-        if not (self.protocol.capture_only and self.device.startswith("cuda") and speeds == {"auto"}):
+        if not (self.protocol.measure and self.device.startswith("cuda") and speeds == {"auto"}):
             self._train_stack(runs, reporters)
             return
         recorded, plain = (

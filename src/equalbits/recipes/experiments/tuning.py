@@ -8,13 +8,11 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from equalbits.data import DataError
 from equalbits.recipes.build import make_loader
 from equalbits.recipes.experiments.methods import method_runs, recipe_for, train_methods
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.experiments.train_runs import Execution
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run_record import RunRecord
 
 _HELD_OUT = 5  # one training image in five
 _FIRST_SEED = 1_000_003  # far from the seeds users count with
@@ -33,7 +31,7 @@ def tune_methods(
 
     ``seeds`` are those of the comparison, which trials do not use.
     """
-    held_out, seed = hold_out(recipe, store, execution.root), tuning_seed(seeds)
+    held_out, seed = hold_out(recipe, execution.root), tuning_seed(seeds)
     trials: dict[str, list[tuple[Recipe, PlannedRun]]] = {method: [] for method in methods}
     labels: dict[str, str] = {}
     for method, rate in itertools.product(methods, sorted(set(rates))):
@@ -76,18 +74,11 @@ def setting_at(recipe: Recipe, method: str, rate: float) -> tuple[str, float]:
     return ("gamma", optimizer.gamma * (rate / optimizer.lr)) if optimizer.flips_bits else ("lr", rate)
 
 
-def hold_out(recipe: Recipe, store: RunStore, root: Path | None) -> Recipe:
-    """Hold out one training image in five; without the data, as many as stored trials did."""
+def hold_out(recipe: Recipe, root: Path | None) -> Recipe:
+    """Hold out one training image in five."""
     if recipe.data.hold_out:
         raise ValueError(f"--tune holds out training images by itself: leave data.hold_out={recipe.data.hold_out} out")
-    try:
-        images = len(make_loader(recipe.data, "train", root=root).dataset)
-    except DataError:
-        stored = next(iter(sorted(store.out.glob("*/*/seed*/run.json"))), None)
-        if stored is None:
-            raise
-        data = RunRecord.read(stored).recipe.data
-        return recipe.with_settings({"data.hold_out": data.hold_out, "data.limit": data.limit})
+    images = len(make_loader(recipe.data, "train", root=root).dataset)
     if images < _HELD_OUT:
         raise ValueError(f"--tune holds out one training image in {_HELD_OUT}, and there are {images}: train on more")
     count = images // _HELD_OUT
