@@ -20,7 +20,8 @@ import sys, time
 from pathlib import Path
 from equalbits.recipes.output_dir import lock_dir
 
-with lock_dir(Path(sys.argv[1]), command="equalbits sweep own"):
+out, sys.argv = Path(sys.argv[1]), ["equalbits", "sweep", "own"]
+with lock_dir(out):
     print("held", flush=True)
     sys.stdin.read()
 """

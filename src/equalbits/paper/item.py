@@ -23,7 +23,6 @@ from equalbits.recipes import (
     Execution,
     check_kind,
     check_one_process,
-    command_line,
     lock_dir,
     pick_device,
     where_and_with,
@@ -148,7 +147,7 @@ def reproduce(item: str | Item, out: Path | str, *, options: Options | None = No
         check_one_process("reproduce")
     out = Path(out)
     check_kind(out, "item")
-    with lock_dir(out, command=command_line()):
+    with lock_dir(out):
         known = _known(item, out / "result.json", options)
         result = known or _measured(item, out, options)
         with from_file(item, out / "result.json") if known else nullcontext():

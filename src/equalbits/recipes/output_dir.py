@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from equalbits._files import errors_name, remove_partial_files
+from equalbits.recipes.run_record import command_line
 
 #: Kind of directory, the files that are all present in one, and its description.
 _MARKS = (
@@ -49,7 +50,7 @@ def check_kind(out: Path, kind: str) -> None:
 
 
 @contextmanager
-def lock_dir(out: Path, *, command: str | None = None) -> Iterator[None]:
+def lock_dir(out: Path) -> Iterator[None]:
     """Create ``out`` if needed and lock it; raise :class:`DirInUseError` where another process or thread holds it.
 
     The lock is released when its process ends, also by a kill, and one thread may take it twice. File systems without
@@ -82,7 +83,7 @@ def lock_dir(out: Path, *, command: str | None = None) -> Iterator[None]:
         own = path.stat() if lock.lock_counter == 1 else None
         try:
             if lock.lock_counter < 2:
-                note = {"process": os.getpid(), "host": platform.node(), "command": command}
+                note = {"process": os.getpid(), "host": platform.node(), "command": command_line()}
                 with errors_name(path):
                     path.write_text(json.dumps(note))
                 remove_partial_files(out)

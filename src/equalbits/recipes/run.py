@@ -16,7 +16,7 @@ from equalbits.recipes.catalogue import get_recipe
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
 from equalbits.recipes.run_dir import begin_run_dir, check_run_dir, data_root_of, load_run, removed_on_failure
-from equalbits.recipes.run_record import RunRecord, command_line
+from equalbits.recipes.run_record import RunRecord
 from equalbits.training import (
     LAST,
     CheckpointError,
@@ -81,7 +81,7 @@ def run_recipe(
         model.to(device)
         teacher_model = _load_model(teacher, images).to(device) if teacher else None
         if place.is_writer:
-            at_exit.enter_context(lock_dir(out, command=command_line()))
+            at_exit.enter_context(lock_dir(out))
             if new:
                 at_exit.enter_context(removed_on_failure(out))
         check_run_dir(out, recipe, images)

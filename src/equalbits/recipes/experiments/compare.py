@@ -14,7 +14,7 @@ from equalbits.recipes.experiments.train_runs import Execution, check_one_proces
 from equalbits.recipes.experiments.tuning import tune_methods
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run_record import RunRecord, check_same_recipe, command_line, stored_recipe
+from equalbits.recipes.run_record import RunRecord, check_same_recipe, stored_recipe
 
 #: Explanation of the numbers, stored in compare.json.
 HOW = {
@@ -125,7 +125,7 @@ def compare(
         before = stored_recipe(out / "compare.json", "settings")
         check_same_recipe(out, before, recipe.with_settings({"seed": before.train.seed}))
     stack = execution.stack or (len(seeds) if execution.on_gpu else 1)
-    with lock_dir(out, command=command_line()):
+    with lock_dir(out):
         tuned = dict.fromkeys(methods, recipe)
         if tune:
             tuned = tune_methods(recipe, methods, tune, seeds, store=RunStore(out / "tuning"), execution=execution)

@@ -15,7 +15,7 @@ from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.train_runs import Execution, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run_record import RunRecord, command_line
+from equalbits.recipes.run_record import RunRecord
 from equalbits.training import NonFiniteError
 
 
@@ -90,7 +90,7 @@ def sweep(
                 execution.log(f"{case.name}: {result}")
 
     runs = [run for case in cases for run in case.runs(seeds)]
-    with lock_dir(out, command=command_line()):
+    with lock_dir(out):
         run_missing(store, runs, execution, stack=execution.stack or 1, on_end=log_results)
         log_results()
         diverged = [run for run, record in zip(runs, store.records(runs), strict=True) if record.diverged]
