@@ -1,12 +1,11 @@
 """The training loss: cross-entropy to the labels, plus distillation from a teacher if there is one."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
-from torch.utils.hooks import RemovableHandle
 
 from equalbits.training.config import TrainConfig
 from equalbits.training.score import device_of, evaluation_mode
@@ -62,13 +61,14 @@ def training_loss(model: nn.Module, teacher: nn.Module | None, config: TrainConf
     if device_of(teacher).type == "cuda":
         teacher.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as the images of a fast step
     outputs: dict[tuple[str, str], Tensor] = {}
-    hooks = _record_outputs(outputs, {"student": model, "teacher": teacher}, config.distill.layers)
-    try:
-        with evaluation_mode(teacher):
-            yield _distillation_loss(teacher, config, outputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, evaluation_mode(teacher):
+        for role, net in (("student", model), ("teacher", teacher)):
+            modules = dict(net.named_modules())
+            for name in config.distill.layers:
+                if name not in modules:
+                    raise ValueError(f"distill.layers names {name!r}, which the {role} does not have")
+                hooks.enter_context(modules[name].register_forward_hook(_recorder(outputs, (role, name))))
+        yield _distillation_loss(teacher, config, outputs)
 
 
 def _distillation_loss(teacher: nn.Module, config: TrainConfig, outputs: dict[tuple[str, str], Tensor]) -> Loss:
@@ -84,7 +84,11 @@ def _distillation_loss(teacher: nn.Module, config: TrainConfig, outputs: dict[tu
         total = total + distill.weight * soft_label_loss(logits, teacher_logits, distill.temperature)
         for name in distill.layers:
             of_student, of_teacher = outputs["student", name], outputs["teacher", name]
-            _check_maps(name, of_student, of_teacher)
+            if of_student.dim() < 3 or of_student.shape[2:] != of_teacher.shape[2:]:
+                raise ValueError(
+                    f"distill.layers names {name!r}, which returns {tuple(of_student.shape)} in the student and "
+                    f"{tuple(of_teacher.shape)} in the teacher: pair layers with maps of the same size"
+                )
             total = total + distill.attention * attention_distance(of_student, of_teacher)
         outputs.clear()
         return total
@@ -92,30 +96,12 @@ def _distillation_loss(teacher: nn.Module, config: TrainConfig, outputs: dict[tu
     return loss
 
 
-def _check_maps(name: str, student: Tensor, teacher: Tensor) -> None:
-    if student.dim() < 3 or student.shape[2:] != teacher.shape[2:]:
-        raise ValueError(
-            f"distill.layers names {name!r}, which returns {tuple(student.shape)} in the student and "
-            f"{tuple(teacher.shape)} in the teacher: pair layers with maps of the same size, such as convolutions"
-        )
+def _recorder(
+    outputs: dict[tuple[str, str], Tensor], key: tuple[str, str]
+) -> Callable[[nn.Module, object, Tensor], None]:
+    """Return a forward hook that stores the output of a layer."""
 
+    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
+        outputs[key] = output
 
-def _record_outputs(
-    outputs: dict[tuple[str, str], Tensor], nets: dict[str, nn.Module], layers: tuple[str, ...]
-) -> list[RemovableHandle]:
-    """Hook the named layers of both nets, so that each forward stores their outputs."""
-    modules = {role: dict(net.named_modules()) for role, net in nets.items()}
-    for role, by_name in modules.items():
-        for name in layers:
-            if name not in by_name:
-                raise ValueError(f"distill.layers names {name!r}, which the {role} does not have")
-
-    def hook_of(role: str, name: str) -> Callable[[nn.Module, object, Tensor], None]:
-        def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-            outputs[role, name] = output
-
-        return hook
-
-    return [
-        by_name[name].register_forward_hook(hook_of(role, name)) for role, by_name in modules.items() for name in layers
-    ]
+    return hook

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -69,13 +70,10 @@ def _first_bad_output(model: nn.Module, images: Tensor) -> str | None:
         if isinstance(output, Tensor) and not _finite(output):
             found.append(module)
 
-    hooks = [module.register_forward_hook(record) for module in names]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for module in names:
+            hooks.enter_context(module.register_forward_hook(record))
+        model(images)
     return f"first non-finite output in layer {names[found[0]]!r}, a {type(found[0]).__name__}" if found else None
 
 
