@@ -68,7 +68,7 @@ def train(
             run.parallel_model(), run.optimizer, loss, run.config, run.meter, average=run.average
         )
         run.announce_progress()
-        reporters = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
+        run.reporters = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
         for watcher in watchers:
             watcher(model, run.position.step)
         while not run.is_done:
@@ -88,11 +88,11 @@ def train(
                     run.finish_step()
                     for watcher in watchers:
                         watcher(model, run.position.step)
-                    run.report_progress(reporters)
+                    run.report_progress()
                     checkpoints.save_if_due()
                 score = run.evaluate(checkpoints.interruptible(test) if test is not None else None)
                 record = run.end_epoch(score)
-            run.report(record, reporters)
+            run.report(record)
             checkpoints.save_epoch(record)
         run.swap_average()
         return History(tuple(run.epochs))

@@ -77,6 +77,8 @@ class TrainingRun:
         self.lr = math.nan
         self.graph: CudaGraphSteps | None = None
         self.warned_empty: set[str] = set()
+        self.reporters: Sequence[Reporter] = ()
+        self.error: NonFiniteError | None = None  # of a net that diverged in a stack
         self.has_global_masks = any(
             isinstance(module, PrunedQuantizer) and module.scope == "global" for module in model.modules()
         )
@@ -197,7 +199,7 @@ class TrainingRun:
         self.check_finite()
         check_weights(self.model, step=self.position.step, checkpoint=self.last_checkpoint)
 
-    def report_progress(self, reporters: Sequence[Reporter]) -> None:
+    def report_progress(self) -> None:
         """Report the progress of the epoch, once a second."""
         now = time.perf_counter()
         if not self.process.is_writer or now - self.reported_at < REPORT_SECONDS:
@@ -214,12 +216,12 @@ class TrainingRun:
             images_per_second=self.step.full_size * self.process.world_size / seconds_per_step,
             seconds_left=seconds_per_step * (self.config.epochs * len(self.batches) - self.position.step),
         )
-        self.report(record, reporters)
+        self.report(record)
 
-    def report(self, record: StepRecord | EpochRecord, reporters: Sequence[Reporter]) -> None:
+    def report(self, record: StepRecord | EpochRecord) -> None:
         """Pass a record to the reporters, in the process that writes."""
         if self.process.is_writer:
-            for reporter in reporters:
+            for reporter in self.reporters:
                 reporter(record)
 
     def evaluate(self, test: Iterable[tuple[Tensor, Tensor]] | None) -> Score | None:

@@ -9,7 +9,7 @@ numbers (dropout, stochastic bits) from one sequence, so these differ from those
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -60,7 +60,6 @@ def train_stack(
     :class:`InterruptedTraining`. The state of a reporter with ``state_dict`` is saved and restored with its net.
     """
     _check(models, loaders, configs)
-    reporters = reporters or [()] * len(models)
     with (
         matmul_precision(configs[0].precision),
         preserved_rng(models[0]),
@@ -70,8 +69,10 @@ def train_stack(
             TrainingRun(model.train(), loader, config, None)
             for model, loader, config in zip(models, loaders, configs, strict=True)
         ]
-        checkpoints = _StackCheckpointer(runs, stop, checkpoint, reporters)
-        errors = checkpoints.resume()
+        for run, of_net in zip(runs, reporters or [()] * len(runs), strict=True):
+            run.reporters = of_net
+        checkpoints = _StackCheckpointer(runs, stop, checkpoint)
+        checkpoints.resume()
         compiled = compile_forward(runs[0].config)
         for run in runs:
             loss = label_loss(run.config)
@@ -80,25 +81,22 @@ def train_stack(
         graph = None
         if runs[0].config.uses_cuda_graph:
             graph = CudaGraphSteps([run.step for run in runs], [cast("DeviceBatches", run.batches) for run in runs])
-        while active := {place: run for place, run in enumerate(runs) if place not in errors and not run.is_done}:
-            for run in active.values():
+        while active := [run for run in _healthy(runs) if not run.is_done]:
+            for run in active:
                 run.start_epoch()
-            for _ in _steps(active, errors, graph):
-                checkpoints.save_if_due(errors)
-            began = min(run.epoch_began for run in active.values())  # earlier than now in a resumed epoch
+            for _ in _steps(active, graph):
+                checkpoints.save_if_due()
+            began = min(run.epoch_began for run in active)  # earlier than now in a resumed epoch
             seconds = (time.perf_counter() - began) / len(active)
-            for place, run in active.items():
-                try:
-                    if place not in errors:
-                        run.report(run.end_epoch(run.evaluate(test), seconds), reporters[place])
-                except NonFiniteError as error:
-                    errors[place] = error
+            for run in _healthy(active):
+                with _left_out_if_diverged(run):
+                    run.report(run.end_epoch(run.evaluate(test), seconds))
         if stop.signal_number:
-            checkpoints.save_if_due(errors)
+            checkpoints.save_if_due()
         for run in runs:
             run.swap_average()
     histories = [History(tuple(run.epochs)) for run in runs]
-    if errors:
+    if errors := {place: run.error for place, run in enumerate(runs) if run.error}:
         raise StackError([None if place in errors else found for place, found in enumerate(histories)], errors)
     return histories
 
@@ -119,62 +117,74 @@ class _Stateful(Protocol):
 class _StackCheckpointer:
     """Keep the checkpoint of a stack in one file, so that its nets stay at the same step; without one, do nothing.
 
-    ``errors`` holds the nets that have diverged, by their place in the stack: they are left out of the checkpoint.
+    Of nets that have diverged it holds the error alone.
     """
 
-    def __init__(
-        self, runs: Sequence[TrainingRun], stop: StopRequest, path: Path | None, reporters: Sequence[Sequence[Reporter]]
-    ) -> None:
-        self.stop, self.path, self.seconds = stop, path, runs[0].config.checkpoint_seconds
-        self.nets: list[tuple[TrainingRun, _Stateful | None]] = [
-            (run, next((cast("_Stateful", reporter) for reporter in of_net if isinstance(reporter, _Stateful)), None))
-            for run, of_net in zip(runs, reporters, strict=True)
-        ]
-        self.saved_at = time.perf_counter()
+    def __init__(self, runs: Sequence[TrainingRun], stop: StopRequest, path: Path | None) -> None:
+        self.runs, self.stop, self.path = runs, stop, path
+        self.saved_at, self.seconds = time.perf_counter(), runs[0].config.checkpoint_seconds
 
-    def save_if_due(self, errors: dict[int, NonFiniteError]) -> None:
-        """Save if it is time to; save and raise after a stop signal. Nets found to have diverged go to ``errors``."""
+    def save_if_due(self) -> None:
+        """Save if it is time to; save and raise after a stop signal."""
         signal_number = self.stop.signal_number
         if self.path is None or not (signal_number or time.perf_counter() - self.saved_at >= self.seconds):
             return
         tensors: dict[str, Tensor] = {}
         nets: dict[str, Any] = {}
-        for place, (run, stateful) in enumerate(self.nets):
-            try:
-                if place not in errors:
-                    run.check_weights()
-                    found, nets[str(place)] = run_state(run)
-                    tensors |= prefixed(f"{place}.", found)
-                    if stateful is not None:
-                        tensors |= prefixed(f"{place}.memory.", stateful.state_dict())
-            except NonFiniteError as error:
-                errors[place] = error
-        metadata = {"stack": nets, "diverged": {str(place): str(error) for place, error in errors.items()}}
-        save_checkpoint(self.path, tensors, metadata)
+        for run in _healthy(self.runs):
+            with _left_out_if_diverged(run):
+                run.check_weights()
+        for place, run in enumerate(self.runs):
+            if run.error is None:
+                found, nets[str(place)] = run_state(run)
+                tensors |= prefixed(f"{place}.", found)
+                for reporter in _stateful(run):
+                    tensors |= prefixed(f"{place}.memory.", reporter.state_dict())
+        diverged = {str(place): str(run.error) for place, run in enumerate(self.runs) if run.error}
+        save_checkpoint(self.path, tensors, {"stack": nets, "diverged": diverged})
         self.saved_at = time.perf_counter()
         if signal_number:
             raise InterruptedTraining(signal_number, self.path)
 
-    def resume(self) -> dict[int, NonFiniteError]:
-        """Resume from the file if there is one; return the errors of nets that had diverged by then."""
+    def resume(self) -> None:
+        """Resume from the file if there is one."""
         if self.path is None:
-            return {}
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         remove_partial_files(self.path.parent)
         if not self.path.exists():
-            return {}
+            return
         tensors, metadata = load_checkpoint(self.path)
         with invalid_content(self.path):
-            errors = {int(place): NonFiniteError(text) for place, text in metadata.get("diverged", {}).items()}
-            places = {str(place) for place in range(len(self.nets)) if place not in errors}
-            if set(metadata.get("stack", {})) != places:
+            nets, diverged = metadata.get("stack", {}), metadata.get("diverged", {})
+            if {*nets, *diverged} != set(map(str, range(len(self.runs)))):
                 raise CheckpointError(f"{self.path} is of another stack: delete it to train again, or name another")
-            for place, (run, stateful) in enumerate(self.nets):
-                if place not in errors:
-                    restore_run(run, with_prefix(f"{place}.", tensors), metadata["stack"][str(place)], self.path)
-                    if stateful is not None:
-                        stateful.load_state_dict(with_prefix(f"{place}.memory.", tensors))
-        return errors
+            for place, run in enumerate(self.runs):
+                if str(place) in diverged:
+                    run.error = NonFiniteError(diverged[str(place)])
+                    continue
+                restore_run(run, with_prefix(f"{place}.", tensors), nets[str(place)], self.path)
+                for reporter in _stateful(run):
+                    reporter.load_state_dict(with_prefix(f"{place}.memory.", tensors))
+
+
+def _stateful(run: TrainingRun) -> list[_Stateful]:
+    """Return the reporters whose counts are saved with the net."""
+    reporters: Sequence[object] = run.reporters
+    return [reporter for reporter in reporters if isinstance(reporter, _Stateful)]
+
+
+def _healthy(runs: Iterable[TrainingRun]) -> list[TrainingRun]:
+    return [run for run in runs if run.error is None]
+
+
+@contextmanager
+def _left_out_if_diverged(run: TrainingRun) -> Iterator[None]:
+    """Record that a net has diverged instead of raising, so that the others train on without it."""
+    try:
+        yield
+    except NonFiniteError as error:
+        run.error = error
 
 
 def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig]) -> None:
@@ -186,38 +196,32 @@ def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Seq
     if any(shared(config) != shared(configs[0]) for config in configs):
         raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
     if any(config.distill.needs_teacher for config in configs):
-        raise ValueError(
-            "nets of a stack cannot have a teacher: set distill.weight=0 and distill.attention=0, or train each alone"
-        )
+        raise ValueError("nets of a stack cannot have a teacher: set distill.weight=0 and distill.attention=0")
 
 
-def _steps(
-    active: Mapping[int, TrainingRun], errors: dict[int, NonFiniteError], graph: CudaGraphSteps | None
-) -> Iterator[None]:
+def _steps(active: Sequence[TrainingRun], graph: CudaGraphSteps | None) -> Iterator[None]:
     """Take the steps that the epoch still has, of all nets in turn; a net that diverges is left out from then on.
 
     With a graph, divergence is noticed when the epoch ends.
     """
-    first = next(iter(active.values()))
+    first = active[0]
     replays = graph.epoch(first.epoch, first.batch) if graph is not None else None
-    loaded = {place: run.load_batches() for place, run in active.items()} if graph is None else {}
+    loaded = {run: run.load_batches() for run in active} if graph is None else {}
     for _ in range(first.batch, len(first.batches)):
-        healthy = {place: run for place, run in active.items() if place not in errors}
-        for place, run in healthy.items():
+        healthy = _healthy(active)
+        for run in healthy:
             run.prepare_step()
             if replays is None:
-                try:
-                    images, labels = run.next_batch(loaded[place])
+                with _left_out_if_diverged(run):
+                    images, labels = run.next_batch(loaded[run])
                     with run.explain_errors():
                         run.step(images, labels)
                     run.finish_step()
-                except NonFiniteError as error:
-                    errors[place] = error
         if replays is not None:
             with ExitStack() as contexts:
-                for run in healthy.values():
+                for run in healthy:
                     contexts.enter_context(run.explain_errors())
                 next(replays)
-            for run in healthy.values():
+            for run in healthy:
                 run.batch += 1
         yield
