@@ -231,7 +231,7 @@ def test_the_recipe_of_a_teacher_is_trained_first_on_the_same_data(tmp_path: Pat
     recipe = own(**settings)
     run_recipe(recipe, tmp_path / "a", device="cpu")
     teacher, _ = load_run(tmp_path / "a" / "teacher")
-    assert (teacher.name, teacher.data) == ("fashion-conv2", recipe.data)
+    assert (teacher.name, teacher.data.name, teacher.data.hold_out) == ("fashion-conv2", recipe.data.name, 4)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "teacher").glob("*.safetensors")}
     (tmp_path / "a" / "run.json").unlink()
     run_recipe(recipe, tmp_path / "a", device="cpu")  # the teacher is not trained again

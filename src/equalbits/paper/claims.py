@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 from equalbits._files import write_atomically
 from equalbits._text import markdown_table
@@ -54,6 +54,7 @@ class RunCounts(TypedDict):
 
     seed: int
     last: EpochCounts | None
+    seconds: NotRequired[float]
 
 
 class CaseCounts(TypedDict):

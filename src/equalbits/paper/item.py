@@ -45,6 +45,7 @@ ITEMS = {
     "tab2-tuned": "tables.tab2_tuned",
     "tab3": "tables.tab3_imagenet",
     "entropy": "figures.entropy_or_mean",
+    "best": "tables.best_nets",
 }
 
 #: The measurements of an item: plain data fit for JSON, counts rather than shares.

@@ -35,6 +35,7 @@ _TEACHER: _Settings = {
     "schedule.warmup_epochs": 5,
     "model.weight_quantizer": "",
     "model.init": "kaiming",
+    "data.erase": 8,
 }
 _BEST: _Settings = _TEACHER | {
     "epochs": 300,
@@ -42,7 +43,6 @@ _BEST: _Settings = _TEACHER | {
     "model.weight_quantizer": "bihalf",
     "model.input_quantizer": "rsign",
     "model.options.rprelu": True,
-    "data.erase": 8,
     "distill.weight": 0.9,
     "distill.temperature": 4.0,
     "weight_average": 0.999,

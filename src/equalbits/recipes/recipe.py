@@ -31,8 +31,8 @@ class ModelConfig(Settings, group="model"):
         "initialization of the weights: torch's default or Kaiming normal", default="torch"
     )
     init_from: str = setting(
-        "run whose weights are the initial ones, for training in two stages; a recipe is trained first, on the data of "
-        "this one, into ``OUT/init``",
+        "run whose weights are the initial ones, for training in two stages; a recipe is trained first, on the images "
+        "of this one, into ``OUT/init``",
         default="",
         allowed="a name of ``equalbits list``, or the directory of a finished run; empty: none",
     )

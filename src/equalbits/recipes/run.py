@@ -59,10 +59,8 @@ def run_recipe(
     device = pick_device(device)
     out = Path(out)
     check_kind(out, "run")
-    new, distill, init_from = not out.exists(), recipe.train.distill, recipe.model.init_from
-    if teacher is None and distill.needs_teacher and distill.teacher:
-        teacher = _earlier_run(distill.teacher, out / "teacher", recipe, root, device)
-    started = (out / LAST).exists()
+    new, init_from, started = not out.exists(), recipe.model.init_from, (out / LAST).exists()
+    teacher = teacher or train_teacher(recipe, out / "teacher", root=root, device=device)
     init = _earlier_run(init_from, out / "init", recipe, root, device, teacher) if init_from and not started else None
     with process_group(device) as place, ExitStack() as at_exit:
         if device == "cuda" and place.world_size > 1:
@@ -129,13 +127,25 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     return evaluate(model.to(device), test, precision=config.precision)
 
 
+def train_teacher(recipe: Recipe, out: Path, *, root: Path | None, device: str) -> Path | None:
+    """Return the directory of the teacher that a recipe names, trained into ``out`` first; None where it needs none."""
+    distill = recipe.train.distill
+    return (
+        _earlier_run(distill.teacher, out, recipe, root, device) if distill.needs_teacher and distill.teacher else None
+    )
+
+
 def _earlier_run(
     word: str, out: Path, recipe: Recipe, root: Path | None, device: str, teacher: Path | None = None
 ) -> Path:
-    """Return the directory of a finished run; a recipe is trained into ``out`` first, on the data of ``recipe``."""
+    """Return the directory of a finished run; a recipe is trained into ``out`` first, on the images of ``recipe``."""
     if (Path(word) / "recipe.toml").is_file():
         return Path(word)
-    first = replace(get_recipe(word), data=recipe.data)
+    first = get_recipe(word)
+    images = {
+        name: getattr(recipe.data, name) for name in ("name", "statistics", "limit", "hold_out", "resize", "crop")
+    }
+    first = replace(first, data=replace(first.data, **images))
     if not (out / "run.json").exists():
         logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
     run_recipe(first, out, root=root, device=device, teacher=teacher if first.train.distill.needs_teacher else None)

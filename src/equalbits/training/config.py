@@ -71,8 +71,8 @@ class DistillConfig(Settings, group="distill"):
         at_most=1,
     )
     teacher: str = setting(
-        "teacher, used unless ``--teacher`` gives one; a recipe is trained first, on the data of this one, into "
-        "``OUT/teacher``",
+        "teacher, used unless ``--teacher`` gives one; a recipe is trained first, on the images of this one, "
+        "into ``OUT/teacher``",
         default="",
         allowed="a name of ``equalbits list``, or the directory of a finished run",
     )

@@ -16,7 +16,7 @@ from equalbits.recipes.experiments.measurements import BitMeasurements
 from equalbits.recipes.experiments.stack_checkpoint import remove_ended_stacks, stack_checkpoint
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
-from equalbits.recipes.run import FinishedRun, run_recipe
+from equalbits.recipes.run import FinishedRun, run_recipe, train_teacher
 from equalbits.recipes.run_dir import stacked_files
 from equalbits.recipes.run_record import DIVERGED, RunRecord
 from equalbits.training import (
@@ -129,9 +129,10 @@ class Trainer:
         for name in (LAST, BEST) if watchers else ():
             (out / name).unlink(missing_ok=True)
         try:
-            finished = run_recipe(
-                run.recipe, out, root=self.root, device=self.device, watchers=watchers, reporters=reporters
-            )
+            shared: dict[str, Any] = {"root": self.root, "device": self.device}
+            folder = self.store.out / "teachers" / run.recipe.train.distill.teacher  # shared by all runs
+            teacher = train_teacher(run.recipe, folder, **shared)
+            finished = run_recipe(run.recipe, out, **shared, watchers=watchers, reporters=reporters, teacher=teacher)
         except NonFiniteError as error:
             record = RunRecord.of(run.recipe, self.device, History(()), 0.0, status=DIVERGED, error=str(error))
             out.mkdir(parents=True, exist_ok=True)
