@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from equalbits.paper import demo_recipe, demo_summary, demo_table, is_demo_measured, pack_demo, run_demo
-from equalbits.paper.demo.show import METHODS
+from equalbits.paper.demo import METHODS
 
 SMALL = {"data.limit": 256, "data.batch_size": 32, "model.options.width": 0.1, "epochs": 1}
 

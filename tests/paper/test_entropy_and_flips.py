@@ -13,8 +13,7 @@ from equalbits.functional import attainable_entropy
 from equalbits.nn import BiHalf, IRNet, Sign
 from equalbits.paper import reproduce
 from equalbits.paper.figures.fig1_entropy import attainable, channel_entropies
-from equalbits.paper.figures.fig2_flips import difference
-from equalbits.paper.figures.half_start import halved
+from equalbits.paper.figures.fig2_flips import difference, halved
 from equalbits.recipes import read_recipe
 
 

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from equalbits._plotting import save_figure
-from equalbits.paper.demo.show import METHODS, DemoCounts, draw_demo
+from equalbits.paper.demo import METHODS, DemoCounts, draw_demo
 from equalbits.recipes import Comparison, MethodResult
 from equalbits.report import draw_comparison
 

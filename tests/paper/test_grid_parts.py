@@ -7,11 +7,10 @@ import pytest
 from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
 from equalbits.paper.cost import cost, made_with
-from equalbits.paper.grid_parts import command, missing, split
+from equalbits.paper.grid_parts import command, split
+from equalbits.paper.results.page import missing_parts
 from equalbits.recipes import parse_settings
 from equalbits.report.page import report_page
-
-TAB2 = get_item("tab2").grid
 
 
 def test_a_setting_that_names_a_part_is_a_list_of_values_to_go_through():
@@ -105,23 +104,17 @@ def test_a_part_that_is_named_twice_is_gone_through_once():
         assert split(asked, {}, whole=get_item(item).grid, item=item)[1] == kept
 
 
-def test_an_item_that_has_two_readings_of_irnet_wants_both():
-    whole = get_item("tab2-irnet").grid
-    asked = {"model.weight_quantizer": ["irnet-identity"]}
-    assert missing(asked, whole) == {"model.weight_quantizer": ["irnet-through"]}
-
-
-def test_one_reading_of_irnet_is_enough_for_its_row():
-    asked = {"model.weight_quantizer": ["sign", "irnet-identity", "bihalf"]}
-    assert missing(asked, TAB2) == {}
-    assert missing({"model.weight_quantizer": ["sign"]}, TAB2) == {"model.weight_quantizer": ["irnet-stable", "bihalf"]}
-
-
 @pytest.mark.parametrize("name", list_items())
 def test_the_whole_item_lacks_nothing(name):
     item = get_item(name)
-    assert missing({}, item.grid) == {}
-    assert missing(item.grid, item.grid) == {}
+    for grid in ({}, {part: list(values) for part, values in item.grid.items()}):
+        assert missing_parts(item, {"asked": {"grid": grid, "seeds": [], "settings": {}}}) == []
+
+
+def test_values_that_were_not_asked_for_are_missing():
+    asked = {"grid": {"model.weight_quantizer": ["irnet-identity"], "nets": ["conv2"]}, "seeds": [], "settings": {}}
+    lacking = ["nets conv4, conv6, conv8", "weight quantizer irnet-through"]
+    assert missing_parts(get_item("tab2-irnet"), {"asked": asked}) == lacking
 
 
 def test_the_command_asks_for_what_was_asked(tmp_path, capsys):
@@ -180,14 +173,11 @@ def test_nets_that_all_diverged_cost_their_devices_time_too():
     assert made_with({**facts, "trained": {**nets, "versions": ["torch 1", "torch 2"]}}) == "torch 1 and torch 2"
 
 
-def test_a_quick_part_that_the_default_may_not_hold_is_not_dropped(tmp_path, tiny):
-    first = {"nets": ["conv6"], "model.weight_quantizer": ["sign"]}
+def test_other_parts_are_measured_beside_those_in_the_folder(tmp_path, tiny):
     settings = {"model.options.width": 0.05}
-    reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid=first))
-    with pytest.raises(
-        ValueError, match=r"was measured with parts=.*conv6.*ask for the same, naming each parameter, or more"
-    ):
-        reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0,), grid={"model.weight_quantizer": ["sign"]}))
-    reproduce("tab2", tmp_path, options=tiny(settings, seeds=(0, 1), grid={**first, "nets": ["conv2", "conv6"]}))
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert list(result["nets"]) == ["conv2", "conv6"] and result["seeds"] == [0, 1]
+    for nets, seeds in ((["conv6"], (0,)), (["conv2", "conv6"], (0, 1)), (["conv2"], (0,))):
+        grid = {"nets": nets, "model.weight_quantizer": ["sign"]}
+        reproduce("tab2", tmp_path, options=tiny(settings, seeds=seeds, grid=grid))
+        result = json.loads((tmp_path / "result.json").read_text())
+        assert list(result["nets"]) == nets and result["seeds"] == list(seeds)
+    assert len(list(tmp_path.rglob("run.json"))) == 4  # all that was trained is still there

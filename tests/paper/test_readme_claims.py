@@ -9,7 +9,7 @@ import pytest
 
 from equalbits.paper import get_item, list_items
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results.items import kept_claims, missing_parts
+from equalbits.paper.results.page import kept_claims, missing_parts
 
 ROOT = Path(__file__).parents[2]
 NETS = ("conv2", "conv4", "conv6", "conv8")

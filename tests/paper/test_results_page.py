@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results.items import item_sections
-from equalbits.paper.results.page import readme_table, replace_table, results_page
+from equalbits.paper.results.page import item_sections, readme_table, replace_table, results_page
 from equalbits.recipes import Execution, get_recipe, sweep
 from equalbits.recipes.experiments.sweep import summarize_sweep
 

@@ -88,6 +88,16 @@ class Claim:
         return self.claim, self.paper, self.ours, gap, _VERDICTS[self.agrees], self.decided_by, str(self.n)
 
 
+def counted(claim: str, paper: str, ours: str, agrees: bool, *, n: int = 1, difference: float | None = None) -> Claim:
+    """Return a row that a count decides."""
+    return Claim(claim=claim, paper=paper, ours=ours, agrees=agrees, decided_by="count", n=n, difference=difference)
+
+
+def undecided(claim: str, paper: str, ours: str, *, why: str = ONE_SEED, n: int = 1) -> Claim:
+    """Return a row that is not decided, or not yet."""
+    return Claim(claim=claim, paper=paper, ours=ours, agrees=None, decided_by=why, n=n)
+
+
 def correct(rows: Sequence[Claim]) -> list[Claim]:
     """Correct the p values of one item by Holm's procedure; what is then not significant is undecided."""
     differ, equivalent = (_corrected(ps) for ps in ([r.p for r in rows], [r.p_equivalent for r in rows]))
@@ -189,23 +199,14 @@ def _sample(published: Published) -> Sample:
 def _beside_table_2(claim: str, case: CaseCounts, published: Published) -> Claim:
     """Return a row with both means; ``decided_by`` is empty unless something keeps them from being compared."""
     ours, others = accuracies(case), other_images(case, "tab2")
-    row = Claim(
-        claim=claim,
-        paper=f"{published.mean:.2f} ± {published.spread:.2f} %",
-        ours=score_of(case),
-        difference=statistics.fmean(ours) - published.mean if ours else None,
-        agrees=None,
-        decided_by=others,
-        n=len(ours),
-    )
-    return row if others else _undecided(row, case)
-
-
-def _undecided(row: Claim, case: CaseCounts) -> Claim:
-    """Say why a case decides nothing: one seed, or diverged runs; that none of several trained is an answer: no."""
+    paper = f"{published.mean:.2f} ± {published.spread:.2f} %"
+    row = undecided(claim, paper, score_of(case), why=others, n=len(ours))
+    row = replace(row, difference=statistics.fmean(ours) - published.mean if ours else None)
+    if others:
+        return row
     if len(case["runs"]) < 2:
         return replace(row, decided_by=ONE_SEED)
-    if not row.n:
+    if not ours:  # none of several trained: that is an answer
         return replace(row, agrees=False, decided_by="no run trained")
     return replace(row, decided_by=SOME_DIVERGED) if count_diverged(case) else row
 
@@ -227,7 +228,7 @@ def above(claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "ye
     """
     first, second = accuracies(better), accuracies(worse)
     scores, n = f"{score_of(better)} against {score_of(worse)}", min(len(first), len(second))
-    row = Claim(claim=claim, paper=paper, ours=scores, agrees=None, decided_by=SOME_DIVERGED, n=n)
+    row = undecided(claim, paper, scores, why=SOME_DIVERGED, n=n)
     runs = [len(case["runs"]) for case in (better, worse)]
     if n:
         row = replace(row, ours=f"{signed(statistics.fmean(first) - statistics.fmean(second))} points ({scores})")

@@ -34,6 +34,13 @@ def panel(
     return axes
 
 
+def panels(figure: "Figure", titles: Sequence[str], *, x: str, y: str) -> "list[Axes]":
+    """Add a row of axes, one per title."""
+    return [
+        panel(figure, (1, len(titles), place), x=x, y=y, title=title) for place, title in enumerate(titles, start=1)
+    ]
+
+
 def legend(axes: "Axes", **settings: object) -> None:
     """Add a legend without a frame, if anything in the axes has a label."""
     if axes.get_legend_handles_labels()[1]:

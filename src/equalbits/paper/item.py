@@ -17,7 +17,7 @@ from equalbits._files import write_atomically
 from equalbits._text import unknown_name
 from equalbits.paper.claims import Claim, correct, write_claims
 from equalbits.paper.cost import count_trained
-from equalbits.paper.grid_parts import Grid, contains, split
+from equalbits.paper.grid_parts import Grid, split
 from equalbits.recipes import (
     FREE,
     Execution,
@@ -28,7 +28,7 @@ from equalbits.recipes import (
     where_and_with,
 )
 
-#: Name of an item to its module, which is imported when it is needed.
+#: Name of an item to its module, which is imported when it is needed, and its name there if not ITEM.
 ITEMS = {
     "fig1": "figures.fig1_entropy",
     "fig2": "figures.fig2_flips",
@@ -40,8 +40,8 @@ ITEMS = {
     "fig8": "figures.fig8_pruning",
     "tab1": "tables.tab1_update_rules",
     "tab2": "tables.tab2_convnets",
-    "tab2-irnet": "tables.tab2_irnet",
-    "tab2-kaiming": "tables.tab2_kaiming",
+    "tab2-irnet": "tables.tab2_convnets:IRNET",
+    "tab2-kaiming": "tables.tab2_convnets:KAIMING",
     "tab2-tuned": "tables.tab2_tuned",
     "tab3": "tables.tab3_imagenet",
     "entropy": "figures.entropy_or_mean",
@@ -68,6 +68,10 @@ class Options(Execution):
     seeds: Sequence[int] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def seeds_or(self, usual: int, *, quick: int = 2) -> list[int]:
+        """Return the seeds asked for, else so many, or a few when quick."""
+        return list(self.seeds or range(quick if self.quick else usual))
 
     def asked(self) -> dict[str, Any]:
         """The options that decide the numbers, as plain data."""
@@ -129,7 +133,8 @@ def get_item(name: str) -> Item:
     """
     if name not in ITEMS:
         raise unknown_name("item", name, ITEMS)
-    item: Item = import_module(f"equalbits.paper.{ITEMS[name]}").ITEM
+    module, _, attribute = ITEMS[name].partition(":")
+    item: Item = getattr(import_module(f"equalbits.paper.{module}"), attribute or "ITEM")
     return item
 
 
@@ -163,7 +168,7 @@ def from_file(item: Item, path: Path) -> Iterator[None]:
     """Raise a readable error where a stored result lacks what this version reads."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, json.JSONDecodeError) as error:
         what = f"{path} is not a complete result of {item.name} ({type(error).__name__}: {error})"
         raise ValueError(f"{what}, perhaps of another version: delete it to measure again") from error
 
@@ -182,11 +187,10 @@ def read_result(path: Path) -> Result:
     """Read a result.json that :func:`reproduce` wrote."""
     try:
         result: Result = json.loads(path.read_text())
-        lacking = [name for name in ("item", "quick", "asked") if name not in result]
-        lacking += [f"asked.{name}" for name in Options().asked() if name not in result.get("asked", {})]
-        if lacking or not isinstance(result["item"], str):
-            raise ValueError(f"it lacks {', '.join(lacking) or 'the name of an item'}")
-    except (ValueError, TypeError, AttributeError) as error:
+        if lacking := [name for name in ("item", "quick", "asked") if name not in result]:
+            raise ValueError(f"it lacks {', '.join(lacking)}")
+        _deciding(result["asked"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is not a result of reproduce ({error}): delete it to measure again") from None
     return result
 
@@ -208,24 +212,19 @@ def _check(item: Item, options: Options) -> None:
 
 
 def _known(item: Item, path: Path, options: Options) -> Result | None:
-    """Return the result of an earlier call; None where more is asked for. Raise for one with other options."""
+    """Return the result of an earlier call; None where other parts are asked for. Raise for one with other settings."""
     if not path.exists():
         return None
     result = read_result(path)
     before = {"item": result["item"], **_deciding(result["asked"])}
     now = {"item": item.name, **_deciding(_plain(options.asked()))}
-    # The default grid of a quick item is known to its ``measure`` only.
-    whole: Grid = {} if options.quick else {**item.grid, "seeds": range(item.seeds)}
-    for what, wanted in now.items():
-        was = before[what]
-        if was != wanted and not (what == "parts" and contains(wanted, was, whole)):
-            more = f"{', naming each parameter,' if options.quick else ''} or more" if what == "parts" else ""
-            raise ValueError(
-                f"{path} was measured with {what}={was}, not {wanted}: ask for the same{more}, or use another --out"
-            )
-    if contains(before["parts"], now["parts"], whole):
+    for what in ("item", "quick", "settings"):
+        if before[what] != now[what]:
+            was = f"{path} was measured with {what}={before[what]}, not {now[what]}"
+            raise ValueError(f"{was}: ask for the same, or use another --out")
+    if before == now:
         return {"trained": count_trained(path.parent), **result}
-    options.log(f"{path} is incomplete: measuring the rest")
+    options.log(f"{path} holds other parts: measuring what is missing")
     return None
 
 

@@ -1,7 +1,7 @@
 """The paper's numbers: test accuracy in per cent (tables 2 and 3) and the counts of its toy net (figure 6)."""
 
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Published(NamedTuple):
@@ -27,32 +27,20 @@ _TABLE_2 = {
     ("conv8", "bihalf"): Published(90.40, 0.17),
 }
 
-# The paper does not give IR-Net's rule for nets without batch norm: each of these methods is a reading of it.
-_ROWS = {"irnet-stable": "irnet", "irnet-identity": "irnet", "irnet-through": "irnet"}
-
 #: Number of seeds behind each mean of table 2.
 TABLE_2_SEEDS = 5
 #: Number of test images behind each table.
 TEST_IMAGES = MappingProxyType({"tab2": 10_000, "tab3": 50_000})
 
-#: Table 2 by net and by our method.
+#: Table 2 by net and by our method. The paper does not give IR-Net's rule for nets without batch norm: each of three
+#: methods is a reading of it.
 TABLE_2 = MappingProxyType(
     {
         (net, method): score
         for (net, row), score in _TABLE_2.items()
-        for method in [mine for mine, stands_in in _ROWS.items() if stands_in == row] or [row]
+        for method in (("irnet-stable", "irnet-identity", "irnet-through") if row == "irnet" else (row,))
     }
 )
-
-
-def row_of(method: Any) -> Any:
-    """Return the paper's method that one of ours is a reading of; any other value is returned as it is.
-
-    >>> row_of("irnet-identity") == row_of("irnet-stable")
-    True
-    """
-    return _ROWS.get(method, method)
-
 
 #: Figure 6: the toy net with 12 parameters of ±1, and with exactly half of them −1.
 TOY = MappingProxyType(

@@ -80,16 +80,26 @@ def run_cases(
         options.log(f"{len(missing)} of {len(runs)} runs to train")
     stack = (options.stack or (_MAX_STACK if options.on_gpu else 1)) if may_stack and not options.ray else 1
     run_missing(store, runs, options, stack=stack, protocol=Protocol(keep_weights=keep_weights))
-    return {group: [_counts(store, case, seeds) for case in cases] for group, cases in groups.items()}
+    return {
+        group: [
+            {"settings": dict(case.settings), "runs": [_run(record) for record in store.records(case.runs(seeds))]}
+            for case in cases
+        ]
+        for group, cases in groups.items()
+    }
+
+
+def nest(found: Mapping[tuple[str, str], Group]) -> dict[str, dict[str, Group]]:
+    """Return values by the first part of their keys, then by the second."""
+    nested: dict[str, dict[str, Group]] = {first: {} for first, _ in found}
+    for (first, second), value in found.items():
+        nested[first][second] = value
+    return nested
 
 
 def by_method(cases: Sequence[CaseCounts]) -> dict[str, CaseCounts]:
     """Return the cases of one net by the name of their method."""
     return {case["settings"]["model.weight_quantizer"]: case for case in cases}
-
-
-def _counts(store: RunStore, case: Case, seeds: Sequence[int]) -> CaseCounts:
-    return {"settings": dict(case.settings), "runs": [_run(record) for record in store.records(case.runs(seeds))]}
 
 
 def _run(record: RunRecord) -> Any:
@@ -131,9 +141,9 @@ def run_watched(
         watchers = [_stop_when_not_finite, *watched.watchers] if may_diverge else watched.watchers
         followers = [watcher.on_record for watcher in watchers if isinstance(watcher, EachEpoch)]
         reporters = [*followers, *options.reporters_for(name)]
-        read = partial(_measured, watched)
-        Trainer(store, options).train_alone(run, reporters, watchers=watchers, read=read)
-        options.log(f"{name}: {_summary(store.records([run])[0])}")
+        Trainer(store, options).train_alone(run, reporters, watchers=watchers, read=partial(_measured, watched))
+        last = store.records([run])[0].last
+        options.log(f"{name}: {f'{last.test.accuracy:.2f} % (last epoch)' if last and last.test else 'diverged'}")
     found = {}
     for name, record in zip(runs, store.records(runs.values()), strict=True):
         if record.diverged and not may_diverge:
@@ -150,12 +160,6 @@ def _stop_when_not_finite(model: nn.Module, step: int) -> None:
     """Check the weights at every step on a CPU; on a GPU that would wait for the device, and ranks of NaN raise not."""
     if device_of(model).type == "cpu":
         check_weights(model, step=step, checkpoint=None)
-
-
-def _summary(record: RunRecord) -> str:
-    if record.last is None or record.last.test is None:
-        return "diverged"
-    return f"{record.last.test.accuracy:.2f} % (last epoch)"
 
 
 class EachEpoch:

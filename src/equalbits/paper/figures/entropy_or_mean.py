@@ -7,13 +7,12 @@ half, entropy is not what helps.
 """
 
 from pathlib import Path
-from typing import Any
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import heading, panel
+from equalbits.paper.drawing import heading, panels
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.runs import by_method, item_cases, nest, quick_recipe, run_cases
 from equalbits.paper.tables.tab2_convnets import draw_scores
 from equalbits.recipes import get_recipe
 
@@ -45,7 +44,7 @@ TESTS = (
 
 def measure(out: Path, options: Options) -> Result:
     """Train every method on every net, with and without batch norm."""
-    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
+    seeds = options.seeds_or(SEEDS)
     vary = {"model.weight_quantizer": QUICK_METHODS if options.quick else METHODS}
     groups = {}
     for net in options.grid.get("nets", NETS[:1] if options.quick else NETS):
@@ -53,10 +52,7 @@ def measure(out: Path, options: Options) -> Result:
         for form in options.grid.get("forms", FORMS):
             cased = recipe.with_settings({"model.options.batch_norm": form == "batch norm"})
             groups[net, form] = item_cases(cased, vary, options, within=f"{net}/{form.replace(' ', '-')}")
-    found: dict[str, Any] = {net: {} for net, _ in groups}
-    for (net, form), cases in run_cases(out / "runs", groups, options, seeds=seeds).items():
-        found[net][form] = cases
-    return {"seeds": seeds, "nets": found}
+    return {"seeds": seeds, "nets": nest(run_cases(out / "runs", groups, options, seeds=seeds))}
 
 
 def claims(result: Result) -> list[Claim]:
@@ -75,12 +71,13 @@ def claims(result: Result) -> list[Claim]:
 
 def draw(result: Result, out: Path) -> None:
     """Plot a panel per net and form, with the seeds as dots and their mean as a line."""
-    panels = [(net, form, cases) for net, forms in result["nets"].items() for form, cases in forms.items()]
-    figure = new_figure(1 + 6 * len(panels), 4.6, title=heading(result))
-    for place, (net, form, cases) in enumerate(panels, start=1):
-        title = f"{net.capitalize()}, {form}"
-        axes = panel(figure, (1, len(panels), place), x="", y="test accuracy, %", title=title)
-        methods = by_method(cases)
+    cases = {
+        f"{net.capitalize()}, {form}": by_method(cases)
+        for net, forms in result["nets"].items()
+        for form, cases in forms.items()
+    }
+    figure = new_figure(1 + 6 * len(cases), 4.6, title=heading(result))
+    for axes, methods in zip(panels(figure, list(cases), x="", y="test accuracy, %"), cases.values(), strict=True):
         for at, (method, case) in enumerate(methods.items()):
             draw_scores(axes, at, accuracies(case), method_color(method.partition(":")[0]))
         axes.set_xticks(range(len(methods)), [_label(method) for method in methods], fontsize=8)

@@ -17,7 +17,7 @@ from torch import nn
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
-from equalbits.paper.claims import ONE_SEED, Claim, decide_by_welch, signed
+from equalbits.paper.claims import Claim, decide_by_welch, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.figures import fig7_architectures as fig7
 from equalbits.paper.item import Item, Options, Result
@@ -126,9 +126,9 @@ def claims(result: Result) -> list[Claim]:
     samples = {method: Sample.of(found["means"]) for method, found in result["activations"].items()}
     for method in ACTIVATIONS[:-1] if samples else ():
         ours, other = samples["bihalf"], samples[method]
-        row = Claim(claim=f"activation entropy of bi-half above that of {method_name(method)}", paper="yes",
-                    ours=f"{signed(ours.mean - other.mean, 4)} bits ({ours.mean:.4f} against {other.mean:.4f})",
-                    agrees=None, decided_by=ONE_SEED, n=min(ours.n, other.n))  # fmt: skip
+        words = f"{signed(ours.mean - other.mean, 4)} bits ({ours.mean:.4f} against {other.mean:.4f})"
+        claim = f"activation entropy of bi-half above that of {method_name(method)}"
+        row = undecided(claim, "yes", words, n=min(ours.n, other.n))
         rows.append(decide_by_welch(row, ours, other))
     return rows
 

@@ -4,16 +4,18 @@ All three start with the same bits, half of each filter +1, and get the same bat
 filter; ours is the first of the second convolution. Its text calls the Sign panel (c); it is (a).
 """
 
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor, nn
+
 from equalbits._plotting import DOWN, GAP, UP, method_name, new_figure, save_figure
-from equalbits.analysis import FlipWatcher
-from equalbits.paper.claims import Claim
+from equalbits.analysis import FlipWatcher, binary_layers
+from equalbits.functional import as_filters, positive_count
+from equalbits.paper.claims import Claim, counted
 from equalbits.paper.drawing import heading, legend, panel
-from equalbits.paper.figures.half_start import HalfStart
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Watch, quick_recipe, run_watched
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
@@ -23,6 +25,52 @@ if TYPE_CHECKING:
 
 COMPARED = ("sign", "irnet-stable", "bihalf")
 LAYER, FILTER = "conv2", 0
+#: Distance kept from the cut, as a share of the mean magnitude, so that rounding moves no weight across.
+_MARGIN = 0.01
+
+
+def halved(latents: Tensor) -> Tensor:
+    """Shift and scale the weights of each filter, keeping their order, so that mean and median are 0.
+
+    Sign cuts at 0 and IR-Net at the mean, so both then give bi-half's symbols. The median is moved to 0 first,
+    then both sides are scaled to the same sum.
+
+    >>> halved(torch.tensor([[1.0, 2.0, 3.0, 10.0]])).sign()
+    tensor([[-1., -1.,  1.,  1.]])
+    """
+    rows = as_filters(latents).double()  # (filter, connection)
+    connections = rows.shape[1]
+    negatives = connections - positive_count(connections, 0.5)
+    if negatives == 0:
+        return latents.abs()
+    ordered = rows.sort(dim=1).values
+    rows = rows - (ordered[:, negatives - 1 : negatives] + ordered[:, negatives : negatives + 1]) / 2
+    is_positive = torch.zeros_like(rows, dtype=torch.bool)
+    is_positive.scatter_(1, rows.argsort(dim=1, stable=True)[:, negatives:], True)
+    sizes = rows.abs() + _MARGIN * rows.abs().mean(dim=1, keepdim=True)
+    above, below = ((sizes * side).sum(dim=1, keepdim=True) for side in (is_positive, ~is_positive))
+    middle = (above + below) / 2
+    balanced = torch.where(is_positive, sizes * middle / above, -sizes * middle / below)
+    return balanced.to(latents.dtype).view_as(latents)
+
+
+class HalfStart:
+    """Watcher that applies :func:`halved` before the first step and counts the filters that are not exactly half."""
+
+    def __init__(self) -> None:
+        self.filters = self.off = 0
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module, step: int) -> None:
+        """Before the first step, shift the latents and count the filters that are not exactly half."""
+        if step:
+            return
+        for layer in binary_layers(model).values():
+            filters = layer.to_filters(layer.weight)
+            layer.weight.copy_(layer.from_filters(halved(filters)))
+            rows = as_filters(layer.symbols())
+            self.filters += len(rows)
+            self.off += int(((rows > 0).sum(dim=1) != positive_count(rows.shape[1], 0.5)).sum())
 
 
 def _recipe(options: Options) -> Recipe:
@@ -39,25 +87,23 @@ def measure(out: Path, options: Options) -> Result:
 
 def _watch(method: str) -> Watch:
     start, flips = HalfStart(), FlipWatcher(filters={LAYER: FILTER})
-    return Watch([start, flips], partial(_counts, start, flips))
 
+    def read(finished: FinishedRun) -> Result:
+        series = flips.filters[LAYER].as_dict()
+        layers = {name: (layer.to_positive, layer.to_negative) for name, layer in flips.layers.items()}
+        return {
+            "filters": start.filters,
+            "filters_off_half_at_start": start.off,
+            "filter": series,
+            "steps": len(series["steps"]),
+            "greatest_difference": max(map(abs, difference(series)), default=0),
+            "uneven_steps": {
+                name: sum(up != down for up, down in zip(*both, strict=True)) for name, both in layers.items()
+            },
+            "flips": {name: [sum(ups), sum(downs)] for name, (ups, downs) in layers.items()},
+        }
 
-def _counts(start: HalfStart, flips: FlipWatcher, finished: FinishedRun) -> Result:
-    series = flips.filters[LAYER].as_dict()
-    return {
-        "filters": start.filters,
-        "filters_off_half_at_start": start.off,
-        "filter": series,
-        "steps": len(series["steps"]),
-        "greatest_difference": max(map(abs, difference(series)), default=0),
-        "uneven_steps": {name: _uneven(series.as_dict()) for name, series in flips.layers.items()},
-        "flips": {name: [sum(s.to_positive), sum(s.to_negative)] for name, s in flips.layers.items()},
-    }
-
-
-def _uneven(series: Result) -> int:
-    """Count the steps at which a layer flipped more bits one way than the other."""
-    return sum(up != down for up, down in zip(series["to_positive"], series["to_negative"], strict=True))
+    return Watch([start, flips], read)
 
 
 def difference(series: Result) -> list[int]:
@@ -70,21 +116,19 @@ def claims(result: Result) -> list[Claim]:
     """Bi-half flips evenly at every step, the others do not."""
     rows = []
     for method, found in result["methods"].items():
-        off, steps, name = found["filters_off_half_at_start"], found["steps"], method_name(method)
-        rows.append(
-            Claim(claim=f"{name}: filters not exactly half at the start", paper="0", difference=float(off),
-                  ours=f"{off} of {found['filters']}", agrees=off == 0, decided_by="count", n=1)
-        )  # fmt: skip
-        most, uneven, exact = found["greatest_difference"], sum(found["uneven_steps"].values()), method == "bihalf"
-        looks = steps * len(found["uneven_steps"])
+        name, even = method_name(method), method == "bihalf"
+        off, steps, most = found["filters_off_half_at_start"], found["steps"], found["greatest_difference"]
+        uneven, looks = sum(found["uneven_steps"].values()), steps * len(found["uneven_steps"])
+        start = f"{name}: filters not exactly half at the start"
+        one_filter = f"{name}: greatest difference of accumulated flips, one filter"
+        layers = f"{name}: steps at which a layer flips unevenly"
         rows += [
-            Claim(claim=f"{name}: greatest difference of accumulated flips, one filter",
-                  paper="0 throughout" if exact else "not 0", ours=f"{most} over {steps:,} steps",
-                  agrees=(most == 0) == exact, decided_by="count", n=1),
-            Claim(claim=f"{name}: steps at which a layer flips unevenly",
-                  paper="0" if exact else "some", ours=f"{uneven:,} of {looks:,}",
-                  agrees=(uneven == 0) == exact, decided_by="count", n=1),
-        ]  # fmt: skip
+            counted(start, "0", f"{off} of {found['filters']}", off == 0, difference=float(off)),
+            counted(
+                one_filter, "0 throughout" if even else "not 0", f"{most} over {steps:,} steps", (most == 0) == even
+            ),
+            counted(layers, "0" if even else "some", f"{uneven:,} of {looks:,}", (uneven == 0) == even),
+        ]
     return rows
 
 

@@ -4,7 +4,6 @@ Bi-half, Conv2. The paper does not give its weight decays; these are common valu
 """
 
 import statistics
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
-from equalbits.paper.claims import ONE_SEED, Claim, signed
+from equalbits.paper.claims import ONE_SEED, Claim, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel, shades
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
@@ -57,17 +56,15 @@ class MagnitudeWatcher:
         """Record the latents and cuts, and average the accumulated gradients."""
         rows = [as_filters(layer.to_filters(layer.weight)) for layer in binary_layers(model).values()]
         weights = sum(row.numel() for row in rows)
-        cuts = [row.kthvalue(_cut_rank(row), dim=1).values.abs().sum() * row.shape[1] for row in rows]
+        ranks = [row.shape[1] - positive_count(row.shape[1], 0.5) + 1 for row in rows]  # of the smallest +1, from 1
+        cuts = [
+            row.kthvalue(rank, dim=1).values.abs().sum() * row.shape[1] for row, rank in zip(rows, ranks, strict=True)
+        ]
         self.latents.append(float(sum(row.abs().sum() for row in rows)) / weights)
         self.cuts.append(float(sum(cuts)) / weights)
         if epoch:
             self.gradients.append(float(self._sum) / self._steps if self._sum is not None else 0.0)
             self._sum, self._steps = None, 0
-
-
-def _cut_rank(rows: Tensor) -> int:
-    """Return the rank, counted from 1, of the smallest latent that is +1."""
-    return rows.shape[1] - positive_count(rows.shape[1], 0.5) + 1
 
 
 def _recipe(options: Options) -> Recipe:
@@ -91,26 +88,24 @@ def measure(out: Path, options: Options) -> Result:
 
 def _watch(name: str) -> Watch:
     sizes, flips = MagnitudeWatcher(), FlipWatcher()
-    return Watch([sizes, flips, EachEpoch(sizes.look)], partial(_read, sizes, flips))
 
+    def read(finished: FinishedRun) -> Result:
+        epochs, series = finished.recipe.train.epochs, flips.layers.values()
+        steps = next(iter(series)).steps
+        a_step = [sum(s.to_positive[at] + s.to_negative[at] for s in series) for at in range(len(steps))]
+        ends = [steps[-1] * number // epochs for number in range(epochs + 1)]
+        return {
+            "weights": sum(s.symbols for s in series),
+            "flips": [
+                sum(count for step, count in zip(steps, a_step, strict=True) if low < step <= high)
+                for low, high in pairwise(ends)
+            ],
+            "latent": sizes.latents,
+            "cut": sizes.cuts,
+            "gradient": sizes.gradients,
+        }
 
-def _read(sizes: MagnitudeWatcher, flips: FlipWatcher, finished: FinishedRun) -> Result:
-    epochs = finished.recipe.train.epochs
-    series = flips.layers.values()
-    steps = next(iter(series)).steps
-    a_step = [sum(s.to_positive[at] + s.to_negative[at] for s in series) for at in range(len(steps))]
-    ends = [steps[-1] * number // epochs for number in range(epochs + 1)]
-    by_epoch = [
-        sum(count for step, count in zip(steps, a_step, strict=True) if low < step <= high)
-        for low, high in pairwise(ends)
-    ]
-    return {
-        "weights": sum(s.symbols for s in series),
-        "flips": by_epoch,
-        "latent": sizes.latents,
-        "cut": sizes.cuts,
-        "gradient": sizes.gradients,
-    }
+    return Watch([sizes, flips, EachEpoch(sizes.look)], read)
 
 
 def _run(result: Result, schedule: str, decay: float) -> Result | None:
@@ -150,34 +145,30 @@ def claims(result: Result) -> list[Claim]:
         if scored:
             best = max(scored, key=lambda d: _accuracy(scored[d]))
             ours = f"{best:g} with {_accuracy(scored[best]):.2f} %"
-            rows.append(_row(f"(e) best weight decay, {schedule} rate", ours, paper="not reported"))
+            rows.append(undecided(f"(e) best weight decay, {schedule} rate", "not reported", ours))
     return rows
-
-
-def _row(claim: str, ours: str, *, paper: str = "yes", decided_by: str = ONE_SEED, n: int = 1) -> Claim:
-    return Claim(claim=claim, paper=paper, ours=ours, agrees=None, decided_by=decided_by, n=n)
 
 
 def _compare(claim: str, one: Result | None, other: Result | None, what: str, *, paper: str = "yes") -> Claim:
     """Show the last values of two runs."""
     if one is None or other is None:
-        return _row(claim, "diverged", paper=paper, decided_by="–", n=0)
-    return _row(claim, f"{_shown(one[what][-1])} against {_shown(other[what][-1])}", paper=paper)
+        return undecided(claim, paper, "diverged", why="–", n=0)
+    return undecided(claim, paper, f"{_shown(one[what][-1])} against {_shown(other[what][-1])}")
 
 
 def _falls(claim: str, run: Result | None, what: str) -> Claim:
     """Show the trend over the whole of a run: its ends alone would hide a rise before the fall."""
     if run is None:
-        return _row(claim, "diverged", decided_by="–", n=0)
+        return undecided(claim, "yes", "diverged", why="–", n=0)
     values = run[what]
     size = -(-len(values) // WINDOWS)
     means = [statistics.fmean(values[at : at + size]) for at in range(0, len(values), size)]
     ours = f"{_shown(values[0])} to {_shown(values[-1])}, {_shown(max(values))} at most"
     if len(means) < 2:
-        return _row(claim, ours)
+        return undecided(claim, "yes", ours)
     tau, p = kendall(means)
     trend = f"Kendall's τ {signed(tau)} over {len(means)} windows"
-    return _row(claim, f"{trend}, p = {p:.2g} ({ours})", decided_by=f"a trend within one run; {ONE_SEED}")
+    return undecided(claim, "yes", f"{trend}, p = {p:.2g} ({ours})", why=f"a trend within one run; {ONE_SEED}")
 
 
 def _accuracy(run: Result) -> float:
@@ -219,16 +210,10 @@ def draw(result: Result, out: Path) -> None:
                 axes["a"].plot(range(len(run["cut"])), run["cut"], color=colour, linestyle=":")
     for schedule, colour in zip(SCHEDULES, (GAP, UP), strict=True):
         axes["d"].plot([], [], color="black", linestyle=STYLES[schedule], label=f"{schedule} rate")
-        found = [(place, _run(result, schedule, decay)) for place, decay in enumerate(decays)]
-        kept = [(place, _accuracy(run)) for place, run in found if run is not None]
-        axes["e"].plot(
-            [place for place, _ in kept],
-            [score for _, score in kept],
-            color=colour,
-            linestyle=STYLES[schedule],
-            marker="o",
-            label=f"{schedule} rate",
-        )
+        runs = [_run(result, schedule, decay) for decay in decays]
+        scores = [float("nan") if run is None else _accuracy(run) for run in runs]
+        line = {"color": colour, "linestyle": STYLES[schedule], "marker": "o", "label": f"{schedule} rate"}
+        axes["e"].plot(range(len(decays)), scores, **line)
     axes["e"].set_xticks(range(len(decays)), [f"{decay:g}" for decay in decays])
     legend(axes["e"])
     beside = figure.add_subplot(2, 3, 6)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, Claim, decide_by_welch, signed
+from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, Claim, decide_by_welch, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
@@ -27,7 +27,7 @@ PANELS: tuple[tuple[Split, str, bool], ...] = (
 
 def measure(out: Path, options: Options) -> Result:
     """Train a hundred seeds of each method; six when quick."""
-    seeds = list(options.seeds or range(6 if options.quick else SEEDS))
+    seeds = options.seeds_or(SEEDS, quick=6)
     recipe = quick_recipe("conv2", data__limit=2000) if options.quick else get_recipe("cifar10-conv2")
     recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs})
     cases = item_cases(recipe, {"model.weight_quantizer": COMPARED}, options)
@@ -53,14 +53,8 @@ def claims(result: Result) -> list[Claim]:
     sign, half = (sorted(values(result["methods"][method], "train", "loss")) for method in COMPARED)
     below = sum(ours < theirs for ours, theirs in zip(half, sign, strict=False))
     n, lost = min(len(sign), len(half)), _lost(result)
-    row = Claim(
-        claim="sorted training losses: bi-half's below Sign's at every rank",
-        paper="consistently",
-        ours=f"{below} of {n}{lost}",
-        agrees=None,
-        decided_by=SOME_DIVERGED,
-        n=n,
-    )
+    claim = "sorted training losses: bi-half's below Sign's at every rank"
+    row = undecided(claim, "consistently", f"{below} of {n}{lost}", why=SOME_DIVERGED, n=n)
     if not lost:
         row = replace(row, agrees=below == n, decided_by=f"every rank, by chance once in {n + 1}", p=1 / (n + 1))
     return [*rows, row]
@@ -70,15 +64,10 @@ def _on_average(result: Result, split: Split, what: str, less: bool) -> Claim:
     sign, half = (values(result["methods"][method], split, what) for method in COMPARED)
     lost, unit = _lost(result), "" if what == "loss" else " %"
     shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" if found else "diverged" for found in (half, sign))
-    row = Claim(
-        claim=f"{split} {what} of bi-half {'below' if less else 'above'} Sign's",
-        paper="yes, on average",
-        ours=shown + lost,
-        agrees=None,
-        decided_by=SOME_DIVERGED,
-        n=min(len(sign), len(half)),
-    )
-    if not row.n:
+    claim = f"{split} {what} of bi-half {'below' if less else 'above'} Sign's"
+    n = min(len(sign), len(half))
+    row = undecided(claim, "yes, on average", shown + lost, why=SOME_DIVERGED, n=n)
+    if not n:
         return row
     gap = signed(statistics.fmean(half) - statistics.fmean(sign), 3)
     row = replace(row, ours=f"{gap}{unit} ({shown}){lost}")

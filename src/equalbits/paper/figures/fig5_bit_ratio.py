@@ -11,9 +11,9 @@ from pathlib import Path
 
 from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, score_of
-from equalbits.paper.drawing import heading, legend, mean_and_range, panel
+from equalbits.paper.drawing import heading, legend, mean_and_range, panels
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import item_cases, quick_recipe, run_cases
+from equalbits.paper.runs import item_cases, nest, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
@@ -32,7 +32,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 def measure(out: Path, options: Options) -> Result:
     """Train every share on every data set, literal and with batch norm."""
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
-    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
+    seeds = options.seeds_or(SEEDS)
     vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
     groups = {
         (data, form): item_cases(
@@ -44,10 +44,8 @@ def measure(out: Path, options: Options) -> Result:
         for data, recipe in _recipes(options).items()
         for form, batch_norm in FORMS.items()
     }
-    found: dict[str, dict[str, list[CaseCounts]]] = {data: {} for data, _ in groups}
-    for (data, form), cases in run_cases(out / "runs", groups, options, seeds=seeds).items():
-        found[data][form] = cases
-    return {"seeds": seeds, "shares": shares, "data": found, "notes": [_NOTE]}
+    found = run_cases(out / "runs", groups, options, seeds=seeds)
+    return {"seeds": seeds, "shares": shares, "data": nest(found), "notes": [_NOTE]}
 
 
 _NOTE = (
@@ -82,10 +80,9 @@ def _best(claim: str, cases: dict[float, CaseCounts]) -> Claim:
 def draw(result: Result, out: Path) -> None:
     """Plot a panel per data set, with means and ranges for both forms."""
     figure = new_figure(1 + 5.5 * len(result["data"]), 4.4, title=heading(result))
-    for place, (data, forms) in enumerate(result["data"].items(), start=1):
-        place_of = (1, len(result["data"]), place)
-        axes = panel(figure, place_of, x="share of +1", y="test accuracy, %", title=f"Conv2 on {data}")
-        for (form, cases), colour in zip(forms.items(), (GAP, UP), strict=True):
+    titles = [f"Conv2 on {data}" for data in result["data"]]
+    for axes, data in zip(panels(figure, titles, x="share of +1", y="test accuracy, %"), result["data"], strict=True):
+        for (form, cases), colour in zip(result["data"][data].items(), (GAP, UP), strict=True):
             mean_and_range(axes, result["shares"], [accuracies(case) for case in cases], color=colour, label=form)
             for share, case in zip(result["shares"], cases, strict=True):
                 if not accuracies(case):

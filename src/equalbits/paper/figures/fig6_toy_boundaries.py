@@ -7,6 +7,7 @@ not change the boundary. The sum before the last σ is computed in float64 and c
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equalbits._plotting import GAP, UP, new_figure, save_figure
-from equalbits.paper.claims import Claim
+from equalbits.paper.claims import Claim, counted, undecided
 from equalbits.paper.drawing import legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TOY, TOY_BOUNDARIES
@@ -144,21 +145,19 @@ def claims(result: Result) -> list[Claim]:
         _exact("unique boundaries with 2…10 negatives", _row(TOY_BOUNDARIES), _row(unique[2:11])),
     ]
     gain = (unique[half] / combinations[half]) / (result["unique_of_all"] / sum(combinations))
-    rows += [
-        Claim(claim="boundaries per combination, bi-half over full", paper="nearly 4", ours=f"{gain:.2f}",
-              agrees=3.5 <= gain <= 4, decided_by="its size: 3.5 to 4", n=sum(combinations)),
-        Claim(claim="boundaries kept, if opposite labellings are two", paper="not reported",
-              ours=f"{result['labellings'][half]} of {result['labellings_of_all']} "
-                   f"({result['labellings'][half] / result['labellings_of_all']:.1%})",
-              agrees=None, decided_by="–", n=sum(combinations)),
-    ]  # fmt: skip
+    kept, every, nets = result["labellings"][half], result["labellings_of_all"], sum(combinations)
+    claim = "boundaries per combination, bi-half over full"
+    rows.append(
+        replace(counted(claim, "nearly 4", f"{gain:.2f}", 3.5 <= gain <= 4, n=nets), decided_by="its size: 3.5 to 4")
+    )
+    claim = "boundaries kept, if opposite labellings are two"
+    rows.append(undecided(claim, "not reported", f"{kept} of {every} ({kept / every:.1%})", why="–", n=nets))
     return rows
 
 
 def _exact(claim: str, paper: int | str, ours: int | str) -> Claim:
     gap = float(ours - paper) if isinstance(ours, int) and isinstance(paper, int) else None
-    return Claim(claim=claim, paper=str(paper), ours=str(ours), difference=gap, agrees=ours == paper,
-                 decided_by="count", n=2**PARAMETERS)  # fmt: skip
+    return counted(claim, str(paper), str(ours), ours == paper, n=2**PARAMETERS, difference=gap)
 
 
 def _row(counts: Sequence[int]) -> str:

@@ -41,7 +41,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 def measure(out: Path, options: Options) -> Result:
     """Train every net with every method and five seeds, which the paper does not state, or two when quick."""
-    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
+    seeds = options.seeds_or(SEEDS)
     groups = {net: method_cases(net, recipe, options) for net, recipe in _recipes(options).items()}
     nets = run_cases(out / "runs", groups, options, seeds=seeds, keep_weights=True)  # figure 1 reads the activations
     return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}}

@@ -9,14 +9,13 @@ The paper's text, its released code and the method it builds on have different r
 * MPT, frozen signs: Multi-Prize Tickets as published; at 0 that is an untrained net.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key
-from equalbits.paper.drawing import heading, mean_and_range, panel
+from equalbits.paper.drawing import heading, mean_and_range, panels
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import item_cases, quick_recipe, run_cases
 from equalbits.recipes import Recipe, get_recipe
@@ -56,18 +55,15 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 def measure(out: Path, options: Options) -> Result:
     """Train every net by every rule at every sparsity with five seeds, or two when quick."""
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
-    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
-    asked = options.grid.get("rules", RULES)
-    groups = {
-        (net, name): item_cases(
-            _started(recipe, _start(name)),
-            {"model.weight_quantizer": _quantizers(name, sparsities)},
-            options,
-            within=f"{net.lower()}/{_folder(_start(name))}",
-        )
-        for net, recipe in _recipes(options).items()
-        for name in sorted(asked, key=_start)  # so that rules of one start share stacks
-    }
+    seeds = options.seeds_or(SEEDS)
+    groups = {}
+    for net, recipe in _recipes(options).items():
+        for name in sorted(options.grid.get("rules", RULES), key=_start):  # so that rules of one start share stacks
+            quantizer, init, rate = RULES[name]
+            start = {"model.init": init, "optimizer.lr": round(recipe.train.optimizer.lr * rate, 9)}
+            vary = {"model.weight_quantizer": [quantizer.format(sparsity) for sparsity in sparsities]}
+            within = f"{net.lower()}/{_folder(_start(name))}"
+            groups[net, name] = item_cases(recipe.with_settings(start), vary, options, within=within)
     measured = run_cases(out / "runs", groups, options, seeds=seeds)
     nets = {net: {name: measured[net, name] for name in RULES if (net, name) in measured} for net in _recipes(options)}
     return {"seeds": seeds, "sparsities": sparsities, "nets": nets, "notes": [_NOTE]}
@@ -78,11 +74,6 @@ def _start(rule: str) -> tuple[str, float]:
     return RULES[rule].init, RULES[rule].rate
 
 
-def _started(recipe: Recipe, start: tuple[str, float]) -> Recipe:
-    init, rate = start
-    return recipe.with_settings({"model.init": init, "optimizer.lr": round(recipe.train.optimizer.lr * rate, 9)})
-
-
 def _folder(start: tuple[str, float]) -> str:
     """Return the directory of the nets with this initialization and rate factor.
 
@@ -91,10 +82,6 @@ def _folder(start: tuple[str, float]) -> str:
     """
     init, rate = start
     return f"{init}-start" if rate == 1 else f"{init}-start-rate-{rate:g}"
-
-
-def _quantizers(rule: str, sparsities: Sequence[float]) -> list[str]:
-    return [RULES[rule].quantizer.format(sparsity) for sparsity in sparsities]
 
 
 _NOTE = (
@@ -158,19 +145,14 @@ def draw(result: Result, out: Path) -> None:
     """Plot a panel per net, a curve per rule."""
     nets = result["nets"]
     figure = new_figure(3 + 3.6 * len(nets), 4.8, title=heading(result))
-    for place, (net, rules) in enumerate(nets.items(), start=1):
-        axes = panel(figure, (1, len(nets), place), x="% pruned", y="test accuracy, %" if place == 1 else "", title=net)
+    x, handles = [100 * sparsity for sparsity in result["sparsities"]], {}
+    for axes, rules in zip(panels(figure, list(nets), x="% pruned", y="test accuracy, %"), nets.values(), strict=True):
         for name, cases in rules.items():
-            x = [100 * sparsity for sparsity in result["sparsities"]]
             scores = [accuracies(case) for case in cases]
             mean_and_range(axes, x, scores, color=method_color(name), label=method_name(name))
-    handles = {
-        label: handle for each in figure.axes for handle, label in zip(*each.get_legend_handles_labels(), strict=True)
-    }
-    columns = 2 if len(nets) == 1 else 3
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
+        handles.update({label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)})
+    place = {"loc": "outside lower center", "ncols": 2 if len(nets) == 1 else 3, "frameon": False, "fontsize": 9}
+    figure.legend(list(handles.values()), list(handles), **place)
     save_figure(figure, out, "fig8")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from equalbits._files import write_atomically
 from equalbits.paper.cost import cost, count_trained
-from equalbits.paper.item import Item, from_file, get_item, read_result
+from equalbits.paper.item import from_file, get_item, read_result
 from equalbits.paper.results.merge import END_KEPT, check_same_settings, covers, merge
 
 #: Fields of result.json about how it was measured; the others are measurements.
@@ -28,21 +28,26 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
     An item kept before is replaced if the folder holds all of it, else merged. Raise for a quick or unfinished
     measurement, and for one with other settings than the item kept before.
     """
-    item, result = _read(folder)
+    source = folder / "result.json"
+    if not source.is_file():
+        raise ValueError(f"{folder} holds no result.json: it is not an item's, or not finished; reproduce resumes it")
+    result = read_result(source)
+    item = get_item(result["item"])
+    if result["quick"] and item.needs:
+        what = "a quick measurement, not the paper's setting"
+        raise ValueError(f"{folder} holds {what}: reproduce {item.name} without --quick")
     path = results / f"{item.name}.json"
     left_out: list[str] = []
     facts = {"trained": count_trained(folder), **result}
-    with from_file(item, folder / "result.json"):
-        kept = {
-            **{name: facts[name] for name in FACTS if name in facts},
-            "measured": {
-                name: _short(value, name, left_out) for name, value in result.items() if name not in (*FACTS, "quick")
-            },
-            "left_out": left_out,
-        }
-    with from_file(item, path):
-        before = _kept_before(path)
-        if before is not None:
+    measured = {name: value for name, value in result.items() if name not in (*FACTS, "quick")}
+    kept = {
+        **{name: facts[name] for name in FACTS if name in facts},
+        "measured": {name: _short(value, name, left_out) for name, value in measured.items()},
+        "left_out": left_out,
+    }
+    if path.exists():
+        with from_file(item, path):
+            before = json.loads(path.read_text())
             check_same_settings(item, before, kept)
             if covers(item, kept, before):
                 log(f"{path} is replaced, all of it was measured again: {cost(before)} before, now {cost(kept)}")
@@ -50,7 +55,7 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
                 kept = merge(item, before, kept)
                 result = {**kept, **kept["measured"], "quick": False}
                 log(f"{path} is merged with this measurement")
-    with from_file(item, folder / "result.json"), TemporaryDirectory() as drawn:
+    with from_file(item, source), TemporaryDirectory() as drawn:
         item.compare(result)  # raise now for counts that no claim can be made of
         item.draw(result, Path(drawn))
         plot = (Path(drawn) / f"{item.name}.png").read_bytes()
@@ -59,34 +64,13 @@ def keep_item(folder: Path, results: Path, plots: Path, *, log: Callable[[str], 
     return path
 
 
-def _kept_before(path: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read ({error}): delete it or restore it") from None
-
-
-def _read(folder: Path) -> tuple[Item, dict[str, Any]]:
-    path = folder / "result.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} holds no result.json: it is not an item's, or not finished; reproduce resumes it")
-    result = read_result(path)
-    item = get_item(result["item"])
-    if result["quick"] and item.needs:
-        raise ValueError(
-            f"{folder} holds a quick measurement, not the paper's setting: reproduce {item.name} without --quick"
-        )
-    return item, result
-
-
 def _short(value: Any, name: str, left_out: list[str]) -> Any:
     """Return a value without long lists, whose names are added to ``left_out``."""
     if isinstance(value, Mapping):
         if {"epoch", "train", "test"} <= set(value):
-            return _counts(value, best=name.endswith(".best"))
+            if name.endswith(".best"):  # which no claim uses
+                return {"epoch": value["epoch"], "test": {key: value["test"][key] for key in ("correct", "total")}}
+            return {key: value[key] for key in ("epoch", "train", "test")}
         shown = {key: _short(each, f"{name}.{key}", left_out) for key, each in value.items()}
         return {key: each for key, each in shown.items() if each is not ...}
     if not isinstance(value, list):
@@ -98,13 +82,6 @@ def _short(value: Any, name: str, left_out: list[str]) -> Any:
         left_out.append(name)
         return ...
     return [_short(each, f"{name}.{at}", left_out) for at, each in enumerate(value)]
-
-
-def _counts(epoch: Mapping[str, Any], *, best: bool) -> dict[str, Any]:
-    """Return the counts of an epoch; of the best, which no claim uses, those of the test images only."""
-    if best:
-        return {"epoch": epoch["epoch"], "test": {name: epoch["test"][name] for name in ("correct", "total")}}
-    return {name: epoch[name] for name in ("epoch", "train", "test")}
 
 
 def readable(value: Any, indent: int = 0) -> str:

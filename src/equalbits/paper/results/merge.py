@@ -1,7 +1,8 @@
-"""Merge two measurements of one item that were made in two places, such as Conv8 and Conv2, 4 and 6.
+"""Merge measurements of one item that were made in several places, such as Conv8 and Conv2, 4 and 6.
 
-They may differ in one grid parameter (nets, methods, shares, seeds, …), so that the merged grid is full, or in both
-``uneven`` parameters of an item. The counts of the runs suffice; the nets are not needed.
+One call of ``reproduce`` measures a block: every value of each grid parameter combined with every value of the others
+and every seed. Merged blocks must form a full grid again, except in the two ``uneven`` parameters of an item, such as
+one more method for two of four nets. The counts of the runs suffice; the nets are not needed.
 """
 
 import re
@@ -11,8 +12,10 @@ from operator import itemgetter
 from typing import Any
 
 from equalbits.paper.item import Item
-from equalbits.paper.results.blocks import Block, asked_for, blocks, contain, differing, merge_blocks, overlap
 from equalbits.recipes import FREE
+
+#: Name of a grid parameter, or "seeds", to its values.
+Block = dict[str, list[Any]]
 
 _NUMBER = re.compile(r"(\d+\.?\d*(?:e[-+]?\d+)?)")
 #: Keys that identify the entries of a list.
@@ -22,27 +25,51 @@ END_KEPT = ", but for the last"
 _WAY_OUT = "measure the whole in one folder, or delete the older one to replace it"
 
 
+def all_asked(kept: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the options of each block of a measurement."""
+    return [kept["asked"], *kept.get("asked_beside", [])]
+
+
+def blocks(item: Item, kept: Mapping[str, Any]) -> list[Block]:
+    """Return the blocks of a measurement."""
+    return [
+        {
+            **{name: list(values) for name, values in {**item.grid, **asked["grid"]}.items()},
+            "seeds": list(asked["seeds"] or range(item.seeds)),
+        }
+        for asked in all_asked(kept)
+    ]
+
+
+def cells(found: Iterable[Block]) -> set[tuple[Any, ...]]:
+    """Return the combinations of values that some block holds."""
+    return {cell for block in found for cell in product(*block.values())}
+
+
 def covers(item: Item, kept: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Return True if a measurement contains all of the one before, and so can replace it."""
-    return contain(blocks(item, kept), blocks(item, before))
+    return cells(blocks(item, kept)) >= cells(blocks(item, before))
 
 
 def check_same_settings(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     """Raise where two measurements ran with different settings."""
-    settings = [
+    first, second = (
         {name: value for name, value in kept["asked"]["settings"].items() if name not in FREE} for kept in (one, other)
-    ]
-    if settings[0] != settings[1]:
-        both = f"results of {item.name} ran with different settings, {settings[0]} and {settings[1]}"
+    )
+    if first != second:
+        both = f"results of {item.name} ran with different settings, {first} and {second}"
         way_out = f"measure with the same, or delete {item.name}.json, the older one, to replace it"
         raise ValueError(f"{both}, so they cannot be merged: {way_out}")
 
 
 def merge(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both measurements as one, in the form of results/ but without claims."""
+    """Return both measurements as one, in the form of results/."""
     check_same_settings(item, one, other)
-    asked, *beside = (asked_for(item, block, other["asked"]["settings"]) for block in _blocks_of_both(item, one, other))
+    asked, *beside = (_asked_for(item, block, other["asked"]["settings"]) for block in _merged_blocks(item, one, other))
     trained = _added(one["trained"], other["trained"])
+    notes = [one.get("notes", []), other.get("notes", [])]
+    shared = [note for note in notes[0] if note in notes[1]]
+    own = _ordered({*notes[0], *notes[1]} - {*shared}, item)
     facts = {
         "asked": asked,
         **({"asked_beside": beside} if beside else {}),
@@ -51,41 +78,40 @@ def merge(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
         "trained": trained,
         **{name: _both(one[name], other[name], name, item) for name in ("seeds", "measured") if name in one},
         "left_out": list(dict.fromkeys([*one["left_out"], *other["left_out"]])),
+        **({"notes": [*own, *shared]} if own or shared else {}),
     }
-    notes = _notes(one.get("notes", []), other.get("notes", []), item)
-    rest = {name: value for name, value in other.items() if name != "asked_beside"}
-    return {**rest, **facts, **({"notes": notes} if notes else {})}
+    return {**{name: value for name, value in other.items() if name != "asked_beside"}, **facts}
 
 
-def _notes(one: list[str], other: list[str], item: Item) -> list[str]:
-    """Return the notes of one measurement only, then those of both."""
-    shared = [note for note in one if note in other]
-    return [*_ordered({*one, *other} - {*shared}, item), *shared]
-
-
-def _blocks_of_both(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Block]:
-    """Return the merged blocks; raise where they overlap, or differ in other than the item's uneven parameters."""
+def _merged_blocks(item: Item, one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Block]:
+    """Merge blocks that differ in one parameter. Raise where two overlap, or still differ in one that is not uneven."""
     what = f"results of {item.name} cannot be merged"
     if not all(name.endswith(END_KEPT) for name in (*one["left_out"], *other["left_out"])):
         raise ValueError(f"{what}, since its curves of every step are not kept: {_WAY_OUT}")
     was, now = blocks(item, one), blocks(item, other)
-    for first, second in product(was, now):
-        if overlap(first, second):
-            parts = differing(first, second)
-            if len(parts) > 1:
-                raise _differs(what, parts)
-            part = parts[0] if parts else "seeds"
-            twice = ", ".join(str(value) for value in first[part] if value in second[part])
-            raise ValueError(f"{what} that both hold {part} {twice}: {_WAY_OUT}")
-    found = merge_blocks([*was, *now], lambda values: _ordered(values, item))
+    if twice := cells(was) & cells(now):
+        shown = ", ".join(map(str, min(twice, key=str)))
+        raise ValueError(f"{what} that both hold {shown} (the last is a seed): {_WAY_OUT}")
+    found = [*was, *now]
+    while pair := next((pair for pair in combinations(found, 2) if len(_differing(*pair)) == 1), None):
+        (part,) = _differing(*pair)
+        whole = {**pair[0], part: _ordered([*pair[0][part], *pair[1][part]], item)}
+        found = [whole if each is pair[0] else each for each in found if each is not pair[1]]
     for pair in combinations(found, 2):
-        if set(parts := differing(*pair)) - set(item.uneven):
-            raise _differs(what, parts)
+        if set(parts := _differing(*pair)) - set(item.uneven):
+            raise ValueError(f"{what} that differ in {' and '.join(parts)}: {_WAY_OUT}")
     return found
 
 
-def _differs(what: str, parts: Iterable[str]) -> ValueError:
-    return ValueError(f"{what} that differ in {' and '.join(parts)}: {_WAY_OUT}")
+def _differing(one: Block, other: Block) -> list[str]:
+    return [name for name in one if set(one[name]) != set(other[name])]
+
+
+def _asked_for(item: Item, block: Block, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that measure a block; parameters with all values are left out."""
+    grid = {name: values for name, values in block.items() if name != "seeds" and set(values) != set(item.grid[name])}
+    seeds = block["seeds"] if block["seeds"] != list(range(item.seeds)) else []
+    return {"quick": False, "seeds": seeds, "settings": dict(settings), "grid": grid}
 
 
 def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,25 +132,14 @@ def _both(one: Any, other: Any, name: str, item: Item) -> Any:
         found = {**one, **other, **shared}
         return found if len(found) == len(shared) else {key: found[key] for key in _ordered(found, item)}
     if isinstance(one, list) and isinstance(other, list):
-        if all(isinstance(each, Mapping) for each in (*one, *other)):
-            return _entries(one, other, name, item)
-        return _union(one, other, item)
+        entries = [each for each in (*one, *other) if isinstance(each, Mapping)]
+        if not entries:
+            return _ordered(dict.fromkeys([*one, *other]), item)
+        if key := next((key for key in _KEYS if all(key in each for each in entries)), None):
+            was, now = ({str(each[key]): each for each in some} for some in (one, other))
+            return sorted(_both(was, now, name, item).values(), key=lambda each: _order(each[key], item))
     what = f"{name} is {one!r} in one and {other!r} in the other"
     raise ValueError(f"results of {item.name} cannot be merged: {what}; {_WAY_OUT}")
-
-
-def _entries(one: list[Any], other: list[Any], name: str, item: Item) -> list[Any]:
-    key = next((key for key in _KEYS if all(key in each for each in (*one, *other))), None)
-    if key is None:
-        what = f"{name} is a list without settings or seeds"
-        raise ValueError(f"results of {item.name} cannot be merged: {what}; {_WAY_OUT}")
-    was, now = ({str(each[key]): each for each in some} for some in (one, other))
-    found = _both(was, now, name, item)
-    return sorted(found.values(), key=lambda each: _order(each[key], item))
-
-
-def _union(one: Iterable[Any], other: Iterable[Any], item: Item) -> list[Any]:
-    return _ordered(dict.fromkeys([*one, *other]), item)
 
 
 def _ordered(values: Iterable[Any], item: Item) -> list[Any]:

@@ -1,30 +1,65 @@
 """docs/results.md and the README's table, generated from results/: no number in them is typed by hand."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from equalbits._files import remove_partial_files, write_all_atomically
 from equalbits._plotting import method_name
 from equalbits._text import markdown_table
-from equalbits.paper.claims import CaseCounts, score_of
-from equalbits.paper.cost import cost
-from equalbits.paper.item import get_item
+from equalbits.paper.claims import HEADER, CaseCounts, Claim, score_of
+from equalbits.paper.cost import cost, made_with
+from equalbits.paper.grid_parts import command, ranges
+from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.results.benchmarks import benchmark_sections
-from equalbits.paper.results.items import item_sections, setting_differences
 from equalbits.paper.results.keep import keep_item
+from equalbits.paper.results.merge import all_asked, blocks
 from equalbits.paper.runs import by_method
 from equalbits.paper.tables.tab2_convnets import COMPARED
+from equalbits.recipes import FREE
+
+#: Content of results/ITEM.json.
+Kept = Mapping[str, Any]
 
 _BEGIN, _END = "<!-- results table: begin -->", "<!-- results table: end -->"
+_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
 
 _HEAD = """# Results
 
 Generated from `results/` by `equalbits reproduce ITEM --keep`; every number was measured.
 Accuracy is the share of all test images that the model of the **last** epoch classifies correctly, mean ± sample
 standard deviation over seeds.
+
+## The paper's figures and tables
+
+Each was measured by `equalbits reproduce`. *n* is the number of nets behind a number of ours.
+A difference is tested by Welch's t over seeds, two-sided. Of its two p values the second is corrected by Holm's
+procedure over all tests of the same table, and must be at most 0.05. Counts need no test; anything else that rests on
+one seed is not decided. That a mean is within 0.3 points of the paper's is no test either: the equivalence test (TOST)
+beside it says whether the seeds show it.
+In commands, `DIR` is the folder of the data sets. Times are wall-clock times; several commands shared the GPU, so most
+would take less alone.
+"""
+
+_LAST_AND_BEST = """
+### Last epoch and best epoch
+
+The authors' released trainer reports the best test epoch, on 9,984 of the 10,000 images, and so selects by the test
+images. Every number on this page is of the last epoch, on all images. Here are both, as means over all nets and seeds
+of an item. Most nets were tested every 25 epochs or at the end only, so their best is the best of few.
+
+"""
+
+_INCOMPLETE = """
+### Not yet measured in full
+
+A folder that holds a part is resumed: trained nets are kept. A part measured in another folder, such as one more net,
+is merged by `--keep`.
+
 """
 
 
@@ -54,7 +89,125 @@ def write_results_page(results: Path, docs: Path) -> None:
 
 def results_page(folder: Path) -> str:
     """Return docs/results.md."""
-    return _HEAD + item_sections(folder) + benchmark_sections(folder)
+    return item_sections(folder) + benchmark_sections(folder)
+
+
+def item_sections(folder: Path) -> str:
+    """Return the head of the page, a section per item kept in ``folder``, and the table of what is missing."""
+    kept = {name: json.loads(path.read_text()) for name in list_items() if (path := folder / f"{name}.json").exists()}
+    used = {data for each in kept.values() for data in each["trained"].get("data", [])}
+    rows = [row for name in list_items() if (row := _incomplete_row(get_item(name), kept.get(name), used))]
+    table = markdown_table(("", "shows", "missing", "data", "command"), rows)
+    sections = [_section(get_item(name), each) for name, each in kept.items()]
+    incomplete = f"{_INCOMPLETE}{table}\n" if rows else ""
+    return _HEAD + "".join(sections) + last_and_best(kept) + incomplete
+
+
+def missing_parts(item: Item, kept: Kept) -> list[str]:
+    """Describe what a measurement lacks to be the whole item in the paper's setting."""
+    found = blocks(item, kept)
+    held = {name: list(dict.fromkeys(value for each in found for value in each[name])) for name in found[0]}
+    words = []
+    for name, values in item.grid.items():
+        if lacking := [value for value in values if value not in held[name]]:
+            words.append(f"{name.rpartition('.')[2].replace('_', ' ')} {_listed(lacking)}")
+    if item.uneven:
+        first, second = item.uneven
+        pairs = {pair for each in found for pair in product(each[first], each[second])}
+        gaps = {value: [one for one in held[first] if (one, value) not in pairs] for value in held[second]}
+        listed = (lambda seeds: f"seeds {ranges(seeds)}") if first == "seeds" else _listed
+        words += [f"{value} for {listed(lacking)}" for value, lacking in gaps.items() if lacking]
+    return words + setting_differences(item, kept)
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def setting_differences(item: Item, kept: Kept) -> list[str]:
+    """Describe how the measured parts differ from the paper's setting: fewer seeds, other settings."""
+    seeds = len(kept.get("seeds", range(item.seeds)))
+    words = [f"{item.seeds - seeds} of {item.seeds} seeds"] if seeds < item.seeds else []
+    others = [f"{name}={value}" for name, value in kept["asked"]["settings"].items() if name not in FREE]
+    return words + ([f"the paper's setting: it ran with {', '.join(others)}"] if others else [])
+
+
+def kept_claims(item: Item, kept: Kept) -> list[Claim]:
+    """Compute the claims of a kept measurement from its counts."""
+    return item.compare({**kept, **kept["measured"], "quick": False})
+
+
+def _section(item: Item, kept: Kept) -> str:
+    kind = {"fig": "Figure", "tab": "Table"}.get(item.name[:3])
+    in_paper = f"{kind} {item.name[3:].partition('-')[0]}" if kind else "Beyond the paper"
+    methods = kept["asked"]["grid"].get("model.weight_quantizer", [])
+    alone = f", {method_name(methods[0])} alone" if len(methods) == 1 and "asked_beside" not in kept else ""
+    title = f"{in_paper}: {item.title}{alone}"
+    lacking = missing_parts(item, kept)
+    paragraphs = [
+        f"### {title}",
+        f"**Incomplete.** Missing: {'; '.join(lacking)}." if lacking else "",
+        markdown_table(HEADER, [claim.cells() for claim in kept_claims(item, kept)]),
+        f"![{title}; the table says what it shows]({item.name}.png)",
+        "\n".join(f"- {note}" for note in kept.get("notes", [])),
+        origin(kept),
+    ]
+    return "\n" + "\n\n".join(filter(None, paragraphs)) + "\n"
+
+
+def origin(kept: Kept) -> str:
+    """Describe what made a measurement: nets, time, device, versions, seeds, its file and the command."""
+    seeds = kept.get("seeds", [])
+    parts = [cost(kept), made_with(kept)]
+    parts += [f"seed{'s' if len(seeds) > 1 else ''} {ranges(seeds)}"] if seeds else []
+    calls = [_command(kept["item"], asked, number) for number, asked in enumerate(all_asked(kept), start=1)]
+    return f"{'; '.join(parts)}. Counts: `results/{kept['item']}.json`; by {' and '.join(calls)}."
+
+
+def _command(name: str, asked: Mapping[str, Any], number: int = 1) -> str:
+    """Return the command that measures an item; later blocks have folders of their own."""
+    out = f"runs/{name}" if number == 1 else f"runs/{name}-{number}"
+    return f"`{command(name, asked, data='DIR' if get_item(name).needs else '', out=out)}`"
+
+
+def last_and_best(kept: Mapping[str, Kept]) -> str:
+    """Return the last and the best epoch side by side, over all runs of each item that holds both."""
+    rows = []
+    for name, each in kept.items():
+        ends = [(run["last"], run["best"]) for run in _runs(each["measured"]) if run.get("last") is not None]
+        if ends:
+            last, best = (
+                [100 * e["test"]["correct"] / e["test"]["total"] for e in some] for some in zip(*ends, strict=True)
+            )
+            others = sum(end["epoch"] != top["epoch"] for end, top in ends)
+            means = [f"{statistics.fmean(scores):.3f} %" for scores in (last, best)]
+            most = max(high - low for low, high in zip(last, best, strict=True))
+            rows.append((name, *means, f"{others} of {len(ends)}", f"{most:.2f} points"))
+    header = ("", "last epoch", "best epoch tested", "runs whose best is not the last", "most that a run gains")
+    return f"{_LAST_AND_BEST}{markdown_table(header, rows)}\n" if rows else ""
+
+
+def _runs(measured: Any) -> Iterator[dict[str, Any]]:
+    """Yield the runs of all cases, at any depth, except those of tuning, which are not tested."""
+    if isinstance(measured, list):
+        for each in measured:
+            yield from _runs(each)
+    elif isinstance(measured, Mapping):
+        yield from measured.get("runs", [])
+        for name, each in measured.items():
+            yield from _runs(each) if name not in ("runs", "tuning") else ()
+
+
+def _incomplete_row(item: Item, kept: Kept | None, used: set[str]) -> tuple[str, ...]:
+    """Return the row of an item that is incomplete; empty where it is complete."""
+    lacking = ["all of it"] if kept is None else missing_parts(item, kept)
+    if not lacking:
+        return ()
+    needs = [name for name in item.needs.split(" and ") if name]
+    data = " and ".join(_DATA[name] for name in needs) or "none"
+    if unused := [_DATA[name] for name in needs if name not in used]:
+        data += f"; {' and '.join(unused)} not available to any run so far"
+    return item.name, item.title, "; ".join(lacking), data, _command(item.name, {})
 
 
 def readme_table(folder: Path) -> str:
@@ -66,19 +219,16 @@ def readme_table(folder: Path) -> str:
     for name in ("tab2", "tab2-tuned"):
         path = folder / f"{name}.json"
         kept = json.loads(path.read_text()) if path.exists() else None
-        if kept is not None and not setting_differences(get_item(name), kept):
-            measured = kept["measured"]
-            intro = f"{_tuned_methods(measured)}\n\n" if name == "tab2-tuned" else ""
-            parts.append(f"{intro}{_beside_the_paper(measured['nets'])}\n\n{cost(kept)}.{_other_epochs(measured)}")
+        if kept is None or setting_differences(get_item(name), kept):
+            continue
+        nets = {net: by_method(cases) for net, cases in kept["measured"]["nets"].items()}
+        methods = [method for method in COMPARED if any(method in cases for cases in nets.values())]
+        if name == "tab2-tuned":
+            who = " and ".join(map(method_name, methods)) + (" alone" if len(methods) == 1 else "")
+            how = "with settings tuned on held-out training images; the paper's nets were not tuned this way"
+            parts.append(f"{who}, {how}:")
+        parts += [_beside_the_paper(nets, methods), f"{cost(kept)}.{_other_epochs(kept['measured'])}"]
     return "\n\n".join(parts)
-
-
-def _tuned_methods(measured: Mapping[str, Any]) -> str:
-    """Title the table of tuned nets by the methods that were tuned."""
-    methods = [method for method in COMPARED if any(method in by_method(cases) for cases in measured["nets"].values())]
-    names = " and ".join(method_name(method) for method in methods)
-    alone = " alone" if len(methods) == 1 else ""
-    return f"{names}{alone}, with settings tuned on held-out training images; the paper's nets were not tuned this way:"
 
 
 def _other_epochs(measured: Mapping[str, Any]) -> str:
@@ -89,21 +239,18 @@ def _other_epochs(measured: Mapping[str, Any]) -> str:
     return f" Epochs: {', '.join(others)}; else 100 as in the paper." if others else ""
 
 
-def _beside_the_paper(nets: Mapping[str, Sequence[CaseCounts]]) -> str:
-    """Return a table with two columns per trained method: the paper's accuracy and ours."""
-    cases = {net: by_method(some) for net, some in nets.items()}
-    trained = [method for method in COMPARED if any(method in methods for methods in cases.values())]
+def _beside_the_paper(nets: Mapping[str, Mapping[str, CaseCounts]], methods: Sequence[str]) -> str:
+    """Return a table with two columns per method: the paper's accuracy and ours."""
     rows = []
-    for net, methods in cases.items():
+    for net, cases in nets.items():
         row = [net.capitalize()]
-        for method in trained:
+        for method in methods:
             published = TABLE_2[net, method]
-            ours = score_of(methods[method]).replace(" %", "") if method in methods else "–"
+            ours = score_of(cases[method]).replace(" %", "") if method in cases else "–"
             row += [f"{published.mean:.2f} ± {published.spread:.2f}", ours]
         rows.append(row)
-    return markdown_table(
-        ["", *(cell for name in trained for cell in (f"{method_name(name)}, paper", "equalbits"))], rows
-    )
+    header = [cell for method in methods for cell in (f"{method_name(method)}, paper", "equalbits")]
+    return markdown_table(["", *header], rows)
 
 
 def replace_table(readme: str, table: str) -> str:

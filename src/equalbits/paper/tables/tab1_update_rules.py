@@ -7,7 +7,6 @@ they are the same rule. The net is Conv2 with batch norm: without it Bop's unbal
 dead.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from equalbits._plotting import DOWN, UP, method_color, method_name, new_figure, save_figure
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
-from equalbits.paper.claims import ONE_SEED, Claim, signed
+from equalbits.paper.claims import Claim, counted, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Watch, quick_recipe, run_watched
@@ -85,65 +84,48 @@ def measure(out: Path, options: Options) -> Result:
 
 def _watch(method: str) -> Watch:
     flips, form = FlipWatcher(), FlipForm()
-    if method == "bihalf":
-        return Watch([flips, form], partial(_read, flips, form))
-    return Watch([flips], partial(_read, flips, None))
 
+    def read(finished: FinishedRun) -> Result:
+        series, layers = flips.layers.values(), audit(finished.model).layers
+        exact = sum(int((layer.positive == positive_count(layer.connections, 0.5)).sum()) for layer in layers)
+        ups = [sum(counts) for counts in zip(*(each.to_positive for each in series), strict=True)]
+        downs = [sum(counts) for counts in zip(*(each.to_negative for each in series), strict=True)]
+        return {
+            "to_positive": ups,
+            "to_negative": downs,
+            "flips": [sum(ups), sum(downs)],
+            "weights": sum(each.symbols for each in series),
+            "filters": sum(layer.filters for layer in layers),
+            "filters_exactly_half": exact,
+            **({"flip_form": form.read()} if method == "bihalf" else {}),
+        }
 
-def _read(flips: FlipWatcher, form: FlipForm | None, finished: FinishedRun) -> Result:
-    series = flips.layers.values()
-    layers = audit(finished.model).layers
-    exact = sum(int((layer.positive == positive_count(layer.connections, 0.5)).sum()) for layer in layers)
-    ups, downs = ([sum(counts) for counts in zip(*some, strict=True)] for some in _directions(series))
-    found = {
-        "to_positive": ups,
-        "to_negative": downs,
-        "flips": [sum(ups), sum(downs)],
-        "weights": sum(s.symbols for s in series),
-        "filters": sum(layer.filters for layer in layers),
-        "filters_exactly_half": exact,
-    }
-    if form is not None:
-        found["flip_form"] = form.read()
-    return found
-
-
-def _directions(series: Any) -> tuple[list[list[int]], list[list[int]]]:
-    return [s.to_positive for s in series], [s.to_negative for s in series]
+    return Watch([flips, form] if method == "bihalf" else [flips], read)
 
 
 def claims(result: Result) -> list[Claim]:
     """Bi-half's two forms agree; it alone flips evenly and keeps every filter at half. Accuracies are of one seed."""
-    form = result["rules"]["bihalf"]["flip_form"]
-    rows = [
-        Claim(
-            claim="bi-half: bits by the flip form that differ from those by rank",
-            paper="0",
-            ours=f"{form['bits_that_differ']} over {form['steps']:,} steps and {form['flips']:,} flips",
-            difference=float(form["bits_that_differ"]),
-            agrees=form["bits_that_differ"] == 0 and form["flips"] > 0,
-            decided_by="count",
-            n=1,
-        )
-    ]
-    for method, found in result["rules"].items():
+    rules = result["rules"]
+    form = rules["bihalf"]["flip_form"]
+    differ, flips = form["bits_that_differ"], form["flips"]
+    claim = "bi-half: bits by the flip form that differ from those by rank"
+    ours = f"{differ} over {form['steps']:,} steps and {flips:,} flips"
+    rows = [counted(claim, "0", ours, differ == 0 and flips > 0, difference=float(differ))]
+    for method, found in rules.items():
         exact, filters, even = found["filters_exactly_half"], found["filters"], method == "bihalf"
         (up, down), name = found["flips"], method_name(method)
+        at_half, directions = f"{name}: filters exactly half at the end", f"{name}: flips to +1 and to −1"
         rows += [
-            Claim(claim=f"{name}: filters exactly half at the end", paper="all" if even else "not all",
-                  ours=f"{exact} of {filters}", agrees=(exact == filters) == even, decided_by="count", n=1),
-            Claim(claim=f"{name}: flips to +1 and to −1", paper="equal" if even else "not equal",
-                  ours=f"{up:,} and {down:,}", agrees=(up == down) == even, decided_by="count", n=1),
-        ]  # fmt: skip
-    half = _accuracy(result["rules"]["bihalf"])
-    for method, found in result["rules"].items():
+            counted(at_half, "all" if even else "not all", f"{exact} of {filters}", (exact == filters) == even),
+            counted(directions, "equal" if even else "not equal", f"{up:,} and {down:,}", (up == down) == even),
+        ]
+    half = _accuracy(rules["bihalf"])
+    for method in rules:
         if method != "bihalf":
-            other = _accuracy(found)
-            rows.append(
-                Claim(claim=f"test accuracy with batch norm: bi-half above {method_name(method)}", paper="not reported",
-                      ours=f"{signed(half - other)} points ({half:.2f} % against {other:.2f} %)", agrees=None,
-                      decided_by=ONE_SEED, n=1)
-            )  # fmt: skip
+            other = _accuracy(rules[method])
+            claim = f"test accuracy with batch norm: bi-half above {method_name(method)}"
+            gap = f"{signed(half - other)} points ({half:.2f} % against {other:.2f} %)"
+            rows.append(undecided(claim, "not reported", gap))
     return rows
 
 

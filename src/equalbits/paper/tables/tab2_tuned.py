@@ -15,7 +15,7 @@ from equalbits.paper.claims import CaseCounts, Claim, above_published, accuracie
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.runs import by_method, item_cases, run_cases
-from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, draw, nets, recipe_of, seeds
+from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, draw, nets, recipe_of
 
 #: Settings to tune and their values, narrowed down by a wider search.
 TUNED = {
@@ -45,8 +45,8 @@ def tried_with(net: str, options: Options) -> dict[str, list[float]]:
 
 def measure(out: Path, options: Options) -> Result:
     """Tune on held-out images, then train with the chosen settings."""
-    hold_out = 1000 if options.quick else 5000
-    found: Result = {"seeds": seeds(options), "tuning": {}, "nets": {}, "notes": []}
+    hold_out, seeds = 1000 if options.quick else 5000, options.seeds_or(SEEDS)
+    found: Result = {"seeds": seeds, "tuning": {}, "nets": {}, "notes": []}
     methods = options.grid.get("model.weight_quantizer", COMPARED)
     whole = replace(options, grid={})
     for net in options.grid.get("nets", ("conv2",)) if options.quick else nets(options):
@@ -61,7 +61,7 @@ def measure(out: Path, options: Options) -> Result:
             )
             for method, recipe in recipes.items()
         }
-        few = seeds(options)[: 1 if options.quick else TUNING_SEEDS.get(net, 1)]
+        few = seeds[: 1 if options.quick else TUNING_SEEDS.get(net, 1)]
         tried = run_cases(out / "tuning", trials, options, seeds=few)
         tuning: dict[str, dict[str, Any]] = {
             method: {"tried": tried[method], "picked": pick(tried[method])} for method in methods
@@ -75,7 +75,7 @@ def measure(out: Path, options: Options) -> Result:
             )
             for method in methods
         }
-        runs = run_cases(out / "runs", picked, options, seeds=seeds(options))
+        runs = run_cases(out / "runs", picked, options, seeds=seeds)
         for method, (case,) in runs.items():
             case["settings"]["model.weight_quantizer"] = method
             found["notes"].append(_in_words(net, method, tuning[method], hold_out))

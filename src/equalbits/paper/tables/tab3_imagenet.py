@@ -4,6 +4,7 @@ Trained here: Sign (the authors' own baseline) and bi-half. The other rows are p
 the small-image ResNet-18 on the embedded data.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from equalbits.paper.claims import (
     as_score,
     count_diverged,
     other_images,
+    undecided,
 )
-from equalbits.paper.drawing import heading, panel
+from equalbits.paper.drawing import heading, panels
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.published import TABLE_3
 from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
@@ -43,7 +45,7 @@ def measure(out: Path, options: Options) -> Result:
 
     ImageNet is read from files, so nets are not stacked.
     """
-    seeds = list(options.seeds or range(2 if options.quick else 1))
+    seeds = options.seeds_or(1)
     vary = {"model.weight_quantizer": COMPARED}
     groups = {net: item_cases(recipe, vary, options, within=net.lower()) for net, recipe in _recipes(options).items()}
     nets = run_cases(out / "runs", groups, options, seeds=seeds, may_stack=False)
@@ -69,28 +71,27 @@ def claims(result: Result) -> list[Claim]:
 
 
 def _against(net: str, method: str, case: CaseCounts, count: int) -> Claim:
-    printed = {(row.net, row.method): (row.top1, row.top5) for row in TABLE_3}.get((net, method_name(method)))
-    ours, gone = top(case, count), count_diverged(case)
-    paper = None if printed is None else printed[0 if count == 1 else 1]
-    gap = sum(ours) / len(ours) - paper if ours and paper is not None else None
-    undecided = other_images(case, "tab3") or (ONE_SEED if len(case["runs"]) < 2 else SOME_DIVERGED if gone else "")
-    return Claim(
-        claim=f"{net}, {method_name(method)}, top-{count}: within {MARGIN} points of the paper's",
-        paper="not reported" if paper is None else f"{paper:.2f} %",
-        ours=as_score(ours, diverged=gone),
-        difference=gap,
-        agrees=None if gap is None or undecided else abs(round(gap, 2)) <= MARGIN,
-        decided_by=undecided or "the mean and the paper's one run: no test",
-        n=len(ours),
-    )
+    printed = {(row.net, row.method): row.top1 if count == 1 else row.top5 for row in TABLE_3}
+    paper, ours, diverged = printed.get((net, method_name(method))), top(case, count), count_diverged(case)
+    claim = f"{net}, {method_name(method)}, top-{count}: within {MARGIN} points of the paper's"
+    why = other_images(case, "tab3") or (ONE_SEED if len(case["runs"]) < 2 else SOME_DIVERGED if diverged else "")
+    words = "not reported" if paper is None else f"{paper:.2f} %"
+    row = undecided(claim, words, as_score(ours, diverged=diverged), why=why or "–", n=len(ours))
+    if not ours or paper is None:
+        return row
+    gap = sum(ours) / len(ours) - paper
+    if why:
+        return replace(row, difference=gap)
+    test = "the mean and the paper's one run: no test"
+    return replace(row, difference=gap, agrees=abs(round(gap, 2)) <= MARGIN, decided_by=test)
 
 
 def draw(result: Result, out: Path) -> None:
     """Plot top-1 as bars, the paper's in grey and ours in color, and top-5 as marks."""
     nets = result["nets"]
     figure = new_figure(1.5 + 5.5 * len(nets), 4.6, title=heading(result))
-    for place, (net, methods) in enumerate(nets.items(), start=1):
-        axes = panel(figure, (1, len(nets), place), x="test accuracy, %", y="", title=f"{net}, 1/1 bits")
+    titles = [f"{net}, 1/1 bits" for net in nets]
+    for axes, (net, methods) in zip(panels(figure, titles, x="test accuracy, %", y=""), nets.items(), strict=True):
         printed = [] if result["quick"] else [(row.method, row.top1, row.top5) for row in TABLE_3 if row.net == net]
         rows = [(f"{name}, 32/32" if name == "FP" else name, one, five, "#c9ccd1") for name, one, five in printed]
         for method, case in methods.items():

@@ -1,19 +1,27 @@
-"""Train the methods of the demo, count their flips and entropy, and pack the bi-half net."""
+"""``equalbits demo``: sign, IR-Net and bi-half trained alike in two minutes, their flips and entropy side by side.
+
+The net is the paper's Conv2, narrower and on the embedded Fashion-MNIST: the numbers are not the paper's, the effect
+is. Every method has the same seed, initial weights, batches and settings. The bi-half net is also packed.
+"""
 
 import json
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import torch
 
 from equalbits._extras import require_matplotlib
 from equalbits._files import write_atomically
+from equalbits._plotting import DOWN, GAP, UP, method_color, new_figure, save_figure
 from equalbits.analysis import EntropyWatcher, FlipWatcher, audit
 from equalbits.data import load_dataset
 from equalbits.deploy import Preprocessing, pack
 from equalbits.functional import attainable_entropy, positive_count
-from equalbits.paper.demo.show import FILTER, METHODS, DemoCounts, draw_demo, write_demo_page
+from equalbits.paper.claims import signed
+from equalbits.paper.drawing import legend, panel
 from equalbits.recipes import (
     DataSpec,
     Recipe,
@@ -29,6 +37,40 @@ from equalbits.runtime import load_packed
 from equalbits.training import BEST, LAST, Reporter
 
 _COUNTS = "measured.json"
+METHODS = {"sign": "Sign", "irnet-stable": "IR-Net", "bihalf": "Bi-half"}
+#: The filter whose flips are plotted: the first of the second convolution, as in figure 2.
+FILTER = ("conv2", 0)
+
+
+@dataclass(frozen=True)
+class DemoCounts:
+    """Counts of one method, as stored in measured.json."""
+
+    method: str
+    correct: int
+    total: int
+    to_positive: int
+    to_negative: int
+    filters: int
+    exact_filters: int
+    entropy: float
+    attainable: float
+    steps: list[int]
+    entropies: list[float]
+    filter_to_positive: list[int]
+    filter_to_negative: list[int]
+    seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        """Test accuracy after the last epoch in per cent."""
+        return 100 * self.correct / self.total
+
+    @property
+    def filter_difference(self) -> list[int]:
+        """Flips to +1 minus flips to −1 of the plotted filter, accumulated over the steps."""
+        pairs = zip(self.filter_to_positive, self.filter_to_negative, strict=True)
+        return list(accumulate(up - down for up, down in pairs))
 
 
 def demo_recipe(*, epochs: int = 4) -> Recipe:
@@ -49,6 +91,8 @@ def run_demo(
     Methods that an earlier call measured are not trained again.
     """
     require_matplotlib()
+    from jinja2 import Environment, PackageLoader
+
     pick_device(device)  # raise for a missing device even if nothing is left to train
     if out.is_file():
         raise ValueError(f"{out} is a file: give a folder, new or of the same demo, with --out")
@@ -59,7 +103,10 @@ def run_demo(
         of_method = recipe.with_settings({"model.weight_quantizer": method})
         measured.append(_measure(of_method, out / method, device=device, reporters=reporters_for(title)))
     draw_demo(measured, out)
-    write_demo_page(measured, out)
+    template = Environment(loader=PackageLoader("equalbits.paper"), autoescape=True).get_template("demo.html")
+    picture = b64encode((out / "demo.png").read_bytes()).decode()
+    page = template.render(rows=demo_table(measured), summary=list(demo_summary(measured)), picture=picture)
+    write_atomically(out / "report.html", page.encode())
     return measured
 
 
@@ -141,3 +188,70 @@ def pack_demo(run: Path, path: Path) -> DemoPack:
         same=int((predicted == expected).sum()),
         total=len(expected),
     )
+
+
+def demo_table(measured: list[DemoCounts]) -> list[dict[str, str]]:
+    """Return a row per method, by the names of the columns."""
+    return [
+        {
+            "method": METHODS[each.method],
+            "test accuracy": f"{each.accuracy:.2f} % ({each.correct:,} of {each.total:,})",
+            "weight entropy": f"{each.entropy:.6f} bits",
+            "of attainable": f"{each.entropy / each.attainable:.4%}",
+            "flips to +1": f"{each.to_positive:,}",
+            "flips to −1": f"{each.to_negative:,}",
+            "filters exactly half": f"{each.exact_filters:,} of {each.filters:,}",
+        }
+        for each in measured
+    ]
+
+
+def demo_summary(measured: list[DemoCounts]) -> Iterator[str]:
+    """Yield sentences that say what the counts show."""
+    by_method = {each.method: each for each in measured}
+    half = by_method["bihalf"]
+    balanced = half.exact_filters == half.filters and half.to_positive == half.to_negative
+    yield (
+        f"Bi-half holds exactly half in {half.exact_filters:,} of {half.filters:,} filters and flipped "
+        f"{half.to_positive:,} weights up and {half.to_negative:,} down: {'balanced' if balanced else 'NOT balanced'}."
+    )
+    for method in ("sign", "irnet-stable"):
+        other = by_method[method]
+        yield (
+            f"{METHODS[method]} holds it in {other.exact_filters:,}; its flips differ by "
+            f"{abs(other.to_positive - other.to_negative):,}."
+        )
+    best = max(measured, key=lambda each: each.correct)
+    gap = half.accuracy - by_method["sign"].accuracy
+    share = half.correct / half.total
+    margin = 200 * (2 * share * (1 - share) / half.total) ** 0.5  # two standard errors of a difference, in points
+    yield (
+        f"Best here: {METHODS[best.method]} with {best.accuracy:.2f} %; bi-half against sign: {signed(gap)} points. "
+        f"One seed and {half.total:,} test images: differences below about {margin:.1f} points are not significant."
+    )
+
+
+def draw_demo(measured: list[DemoCounts], out: Path) -> None:
+    """Draw the flips of one filter (top) and the entropy of all filters (bottom) as demo.png and demo.svg."""
+    figure = new_figure(11, 7)
+    grid = figure.add_gridspec(2, 3, height_ratios=(1, 1))
+    shared = None
+    for column, each in enumerate(measured):
+        end = each.filter_difference[-1]
+        title = f"{METHODS[each.method]}: difference ends at {signed(end, 0) if end else 0}"
+        y = "" if column else f"flips so far, filter {FILTER[1]} of {FILTER[0]}"
+        axes = panel(figure, grid[0, column], x="step", y=y, title=title, sharey=shared)
+        shared = shared or axes
+        steps = range(1, len(each.filter_to_positive) + 1)
+        axes.plot(steps, list(accumulate(each.filter_to_positive)), color=UP, label="flips to +1")
+        axes.plot(steps, list(accumulate(each.filter_to_negative)), color=DOWN, label="flips to −1", linestyle="--")
+        axes.plot(steps, each.filter_difference, color=GAP, label="difference")
+    legend(axes, loc="lower right")
+    axes = panel(figure, grid[1, :], x="step", y="entropy of the weights, bits\n(mean over all filters)")
+    for each in measured:
+        color = method_color(each.method)
+        axes.plot(each.steps, each.entropies, color=color, label=METHODS[each.method], linewidth=1.6)
+    axes.axhline(measured[0].attainable, color="black", linestyle=":", linewidth=1, label="attainable")
+    legend(axes, loc="center right")
+    figure.suptitle("Bits flip evenly and entropy stays at its maximum only where the share of +1 is exact")
+    save_figure(figure, out, "demo")
