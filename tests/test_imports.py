@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src" / "equalbits"
-MOST = 28
+MOST = 20
 
 
 def deep_imports() -> list[str]:
