@@ -45,17 +45,12 @@ def prelu_norm_add_sign(
     (:func:`~equalbits.functional.clipped`); else it is None. ``y`` has the dtype of ``c`` and is channels last. The
     variance is biased, as used for normalization; mean and variance have no gradient. For the running variance multiply
     it by ``n / (n − 1)``, with ``n = c.numel() / channels``.
-
-    >>> c = torch.tensor([[-8.0], [2.0]])
-    >>> slope, weight, bias = torch.tensor([0.25]), torch.ones(1), torch.zeros(1)
-    >>> y, s, mean, var = prelu_norm_add_sign(c, slope, weight, bias, eps=0.0, signs=True)
-    >>> y.T, s.T, mean, var
-    (tensor([[-1.,  1.]]), tensor([[-1.,  1.]]), tensor([0.]), tensor([4.]))
     """
     channels = c.shape[1]
     if c.numel() < 2 * channels:
         raise ValueError(f"c has shape {tuple(c.shape)}: a batch norm in training needs two values for each channel")
-    fits = weight.shape == bias.shape == (channels,) and (slope is None or slope.shape in ((channels,), (1,)))
+    fits = weight.shape == (channels,) and bias.shape == (channels,)
+    fits = fits and (slope is None or slope.shape == (channels,) or slope.shape == (1,))
     if not fits or (residual is not None and residual.shape != c.shape):
         shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (slope, weight, bias, residual)]
         raise ValueError(f"slope, weight, bias and residual have shapes {shapes}, which do not fit c, {tuple(c.shape)}")

@@ -6,6 +6,7 @@ at once: one launch for all rows of a size, on separate streams, while the devic
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -54,12 +55,12 @@ class AheadRanker:
 
         self.layers = layers
         self.symbols = [torch.empty_like(layer.weight, dtype=dtype, requires_grad=False) for layer in layers]
-        self.ranking = ModelRanking(
-            [
-                RankedLayer(layer.weight.detach(), symbols, layer.scale, _negative_count(layer))
-                for layer, symbols in zip(layers, self.symbols, strict=True)
-            ]
-        )
+        ranked = []
+        for layer, symbols in zip(layers, self.symbols, strict=True):
+            connections = layer.weight[0].numel()
+            positives = positive_count(connections, cast("BiHalf", layer.weight_quantizer).p_pos)
+            ranked.append(RankedLayer(layer.weight.detach(), symbols, layer.scale, connections - positives))
+        self.ranking = ModelRanking(ranked)
         self.device = layers[0].weight.device
         self.streams = [torch.cuda.Stream(self.device) for _ in range(len(self.ranking))]  # type: ignore[no-untyped-call]
         self.started = False
@@ -123,10 +124,3 @@ def _can_rank_ahead(layer: BinaryLayer) -> bool:
     constant = layer.scale.shape == () and layer.scale.dtype == torch.float32 and not layer.scale.requires_grad
     kept = constant and isinstance(layer.weight, nn.Parameter)
     return ours and kept and type(quantizer) is BiHalf and quantizer.estimator == "straight"
-
-
-def _negative_count(layer: BinaryLayer) -> int:
-    weight: Tensor = layer.weight
-    connections, p_pos = weight[0].numel(), layer.weight_quantizer.p_pos
-    assert p_pos is not None
-    return connections - positive_count(connections, p_pos)
