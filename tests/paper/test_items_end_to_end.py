@@ -299,3 +299,19 @@ def test_entropy_compares_shares_with_and_without_zero_mean(tmp_path, tiny, draw
         for form in ("no batch norm", "batch norm")
         for question in ("bi-half above sign", "one half above 0.45 with zero mean")
     ]
+
+
+def test_flip_rate_counts_the_flips_at_every_learning_rate(tmp_path, tiny, drawn):
+    options = tiny(NARROW, seeds=(0, 1), grid={"optimizer.lr": (0.05, 0.1)})
+    claims, result = finished("flip-rate", tmp_path, options)
+    drawn(tmp_path, "flip-rate")
+    assert [tuple(case["settings"].values()) for case in result["cases"]] == [
+        ("sign", 0.05),
+        ("sign", 0.1),
+        ("bihalf", 0.05),
+        ("bihalf", 0.1),
+    ]
+    runs = [run for case in result["cases"] for run in case["runs"]]
+    assert all(0 < run["flips"] < run["symbols"] * run["steps"] for run in runs)
+    assert [claim.n for claim in claims] == [2, 2]
+    assert claims[1].claim.startswith("bi-half above Sign at its nearest flip rate")

@@ -46,6 +46,7 @@ ITEMS = {
     "tab3": "tables.tab3_imagenet",
     "entropy": "figures.entropy_or_mean",
     "best": "tables.best_nets",
+    "flip-rate": "figures.flip_rate",
 }
 
 #: The measurements of an item: plain data fit for JSON, counts rather than shares.

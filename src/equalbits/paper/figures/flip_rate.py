@@ -1,0 +1,118 @@
+"""Beyond the paper: does bi-half only help because it flips more or fewer bits than Sign?
+
+The learning rate sets how often bits flip. Both methods are trained at several rates, and every flip is counted, so
+that Sign can be compared with bi-half where both flip equally often.
+"""
+
+import statistics
+from functools import partial
+from pathlib import Path
+
+from equalbits._plotting import method_color, method_name, new_figure, save_figure
+from equalbits.analysis import FlipWatcher
+from equalbits.paper.claims import CaseCounts, Claim, above, accuracies
+from equalbits.paper.drawing import heading, legend, panel
+from equalbits.paper.item import Item, Options, Result
+from equalbits.paper.runs import Watch, quick_recipe, run_watched
+from equalbits.recipes import FinishedRun, get_recipe
+
+METHODS = ("sign", "bihalf")
+LEARNING_RATES = (0.025, 0.05, 0.1, 0.2, 0.4)
+SEEDS = 3
+USUAL = 0.1  # the paper's learning rate
+
+
+def measure(out: Path, options: Options) -> Result:
+    """Train both methods at every learning rate, and count every flip."""
+    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
+    rates = options.grid.get("optimizer.lr", LEARNING_RATES)
+    recipe = quick_recipe("conv2", data__limit=1000) if options.quick else get_recipe("cifar10-conv2")
+    recipe = recipe.with_settings({"evaluate_every": recipe.train.epochs, **options.settings})
+    cases = [
+        {"settings": {"model.weight_quantizer": method, "optimizer.lr": rate}} for method in METHODS for rate in rates
+    ]
+    recipes = {
+        _name(case, seed): recipe.with_settings({**case["settings"], "seed": seed}) for case in cases for seed in seeds
+    }
+    found = run_watched(out / "runs", recipes, options, _watch, may_diverge=True)
+    return {"seeds": seeds, "cases": [{**case, "runs": [_run(case, seed, found) for seed in seeds]} for case in cases]}
+
+
+def _name(case: Result, seed: int) -> str:
+    method, rate = case["settings"].values()
+    return f"{method}-lr{rate:g}-seed{seed}"
+
+
+def _run(case: Result, seed: int, found: dict[str, Result]) -> Result:
+    """Return the last epoch and the flips of a run, in the form of :class:`~equalbits.paper.claims.RunCounts`."""
+    counts = dict(found[_name(case, seed)])
+    epochs = counts.pop("epochs")
+    return {"seed": seed, "last": epochs[-1] if epochs else None, **counts}
+
+
+def _watch(name: str) -> Watch:
+    flips = FlipWatcher(limit=1000)
+    return Watch([flips], partial(_read, flips))
+
+
+def _read(flips: FlipWatcher, finished: FinishedRun) -> Result:
+    series = flips.layers.values()
+    steps = next(iter(series)).steps[-1]
+    flipped = sum(sum(each.to_positive) + sum(each.to_negative) for each in series)
+    return {"flips": flipped, "symbols": sum(each.symbols for each in series), "steps": steps}
+
+
+def flip_rate(case: CaseCounts) -> float:
+    """Return the share of the bits that flip in a step, in parts per million, over all steps and runs of a case."""
+    runs: list[Result] = [dict(run) for run in case["runs"] if run["last"] is not None]
+    return statistics.fmean(1e6 * run["flips"] / run["symbols"] / run["steps"] for run in runs) if runs else 0.0
+
+
+def _cases(result: Result, method: str) -> dict[float, CaseCounts]:
+    """Return the cases of a method by learning rate."""
+    cases = [case for case in result["cases"] if case["settings"]["model.weight_quantizer"] == method]
+    return {case["settings"]["optimizer.lr"]: case for case in cases}
+
+
+def claims(result: Result) -> list[Claim]:
+    """Compare bi-half at the paper's learning rate with Sign at that rate, and where Sign flips as often."""
+    sign, half = _cases(result, "sign"), _cases(result, "bihalf").get(USUAL)
+    if half is None:
+        return []
+    rate = flip_rate(half)
+    nearest = min(sign, key=lambda lr: abs(flip_rate(sign[lr]) - rate))
+    where = f"learning rate {nearest:g}: {flip_rate(sign[nearest]):.1f} flips a million bits and step, not {rate:.1f}"
+    rows = [above(f"bi-half above Sign at its nearest flip rate ({where})", half, sign[nearest])]
+    return [above("bi-half above Sign at the same learning rate", half, sign[USUAL]), *rows] if USUAL in sign else rows
+
+
+def draw(result: Result, out: Path) -> None:
+    """Plot accuracy over flip rate, a curve per method and a point per learning rate."""
+    figure = new_figure(8, 4.6)
+    x, y = "flips per million bits and step", "test accuracy, %"
+    axes = panel(figure, (1, 1, 1), x=x, y=y, title=heading(result))
+    axes.set_xscale("log")
+    for method in METHODS:
+        points = [(rate, flip_rate(case), accuracies(case)) for rate, case in _cases(result, method).items()]
+        points = [point for point in points if point[2]]
+        means = [statistics.fmean(scores) for _, _, scores in points]
+        color = method_color(method)
+        axes.plot([flips for _, flips, _ in points], means, color=color, marker="o", label=method_name(method))
+        for rate, flips, scores in points:
+            axes.plot([flips] * len(scores), scores, ".", color=color, alpha=0.5)
+            axes.annotate(f"{rate:g}", (flips, max(scores)), xytext=(0, 5), textcoords="offset points", fontsize=8)
+    legend(axes, title="learning rate at each point")
+    save_figure(figure, out, result["item"])
+
+
+ITEM = Item(
+    name="flip-rate",
+    title="Sign at the flip rate of bi-half",
+    needs="cifar10",
+    measure=measure,
+    draw=draw,
+    claims=claims,
+    grid={"optimizer.lr": LEARNING_RATES},
+    seeds=SEEDS,
+    decides=("model.weight_quantizer", "evaluate_every"),
+)
