@@ -3,7 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
-from typing import Protocol, SupportsInt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ValueError:
@@ -75,15 +79,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([head, "|---" * len(header) + "|", *body])
 
 
-class _Counts(Protocol):
-    """One-dimensional array or tensor of whole numbers."""
-
-    def __len__(self) -> int: ...
-    def min(self) -> SupportsInt: ...
-    def max(self) -> SupportsInt: ...
-
-
-def format_range(counts: _Counts) -> str:
+def format_range(counts: "NDArray[np.int64]") -> str:
     """Return the one number where all are equal, else the smallest and the largest.
 
     >>> import numpy as np

@@ -57,7 +57,7 @@ def test_binary_ones_pack_with_the_filters_of_the_layer(settings, inputs, quanti
     torch.manual_seed(0)
     layer = BinaryConvTranspose2d(4, 6, **settings, weight_quantizer=quantizer, input_quantizer=inputs)
     counted = packs(nn.Sequential(layer), torch.randn(3, 4, 9, 10)).audit()
-    assert counted.holds and counted.layers[0].name == "0"
+    assert counted.exact and counted.layers[0].name == "0"
     for symbol, found in ((1, counted.layers[0].positive), (-1, counted.layers[0].negative)):
         np.testing.assert_array_equal(found, (layer.symbols() == symbol).flatten(1).sum(1).numpy())
 

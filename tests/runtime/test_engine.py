@@ -118,9 +118,9 @@ def test_the_audit_counts_every_filter_from_the_file_alone(model: PackedModel) -
     conv1, conv2 = model.audit().layers
     assert (conv1.name, conv1.connections, len(conv1.positive)) == ("block.conv1", 72, 8)
     assert (conv1.positive + conv1.negative == 72).all()
-    assert (conv2.pruned == 18).all()
+    assert (conv2.zero == 18).all()
     plain = load_packed(GOLDEN / "plain.ebits").audit()
-    assert plain.holds
+    assert plain.exact
     assert plain.layers[0].positive.tolist() == [5] * 4
     assert "1 of 2 layers promise a share of +1; all 4 filters are exact" in str(plain)
 
@@ -131,8 +131,8 @@ def test_the_audit_finds_one_bit_too_many() -> None:
     build = NetworkBuilder((16, 1, 1))
     build.add_binary("linear", build.add("flatten", build.image), symbols, name="fc", p_pos=0.5)
     audit = PackedModel(build.finish()).audit()
-    assert not audit.holds
-    assert audit.layers[0].wrong == 1
+    assert not audit.exact
+    assert audit.layers[0].inexact.tolist() == [1]
     assert "no: 1" in str(audit) and "1 of 3 filters are not exact" in str(audit)
 
 
@@ -141,8 +141,8 @@ def test_the_audit_of_pruned_layers_counts_the_share_among_the_kept() -> None:
     build = NetworkBuilder((7, 1, 1))
     build.add_binary("linear", build.add("flatten", build.image), symbols, name="fc", p_pos=0.5)
     audit = PackedModel(build.finish()).audit()
-    assert audit.holds
-    assert audit.layers[0].pruned.tolist() == [3, 4, 7]
+    assert audit.exact
+    assert audit.layers[0].zero.tolist() == [3, 4, 7]
 
 
 def test_the_summary_counts_weights_bytes_and_products(model: PackedModel) -> None:

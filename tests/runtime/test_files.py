@@ -28,7 +28,7 @@ images = np.ones((2, 3, 8, 8), np.float32)
 truth = model(images)
 open(path, "wb").write(open(other, "rb").read())  # not replaced: the same file, cut and filled anew
 assert (model(images) == truth).all()
-assert model.audit().layers[1].pruned.tolist() == [18] * 16
+assert model.audit().layers[1].zero.tolist() == [18] * 16
 model.save(path)
 assert (load_packed(path)(images) == truth).all()
 """

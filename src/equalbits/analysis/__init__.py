@@ -1,11 +1,12 @@
 """Measurements of binary networks in any training loop: exact shares of +1, sizes, flips and entropy."""
 
 from equalbits.analysis.activations import ActivationBits, activation_bits
-from equalbits.analysis.audit import Audit, AuditError, LayerAudit, audit
+from equalbits.analysis.audit import AuditError, audit
 from equalbits.analysis.entropy import EntropyWatcher
 from equalbits.analysis.flips import FlipSeries, FlipWatcher
 from equalbits.analysis.observe import binary_layers
 from equalbits.analysis.summary import LayerSummary, Summary, summarize
+from equalbits.runtime import Audit, LayerAudit
 
 __all__ = [
     "ActivationBits",

@@ -56,12 +56,13 @@ def _inspect_packed(path: Path, *, as_json: bool) -> None:
         "input": list(network.input_shape),
         "classes": list(network.classes),
         "notes": dict(network.notes),
-        "holds": report.holds,
+        "holds": report.exact,
     }
     if as_json:
         counts = [
-            {"layer": layer.name, "connections": layer.connections, "p_pos": layer.p_pos, "wrong_filters": layer.wrong}
-            | {part: getattr(layer, part).tolist() for part in ("positive", "negative", "pruned")}
+            {"layer": layer.name, "connections": layer.connections, "p_pos": layer.p_pos}
+            | {"wrong_filters": len(layer.inexact), "positive": layer.positive.tolist()}
+            | {"negative": layer.negative.tolist(), "pruned": layer.zero.tolist()}
             for layer in report.layers
         ]
         print(json.dumps({**facts, "layers": [asdict(layer) for layer in summary.layers], "audit": counts}))

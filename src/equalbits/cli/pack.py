@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         promised = any(layer.p_pos is not None for layer in layers)
         exact = "every promised share of +1 exact" if promised else "no share of +1 promised"
         plural = "s" * (len(layers) > 1)
-        shares = f"{len(layers)} binary layer{plural}, {exact if packed.audit().holds else 'SHARES OF +1 NOT EXACT'}"
+        shares = f"{len(layers)} binary layer{plural}, {exact if packed.audit().exact else 'SHARES OF +1 NOT EXACT'}"
     print(
         f"{written_files(path)}: {written:,} bytes, {ratio} than its parameters in float32; "
         f"same class as the model for {same} of {len(example)} random images; {shares}"

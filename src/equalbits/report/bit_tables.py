@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
+import numpy as np
 
 from equalbits._text import format_range
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
@@ -54,8 +54,8 @@ def layer_bits(run: RunFiles) -> BitSection:
     total, packed = summary.total, {layer.name: layer.packed_bytes for layer in summary.layers}
     header = ("layer", "filters", "weights per filter", "+1 requested", "+1 found", "exact", "entropy, bits", "bytes")
     rows = [[*_layer_cells(layer), f"{packed[layer.name]:,}"] for layer in counts.layers]
-    exact, filters = _exact_filters(counts)
-    shares = f"Filters with exactly the requested share of +1: {exact:,} of {filters:,}."
+    filters = counts.promised_filters
+    shares = f"Filters with exactly the requested share of +1: {filters - counts.inexact_filters:,} of {filters:,}."
     note = (
         f"{shares if filters else 'The method guarantees no share of +1.'} "
         f"Packed size: {total['packed_bytes']:,} bytes without the file's header, "
@@ -94,30 +94,23 @@ def _layer_cells(layer: LayerAudit) -> list[str]:
         "none" if layer.expected is None else f"{format_range(layer.expected)} ({100 * (layer.p_pos or 0.0):g} %)",
         f"{format_range(layer.positive)} ({_shares(layer)})",
         verdict(exact, layer.exact),
-        f"{float(layer.entropy.nanmean()):.5f}",
+        "–" if layer.mean_entropy is None else f"{layer.mean_entropy:.5f}",
     ]
 
 
 def _run_cells(counts: Audit, summary: Summary) -> list[str]:
-    exact, filters = _exact_filters(counts)
-    every = sum(layer.filters for layer in counts.layers)
-    entropy = sum(float(layer.entropy.nansum()) for layer in counts.layers) / max(1, every)
-    held = verdict(f"{exact:,} of {filters:,}", exact == filters) if filters else "none requested"
+    filters, every = counts.promised_filters, sum(layer.filters for layer in counts.layers)
+    entropy = sum(np.nansum(layer.entropy) for layer in counts.layers) / max(1, every)
+    exact = f"{filters - counts.inexact_filters:,} of {filters:,}"
+    held = verdict(exact, counts.exact) if filters else "none requested"
     return [held, f"{entropy:.5f}", f"{summary.total['packed_bytes']:,}", f"{summary.compression:.1f}"]
-
-
-def _exact_filters(report: Audit) -> tuple[int, int]:
-    """Return how many filters have exactly the requested share, and how many were requested one."""
-    requested = [layer for layer in report.layers if layer.expected is not None]
-    filters = sum(layer.filters for layer in requested)
-    return filters - sum(len(layer.inexact) for layer in requested), filters
 
 
 def _shares(layer: LayerAudit) -> str:
     """Range of the share of +1 among weights that are not pruned, in per cent."""
-    shares: Tensor = 100 * layer.positive / (layer.negative + layer.positive)
-    known = shares[~shares.isnan()]
-    if not len(known):
+    kept = layer.negative + layer.positive
+    if not kept.any():
         return "–"
-    low, high = f"{float(known.min()):.1f}", f"{float(known.max()):.1f}"
+    shares = 100 * layer.positive[kept > 0] / kept[kept > 0]
+    low, high = f"{shares.min():.1f}", f"{shares.max():.1f}"
     return f"{low} %" if low == high else f"{low}…{high} %"

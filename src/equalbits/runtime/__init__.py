@@ -1,6 +1,6 @@
 """Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
 
-from equalbits.runtime.audit import PackedAudit, PackedLayerAudit, PackedLayerSummary, PackedSummary
+from equalbits.runtime.audit import Audit, LayerAudit, PackedLayerSummary, PackedSummary
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
@@ -17,15 +17,15 @@ __all__ = [
     "MAX_THREADS",
     "OPS",
     "Array",
+    "Audit",
     "Floats",
     "FormatError",
+    "LayerAudit",
     "NativeEngine",
     "Network",
     "NetworkBuilder",
     "NoRangeError",
     "Operation",
-    "PackedAudit",
-    "PackedLayerAudit",
     "PackedLayerSummary",
     "PackedModel",
     "PackedSummary",

@@ -1,4 +1,4 @@
-"""Audit and summary of a packed network, computed from the file alone; both print as tables."""
+"""Audit of the symbols of any network, and summary of a packed one; both print as tables."""
 
 import math
 from dataclasses import dataclass
@@ -12,71 +12,127 @@ from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import connections
 
+Counts = NDArray[np.int64]
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
 _AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
 
 
-@dataclass(frozen=True)
-class PackedLayerAudit:
-    """Symbols of a binary layer counted per filter, and the share of +1 it promises."""
+@dataclass(frozen=True, eq=False)
+class LayerAudit:
+    """Symbol counts of one layer, per filter. ``p_pos`` is the share of +1 that it promises, None where it does not.
+
+    ``signs_agree`` is False for a filter whose weight in the forward pass has other signs than those counted; None
+    where no such weight exists, as in a packed file.
+    """
 
     name: str
-    connections: int
     p_pos: float | None
-    positive: NDArray[np.int64]
-    negative: NDArray[np.int64]
+    negative: Counts
+    zero: Counts
+    positive: Counts
+    quantizer: str = ""
+    signs_agree: NDArray[np.bool_] | None = None
 
     @property
-    def pruned(self) -> NDArray[np.int64]:
-        """Number of pruned connections of each filter."""
-        return self.connections - self.positive - self.negative
+    def filters(self) -> int:
+        """Number of filters."""
+        return len(self.positive)
 
     @property
-    def expected(self) -> NDArray[np.int64] | None:
-        """Promised number of +1 of each filter; None where no share is promised."""
+    def connections(self) -> int:
+        """Number of symbols per filter."""
+        return int(self.negative[0] + self.zero[0] + self.positive[0]) if self.filters else 0
+
+    @property
+    def entropy(self) -> NDArray[np.float64]:
+        """Entropy of each filter, in bits; NaN where all symbols are 0."""
+        kept = self.negative + self.positive
+        shares = np.stack([self.negative, self.positive]) / np.where(kept, kept, np.nan)
+        logs = np.log2(shares, where=shares > 0, out=np.zeros_like(shares))
+        entropy: NDArray[np.float64] = np.abs((shares * logs).sum(axis=0))
+        return entropy
+
+    @property
+    def mean_entropy(self) -> float | None:
+        """Mean entropy of the filters that are not all zeros; None where there are no others."""
+        known = self.entropy[~np.isnan(self.entropy)]
+        return float(known.mean()) if len(known) else None
+
+    @property
+    def expected(self) -> Counts | None:
+        """Promised number of +1 of each filter, among its symbols other than 0; None where no share is promised."""
         if self.p_pos is None:
             return None
-        kept = (self.positive + self.negative).tolist()
-        return np.array([bits.positive_count(count, self.p_pos) for count in kept])
+        kept = (self.negative + self.positive).tolist()
+        return np.array([bits.positive_count(count, self.p_pos) for count in kept], np.int64)
 
     @property
-    def wrong(self) -> int:
-        """Number of filters without exactly the promised share; 0 where none is promised."""
-        return 0 if self.expected is None else int((self.expected != self.positive).sum())
+    def excess(self) -> Counts | None:
+        """Number of +1 above what is expected, per filter; negative where there are too few."""
+        return None if self.expected is None else self.positive - self.expected
 
     @property
-    def entropy(self) -> float | None:
-        """Mean entropy over filters in bits, without filters of zeros; None where there are no others."""
-        kept = self.positive + self.negative
-        share = self.positive[kept > 0] / kept[kept > 0]
-        shares = np.stack([share, 1 - share])
-        logs = np.log2(shares, where=shares > 0, out=np.zeros_like(shares))
-        return abs(float((shares * logs).sum(axis=0).mean())) if len(share) else None
-
-
-@dataclass(frozen=True)
-class PackedAudit:
-    """Audit of a whole file."""
-
-    layers: tuple[PackedLayerAudit, ...]
+    def inexact(self) -> Counts:
+        """Indices of the filters that break the promise; empty where there is no promise."""
+        if self.excess is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.excess if self.signs_agree is None else (self.excess != 0) | ~self.signs_agree)
 
     @property
-    def holds(self) -> bool:
-        """True if every filter of every layer that promises a share of +1 has it exactly."""
-        return all(layer.wrong == 0 for layer in self.layers)
+    def exact(self) -> bool | None:
+        """True if every filter keeps the promise; None where there is none."""
+        return None if self.p_pos is None else len(self.inexact) == 0
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the counts, for JSON."""
+        settings = ("name", "quantizer", "p_pos", "filters", "connections", "exact")
+        counts = {name: getattr(self, name) for name in ("negative", "zero", "positive", "expected", "excess")}
+        return {
+            **{name: getattr(self, name) for name in settings},
+            **{name: None if found is None else found.tolist() for name, found in counts.items()},
+            "entropy": [None if math.isnan(value) else value for value in self.entropy.tolist()],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Audit of a model or of a packed file; ``print`` it for a table."""
+
+    layers: tuple[LayerAudit, ...]
+
+    @property
+    def exact(self) -> bool:
+        """True if every promised share is exact in every filter."""
+        return all(layer.exact is not False for layer in self.layers)
+
+    @property
+    def promised_filters(self) -> int:
+        """Number of filters whose layer promises a share of +1."""
+        return sum(layer.filters for layer in self.layers if layer.p_pos is not None)
+
+    @property
+    def inexact_filters(self) -> int:
+        """Number of filters that break the promise of their layer."""
+        return sum(len(layer.inexact) for layer in self.layers)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the counts, for JSON."""
+        return {"exact": self.exact, "layers": [layer.as_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
-        promised = [layer for layer in self.layers if layer.p_pos is not None]
-        filters, off = sum(len(layer.positive) for layer in promised), sum(layer.wrong for layer in promised)
+        promised, off = self.promised_filters, self.inexact_filters
+        layers = sum(layer.p_pos is not None for layer in self.layers)
         text = f"{format_table(_AUDIT, map(_audit_row, self.layers), left=(0, 8))}\n"
-        text += f"{len(promised)} of {len(self.layers)} layers promise a share of +1"
-        if promised:
-            text += f"; {off:,} of {filters:,} filters are not exact" if off else f"; all {filters:,} filters are exact"
-        if zeros := sum(int(layer.pruned.sum()) for layer in self.layers):
-            weights = sum(layer.pruned.size * layer.connections for layer in self.layers)
+        text += f"{layers} of {len(self.layers)} layers promise a share of +1"
+        if layers:
+            text += (
+                f"; {off:,} of {promised:,} filters are not exact" if off else f"; all {promised:,} filters are exact"
+            )
+        if zeros := sum(int(layer.zero.sum()) for layer in self.layers):
+            weights = sum(layer.filters * layer.connections for layer in self.layers)
             text += f"\n{zeros:,} of {weights:,} weights are 0 ({zeros / weights:.2%})"
-            if empty := sum(int((layer.pruned == layer.connections).sum()) for layer in self.layers):
-                text += f"; {empty:,} of {sum(len(layer.positive) for layer in self.layers):,} filters are all zeros"
+            if empty := sum(int((layer.zero == layer.connections).sum()) for layer in self.layers):
+                text += f"; {empty:,} of {sum(layer.filters for layer in self.layers):,} filters are all zeros"
         return text
 
 
@@ -124,15 +180,15 @@ class PackedSummary:
         return f"{format_table(_SUMMARY, rows, left=(0, 1, 2))}\n{last}"
 
 
-def audit(network: Network) -> PackedAudit:
+def audit(network: Network) -> Audit:
     """Count the symbols of every binary layer, filter by filter."""
     layers = []
     for place, operation in network.binary_layers():
         symbols = network.symbols(place)
-        positive, negative = ((symbols == symbol).sum(axis=1) for symbol in (1, -1))
+        negative, zero, positive = ((symbols == symbol).sum(axis=1) for symbol in (-1, 0, 1))
         share = operation.settings["p_pos"]
-        layers.append(PackedLayerAudit(network.layer_name(place), symbols.shape[1], share, positive, negative))
-    return PackedAudit(tuple(layers))
+        layers.append(LayerAudit(network.layer_name(place), share, negative, zero, positive))
+    return Audit(tuple(layers))
 
 
 def summarize(network: Network) -> PackedSummary:
@@ -173,13 +229,13 @@ def _signed_values(network: Network) -> set[int]:
     return signs
 
 
-def _audit_row(layer: PackedLayerAudit) -> tuple[str, ...]:
-    expected, entropy = "–" if layer.expected is None else format_range(layer.expected), layer.entropy
-    exact = "–" if layer.expected is None else f"no: {layer.wrong}" if layer.wrong else "yes"
-    counted = (format_range(found) for found in (layer.negative, layer.pruned, layer.positive))
-    sizes = (_figure(len(layer.positive)), _figure(layer.connections))
-    share = "–" if entropy is None else f"{entropy:.4f}"
-    return (escape_control_chars(layer.name), *sizes, *counted, expected, share, exact)
+def _audit_row(layer: LayerAudit) -> tuple[str, ...]:
+    name, mean = escape_control_chars(layer.name) or "(model)", layer.mean_entropy
+    counts = (format_range(found) for found in (layer.negative, layer.zero, layer.positive))
+    expected = "–" if layer.expected is None else format_range(layer.expected)
+    entropy = "–" if mean is None else f"{mean:.4f}"
+    exact = {None: "–", True: "yes", False: f"no: {len(layer.inexact)}"}[layer.exact]
+    return (name, f"{layer.filters:,}", f"{layer.connections:,}", *counts, expected, entropy, exact)
 
 
 def _figure(count: int) -> str:

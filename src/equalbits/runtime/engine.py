@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from equalbits.runtime import native
-from equalbits.runtime.audit import PackedAudit, PackedSummary, audit, summarize
+from equalbits.runtime.audit import Audit, PackedSummary, audit, summarize
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
@@ -42,7 +42,7 @@ class PackedModel:
     >>> model = PackedModel(build.finish())
     >>> model(np.array([[[0.5, -0.25], [0.0, 1.0]]], np.float32))
     array([4.], dtype=float32)
-    >>> model.audit().holds
+    >>> model.audit().exact
     True
     """
 
@@ -75,7 +75,7 @@ class PackedModel:
         logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
 
-    def audit(self) -> PackedAudit:
+    def audit(self) -> Audit:
         """Count +1 and −1 in every filter from the packed bits, and compare them with the promised share."""
         return audit(self.network)
 
