@@ -51,7 +51,7 @@ class EntropyWatcher:
     @property
     def steps(self) -> list[int]:
         """Steps that were measured."""
-        return self._table.steps
+        return list(self._table.steps)
 
     @property
     def layers(self) -> dict[str, list[float]]:

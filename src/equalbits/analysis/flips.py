@@ -125,7 +125,7 @@ class FlipWatcher:
 
     def _read(self, start: int, symbols: dict[str, int]) -> dict[str, FlipSeries]:
         """Return the pairs of columns from pair ``start`` on, one series for each name in ``symbols``."""
-        steps, table = self._table.steps, self._table.rows()
+        steps, table = list(self._table.steps), self._table.rows()
         columns = table.T.tolist() if len(table) else [[]] * (2 * (start + len(symbols)))
         to_positive, to_negative = columns[2 * start :: 2], columns[2 * start + 1 :: 2]
         return {

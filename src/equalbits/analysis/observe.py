@@ -33,7 +33,7 @@ def observe_calls(model: nn.Module, layers: Mapping[str, nn.Module], observer: O
     def hook_for(name: str) -> Callable[..., None]:
         def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if layer is layers[name]:  # a binary layer shares its hooks with the real layer that it replaced
-                observer(name, layer, _first_tensor([args, kwargs]), output)
+                observer(name, layer, first_tensor([args, kwargs]), output)
 
         return hook
 
@@ -60,14 +60,9 @@ def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     return torch.device("cpu"), torch.get_default_dtype()
 
 
-def output_shape(output: Any) -> tuple[int, ...] | None:
-    """Return the shape of a layer's output, or of its first tensor where there are several."""
-    tensor = _first_tensor(output)
-    return None if tensor is None else tuple(tensor.shape)
-
-
-def _first_tensor(value: Any) -> Tensor | None:
+def first_tensor(value: object) -> Tensor | None:
+    """Return a tensor itself, or the first one in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return value
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((tensor for part in parts if (tensor := _first_tensor(part)) is not None), None)
+    return next((tensor for part in parts if (tensor := first_tensor(part)) is not None), None)

@@ -24,59 +24,48 @@ class StepTable:
         if limit < 2:
             raise ValueError(f"limit={limit} is too small: keep at least 2 rows")
         self.limit, self.adds, self.steps_per_row = limit, adds, 1
-        self._rows: Tensor | None = None  # complete rows, on the CPU
-        self._buffer: list[Tensor] = []  # complete rows, still on the device
-        self._partial: Tensor | None = None  # the row that is being filled
-        self._partial_steps = 0  # number of steps in it
-        self._steps: list[int] = []  # last step of each complete row
-        self._last = 0
+        self.steps: list[int] = []  # last step of each row
+        self._rows: list[Tensor] = []  # complete, except perhaps the last one
+        self._steps_in_last = 0  # number of steps that the last row covers
+        self._copied = 0  # number of rows that are on the CPU already
 
     def add(self, step: int, row: Tensor) -> None:
         """Append the numbers of one step."""
-        self._partial, self._last = self._merge(self._partial, row), step
-        self._partial_steps += 1
-        if self._partial_steps == self.steps_per_row:
-            self._buffer.append(self._partial)
-            self._steps.append(step)
-            self._partial, self._partial_steps = None, 0
-        if len(self._buffer) >= min(_BUFFER, self.limit):
-            self._flush()
-
-    @property
-    def steps(self) -> list[int]:
-        """Last step of each row."""
-        self._flush()
-        return [*self._steps, *([self._last] if self._partial_steps else [])]
+        if self._rows and self._steps_in_last < self.steps_per_row:
+            self._rows[-1], self.steps[-1] = self._merge(self._rows[-1], row), step
+            self._copied = min(self._copied, len(self._rows) - 1)
+            self._steps_in_last += 1
+        else:
+            self._rows.append(row)
+            self.steps.append(step)
+            self._steps_in_last = 1
+        if len(self._rows) - self._copied >= _BUFFER:
+            self._copy()
+        if len(self._rows) > self.limit and self._steps_in_last == self.steps_per_row:
+            self._halve()
 
     def rows(self) -> Tensor:
         """Return all rows, shape (row, column), on the CPU."""
-        self._flush()
-        parts = [
-            *([] if self._rows is None else [self._rows]),
-            *([] if self._partial is None else [self._partial[None].cpu()]),
-        ]
-        return torch.cat(parts) if parts else torch.zeros(0, 0)
+        self._copy()
+        return torch.stack(self._rows) if self._rows else torch.zeros(0, 0)
 
-    def _flush(self) -> None:
-        """Copy buffered rows to the CPU and merge rows until they fit the limit."""
-        if self._buffer:
-            device = self._buffer[-1].device  # the model may have moved to another device meanwhile
-            new = torch.stack([row.to(device) for row in self._buffer]).cpu()
-            self._rows = new if self._rows is None else torch.cat([self._rows, new])
-            self._buffer = []
-        while self._rows is not None and len(self._rows) > self.limit:
-            self._rows = self._halve(self._rows)
+    def _copy(self) -> None:
+        """Copy the rows that are still on the device to the CPU, in one transfer."""
+        if new := self._rows[self._copied :]:
+            device = new[-1].device  # the model may have moved to another device meanwhile
+            self._rows[self._copied :] = torch.stack([row.to(device) for row in new]).cpu().unbind()
+        self._copied = len(self._rows)
 
-    def _halve(self, rows: Tensor) -> Tensor:
-        if len(rows) % 2:  # the last row has no partner: it becomes the start of the partial row
-            odd, rows = rows[-1], rows[:-1]
-            self._partial = odd if self._partial is None else self._merge(odd, self._partial)
-            self._partial_steps += self.steps_per_row
-            self._steps.pop()
+    def _halve(self) -> None:
+        """Merge each pair of neighbouring rows; a last row without a partner stays, to be filled."""
+        self._copy()
+        even = len(self._rows) // 2 * 2
+        merged = [self._merge(*pair) for pair in zip(self._rows[:even:2], self._rows[1:even:2], strict=True)]
+        self._rows, self.steps = merged + self._rows[even:], self.steps[1:even:2] + self.steps[even:]
+        self._steps_in_last = self.steps_per_row * (1 if even < self._copied else 2)
         self.steps_per_row *= 2
-        self._steps = self._steps[1::2]
-        return self._merge(rows[0::2], rows[1::2])
+        self._copied = len(self._rows)
 
-    def _merge(self, earlier: Tensor | None, later: Tensor) -> Tensor:
+    def _merge(self, earlier: Tensor, later: Tensor) -> Tensor:
         # The earlier row may be on the CPU already while new rows are still on the device.
-        return later if earlier is None or not self.adds else earlier.to(later.device) + later
+        return earlier.to(later.device) + later if self.adds else later

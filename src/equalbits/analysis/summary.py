@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._text import format_table
-from equalbits.analysis.observe import device_and_dtype, observe_calls, output_shape
+from equalbits.analysis.observe import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer
 
@@ -111,7 +111,8 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
             folded_into[name] = previous[0]
         previous = name, output
         row, macs = rows[name], _macs(layer, given, output) // len(inputs)
-        row.output, row.calls = output_shape(output), row.calls + 1
+        tensor = first_tensor(output)
+        row.output, row.calls = None if tensor is None else tuple(tensor.shape), row.calls + 1
         if not isinstance(layer, BinaryLayer):
             row.real_macs += macs
         elif given is not None and _is_one_bit(layer, given):
