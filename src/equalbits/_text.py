@@ -1,6 +1,5 @@
 """Text for people: suggestions for unknown names, plain tables, safe terminal output."""
 
-import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from typing import TYPE_CHECKING
@@ -30,20 +29,9 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     >>> nearest_name("conv3", ["conv2", "resnet18"]), nearest_name("vgg", ["conv2", "resnet18"])
     ('conv2', None)
     """
-    names = sorted(known)
-    near = get_close_matches(name.lower(), names, n=max(1, len(names)), cutoff=cutoff)
-    return max(sorted(near), key=lambda other: _similarity(name.lower(), other), default=None)
-
-
-def _similarity(name: str, other: str) -> tuple[float, float]:
-    """Similarity of two names; between equally similar ones, closer numbers win.
-
-    >>> max(["conv2", "conv4", "conv8"], key=lambda other: _similarity("conv5", other))
-    'conv4'
-    """
-    numbers, others = ([int(number) for number in re.findall(r"[0-9]+", word)] for word in (name, other))
-    distance = sum(abs(a - b) for a, b in zip(numbers, others, strict=False))
-    return SequenceMatcher(None, other, name).ratio(), -distance
+    names, name = sorted(known), name.lower()
+    near = get_close_matches(name, names, n=max(1, len(names)), cutoff=cutoff)
+    return max(sorted(near), key=lambda other: SequenceMatcher(None, other, name).ratio(), default=None)
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,)) -> str:

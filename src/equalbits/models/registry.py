@@ -49,8 +49,13 @@ def create_model(
             raise unknown_name(f"model {name!r}: option", option, known)
     if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 1:
         raise ValueError(f"num_classes={num_classes!r}: it must be an integer of at least 1")
-    layers = LayerFactory(_weight_quantizer(weight_quantizer), _input_quantizer(input_quantizer), init)
-    return _BUILDERS[name](layers, num_classes, **options)
+    weights = quantizer_by_name(weight_quantizer) if isinstance(weight_quantizer, str) else weight_quantizer
+    inputs = input_quantizer_by_name(input_quantizer) if isinstance(input_quantizer, str) else input_quantizer
+    if not isinstance(weights, WeightQuantizer | None):
+        raise ValueError(f"weight_quantizer={weights!r}: pass a quantizer like BiHalf(), a name like 'bihalf', or None")
+    if not isinstance(inputs, nn.Module | None):
+        raise ValueError(f"input_quantizer={inputs!r}: pass one like SignActivation(), a name like 'sign', or None")
+    return _BUILDERS[name](LayerFactory(weights, inputs, init), num_classes, **options)
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -97,19 +102,3 @@ def register_model(name: str) -> Callable[[Builder], Builder]:
         return builder
 
     return add
-
-
-def _weight_quantizer(given: WeightQuantizer | str | None) -> WeightQuantizer | None:
-    if isinstance(given, str):
-        return quantizer_by_name(given)
-    if given is not None and not isinstance(given, WeightQuantizer):
-        raise ValueError(f"weight_quantizer={given!r}: pass a quantizer like BiHalf(), a name like 'bihalf', or None")
-    return given
-
-
-def _input_quantizer(given: nn.Module | str | None) -> nn.Module | None:
-    if isinstance(given, str):
-        return input_quantizer_by_name(given)
-    if given is not None and not isinstance(given, nn.Module):
-        raise ValueError(f"input_quantizer={given!r}: pass one like SignActivation(), a name like 'sign', or None")
-    return given

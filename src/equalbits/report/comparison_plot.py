@@ -94,11 +94,8 @@ def _flips(axes: "Axes", rows: Sequence[MethodResult]) -> None:
 
 def _bars(axes: "Axes", values: Sequence[float | None], rows: Sequence[MethodResult], label: str) -> None:
     bars = axes.barh(range(len(rows)), [value or 0.0 for value in values], color=_colors(rows), height=0.6)
-    axes.bar_label(bars, [_label(value) for value in values], padding=2, fontsize=_FONT - 1)
+    labels = ["–" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}" for value in values]
+    axes.bar_label(bars, labels, padding=2, fontsize=_FONT - 1)
     axes.margins(x=0.24)
     axes.set_xlabel(label)
     axes.grid(alpha=0.25, axis="x")
-
-
-def _label(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}"
