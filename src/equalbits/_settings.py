@@ -58,7 +58,7 @@ class Declaration:
     allowed: str
     bounds: Mapping[str, float]
 
-    def convert(self, value: Any) -> Any:
+    def convert(self, value: object) -> Any:
         """Return the value in its declared type; raise a one-line error if it is not allowed."""
         if value is None and self.default is None:
             return None
@@ -124,7 +124,7 @@ class Settings:
         return {each.name: each for kind in cls.classes() for each in kind.declared.values()}
 
     @classmethod
-    def from_dict(cls, table: Mapping[str, Any]) -> Self:
+    def from_dict(cls, table: Mapping[str, object]) -> Self:
         """Construct settings from nested tables, as TOML and JSON hold them; missing settings get their defaults."""
         known = cls.declarations()
         values = cls._flatten(table)
@@ -138,7 +138,7 @@ class Settings:
         return cls._construct(values)
 
     @classmethod
-    def _flatten(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+    def _flatten(cls, table: Mapping[str, object]) -> dict[str, Any]:
         """Return the values by dotted name; keys of a setting that is itself a table are collected in it."""
         tables = [name for name, each in cls.declarations().items() if get_origin(each.hint) is dict]
         values: dict[str, Any] = {}
@@ -155,7 +155,7 @@ class Settings:
         own = {name: values[each.name] for name, each in cls.declared.items() if each.name in values}
         return cls(**own, **{name: kind._construct(values) for name, kind in cls.nested.items()})
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+    def with_settings(self, settings: Mapping[str, object]) -> Self:
         """Return a copy with some settings replaced, by dotted name."""
         return self.from_dict({**self._flatten(self.as_dict()), **settings})
 
@@ -225,7 +225,7 @@ def _inside(group: str, known: Collection[str]) -> list[str]:
     return list(dict.fromkeys(prefix + name for name in inside))
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "", *, whole: Collection[str] = ()) -> dict[str, Any]:
+def flatten(table: Mapping[str, object], prefix: str = "", *, whole: Collection[str] = ()) -> dict[str, Any]:
     """Return nested tables as one table of dotted names, with lists for tuples as in JSON.
 
     Tables named in ``whole`` and the values in them are kept as they are.
@@ -262,7 +262,7 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-def toml_value(value: Any) -> str:
+def toml_value(value: object) -> str:
     """Return a value as TOML writes it and ``--set`` reads it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -273,7 +273,7 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
-def _toml(table: Mapping[str, Any], path: str = "") -> str:
+def _toml(table: Mapping[str, object], path: str = "") -> str:
     plain = {name: value for name, value in table.items() if not isinstance(value, dict) and value is not None}
     lines = [f"{name} = {toml_value(value)}" for name, value in plain.items()]
     for name, value in table.items():

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -45,7 +44,7 @@ def activation_bits(model: nn.Module, batches: Iterable[Tensor | tuple[Tensor, .
     positive: dict[str, Tensor] = {}
     total = dict.fromkeys(layers, 0)
 
-    def observer(name: str, layer: nn.Module, inputs: Tensor | None, output: Any) -> None:
+    def observer(name: str, layer: nn.Module, inputs: Tensor | None, output: object) -> None:
         assert isinstance(layer, BinaryLayer) and inputs is not None
         _, axis = layer.input_channels() or (None, 1)  # a negative axis, so that inputs without a batch axis work
         bits = (layer.quantize_input(inputs) >= 0).movedim(axis, 0).flatten(1)  # (channel, input)

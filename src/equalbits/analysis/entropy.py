@@ -1,7 +1,6 @@
 """Mean entropy of each layer's filters during training."""
 
 import math
-from typing import Any
 
 import torch
 from torch import nn
@@ -63,7 +62,7 @@ class EntropyWatcher:
         """Mean over all filters of all layers."""
         return self._columns()[-1] if self._names else []
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return all values, for JSON; None where every symbol is pruned."""
         layers = {name: _with_none(values) for name, values in self.layers.items()}
         return {"steps": self.steps, "layers": layers, "network": _with_none(self.network)}

@@ -100,7 +100,7 @@ class FlipWatcher:
         """Number of symbols of each layer that never flipped."""
         return {name: int((~flipped).sum()) for name, flipped in self._flipped.items()}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return all counts, for JSON."""
         series = {"layers": self.layers, "filters": self.filters}
         counts = {kind: {name: each.as_dict() for name, each in found.items()} for kind, found in series.items()}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from equalbits.nn import BinaryLayer
 
 #: Called for each call of a layer with its name, the layer, its first input tensor and its output.
-Observer = Callable[[str, nn.Module, Tensor | None, Any], None]
+Observer = Callable[[str, nn.Module, Tensor | None, object], None]
 
 
 def binary_layers(model: nn.Module) -> dict[str, BinaryLayer]:
@@ -31,7 +30,7 @@ def observe_calls(model: nn.Module, layers: Mapping[str, nn.Module], observer: O
     """
 
     def hook_for(name: str) -> Callable[..., None]:
-        def hook(layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        def hook(layer: nn.Module, args: object, kwargs: object, output: object) -> None:
             if layer is layers[name]:  # a binary layer shares its hooks with the real layer that it replaced
                 observer(name, layer, first_tensor([args, kwargs]), output)
 

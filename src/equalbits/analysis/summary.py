@@ -1,7 +1,6 @@
 """Table of a model's layers: kind, output shape, number of weights, packed bytes and multiply-accumulates."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +45,7 @@ class Summary:
         """Bytes in float32 divided by bytes packed."""
         return self.total["float32_bytes"] / max(1, self.total["packed_bytes"])
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return every layer and the totals, for JSON."""
         return {**asdict(self), "compression": self.compression, "total": self.total}
 
@@ -102,10 +101,10 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     seen: Seen = {}
     layers = dict(layers_with_weights(model))
     rows: dict[str, LayerSummary] = {}
-    previous: tuple[str, Any] = "", None  # name and output of the layer called before
+    previous: tuple[str, object] = "", None  # name and output of the layer called before
     folded_into: dict[str, str] = {}  # batch norm: the layer that it is folded into
 
-    def observer(name: str, layer: nn.Module, given: Tensor | None, output: Any) -> None:
+    def observer(name: str, layer: nn.Module, given: Tensor | None, output: object) -> None:
         nonlocal previous
         if given is not None and given is previous[1] and folds_batch_norm(layers[previous[0]], layer):
             folded_into[name] = previous[0]
@@ -146,7 +145,7 @@ def _as_inputs(example: Tensor | tuple[int, ...], model: nn.Module) -> Tensor:
     return inputs
 
 
-def _macs(layer: nn.Module, given: Tensor | None, output: Any) -> int:
+def _macs(layer: nn.Module, given: Tensor | None, output: object) -> int:
     """Return the multiply-accumulates of one call: each weight is used once at every position."""
     if isinstance(layer, nn.Linear) and given is not None:
         return given.numel() // layer.in_features * layer.weight.numel()
