@@ -58,6 +58,26 @@ def test_an_average_is_resumed_and_a_finished_run_gives_it_again(make_net, make_
         assert all(torch.equal(value, parts.state_dict()[name]) for name, value in whole.state_dict().items())
 
 
+def test_a_run_interrupted_while_its_average_is_scored_resumes_to_the_same_bits(
+    make_net, make_loader, make_config, tmp_path
+) -> None:
+    config, test = make_config(weight_average=0.9), make_loader("test")
+    whole, parts = make_net(norm=True), make_net(norm=True)
+    expected = train(whole, make_loader(), config, test=test)
+
+    class Interrupting(list):
+        def __iter__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super().__iter__()
+
+    with pytest.raises(InterruptedTraining):
+        train(parts, make_loader(), config, test=Interrupting(test), out=tmp_path)
+    parts = make_net(1, norm=True)
+    found = train(parts, make_loader(), config, test=test, out=tmp_path)
+    assert [epoch.test for epoch in found.epochs] == [epoch.test for epoch in expected.epochs]
+    assert all(torch.equal(value, parts.state_dict()[name]) for name, value in whole.state_dict().items())
+
+
 def test_a_net_in_a_stack_has_the_average_of_a_net_alone(make_net, make_loader, make_config) -> None:
     config, test = make_config(weight_average=0.9), make_loader("test")
     alone, stacked = make_net(norm=True), [make_net(norm=True), make_net(1, norm=True)]

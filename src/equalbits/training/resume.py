@@ -70,7 +70,8 @@ class Checkpointer:
         """
         for batch in test:
             if self.stop.signal_number and self.run.alone:
-                self.save_if_due()
+                with self.run.averaged():  # scoring has put the average into the model: save them in their places
+                    self.save_if_due()
             yield batch
 
     def save_epoch(self, record: EpochRecord) -> None:
