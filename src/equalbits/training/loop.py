@@ -64,9 +64,8 @@ def train(
         run = TrainingRun(model, as_batches(batches), config, run_dir)
         checkpoints = Checkpointer(run, stop)
         checkpoints.resume()
-        step = run.step = TrainStep(
-            run.parallel_model(), run.optimizer, loss, run.config, run.meter, average=run.average
-        )
+        step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)
+        step.average = run.average
         run.announce_progress()
         run.reporters = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
         for watcher in watchers:
@@ -114,10 +113,10 @@ class TrainStep:
         config: TrainConfig,
         meter: Meter,
         compiled: "CompiledForward | None" = None,
-        average: WeightAverage | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss, self.config, self.meter = model, optimizer, loss, config, meter
-        self.compiled, self.average = compiled or compile_forward(config), average
+        self.compiled = compiled or compile_forward(config)
+        self.average: WeightAverage | None = None
         self.full_size = self.part_size = 0
         self.skipped_images: Tensor | None = None
         self.in_progress = False  # the weights are then between two states, and must not be saved

@@ -76,7 +76,8 @@ def train_stack(
         compiled = compile_forward(runs[0].config)
         for run in runs:
             loss = label_loss(run.config)
-            run.step = TrainStep(run.model, run.optimizer, loss, run.config, run.meter, compiled, run.average)
+            run.step = TrainStep(run.model, run.optimizer, loss, run.config, run.meter, compiled)
+            run.step.average = run.average
             run.announce_progress()
         graph = None
         if runs[0].config.uses_cuda_graph:
