@@ -8,6 +8,7 @@ lean in opposite directions. (b) reads the nets that figure 7 trained in a sibli
 import math
 import statistics
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from torch import nn
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
-from equalbits.paper.claims import Claim, decide_by_welch, signed, undecided
+from equalbits.paper.claims import Claim, counted, decide_by_welch, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.figures import fig7_architectures as fig7
 from equalbits.paper.item import Item, Options, Result
@@ -80,12 +81,15 @@ def _watch(options: Options, name: str) -> Watch:
     if name.startswith("activations"):
         return Watch([], lambda finished: _activations(options, finished.recipe, finished.model))
     entropy = EntropyWatcher()
-    return Watch([EachEpoch(entropy)], partial(_weights, entropy))
 
+    def read(finished: FinishedRun) -> Result:
+        layers = binary_layers(finished.model).items()
+        return {
+            **entropy.as_dict(),
+            "shapes": {name: list(as_filters(layer.symbols()).shape) for name, layer in layers},
+        }
 
-def _weights(entropy: EntropyWatcher, finished: FinishedRun) -> Result:
-    shapes = {name: as_filters(layer.symbols()).shape for name, layer in binary_layers(finished.model).items()}
-    return {**entropy.as_dict(), "shapes": {name: list(shape) for name, shape in shapes.items()}}
+    return Watch([EachEpoch(entropy)], read)
 
 
 def _activations(options: Options, recipe: Recipe, model: nn.Module) -> Result:
@@ -104,11 +108,8 @@ def attainable(shapes: dict[str, list[int]]) -> float:
 
 def channel_entropies(layers: dict[str, Result]) -> list[list[float]]:
     """Return the entropy of each channel in bits, layer by layer."""
-    return [[_entropy(count / layer["total"]) for count in layer["positive"]] for layer in layers.values()]
-
-
-def _entropy(share: float) -> float:
-    return -sum(p * math.log2(p) for p in (share, 1 - share) if p > 0)
+    shares = [[count / layer["total"] for count in layer["positive"]] for layer in layers.values()]
+    return [[-sum(p * math.log2(p) for p in (share, 1 - share) if p > 0) for share in layer] for layer in shares]
 
 
 def claims(result: Result) -> list[Claim]:
@@ -118,11 +119,10 @@ def claims(result: Result) -> list[Claim]:
         most = attainable(found["shapes"])
         short = max(most - value for value in found["network"])
         exact = method == "bihalf"
-        rows.append(
-            Claim(claim=f"{method_name(method)}: weight entropy, furthest below the maximum at any epoch",
-                  paper="0" if exact else "above 0", ours=f"{short:.2e} bits below {most:.6f}",
-                  agrees=(abs(short) < ROUNDING) == exact, decided_by=f"its size: 0 within {ROUNDING:g} bits", n=1)
-        )  # fmt: skip
+        claim = f"{method_name(method)}: weight entropy, furthest below the maximum at any epoch"
+        agrees, words = (abs(short) < ROUNDING) == exact, f"{short:.2e} bits below {most:.6f}"
+        row = counted(claim, "0" if exact else "above 0", words, agrees)
+        rows.append(replace(row, decided_by=f"its size: 0 within {ROUNDING:g} bits"))
     samples = {method: Sample.of(found["means"]) for method, found in result["activations"].items()}
     for method in ACTIVATIONS[:-1] if samples else ():
         ours, other = samples["bihalf"], samples[method]
@@ -158,21 +158,18 @@ def _draw_weights(figure: "Figure", place: "SubplotSpec", result: Result) -> Non
     legend(axes, **_BELOW, ncols=2)
 
 
-def _draw_activations(figure: "Figure", place_of: "SubplotSpec", result: Result) -> None:
-    axes = panel(
-        figure, place_of, x="binary layer", y="entropy of a channel, bits", title="(b) activations, by channel"
-    )
+def _draw_activations(figure: "Figure", place: "SubplotSpec", result: Result) -> None:
+    axes = panel(figure, place, x="binary layer", y="entropy of a channel, bits", title="(b) activations, by channel")
     width = 0.8 / len(result["activations"])
-    for place, (method, found) in enumerate(result["activations"].items()):
+    for shift, (method, found) in enumerate(result["activations"].items(), start=-1):
         layers = channel_entropies(found["layers"])
-        at = [number + (place - 1) * width for number in range(1, len(layers) + 1)]
+        at = [number + shift * width for number in range(1, len(layers) + 1)]
         boxes = axes.boxplot(layers, positions=at, widths=0.8 * width, patch_artist=True, showfliers=False)
         for part in ("boxes", "medians", "whiskers", "caps"):
             for line in boxes[part]:
                 line.set(color="white" if part == "medians" else method_color(method), linewidth=1)
-        axes.plot(
-            [], [], color=method_color(method), linewidth=5, label=f"{method_name(method)}, mean {_mean(found):.3f}"
-        )
+        label = f"{method_name(method)}, mean {_mean(found):.3f}"
+        axes.plot([], [], color=method_color(method), linewidth=5, label=label)
     axes.set_xticks(range(1, len(layers) + 1), map(str, range(1, len(layers) + 1)))
     legend(axes, **_BELOW, ncols=3)
 

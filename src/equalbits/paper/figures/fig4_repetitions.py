@@ -92,9 +92,12 @@ def draw(result: Result, out: Path) -> None:
         axes = panel(figure, (1, 5, place), x=f"{split} {what}{unit}", y="runs" if place == 1 else "")
         found = {method: values(case, split, what) for method, case in result["methods"].items()}
         every = [value for some in found.values() for value in some]
-        edges = _edges(min(every, default=0.0), max(every, default=1.0), len(result["seeds"]))
+        bins = {
+            "bins": min(20, max(6, len(result["seeds"]) // 3)),
+            "range": (min(every), max(every)) if every else None,
+        }
         for method, some in found.items():
-            axes.hist(some, bins=edges, color=method_color(method), alpha=0.65, label=method_name(method))
+            axes.hist(some, **bins, color=method_color(method), alpha=0.65, label=method_name(method))
         axes.locator_params(axis="y", integer=True)
         if place == 1:
             legend(axes)
@@ -104,12 +107,6 @@ def draw(result: Result, out: Path) -> None:
         axes.plot(range(1, len(losses) + 1), losses, color=method_color(method), marker=".", label=METHOD_NAMES[method])
     legend(axes)
     save_figure(figure, out, "fig4")
-
-
-def _edges(low: float, high: float, runs: int) -> list[float]:
-    bins = min(20, max(6, runs // 3))
-    room = (high - low) or 1e-6
-    return [low + room * number / bins for number in range(bins + 1)]
 
 
 ITEM = Item(

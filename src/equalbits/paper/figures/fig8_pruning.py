@@ -146,11 +146,12 @@ def draw(result: Result, out: Path) -> None:
     nets = result["nets"]
     figure = new_figure(3 + 3.6 * len(nets), 4.8, title=heading(result))
     x, handles = [100 * sparsity for sparsity in result["sparsities"]], {}
-    for axes, rules in zip(panels(figure, list(nets), x="% pruned", y="test accuracy, %"), nets.values(), strict=True):
+    for axes, rules in zip(panels(figure, list(nets), x="% pruned", y=""), nets.values(), strict=True):
         for name, cases in rules.items():
             scores = [accuracies(case) for case in cases]
             mean_and_range(axes, x, scores, color=method_color(name), label=method_name(name))
         handles.update({label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)})
+    figure.axes[0].set_ylabel("test accuracy, %")
     place = {"loc": "outside lower center", "ncols": 2 if len(nets) == 1 else 3, "frameon": False, "fontsize": 9}
     figure.legend(list(handles.values()), list(handles), **place)
     save_figure(figure, out, "fig8")

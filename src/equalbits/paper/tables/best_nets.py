@@ -40,7 +40,7 @@ def _recipes(options: Options) -> dict[str, Recipe]:
 
 def measure(out: Path, options: Options) -> Result:
     """Train every net with three seeds, or two when quick, after the teachers that they share."""
-    seeds = list(options.seeds or range(2 if options.quick else SEEDS))
+    seeds = options.seeds_or(SEEDS)
     groups = {
         net: item_cases(recipe, {}, options, within=net.lower().replace(" ", "-"))
         for net, recipe in _recipes(options).items()
