@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src" / "equalbits"
-MOST = 20
+MOST = 4
 
 
 def deep_imports() -> list[str]:

@@ -11,7 +11,6 @@ from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
 from equalbits.deploy.freeze import freeze
-from equalbits.deploy.verify import run_traced
 from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryLinear, SignActivation
 
 
@@ -77,7 +76,7 @@ def test_a_sign_made_of_plain_numbers_is_followed_in_float64():
     conv = BinaryConv2d(4, 3, 3, bias=False)
     model = Written(lambda model, x: model.conv(torch.where(x >= 0, 1.0, -1.0)).flatten(1), conv=conv)
     frozen = freeze(model, images_with_edges(3, 4, 5, 6))
-    exact = run_traced(frozen, torch.float64)[frozen.output_node.name]
+    exact = frozen.run(torch.float64)[frozen.output_node.name]
     assert exact.dtype == torch.float64
     whole = exact / conv.scale.double()
     torch.testing.assert_close(whole, whole.round(), atol=1e-12, rtol=0)

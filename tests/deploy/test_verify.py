@@ -15,8 +15,7 @@ from equalbits.deploy import PackError, Preprocessing, pack
 from equalbits.deploy.freeze import freeze
 from equalbits.deploy.graph import to_network
 from equalbits.deploy.trace import trace
-from equalbits.deploy.verify import _check_ties, run_traced, verify
-from equalbits.deploy.verify_native import verify_native
+from equalbits.deploy.verify import _check_ties, verify, verify_native
 from equalbits.deploy.weights import quantize_int8
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
@@ -133,7 +132,7 @@ def side_by_side(change):
     """What the check of ties reads, with the model's numbers changed before it does."""
     frozen = freeze(small(SignActivation()), torch.randn(2, 3, 32, 32))
     graph = trace(frozen)
-    traced = dict(run_traced(frozen))
+    traced = frozen.run()
     (sign,) = (step.node for step in graph.steps if step.kind == "sign")
     (before,) = (graph.steps[step.inputs[0] - 1].node for step in graph.steps if step.kind == "sign")
     network, values = to_network(graph), {0: frozen.images.numpy()}

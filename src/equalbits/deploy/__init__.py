@@ -2,7 +2,7 @@
 
 from equalbits.deploy.graph import PackError
 from equalbits.deploy.pack import Preprocessing, pack
-from equalbits.deploy.verify_native import other_class
+from equalbits.deploy.verify import other_class
 from equalbits.runtime import export_onnx, export_openvino
 
 __all__ = ["PackError", "Preprocessing", "export_onnx", "export_openvino", "other_class", "pack"]

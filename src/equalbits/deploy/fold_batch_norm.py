@@ -10,29 +10,9 @@ from collections.abc import Container
 from dataclasses import replace
 
 import numpy as np
-from torch import Tensor
 
 from equalbits.deploy.graph import Arrays, Graph, Step, Value
-from equalbits.runtime.op_specs import Floats
-
-
-def batch_norm_affine(
-    mean: Tensor, var: Tensor, eps: float, weight: Tensor | None, bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Return gain and shift of a batch norm in eval: ``weight/√(var + eps)`` and ``bias − mean · gain``.
-
-    Computed in float64 and rounded once; torch's own result differs by a few units in the last place of float32.
-    Weights may have any sign or be 0.
-
-    >>> import torch
-    >>> gain, shift = batch_norm_affine(torch.tensor([1.0]), torch.tensor([4.0]), 0.0, torch.tensor([-6.0]), None)
-    >>> gain, shift
-    (tensor([-3.], dtype=torch.float64), tensor([3.], dtype=torch.float64))
-    """
-    gain = (var.double() + eps).rsqrt()
-    gain = gain if weight is None else gain * weight.double()
-    shift = -mean.double() * gain
-    return gain, shift if bias is None else shift + bias.double()
+from equalbits.runtime import Floats
 
 
 def fold_batch_norms(graph: Graph, output: Value, norms: Container[str]) -> None:
@@ -53,8 +33,7 @@ def fold_batch_norms(graph: Graph, output: Value, norms: Container[str]) -> None
             arrays = _fold(before.arrays, step.arrays["gain_shift"])
             graph.steps[place] = replace(before, arrays=arrays, node=step.node)
         elif step.kind == "avg_pool" and _is_pointwise(before) and not any(step.settings["padding"]):
-            channels = graph.steps[before.inputs[0] - 1].shape[0] if before.inputs[0] else graph.input_shape[0]
-            shape = (channels, *step.shape[1:])
+            shape = (graph.value(before.inputs[0]).shape[0], *step.shape[1:])
             graph.steps[number - 1] = replace(step, inputs=before.inputs, shape=shape, node=None)
             graph.steps[place] = replace(before, inputs=(number,), shape=step.shape, node=step.node)
 

@@ -1,6 +1,5 @@
 """``pack``: turn any torch module into a packed model, verified against it."""
 
-import logging
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,9 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from equalbits.deploy.freeze import freeze
-from equalbits.deploy.graph import Header, PackError, same_computation, to_network
+from equalbits.deploy.graph import Header, PackError, as_array, same_computation, to_network
 from equalbits.deploy.trace import trace
-from equalbits.deploy.verify import verify, verify_linear_inputs, verify_rest
+from equalbits.deploy.verify import verify, verify_rounding
 from equalbits.deploy.weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
 from equalbits.runtime import PackedModel
 
@@ -80,16 +79,16 @@ def pack(
                 f"the model treats a single image differently from a batch of {len(frozen.images)}, and not by "
                 f"rounding: its forward depends on the batch size; make it a function of each image"
             )
-        log = logging.getLogger("equalbits")
+        images = as_array(frozen.images)
         if rest != "float32":
             for step in graph.steps:
                 step.arrays = narrow_arrays(step, rest)
             exact, network = network, to_network(graph, header)
-            log.info("rest=%r: %s", rest, verify_rest(exact, network, graph, frozen.images))
+            verify_rounding(f"{rest=}", exact, network, graph, images)
         if linear_inputs != "float32":
             round_linear_inputs(graph)
             exact, network = network, to_network(graph, header)
-            log.info("linear_inputs=%r: %s", linear_inputs, verify_linear_inputs(exact, network, graph, frozen.images))
+            verify_rounding(f"{linear_inputs=}", exact, network, graph, images)
         return PackedModel(network)
 
 

@@ -1,6 +1,10 @@
-"""State of a trace and the values that rules work on; rules register themselves with :func:`rule`."""
+"""State of a trace, the values that rules work on, and the steps they add; rules register themselves with :func:`rule`.
 
-from collections.abc import Callable
+Reshapes, permutations and slices are merged with the step before them where possible.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -9,9 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Graph, PackError, Value, as_array
+from equalbits.deploy.graph import Graph, PackError, Step, Value, as_array
 from equalbits.deploy.weights import BinaryWeights
-from equalbits.runtime.op_specs import Array, Floats
+from equalbits.runtime import OPS, Array, Floats, Operation, Shape
+
+#: Operations that do the same to (channel, feature) and to (channel, 1, feature).
+_PER_CHANNEL = ("affine", "prelu", "relu", "clamp", "sign", "add", "concat")
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,9 @@ class ThresholdComparison:
     threshold: Tensor | float
     above: bool
     strict: bool
+
+    def __str__(self) -> str:
+        return "a comparison"
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[_RuleT], _RuleT]:
-    """Register a function as the rule of ATen operations: it adds the steps of a node to ``tracer.graph``."""
+    """Register a function as the rule of ATen operations: it adds the steps of a node to the tracer."""
 
     def register(function: _RuleT) -> _RuleT:
         RULES.update({f"aten.{name}": function for name in names})
@@ -96,26 +106,24 @@ class Tracer:
         if isinstance(known, StepFunction):
             return self._add_step_function(known)
         if not isinstance(known, Value):
-            constant = "a constant" if isinstance(known, Tensor) else str(known)
-            what = "a comparison" if isinstance(known, ThresholdComparison) else constant
+            what = "a constant" if isinstance(known, Tensor) else str(known)
             raise self.refuse(f"needs a value computed from the image but gets {what}: this cannot be packed")
         return known
 
-    def add(self, kind: str, *inputs: Value, arrays: dict[str, Array] | None = None, **settings: Any) -> Value:
-        """Add a step of the current layer."""
-        return self.graph.add(kind, *inputs, layer=self.layer, arrays=arrays, **settings)
-
-    def affine(self, value: Value, gain: Tensor | float = 1.0, shift: Tensor | float = 0.0) -> Value:
-        """Return ``value · gain + shift`` with constants."""
-        return self.graph.affine(value, self._constant(gain, value), self._constant(shift, value), layer=self.layer)
-
-    def output_shape(self) -> tuple[int, ...]:
+    def output_shape(self) -> Shape:
         """Return the output shape of the current node, without the batch axis."""
         if self.shape == (self.batch,):
             raise self.refuse("returns a single number per image: keep an axis, with keepdim=True or a slice")
         if self.shape is None or len(self.shape) < 2 or self.shape[0] != self.batch:
             raise self.refuse(f"returns shape {self.shape} for {self.batch} images: the batch must stay the first axis")
         return self.shape[1:]
+
+    def image_axis(self, value: Value, axis: int, refusal: str) -> int:
+        """Return an axis counted from 0, the batch, which is refused."""
+        axis = axis % (len(value.shape) + 1)
+        if axis == 0:
+            raise self.refuse(refusal)
+        return axis
 
     def weights(self, tensor: Known) -> Floats:
         """Return constant weights as an array."""
@@ -136,49 +144,128 @@ class Tracer:
         in_order = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
         return found if in_order else None
 
+    def maker(self, value: Value) -> Step | None:
+        """Return the step that makes a value; None for the image."""
+        return self.graph.steps[value.number - 1] if value.number else None
+
+    def source(self, step: Step) -> Value:
+        """Return the first value that a step reads."""
+        return self.graph.value(step.inputs[0])
+
+    def add(
+        self, kind: str, *inputs: Value, layer: str = "", arrays: dict[str, Array] | None = None, **settings: Any
+    ) -> Value:
+        """Add a step, by default of the current layer; refuse inputs that the operation does not accept.
+
+        An elementwise step on (channel, feature) that is a reshape of (channel, 1, feature) is added before the
+        reshape, where the native engine can fuse it with convolutions.
+        """
+        if images := self._as_row_images(kind, inputs):
+            made = self.add(kind, *images, layer=layer, arrays=arrays, **settings)
+            return self.reshape(made, (made.shape[0], made.shape[2]))
+        layer, stored = layer or self.layer, arrays or {}
+        numbers = tuple(value.number for value in inputs)
+        try:
+            operation = Operation.of(kind, numbers, dict.fromkeys(stored, ""), settings)
+            shape = OPS[kind].shape(tuple(value.shape for value in inputs), operation.settings, stored)
+        except ValueError as error:
+            raise PackError(f"layer {layer!r} cannot be packed: its {kind} {error}") from None
+        self.graph.steps.append(Step(kind, numbers, stored, operation.settings, layer, shape))
+        return Value(len(self.graph.steps), shape)
+
+    def _as_row_images(self, kind: str, inputs: tuple[Value, ...]) -> list[Value]:
+        """Return the images of one row that all ``inputs`` are reshapes of; none where one is not."""
+        images = []
+        for value in inputs:
+            step = self.maker(value)
+            if kind not in _PER_CHANNEL or len(value.shape) != 2 or step is None or step.kind != "reshape":
+                return []
+            images.append(self.source(step))
+            if images[-1].shape != (value.shape[0], 1, value.shape[1]):
+                return []
+        return images
+
+    def reshape(self, value: Value, shape: Iterable[int], *, merge: bool = True) -> Value:
+        """Reshape; behind a reshape and a swap of groups, shuffle channels. The same shape adds no step."""
+        last, shape = self.maker(value) if merge else None, tuple(shape)
+        if last is not None and last.kind in ("reshape", "flatten"):
+            return self.reshape(self.source(last), shape, merge=False)
+        if last is not None and last.kind == "permute" and last.settings["axes"] == (1, 0, 2, 3):
+            before = self.maker(self.source(last))
+            whole = before is not None and before.kind == "reshape" and before.shape[2:] == shape[1:]
+            if before is not None and whole and self.source(before).shape == shape:
+                return self.add("channel_shuffle", self.source(before), groups=before.shape[0])
+        if shape == value.shape:
+            return value
+        if shape == (math.prod(value.shape),):
+            return self.add("flatten", value)
+        return self.add("reshape", value, shape=shape)
+
+    def permute(self, value: Value, axes: Sequence[int]) -> Value:
+        """Permute axes; the identity adds no step."""
+        last = self.maker(value)
+        if last is not None and last.kind == "permute":
+            return self.permute(self.source(last), [last.settings["axes"][axis] for axis in axes])
+        return value if list(axes) == sorted(axes) else self.add("permute", value, axes=list(axes))
+
+    def move_axis(self, value: Value, axis: int, target: int) -> Value:
+        """Move one axis; the others keep their order."""
+        order = [other for other in range(len(value.shape)) if other != axis]
+        return self.permute(value, [*order[:target], axis, *order[target:]])
+
+    def slice_axis(self, value: Value, axis: int, cut: slice) -> Value:
+        """Slice one axis, merged with a slice of another axis before it; a full slice adds no step."""
+        start, stop, step = cut.indices(value.shape[axis])
+        if (start, stop, step) == (0, value.shape[axis], 1):
+            return value
+        last, source = self.maker(value), value
+        starts, stops, strides = [0] * len(value.shape), list(value.shape), [1] * len(value.shape)
+        if last is not None and last.kind == "slice" and last.shape[axis] == self.source(last).shape[axis]:
+            source = self.source(last)
+            starts, stops, strides = (list(last.settings[name]) for name in ("start", "stop", "step"))
+        starts[axis], stops[axis], strides[axis] = start, stop, step
+        return self.add("slice", source, start=starts, stop=stops, step=strides)
+
+    def affine(self, value: Value, gain: Tensor | float = 1.0, shift: Tensor | float = 0.0) -> Value:
+        """Return ``value · gain + shift`` with constants; those that vary within a channel act on a flat value."""
+        arrays, rank = [self._constant(known, value) for known in (gain, shift)], len(value.shape)
+        per_channel = all(size == 1 for array in arrays for size in array.shape[max(0, array.ndim - rank + 1) :])
+        target = (value.shape[0], *(1,) * (rank - 1)) if per_channel else value.shape
+        try:
+            rows = np.stack([np.broadcast_to(array, target).reshape(-1) for array in arrays])
+        except ValueError:
+            raise self.refuse(
+                f"combines {value.shape} with constants of shape {arrays[0].shape} and {arrays[1].shape}: they cannot "
+                f"be broadcast"
+            ) from None
+        flat = value if per_channel else self.reshape(value, (math.prod(value.shape),), merge=False)
+        with np.errstate(over="ignore"):  # the network refuses numbers beyond float32
+            stored = rows.astype(np.float32)
+        return self.reshape(self.add("affine", flat, arrays={"gain_shift": stored}), value.shape)
+
     def _constant(self, known: Tensor | float, value: Value) -> Array:
-        """Return a constant that is combined with ``value``, without its batch axis."""
+        """Return a constant that is combined with ``value``, without its batch axis, along which it must not vary."""
         tensor = known.double() if isinstance(known, Tensor) else torch.tensor(float(known), dtype=torch.float64)
-        found = _without_batch(tensor, self.batch, len(value.shape))
-        if found is None:
+        beyond = tensor.dim() - len(value.shape)
+        if beyond > 1 or (beyond == 1 and not (len(tensor) in (1, self.batch) and bool((tensor == tensor[:1]).all()))):
             raise self.refuse(f"has a constant of shape {tuple(tensor.shape)} that varies along the batch axis")
-        return found.numpy()
+        if beyond == 1:
+            uniform = bool((tensor == tensor.flatten()[0]).all())  # as made by full_like
+            tensor = tensor.flatten()[0] if uniform else tensor[0]
+        return tensor.numpy()
 
     def _add_step_function(self, function: StepFunction) -> Value:
-        halves, base = step_heights(list(function.levels))
-        total: Value | None = None
+        """Add a sum of signs, one per threshold: ``Σ ±half + base`` takes each level in turn."""
+        halves = [(above - below) / 2 for below, above in pairwise(function.levels)]
+        total, shift = None, float(np.float64(function.levels[0]) + sum(halves))
         for (threshold, strict), half in zip(function.thresholds, halves, strict=True):
-            part = self._add_threshold(function.value, threshold, strict=strict)
-            gain, shift = -half if strict else half, 0.0 if total else base
+            value = function.value  # subtracting a float keeps the side of 0
+            if strict:
+                value = self.affine(value, -1.0, threshold)
+            elif self._constant(threshold, value).any():
+                value = self.affine(value, 1.0, -threshold)
+            part, gain = self.add("sign", value), -half if strict else half
             part = part if (gain, shift) == (1.0, 0.0) else self.affine(part, gain, shift)
-            total = part if total is None else self.add("add", total, part)
+            total, shift = part if total is None else self.add("add", total, part), 0.0
         assert total is not None
         return total
-
-    def _add_threshold(self, value: Value, threshold: Tensor | float, *, strict: bool) -> Value:
-        """Return +1 from ``threshold`` on; with ``strict`` +1 up to it. Subtracting a float keeps the side of 0."""
-        if strict or self._constant(threshold, value).any():
-            value = self.affine(value, -1.0, threshold) if strict else self.affine(value, 1.0, -threshold)
-        return self.add("sign", value)
-
-
-def _without_batch(tensor: Tensor, batch: int, rank: int) -> Tensor | None:
-    """Return a constant without its batch axis, for values of ``rank`` axes; None where it varies along that axis."""
-    if tensor.dim() <= rank:
-        return tensor
-    if tensor.dim() > rank + 1 or tensor.shape[0] not in (1, batch):
-        return None
-    if not bool((tensor == tensor[:1]).all()):
-        return None
-    uniform = bool((tensor == tensor.flatten()[0]).all())  # as made by full_like
-    return tensor.flatten()[0] if uniform else tensor[0]
-
-
-def step_heights(levels: list[float]) -> tuple[list[float], float]:
-    """Return the half heights of a step function and its base: ``Σ ±half + base`` takes each level in turn.
-
-    >>> step_heights([-1.0, 1.0])
-    ([1.0], 0.0)
-    """
-    halves = [(above - below) / 2 for below, above in pairwise(levels)]
-    return halves, float(np.float64(levels[0]) + sum(halves))

@@ -1,4 +1,4 @@
-"""Verify a packed network against the model it was made from, before it is returned."""
+"""Verify a packed network against the model it was made from, and the native engine against numpy."""
 
 import logging
 from collections.abc import Mapping
@@ -7,21 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.fx import Node
-from torch.fx.node import Argument, map_aggregate
 
-from equalbits.deploy.freeze import Frozen
+from equalbits.deploy.freeze import TOLERANCE, Frozen
 from equalbits.deploy.graph import Graph, PackError, as_array
-from equalbits.deploy.verify_native import (
-    TOLERANCE,
-    differing_images,
-    is_close,
-    other_class,
-    same_answers,
-    verify_native,
-)
-from equalbits.runtime import Network, run_numpy
-from equalbits.runtime.op_specs import Floats
+from equalbits.runtime import Floats, Network, PackedModel, native, run_numpy
+
+_LOG = logging.getLogger("equalbits")
 
 #: How far rounded inputs may change logits, relative to the largest.
 MAX_CHANGE = 0.05
@@ -48,13 +39,13 @@ def verify(network: Network, graph: Graph, frozen: Frozen) -> None:
 def _explain(network: Network, graph: Graph, frozen: Frozen, packed: Floats) -> None:
     """Raise unless rounding in the model itself explains the difference."""
     images, logits, output = as_array(frozen.images), as_array(frozen.logits), frozen.output_node.name
-    traced = run_traced(frozen)
+    traced = frozen.run()
     if not is_close(as_array(traced[output]), logits):
         raise PackError(
             "the traced model answers differently from the model: its forward depends on something that torch.export "
             "does not record, such as random numbers; make it a function of the image only"
         )
-    exact = run_traced(frozen, torch.float64)
+    exact = frozen.run(torch.float64)
     differing = differing_images(packed, logits) & differing_images(packed, as_array(exact[output]))
     if differing.any():
         _check_steps(network, graph, images, exact)
@@ -63,50 +54,41 @@ def _explain(network: Network, graph: Graph, frozen: Frozen, packed: Floats) -> 
 
 def _warn(frozen: Frozen, found: Floats, logits: Floats) -> None:
     """Log how many images get another class, and for how many the model itself gives another in float64."""
-    exact = as_array(run_traced(frozen, torch.float64)[frozen.output_node.name])
-    share = float(np.abs(found - logits).max() / max(float(np.abs(logits).max()), 1e-30))
-    logging.getLogger("equalbits").warning(
+    exact = as_array(frozen.run(torch.float64)[frozen.output_node.name])
+    _LOG.warning(
         "%d of %d example images get another class from the packed model, and logits differ by up to %.3g of the "
         "largest. Every operation agrees; only signs of sums that are 0 up to rounding differ. In float64 the model "
         "itself gives %d of the %d another class. This is common before training; compare both on your own images",
-        int(other_class(found, logits).sum()),
-        len(logits),
-        share,
-        int(other_class(exact, logits).sum()),
-        len(logits),
+        *(int(other_class(found, logits).sum()), len(logits), _largest_change(found, logits)),
+        *(int(other_class(exact, logits).sum()), len(logits)),
     )
 
 
-def verify_rest(exact: Network, rounded: Network, graph: Graph, images: Tensor) -> str:
-    """Describe how far storing non-binary tensors in fewer bits changes the logits of ``images``."""
-    kept, change = _compare(exact, rounded, graph, as_array(images))
-    return f"{kept} of {len(images)} images keep their class; logits change by up to {change:.2%} of the largest"
-
-
-def verify_linear_inputs(exact: Network, rounded: Network, graph: Graph, images: Tensor) -> str:
-    """Describe how far rounding the inputs of linear layers changes the logits; raise where it changes too much."""
-    kept, change = _compare(exact, rounded, graph, as_array(images))
-    if kept < len(images) or change > MAX_CHANGE:
-        raise PackError(
-            f"linear_inputs='int8' gives {len(images) - kept} of {len(images)} images another class, and changes "
-            f"logits by up to {change:.2%} of the largest: no other class and {MAX_CHANGE:.0%} are allowed; pack with "
-            f"linear_inputs='float32'"
-        )
-    return f"all {kept} images keep their class; logits change by up to {change:.2%} of the largest"
-
-
-def _compare(exact: Network, rounded: Network, graph: Graph, images: Floats) -> tuple[int, float]:
-    """Return how many images keep their class, and the largest relative change of a logit."""
-    before, after = (_run_packed(network, images).reshape(len(images), -1) for network in (exact, rounded))
-    found = verify_native(rounded, graph, images, (after.reshape(-1, *rounded.shapes[-1]),)).reshape(after.shape)
+def verify_rounding(option: str, exact: Network, rounded: Network, graph: Graph, images: Floats) -> None:
+    """Log how far a rounding ``option`` of pack changes the logits; raise where rounded inputs change too much."""
+    before, after = (_run_packed(network, images) for network in (exact, rounded))
+    found = verify_native(rounded, graph, images, (after,))
     if not same_answers(found, after):
-        logging.getLogger("equalbits").warning(
+        _LOG.warning(
             "some values lie so near a rounding boundary that the engines round them differently: native logits differ "
             "from numpy's by up to %.3g",
             float(np.abs(found - after).max()),
         )
-    kept = int((~other_class(after, before)).sum())
-    return kept, float(np.abs(after - before).max() / max(float(np.abs(before).max()), 1e-30))
+    lost, change = int(other_class(after, before).sum()), _largest_change(after, before)
+    if option.startswith("linear_inputs") and (lost or change > MAX_CHANGE):
+        raise PackError(
+            f"{option} gives {lost} of {len(images)} images another class, and changes logits by up to {change:.2%} of "
+            f"the largest: no other class and {MAX_CHANGE:.0%} are allowed; pack with linear_inputs='float32'"
+        )
+    _LOG.info(
+        "%s: %s of %s images keep their class; logits change by up to %.2f%% of the largest",
+        *(option, len(images) - lost, len(images), 100 * change),
+    )
+
+
+def _largest_change(found: Floats, expected: Floats) -> float:
+    """Return the largest difference, relative to the largest number."""
+    return float(np.abs(found - expected).max() / max(float(np.abs(expected).max()), 1e-30))
 
 
 def _run_packed(network: Network, images: Floats) -> Floats:
@@ -164,33 +146,94 @@ def _check_ties(
         )
 
 
-@torch.no_grad()
-def run_traced(frozen: Frozen, dtype: torch.dtype = torch.float32) -> Mapping[str, Tensor]:
-    """Run the traced model node by node on its images; return all values by node name.
+def verify_native(network: Network, graph: Graph, images: Floats, expected: tuple[Floats, ...]) -> Floats:
+    """Raise where the native engine gives other logits, naming the first layer that differs.
 
-    In float64 sums of equal weights are exact. In float32 the order of addition decides whether
-    ``s + s + s − s − s − s`` is 0, and so which sign it gets.
+    ``expected`` holds the logits that count as right: numpy's, and the model's own. Where the native ones equal none of
+    them, the network is run up to each operation by both engines. A sign may differ where its input is 0 up to
+    rounding, and a rounded input where it lies between two integers. Returns the logits of the engine that will run:
+    numpy's where the native one is not built.
     """
-    values: dict[Node, Tensor] = {node: _cast(tensor, dtype) for node, (_, tensor) in frozen.constants().items()}
-    for node in frozen.program.graph.nodes:
-        if node.op == "placeholder":
-            values.setdefault(node, frozen.images.to(dtype))
-        elif node.op == "call_function":
-            values[node] = _run_node(node, values, dtype)
-    return {node.name: value for node, value in values.items()}
+    if native.BUILT is None:
+        return expected[0]
+    try:
+        found = PackedModel(network, engine="native")(images)
+    except ValueError as error:
+        _LOG.warning("numpy will run this model, slowly: %s", error)
+        return expected[0]
+    if not any(same_answers(found, logits) for logits in expected):
+        for i in np.flatnonzero(differing_images(found, expected[0])):
+            _find_difference(network, graph, images[i : i + 1])
+    return found
 
 
-def _run_node(node: Node, values: dict[Node, Tensor], dtype: torch.dtype) -> Tensor:
-    def read(argument: Argument) -> object:
-        if isinstance(argument, Node):
-            return values[argument]
-        return dtype if argument is torch.float32 else argument
+def _find_difference(network: Network, graph: Graph, image: Floats) -> None:
+    """Raise at the first operation that differs by more than rounding; return at the first tie."""
+    values = {0: image}
+    for place, (operation, step) in enumerate(zip(network.operations, graph.steps, strict=True)):
+        source = values[operation.inputs[0]]
+        truth = values[place + 1] = network.run_operation(operation, values)
+        found = PackedModel(_first_operations(network, place), engine="native")(image)
+        if operation.kind == "sign":
+            moved = np.abs(source[found != truth])
+            if moved.size and moved.max() <= TOLERANCE * np.abs(source).max():
+                return
+        if operation.settings.get("input_bits") == 8 and not is_close(found, truth):
+            scale = float(np.abs(network.arrays(operation).get("scale", np.ones(1, np.float32))).max())
+            if (np.abs(found - truth) <= scale * _rounding_error(source) + TOLERANCE * np.abs(truth).max()).all():
+                return
+        if not is_close(found, truth):
+            raise PackError(
+                f"layer {step.layer!r} ({operation.kind}, operation {place}): the native engine differs from numpy by "
+                f"up to {float(np.abs(found - truth).max()):.3g}: the model was not packed; please report this bug"
+            )
+    raise PackError("the native engine differs from numpy: the model was not packed; please report this bug")
 
-    arguments, options = map_aggregate(node.args, read), map_aggregate(node.kwargs, read)  # type: ignore[arg-type]
-    made: Tensor = node.target(*arguments, **options)  # type: ignore[operator]
-    # Constants made from numbers, such as where(x >= 0, 1.0, -1.0), have torch's default dtype, float32.
-    return _cast(made, dtype) if isinstance(made, Tensor) and made.dtype == torch.float32 else made
+
+def _rounding_error(value: Floats) -> Floats:
+    """Return how far the sums of each row of rounded inputs may differ: one step per input between two integers."""
+    largest = np.abs(value).max(axis=1, keepdims=True)
+    scaled = value / np.where(largest > 0, largest, np.float32(1)) * np.float32(127)
+    between = np.abs(scaled - np.floor(scaled) - np.float32(0.5)) <= 2 * 127 * TOLERANCE
+    error: Floats = (between.sum(axis=1, keepdims=True) * largest / 127).astype(np.float32)
+    return error
 
 
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def _first_operations(network: Network, place: int) -> Network:
+    """Return the network that ends with the operation at ``place``."""
+    operations = network.operations[: place + 1]
+    names = {name for operation in operations for name in operation.tensors.values()}
+    return Network(network.input_shape, operations, {name: network.tensors[name] for name in names})
+
+
+def same_answers(packed: Floats, logits: Floats) -> bool:
+    """Return whether all logits are close and every image has the same class."""
+    return packed.shape == logits.shape and not differing_images(packed, logits).any()
+
+
+def differing_images(packed: Floats, logits: Floats) -> NDArray[np.bool_]:
+    """Return which images have logits that are not close, or another class."""
+    rows, theirs = packed.reshape(len(packed), -1), logits.reshape(len(logits), -1)
+    close = np.abs(rows - theirs).max(axis=1, initial=0.0) <= TOLERANCE * np.abs(theirs).max(initial=0.0) + 1e-6
+    far: NDArray[np.bool_] = ~close
+    return far | other_class(packed, logits)
+
+
+def other_class(packed: Floats, logits: Floats) -> NDArray[np.bool_]:
+    """Return which images have another class; of logits that are equal up to rounding, either is right.
+
+    >>> other_class(np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([[3.0, 3.0], [3.0, 2.0]]))
+    array([False,  True])
+    """
+    rows, theirs = packed.reshape(len(packed), -1), logits.reshape(len(logits), -1)
+    gap = theirs.max(axis=1) - theirs[np.arange(len(rows)), rows.argmax(axis=1)]
+    other: NDArray[np.bool_] = gap > 2 * TOLERANCE * np.abs(theirs).max()
+    return other
+
+
+def is_close(found: Floats, expected: Floats) -> bool:
+    """Return whether all numbers lie within :data:`TOLERANCE` of the largest."""
+    if found.shape != expected.shape:
+        return False
+    largest = float(np.abs(expected).max(initial=0.0))
+    return bool(np.abs(found - expected).max(initial=0.0) <= TOLERANCE * largest + 1e-6)

@@ -1,6 +1,5 @@
 """Binary weights as planes of bits, each with a scale; and the dtypes of all other tensors."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,17 +8,12 @@ import torch
 from equalbits.deploy.graph import Arrays, Graph, PackError, Step
 from equalbits.functional import Plane, bases_to_bit_planes, to_bit_planes
 from equalbits.nn import ABCNet, BinaryLayer, abcnet_bases
-from equalbits.runtime import bits
-from equalbits.runtime.op_specs import Array, Floats
-from equalbits.runtime.ops import OPS
+from equalbits.runtime import OPS, Floats, bits
 
 #: Dtypes of the non-binary tensors.
 RESTS = ("float32", "float16", "int8")
 #: Dtypes of the inputs of binary linear layers that are not signs.
 LINEAR_INPUTS = ("float32", "int8")
-
-#: Smallest float16 with full precision.
-_SMALLEST_HALF = float(np.finfo(np.float16).smallest_normal)
 
 
 @dataclass(frozen=True)
@@ -61,34 +55,31 @@ def binary_weights(layer: BinaryLayer, name: str) -> BinaryWeights:
 
 
 def narrow_arrays(step: Step, rest: str) -> Arrays:
-    """Return the arrays of a step with non-binary tensors as ``rest``; scales stay as they are.
+    """Return the arrays of a step with non-binary tensors as float16, and real weights as int8 where ``rest`` is.
 
-    ``"int8"`` quantizes real weights symmetrically with a scale per filter, and stores everything else as float16.
+    Scales stay as they are.
     """
-    return step.arrays if rest == "float32" else dict(_narrow(step, rest))
-
-
-def _narrow(step: Step, rest: str) -> Iterator[tuple[str, Array]]:
+    arrays: Arrays = {}
     for part, array in step.arrays.items():
         if part == "scale" or array.dtype != np.float32:
-            yield part, array
+            arrays[part] = array
         elif part == "weight" and rest == "int8":
-            yield from quantize_int8(array).items()
+            arrays |= quantize_int8(array)
         else:
             with np.errstate(over="ignore"):
-                narrow = array.astype(np.float16)
-            if not np.isfinite(narrow).all():
+                arrays[part] = array.astype(np.float16)
+            if not np.isfinite(arrays[part]).all():
                 largest = float(np.abs(array).max())
                 raise PackError(
                     f"layer {step.layer!r} has a {part} of {largest:g}, above float16's 65504: pack with rest='float32'"
                 )
-            yield part, narrow
+    return arrays
 
 
 def round_linear_inputs(graph: Graph) -> None:
     """Set ``input_bits=8`` on every binary linear layer whose input is not signs; signs are exact anyway."""
-    found = [step for step in graph.steps if step.kind == "linear" and step.arrays["weight"].dtype == np.uint8]
-    found = [step for step in found if not _reads_signs(graph, step)]
+    linear = [step for step in graph.steps if step.kind == "linear" and step.arrays["weight"].dtype == np.uint8]
+    found = [step for step in linear if not _reads_signs(graph, step)]
     if not found:
         raise PackError(
             "linear_inputs='int8' rounds the inputs of binary linear layers that are not signs, and the model has no "
@@ -99,15 +90,12 @@ def round_linear_inputs(graph: Graph) -> None:
 
 
 def _reads_signs(graph: Graph, step: Step) -> bool:
-    number = step.inputs[0]
-    while number and _keeps_numbers(graph.steps[number - 1]):
-        number = graph.steps[number - 1].inputs[0]
-    return number > 0 and graph.steps[number - 1].kind == "sign"
-
-
-def _keeps_numbers(step: Step) -> bool:
-    """Return whether the output of a step holds only numbers of its one input."""
-    return OPS[step.kind].moves and step.kind not in ("pad", "concat")
+    """Return whether the input of a step is a sign, or only moved since one."""
+    while step.inputs[0]:
+        step = graph.steps[step.inputs[0] - 1]
+        if not OPS[step.kind].moves or step.kind in ("pad", "concat"):
+            return step.kind == "sign"
+    return False
 
 
 def quantize_int8(weight: Floats) -> Arrays:
@@ -121,7 +109,8 @@ def quantize_int8(weight: Floats) -> Arrays:
     rows = weight.reshape(len(weight), -1)
     scale = np.abs(rows).max(axis=1) / np.float32(127)
     scale[scale == 0] = 1
-    if scale.min() >= _SMALLEST_HALF and scale.max() <= np.finfo(np.float16).max:
+    half = np.finfo(np.float16)
+    if scale.min() >= half.smallest_normal and scale.max() <= half.max:
         scale = scale.astype(np.float16)
     rounded = np.rint(rows / scale[:, None].astype(np.float32)).clip(-127, 127)
     return {"weight": rounded.astype(np.int8).reshape(weight.shape), "scale": scale}

@@ -1,6 +1,6 @@
 """Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
 
-from equalbits.runtime.audit import Audit, LayerAudit, PackedLayerSummary, PackedSummary
+from equalbits.runtime.audit import Audit, LayerAudit
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
@@ -26,9 +26,7 @@ __all__ = [
     "NetworkBuilder",
     "NoRangeError",
     "Operation",
-    "PackedLayerSummary",
     "PackedModel",
-    "PackedSummary",
     "Settings",
     "Shape",
     "adaptive_windows",

@@ -23,11 +23,7 @@ BIT_ORDER = "little"
 
 
 def plane_width(connections: int) -> int:
-    """Return the number of bytes of one filter.
-
-    >>> plane_width(27)
-    4
-    """
+    """Return the number of bytes of one filter."""
     return (connections + 7) // 8
 
 

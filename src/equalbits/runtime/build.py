@@ -1,6 +1,7 @@
 """Build a network by hand, one operation at a time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -53,21 +54,6 @@ class NetworkBuilder:
             parts.setdefault("kernel", symbols.shape[2:])
         return self.add(kind, value, name=name, weight=sign, kept=kept, **parts)
 
-    def finish(
-        self,
-        *,
-        mean: Iterable[float] | None = None,
-        std: Iterable[float] | None = None,
-        classes: Iterable[str] = (),
-        notes: Mapping[str, str] | None = None,
-    ) -> Network:
-        """Return the network so far, validated."""
-        return Network(
-            self.input_shape,
-            tuple(self._operations),
-            self._tensors,
-            mean=None if mean is None else tuple(map(float, mean)),
-            std=None if std is None else tuple(map(float, std)),
-            classes=tuple(classes),
-            notes=dict(notes or {}),
-        )
+    def finish(self, **header: Any) -> Network:
+        """Return the network so far, validated; ``header`` holds ``mean``, ``std``, ``classes`` and ``notes``."""
+        return Network(self.input_shape, tuple(self._operations), self._tensors, **header)

@@ -4,6 +4,7 @@ The file starts with the length of the table (8 bytes, little-endian); the table
 gaps. The reader returns views of the bytes. It validates everything and raises a one-line :class:`FormatError`.
 """
 
+import io
 import json
 import math
 import os
@@ -85,27 +86,18 @@ def read(path: str | os.PathLike[str]) -> Container:
     equalbits.runtime.container.FormatError: 0 bytes are too few for a packed model
     """
     with Path(path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < 10:
-            raise FormatError(f"{size} bytes are too few for a packed model")
-        table = file.read(_table_length(file.read(8), size))
-        entries, texts = _table(table, size - 8 - len(table))
-        buffer = bytearray(size - 8 - len(table))  # read() would hold two copies for a moment
-        if file.readinto(buffer) != len(buffer) or file.read(1):
-            raise FormatError("the file was changed while it was read: read it again once it is written")
-    data = memoryview(buffer).toreadonly()
-    return Container(_views(entries, data), texts, data)
+        return _read(file, os.fstat(file.fileno()).st_size)
 
 
-def decode(whole: memoryview) -> Container:
-    """Parse a container from bytes; tensors are views of them."""
-    start = 8 + _table_length(whole[:8], len(whole))
-    entries, texts = _table(bytes(whole[8:start]), len(whole) - start)
-    return Container(_views(entries, whole[start:]), texts, whole[start:])
+def decode(whole: bytes) -> Container:
+    """Parse and validate a container from bytes."""
+    return _read(io.BytesIO(whole), len(whole))
 
 
-def _table_length(first: bytes | memoryview, size: int) -> int:
-    length = int.from_bytes(first, "little")
+def _read(file: io.BufferedIOBase, size: int) -> Container:
+    if size < 10:
+        raise FormatError(f"{size} bytes are too few for a packed model")
+    length = int.from_bytes(file.read(8), "little")
     if length > MAX_TABLE_BYTES:
         raise FormatError(
             f"not a packed model, or a damaged one: its first 8 bytes claim a table of {length} bytes, "
@@ -113,7 +105,12 @@ def _table_length(first: bytes | memoryview, size: int) -> int:
         )
     if 8 + length > size:
         raise FormatError(f"the table claims {length} bytes of a file of {size}: the file is cut short or damaged")
-    return length
+    entries, texts = _table(file.read(length), size - 8 - length)
+    buffer = bytearray(size - 8 - length)  # read() would hold two copies for a moment
+    if file.readinto(buffer) != len(buffer) or file.read(1):
+        raise FormatError("the file was changed while it was read: read it again once it is written")
+    data = memoryview(buffer).toreadonly()
+    return Container(_views(entries, data), texts, data)
 
 
 def _table(text: bytes, available: int) -> tuple[list[_Entry], dict[str, str]]:
@@ -182,8 +179,8 @@ def _entry(name: str, entry: object, available: int) -> _Entry:
     if not is_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= available:
         raise FormatError(f"{tensor} claims bytes {str(offsets)[:80]} of {available}: the file is cut or damaged")
     if math.prod(shape) * dtype.itemsize != offsets[1] - offsets[0]:
-        filled = f"does not fill its {offsets[1] - offsets[0]} bytes exactly"
-        raise FormatError(f"{tensor} of shape {str(shape)[:80]} {filled}")
+        length = offsets[1] - offsets[0]
+        raise FormatError(f"{tensor} of shape {str(shape)[:80]} does not fill its {length} bytes exactly")
     return dtype, tuple(shape), offsets[0], offsets[1], name
 
 

@@ -67,10 +67,7 @@ class PackedModel:
         return "numpy" if self._native is None else f"native ({self._native.instruction_set})"
 
     def __call__(self, images: Array) -> Floats:
-        """Return the logits of each image.
-
-        Bytes (uint8) are normalized first, ``(byte / 255 − mean) / std``. Floats must be normalized already.
-        """
+        """Return the logits of each image."""
         batch = self._as_batch(images)
         logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
@@ -105,10 +102,7 @@ class PackedModel:
         return np.concatenate(parts)
 
     def _as_batch(self, images: Array) -> Array:
-        """Return the images with a batch axis, as uint8 or float32.
-
-        Other shapes and dtypes are refused, and so are numbers that are not finite: a sign would hide a NaN.
-        """
+        """Return the images with a batch axis, as uint8 or float32; refuse a NaN, which a sign would hide."""
         images = np.asarray(images)
         batch = images[None] if images.ndim == 3 else images
         if batch.shape[1:] != self.network.input_shape or batch.ndim != 4:

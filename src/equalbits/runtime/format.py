@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from equalbits._files import errors_name
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
 from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network
@@ -29,31 +30,21 @@ _HEADER = {"version": VERSION, "bit_order": bits.BIT_ORDER, "bit_one": 1, "paddi
 
 def write_network(network: Network, path: str | os.PathLike[str]) -> None:
     """Write a network to a file atomically; equal networks give equal bytes."""
-    chunks = to_chunks(network)
-    path, target = Path(path), Path(os.path.realpath(path))  # write through a symbolic link
-    try:
+    chunks, target = to_chunks(network), Path(os.path.realpath(path))  # write through a symbolic link
+    with errors_name(Path(path)):
         if target.exists() and not target.is_file() and not target.is_dir():  # a device or a pipe
-            with path.open("wb") as file:
+            with target.open("wb") as file:
                 file.writelines(chunks)
-        else:
-            _replace(target, chunks)
-    except OSError as error:  # name the path the caller gave, not the partial file
-        if isinstance(error, FileNotFoundError) and path.parent.is_dir():  # such as /proc
-            raise OSError(f"{path} cannot be written: no file can be created in {path.parent}") from None
-        raise type(error)(error.errno, error.strerror, str(path)) from None
-
-
-def _replace(path: Path, chunks: list[bytes]) -> None:
-    """Write a partial file under a random name, then move it into place: threads may write one path at once."""
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
-        with partial.open("xb") as file:
-            file.writelines(chunks)
-        partial.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            partial.unlink()
-        raise
+            return
+        partial = target.with_name(f".{secrets.token_hex(8)}.partial")  # threads may write one path at once
+        try:
+            with partial.open("xb") as file:
+                file.writelines(chunks)
+            partial.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
 
 
 def to_chunks(network: Network) -> list[bytes]:
@@ -61,7 +52,9 @@ def to_chunks(network: Network) -> list[bytes]:
     writer = Writer(network.operations, network.tensors)
     lines = "\n".join(writer.line(place, operation) for place, operation in enumerate(network.operations))
     tensors = writer.tensors
-    texts = {"equalbits": to_json(_header(network)), "operations": lines}
+    facts = {"resize": network.resize, "mean": network.mean, "std": network.std, "classes": network.classes}
+    given = {name: fact for name, fact in {**facts, "notes": dict(network.notes)}.items() if fact}
+    texts = {"equalbits": to_json({**_HEADER, "input": network.input_shape, **given}), "operations": lines}
     _, data = container.encode(tensors, {})
     head, data = container.encode(tensors, {**texts, "sha256": _digest(texts, tensors, data)})
     return [head, *data]
@@ -94,7 +87,7 @@ def read_network(path: str | os.PathLike[str]) -> Network:
 
 def from_bytes(whole: bytes) -> Network:
     """Parse a network from bytes, validated as by :func:`read_network`."""
-    return _interpret(container.decode(memoryview(whole)))
+    return _interpret(container.decode(whole))
 
 
 def _interpret(found: container.Container) -> Network:
@@ -115,8 +108,6 @@ def _interpret(found: container.Container) -> Network:
             raise FormatError(f"the header says {name}={repr(found_value)[:80]}: version {VERSION} has {expected!r}")
     try:
         return _network(header, found)
-    except FormatError:
-        raise
     except ValueError as error:
         raise FormatError(str(error)) from None
 
@@ -148,19 +139,6 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
     )
     reader.finish()
     return network
-
-
-def _header(network: Network) -> dict[str, object]:
-    header: dict[str, object] = {**_HEADER, "input": list(network.input_shape)}
-    if network.resize is not None:
-        header["resize"] = network.resize
-    if network.mean is not None and network.std is not None:
-        header |= {"mean": list(network.mean), "std": list(network.std)}
-    if network.classes:
-        header["classes"] = list(network.classes)
-    if network.notes:
-        header["notes"] = dict(network.notes)
-    return header
 
 
 def _numbers(header: Mapping[str, Any], name: str) -> tuple[float, ...] | None:

@@ -58,17 +58,13 @@ class Lowering:
         self.plan.copy(found, flat, shape, (strides(shape), contiguous_strides(shape)))
         return flat
 
-    def new_real(self, value: int) -> int:
-        """Return a new value of the plan for a value of the network, as floats."""
-        return self.plan.value(REAL, self.network.shapes[value])
-
     def new_bits(self, value: int) -> int:
         """Return a new value of the plan for a value of the network, as bits."""
         return self.plan.value(BITS, self.network.shapes[value])
 
     def write_real(self, value: int) -> int:
         """Return a new value of the plan, which from now on holds ``value`` as floats."""
-        self.real[value] = self.new_real(value)
+        self.real[value] = self.plan.value(REAL, self.network.shapes[value])
         return self.real[value]
 
     def as_real(self, value: int) -> int:
@@ -134,10 +130,9 @@ class Lowering:
         operation = self.network.operations[place]
         if operation.kind != "max_pool" or operation.settings["kernel"][0] > _MAX_POOLED_ROWS:
             return value
-        (fields["POOL_H"], fields["POOL_W"]), stride = operation.settings["kernel"], operation.settings["stride"]
-        fields["POOL_STRIDE_H"], fields["POOL_STRIDE_W"] = stride
-        for side, size in zip(("TOP", "BOTTOM", "LEFT", "RIGHT"), operation.settings["padding"], strict=True):
-            fields[f"POOL_{side}"] = size
+        names = ("H", "W", "STRIDE_H", "STRIDE_W", "TOP", "BOTTOM", "LEFT", "RIGHT")
+        sizes = (size for name in ("kernel", "stride", "padding") for size in operation.settings[name])
+        fields |= {f"POOL_{name}": size for name, size in zip(names, sizes, strict=True)}
         self._fused.add(place)
         return place + 1
 

@@ -7,17 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from equalbits.runtime import bits
-from equalbits.runtime.op_specs import (
-    MAX_ELEMENTS,
-    Array,
-    Floats,
-    Settings,
-    SettingValue,
-    Shape,
-    connections,
-    count_work,
-)
+from equalbits.runtime import bits, op_specs
+from equalbits.runtime.op_specs import MAX_ELEMENTS, Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
 
 #: Maximum number of operations.
@@ -106,7 +97,7 @@ class Network:
         for place, operation in enumerate(self.operations):
             shapes.append(self._output_shape(place, operation, shapes))
             inputs = tuple(shapes[value] for value in operation.inputs)
-            total += count_work(shapes[-1], operation.settings, inputs, self.arrays(operation))
+            total += op_specs.count_work(shapes[-1], operation.settings, inputs, self.arrays(operation))
             if total > MAX_WORK:
                 raise ValueError(f"operation {place} takes the network over {MAX_WORK} products per image, the maximum")
         return tuple(shapes)
@@ -130,8 +121,8 @@ class Network:
         """Return the weights of a binary layer as −1, 0 (pruned) and +1, shape (filter, connection)."""
         operation = self.operations[place]
         arrays = self.arrays(operation)
-        inputs = tuple(self.shapes[i] for i in operation.inputs)
-        return bits.unpack_symbols(arrays["weight"], arrays.get("kept"), connections(operation.settings, inputs))
+        width = op_specs.connections(operation.settings, tuple(self.shapes[i] for i in operation.inputs))
+        return bits.unpack_symbols(arrays["weight"], arrays.get("kept"), width)
 
     def layer_name(self, place: int) -> str:
         """Return the layer name of an operation: the prefix of its first tensor, or its place."""
@@ -196,7 +187,7 @@ def _check_texts(network: Network) -> None:
             raise ValueError(f"a {what} is called {text[:80]!r}, which is not valid Unicode: rename it") from None
 
 
-def _parse_settings(kind: str, settings: Settings) -> Iterator[tuple[str, SettingValue]]:
+def _parse_settings(kind: str, settings: Settings) -> Iterator[tuple[str, op_specs.SettingValue]]:
     known = OPS[kind].settings
     for name in settings:
         if name not in known:

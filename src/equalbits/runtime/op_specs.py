@@ -7,6 +7,7 @@ between operations, one per image: channels come first, (channel, row, column) o
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -107,11 +108,7 @@ class Setting:
     required: bool = False
 
     def shorten(self, value: SettingValue) -> int | float | bool | list[int] | None:
-        """Return the form written to a file: one number where it stands for several equal ones.
-
-        >>> Setting(pair).shorten((1, 1)), Setting(counts).shorten((1, 1))
-        (1, [1, 1])
-        """
+        """Return the form written to a file: one number where it stands for several equal ones."""
         if isinstance(value, tuple):
             return value[0] if self.parse in (pair, borders) and len(set(value)) == 1 else list(value)
         return value
@@ -122,21 +119,6 @@ def count(value: object) -> int:
     if type(value) is not int or not 1 <= value <= MAX_INT:
         raise ValueError(f"is {_short(value)}: it must be an integer from 1 to {MAX_INT}")
     return value
-
-
-def pair(value: object) -> tuple[int, ...]:
-    """Parse height and width, from 1; one number stands for both."""
-    return _integers(value, size=2, least=1)
-
-
-def borders(value: object) -> tuple[int, ...]:
-    """Parse top, bottom, left and right, from 0; one number stands for all four."""
-    return _integers(value, size=4, least=0)
-
-
-def counts(value: object) -> tuple[int, ...]:
-    """Parse a list of integers from 0, one per axis; a single number is a list of one."""
-    return _integers([value] if type(value) is int else value, size=None, least=0)
 
 
 def flag(value: object) -> bool:
@@ -206,14 +188,22 @@ def count_work(shape: Shape, settings: Settings, inputs: Shapes, tensors: Tensor
 
 
 def _integers(value: object, *, size: int | None, least: int) -> tuple[int, ...]:
-    if type(value) is int and size is not None:
-        value = [value] * size
+    if type(value) is int:
+        value = [value] * (size or 1)
     if not isinstance(value, list | tuple) or len(value) > 8 or (size is not None and len(value) != size):
         raise ValueError(f"is {_short(value)}: it must be {size or 'up to eight'} integers")
     for item in value:
         if type(item) is not int or not least <= item <= MAX_INT:
             raise ValueError(f"is {_short(value)}: each must be an integer from {least} to {MAX_INT}")
     return tuple(value)
+
+
+#: Parse height and width, from 1; one number stands for both.
+pair = partial(_integers, size=2, least=1)
+#: Parse top, bottom, left and right, from 0; one number stands for all four.
+borders = partial(_integers, size=4, least=0)
+#: Parse a list of integers from 0, one per axis; a single number is a list of one.
+counts = partial(_integers, size=None, least=0)
 
 
 def _short(value: object) -> str:

@@ -11,8 +11,9 @@ from equalbits.runtime.op_specs import Array, Shape
 #: Kinds of values: the image as given, floats, bits.
 IMAGE, REAL, BITS = 0, 1, 2
 
-_DEFAULT_ONE = ("KERNEL_H", "KERNEL_W", "STRIDE_H", "STRIDE_W", "DILATION_H", "DILATION_W", "GROUPS")
-_DEFAULT_ZERO = ("COUNT_PADDING", "SIGN_REAL", "RELU1", "RELU2", "FROM_OFFSET", "TO_OFFSET")
+#: First letters of the fields that default to 1 and to 0; all others default to −1.
+_DEFAULT_ONE = ("KERNEL_", "STRIDE_", "DILATION_", "GROUPS")
+_DEFAULT_ZERO = ("COUNT_PADDING", "SIGN_REAL", "RELU", "FROM_OFFSET", "TO_OFFSET", "PAD_", "POOL_")
 
 
 class PlanTables:
@@ -67,11 +68,9 @@ class PlanTables:
     def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sequence[NDArray[np.uint8]]]:
         """Return values, steps and tensors as the native plan takes them."""
         steps = np.full((len(self._steps), len(self._fields)), -1, np.int64)
-        for name, default in [(name, 1) for name in _DEFAULT_ONE] + [(name, 0) for name in _DEFAULT_ZERO]:
-            steps[:, self._fields[name]] = default
         for name, column in self._fields.items():
-            if name.startswith(("PAD_", "POOL_")):
-                steps[:, column] = 0
+            if name.startswith((*_DEFAULT_ONE, *_DEFAULT_ZERO)):
+                steps[:, column] = int(name.startswith(_DEFAULT_ONE))
         for row, fields in zip(steps, self._steps, strict=True):
             for name, number in fields.items():
                 row[self._fields[name]] = number

@@ -3,12 +3,11 @@
 from functools import partial
 
 from equalbits.deploy.graph import Value
-from equalbits.deploy.ops import comparison, conv, elementwise, gather, linear, pool, reduce, resize, shape
+from equalbits.deploy.ops import comparison, conv_linear, elementwise, gather, pool, reduce, resize, shape
 from equalbits.deploy.tracer import RULES, Known, Tracer
-from equalbits.runtime.op_specs import Settings
-from equalbits.runtime.ops import OPS
+from equalbits.runtime import OPS, Settings
 
-__all__ = ["RULES", "comparison", "conv", "elementwise", "gather", "linear", "pool", "reduce", "resize", "shape"]
+__all__ = ["RULES", "comparison", "conv_linear", "elementwise", "gather", "pool", "reduce", "resize", "shape"]
 
 
 def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value: Known, *arguments: object) -> Value:

@@ -1,42 +1,24 @@
 """Comparisons with constants, and choices between constants by them: signs and other step functions."""
 
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
 from equalbits.deploy.tracer import Known, StepFunction, ThresholdComparison, Tracer, rule
 
 
-@rule("ge.Scalar", "ge.Tensor")
-def ge(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
-    """Compare ``first ≥ second``."""
-    return _compare(tracer, first, second, above=True, strict=False)
-
-
-@rule("gt.Scalar", "gt.Tensor")
-def gt(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
-    """Compare ``first > second``."""
-    return _compare(tracer, first, second, above=True, strict=True)
-
-
-@rule("lt.Scalar", "lt.Tensor")
-def lt(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
-    """Compare ``first < second``."""
-    return _compare(tracer, first, second, above=False, strict=False)
-
-
-@rule("le.Scalar", "le.Tensor")
-def le(tracer: Tracer, first: Known, second: Known) -> ThresholdComparison:
-    """Compare ``first ≤ second``."""
-    return _compare(tracer, first, second, above=False, strict=True)
-
-
 def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict: bool) -> ThresholdComparison:
+    """Compare a value with a constant threshold, on either side."""
     if isinstance(second, Tensor | float | int):
         return ThresholdComparison(tracer.value(first), second, above, strict)
     if not isinstance(first, Tensor | float | int):
         raise tracer.refuse("compares with a value computed from the image: a packed network has constant thresholds")
     return ThresholdComparison(tracer.value(second), first, not above, not strict)  # t ≤ x is x ≥ t
+
+
+for _name, _above, _strict in (("ge", True, False), ("gt", True, True), ("lt", False, False), ("le", False, True)):
+    rule(f"{_name}.Scalar", f"{_name}.Tensor")(partial(_compare, above=_above, strict=_strict))
 
 
 @rule("bitwise_not.default", "logical_not.default")
@@ -55,18 +37,12 @@ def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFuncti
     high, low = (yes, no) if condition.above else (no, yes)
     # x ≥ t and its negation x < t put the threshold above; x > t and x ≤ t put it below.
     threshold = (condition.threshold, condition.strict)
-    if (
-        isinstance(low, StepFunction)
-        and low.value == condition.value
-        and _last_threshold(low) < _number(tracer, condition.threshold)
-    ):
-        return StepFunction(low.value, (*low.thresholds, threshold), (*low.levels, _number(tracer, high)))
+    if isinstance(low, StepFunction) and low.value == condition.value:
+        last = low.thresholds[-1][0]
+        several = isinstance(last, Tensor) and last.numel() != 1
+        if not several and float(last) < _number(tracer, condition.threshold):
+            return StepFunction(low.value, (*low.thresholds, threshold), (*low.levels, _number(tracer, high)))
     return StepFunction(condition.value, (threshold,), (_number(tracer, low), _number(tracer, high)))
-
-
-def _last_threshold(function: StepFunction) -> float:
-    threshold = function.thresholds[-1][0]
-    return float(threshold) if not isinstance(threshold, Tensor) or threshold.numel() == 1 else float("inf")
 
 
 def _number(tracer: Tracer, known: Known) -> float:

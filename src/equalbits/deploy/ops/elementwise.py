@@ -7,15 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.fold_batch_norm import batch_norm_affine
-from equalbits.deploy.graph import Value, as_array
+from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.comparison import where
 from equalbits.deploy.ops.shape import expand
 from equalbits.deploy.tracer import Known, ThresholdComparison, Tracer, rule
 
 Constant = Tensor | float | int
-
-_OWN_STATISTICS = "computes mean and variance from its input: it must track running ones and be in eval"
 
 
 @rule("add.Tensor")
@@ -41,9 +38,8 @@ def mul(tracer: Tracer, first: Known, second: Known) -> Value:
     """Multiply by a constant."""
     if isinstance(first, Value) and isinstance(second, Value):
         raise tracer.refuse("multiplies two values computed from the image: a packed network multiplies by constants")
-    if isinstance(first, Value):
-        return tracer.affine(first, _constant(tracer, second))
-    return tracer.affine(tracer.value(second), _constant(tracer, first))
+    value, constant = (first, second) if isinstance(first, Value) else (second, first)
+    return tracer.affine(tracer.value(value), _constant(tracer, constant))
 
 
 @rule("div.Tensor")
@@ -78,43 +74,27 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Value]:
-    """Normalize by running statistics."""
+    """Normalize by running statistics: an affine computed in float64 and rounded once."""
     source = tracer.value(value)
+    gain = (var.double() + eps).rsqrt()
+    gain = gain if weight is None else gain * weight.double()
+    shift = -mean.double() * gain
+    shift = shift if bias is None else shift + bias.double()
     tail = (1,) * (len(source.shape) - 1)
-    gain, shift = (as_array(part).reshape(-1, *tail) for part in batch_norm_affine(mean, var, eps, weight, bias))
-    return (tracer.graph.affine(source, gain, shift, layer=tracer.layer),)
+    return (tracer.affine(source, gain.reshape(-1, *tail), shift.reshape(-1, *tail)),)
 
 
-@rule("instance_norm.default")
-def instance_norm(
-    tracer: Tracer,
-    value: Known,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    use_input_statistics: bool,
-    momentum: float,
-    eps: float,
-    *_: object,
-) -> Value:
-    """Normalize by running statistics, which in eval is a batch norm."""
-    if use_input_statistics or mean is None or var is None:
-        raise tracer.refuse(_OWN_STATISTICS)
-    return batch_norm(tracer, value, weight, bias, mean, var, momentum, eps)[0]
-
-
-@rule("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional.default")
-def batch_norm_of_input(tracer: Tracer, *_: object, **__: object) -> Value:
-    """Refuse a batch norm that computes its statistics from the batch."""
-    raise tracer.refuse(_OWN_STATISTICS)
+@rule("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional.default", "instance_norm.default")
+def norm_of_input(tracer: Tracer, *_: object, **__: object) -> Value:
+    """Refuse a norm that computes its statistics from its input."""
+    raise tracer.refuse("computes mean and variance from its input: use batch norm with running ones, in eval")
 
 
 @rule("prelu.default")
 def prelu(tracer: Tracer, value: Known, slope: Tensor) -> Value:
     """Apply a learned slope below 0."""
     arrays = {"slope": tracer.weights(slope).reshape(-1)}
-    return tracer.graph.add("prelu", tracer.value(value), layer=tracer.tensor_layer(slope), arrays=arrays)
+    return tracer.add("prelu", tracer.value(value), layer=tracer.tensor_layer(slope), arrays=arrays)
 
 
 @rule("leaky_relu.default")
@@ -144,12 +124,6 @@ def clamp(tracer: Tracer, value: Known, low: Known = None, high: Known = None) -
 def hardtanh(tracer: Tracer, value: Known, low: float = -1.0, high: float = 1.0) -> Value:
     """Clamp to ±1 by default."""
     return clamp(tracer, value, low, high)
-
-
-@rule("hardsigmoid.default")
-def hardsigmoid(tracer: Tracer, value: Known) -> Value:
-    """Return ``clamp(x + 3, 0, 6) / 6``."""
-    return tracer.affine(clamp(tracer, tracer.affine(tracer.value(value), 1.0, 3.0), 0.0, 6.0), 1 / 6)
 
 
 @rule("clone.default", "alias.default", "detach.default", "_to_copy.default")

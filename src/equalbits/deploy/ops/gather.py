@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as nnf
 
-from equalbits.deploy import simplify
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.shape import concat, repeat_entries, slice_
 from equalbits.deploy.tracer import Known, Tracer, rule
+
+_REFUSAL = "reorders the batch: a packed network treats each image by itself"
 
 
 def take(tracer: Tracer, value: Value, axis: int, indices: Sequence[int]) -> Value:
@@ -17,9 +19,9 @@ def take(tracer: Tracer, value: Value, axis: int, indices: Sequence[int]) -> Val
     times = len(indices) // size
     if list(indices) == [index for index in range(size) for _ in range(times)]:
         return repeat_entries(tracer, value, axis, times)
-    first = simplify.move_to_front(tracer.graph, value, axis - 1, layer=tracer.layer)
-    parts = [simplify.slice_axis(tracer.graph, first, 0, cut, layer=tracer.layer) for cut in _slices(indices)]
-    return simplify.move_from_front(tracer.graph, concat(tracer, parts, 1), axis - 1, layer=tracer.layer)
+    first = tracer.move_axis(value, axis - 1, 0)
+    parts = [tracer.slice_axis(first, 0, cut) for cut in _slices(indices)]
+    return tracer.move_axis(concat(tracer, parts, 1), 0, axis - 1)
 
 
 def _slices(indices: Sequence[int]) -> Iterator[slice]:
@@ -39,8 +41,8 @@ def flip(tracer: Tracer, value: Known, axes: Sequence[int]) -> Value:
     """Reverse axes."""
     made = tracer.value(value)
     for axis in axes:
-        place = _image_axis(tracer, made, axis)
-        made = take(tracer, made, place, range(made.shape[place - 1])[::-1])
+        axis = tracer.image_axis(made, axis, _REFUSAL)
+        made = take(tracer, made, axis, range(made.shape[axis - 1])[::-1])
     return made
 
 
@@ -49,7 +51,7 @@ def roll(tracer: Tracer, value: Known, shifts: Sequence[int], axes: Sequence[int
     """Rotate axes."""
     made = tracer.value(value)
     for shift, axis in zip(shifts, axes or [0], strict=True):
-        axis = _image_axis(tracer, made, axis)
+        axis = tracer.image_axis(made, axis, _REFUSAL)
         size = made.shape[axis - 1]
         made = take(tracer, made, axis, [(place - shift) % size for place in range(size)])
     return made
@@ -59,7 +61,7 @@ def roll(tracer: Tracer, value: Known, shifts: Sequence[int], axes: Sequence[int
 def index_select(tracer: Tracer, value: Known, axis: int, index: Known) -> Value:
     """Gather entries at constant indices."""
     source = tracer.value(value)
-    axis = _image_axis(tracer, source, axis)
+    axis = tracer.image_axis(source, axis, _REFUSAL)
     if not isinstance(index, Tensor) or index.dim() != 1 or index.dtype is torch.bool or not index.numel():
         raise tracer.refuse("gathers by indices that are not a constant list of integers: register them as a buffer")
     return take(tracer, source, axis, (index % source.shape[axis - 1]).tolist())
@@ -78,7 +80,7 @@ def index(tracer: Tracer, value: Known, indices: Sequence[Known]) -> Value:
 def repeat_interleave(tracer: Tracer, value: Known, times: int, axis: int | None = None, **_: object) -> Value:
     """Repeat every entry of an axis."""
     source = tracer.value(value)
-    return repeat_entries(tracer, source, _image_axis(tracer, source, axis or 0), times)
+    return repeat_entries(tracer, source, tracer.image_axis(source, axis or 0, _REFUSAL), times)
 
 
 @rule("pad.default")
@@ -108,34 +110,11 @@ def constant_pad(tracer: Tracer, value: Known, sizes: Sequence[int], fill: float
 
 def _pad_by_entries(tracer: Tracer, value: Value, sizes: Sequence[int], mode: str) -> Value:
     """Pad by reflecting, replicating or wrapping. A sign moves behind the padding, where the engine fuses it."""
-    if mode == "circular" and min(sizes) < 0:  # torch then wraps around the cropped value
-        raise tracer.refuse(f"pads by {list(sizes)}: circular padding with cropping is not supported, slice first")
-    sign = tracer.graph.maker(value)
-    signed = sign is not None and sign.kind == "sign"
-    value = tracer.graph.source(sign) if sign is not None and signed else value
+    maker = tracer.maker(value)
+    sign = maker if maker is not None and maker.kind == "sign" else None
+    value = value if sign is None else tracer.source(sign)
     for number, (before, after) in enumerate(zip(sizes[::2], sizes[1::2], strict=True)):
         axis = len(value.shape) - number
-        size = value.shape[axis - 1]
-        value = take(tracer, value, axis, [_padded_index(i, size, mode) for i in range(-before, size + after)])
-    return tracer.add("sign", value) if signed else value
-
-
-def _padded_index(index: int, size: int, mode: str) -> int:
-    """Return the entry that padding puts at ``index``, which may lie outside the axis.
-
-    >>> [_padded_index(index, 3, "reflect") for index in range(-2, 5)]
-    [2, 1, 0, 1, 2, 1, 0]
-    """
-    if mode == "circular":
-        return index % size
-    if mode == "reflect":
-        return abs(index) if index < size else 2 * (size - 1) - index
-    return min(max(index, 0), size - 1)
-
-
-def _image_axis(tracer: Tracer, value: Value, axis: int) -> int:
-    """Return an axis counted from 0, the batch, which is refused."""
-    axis = axis % (len(value.shape) + 1)
-    if axis == 0:
-        raise tracer.refuse("reorders the batch: a packed network treats each image by itself")
-    return axis
+        indices = torch.arange(float(value.shape[axis - 1]))[None, None]
+        value = take(tracer, value, axis, nnf.pad(indices, (before, after), mode).flatten().int().tolist())
+    return value if sign is None else tracer.add("sign", value)

@@ -1,12 +1,12 @@
 """Pooling over images. Pooling along one axis is decomposed into pooling of an image of one row."""
 
+import math
 from collections.abc import Sequence
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import pad, take
 from equalbits.deploy.tracer import Indices, Known, Tracer, rule
-from equalbits.runtime.op_specs import Settings
-from equalbits.runtime.ops.pool import adaptive_windows
+from equalbits.runtime import Settings, adaptive_windows
 
 
 @rule("max_pool2d_with_indices.default")
@@ -24,7 +24,7 @@ def max_pool2d(
         raise tracer.refuse(f"pools with dilation {list(dilation)}: a packed network has no dilated pooling")
     image = _as_image(tracer, value)
     window, _ = _window(tracer, image, kernel, stride, padding)
-    return _in_output_shape(tracer, tracer.add("max_pool", image, **window)), Indices()
+    return tracer.reshape(tracer.add("max_pool", image, **window), tracer.output_shape()), Indices()
 
 
 @rule("avg_pool2d.default")
@@ -42,22 +42,22 @@ def avg_pool2d(
     image = _as_image(tracer, value)
     window, beyond = _window(tracer, image, kernel, stride, padding)
     if divisor_override is not None:
-        height, width = window["kernel"]
-        made = tracer.affine(tracer.add("avg_pool", image, **window), height * width / divisor_override)
-        return _in_output_shape(tracer, made)
+        made = tracer.add("avg_pool", image, **window)
+        made = tracer.affine(made, math.prod(window["kernel"]) / divisor_override)
+        return tracer.reshape(made, tracer.output_shape())
     if beyond and count_include_pad and _pair(padding) != (0, 0):
         rows, columns = _pair(padding)
         image = pad(tracer, image, [columns, columns, rows, rows])
         window, _ = _window(tracer, image, kernel, stride, (0,))
     made = tracer.add("avg_pool", image, **window, count_padding=count_include_pad and not beyond)
-    return _in_output_shape(tracer, made)
+    return tracer.reshape(made, tracer.output_shape())
 
 
 @rule("_adaptive_avg_pool2d.default")
 def adaptive_avg_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> Value:
     """Take the mean over a grid of windows."""
     made = tracer.add("adaptive_avg_pool", _as_image(tracer, value), size=tracer.output_shape()[-2:])
-    return _in_output_shape(tracer, made)
+    return tracer.reshape(made, tracer.output_shape())
 
 
 @rule("adaptive_max_pool2d.default")
@@ -69,17 +69,14 @@ def adaptive_max_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> tu
         longest = max(stop - start for start, stop in windows)
         made = take(tracer, made, axis, [min(start + i, stop - 1) for start, stop in windows for i in range(longest)])
         kernel.append(longest)
-    return _in_output_shape(tracer, tracer.add("max_pool", made, kernel=kernel, stride=kernel)), Indices()
+    made = tracer.add("max_pool", made, kernel=kernel, stride=kernel)
+    return tracer.reshape(made, tracer.output_shape()), Indices()
 
 
 def _as_image(tracer: Tracer, value: Known) -> Value:
     """Return a value with a channel axis, which torch's pooling of a list of features leaves out."""
     source = tracer.value(value)
-    return tracer.graph.reshape(source, (1,) * (3 - len(source.shape)) + source.shape, layer=tracer.layer)
-
-
-def _in_output_shape(tracer: Tracer, made: Value) -> Value:
-    return tracer.graph.reshape(made, tracer.output_shape(), layer=tracer.layer)
+    return tracer.reshape(source, (1,) * (3 - len(source.shape)) + source.shape, merge=False)
 
 
 def _window(

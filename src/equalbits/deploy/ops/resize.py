@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from equalbits.deploy import simplify
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import take
 from equalbits.deploy.tracer import Known, Rule, Tracer, rule
@@ -53,13 +52,12 @@ def _resized_axes(tracer: Tracer, value: Value, scales: Scales) -> list[tuple[in
 
 def _multiply(tracer: Tracer, value: Value, axis: int, matrix: Tensor) -> Value:
     """Multiply each column along an axis by a matrix: a 1×1 convolution with that axis as channels."""
-    graph, layer, rank = tracer.graph, tracer.layer, len(value.shape)
-    first = simplify.move_to_front(graph, value, axis - 1, layer=layer)
-    image = first if rank == 3 else simplify.reshape(graph, first, (*first.shape, 1), layer=layer)
+    rank = len(value.shape)
+    first = tracer.move_axis(value, axis - 1, 0)
+    image = first if rank == 3 else tracer.reshape(first, (*first.shape, 1))
     weight = matrix.contiguous()[:, :, None, None].numpy()
     made = tracer.add("conv", image, arrays={"weight": weight}, kernel=1)
-    made = simplify.reshape(graph, made, made.shape[:rank], layer=layer)
-    return simplify.move_from_front(graph, made, axis - 1, layer=layer)
+    return tracer.move_axis(tracer.reshape(made, made.shape[:rank]), 0, axis - 1)
 
 
 for _name in _NEAREST:

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from equalbits.deploy import simplify
 from equalbits.deploy.graph import Value
 from equalbits.deploy.tracer import Known, Stacked, Tracer, rule
-from equalbits.runtime.ops import OPS
+from equalbits.runtime import OPS
 
 _MAX_CONCATENATED = OPS["concat"].inputs[1]
 
@@ -16,7 +15,7 @@ _MAX_CONCATENATED = OPS["concat"].inputs[1]
 @rule("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims")
 def reshape(tracer: Tracer, value: Known, *_: object) -> Value:
     """Reshape to the shape that the trace recorded."""
-    return simplify.reshape(tracer.graph, tracer.value(value), tracer.output_shape(), layer=tracer.layer)
+    return tracer.reshape(tracer.value(value), tracer.output_shape())
 
 
 @rule("permute.default")
@@ -26,7 +25,7 @@ def permute(tracer: Tracer, value: Known, axes: Sequence[int]) -> Value:
     order = [axis % (len(source.shape) + 1) for axis in axes]
     if order[0] != 0:
         raise tracer.refuse("moves the batch axis: a packed network treats each image by itself")
-    return simplify.permute(tracer.graph, source, [axis - 1 for axis in order[1:]], layer=tracer.layer)
+    return tracer.permute(source, [axis - 1 for axis in order[1:]])
 
 
 @rule("slice.Tensor")
@@ -40,55 +39,46 @@ def slice_(
         if (start or 0, step) == (0, 1) and (stop is None or stop >= tracer.batch):
             return source
         raise tracer.refuse("slices the batch: a packed network answers every image")
-    return simplify.slice_axis(tracer.graph, source, axis - 1, slice(start, stop, step), layer=tracer.layer)
+    return tracer.slice_axis(source, axis - 1, slice(start, stop, step))
 
 
 @rule("select.int")
 def select(tracer: Tracer, value: Known, axis: int, index: int) -> Value:
     """Select one entry of an axis."""
     source = tracer.value(value)
-    axis = axis % (len(source.shape) + 1)
-    if axis == 0:
-        raise tracer.refuse("selects one image of the batch: a packed network answers every image")
+    axis = tracer.image_axis(source, axis, "selects one image of the batch: a packed network answers every image")
     place = index % source.shape[axis - 1]
-    part = simplify.slice_axis(tracer.graph, source, axis - 1, slice(place, place + 1), layer=tracer.layer)
-    return simplify.reshape(tracer.graph, part, tracer.output_shape(), layer=tracer.layer)
+    part = tracer.slice_axis(source, axis - 1, slice(place, place + 1))
+    return tracer.reshape(part, tracer.output_shape())
 
 
 @rule("split_with_sizes.default")
 def split(tracer: Tracer, value: Known, sizes: Sequence[int], axis: int = 0) -> tuple[Value, ...]:
     """Split an axis into parts of these sizes."""
     source = tracer.value(value)
-    axis = axis % (len(source.shape) + 1)
-    if axis == 0:
-        raise tracer.refuse("splits the batch: a packed network treats each image by itself")
+    axis = tracer.image_axis(source, axis, "splits the batch: a packed network treats each image by itself")
     ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
     cuts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-    return tuple(simplify.slice_axis(tracer.graph, source, axis - 1, cut, layer=tracer.layer) for cut in cuts)
+    return tuple(tracer.slice_axis(source, axis - 1, cut) for cut in cuts)
 
 
 @rule("cat.default")
 def concat(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value:
     """Concatenate; along another axis than the channels, with that axis moved to the front meanwhile."""
     like = next(tracer.value(value) for value in values if not isinstance(value, Tensor))
-    axis = axis % (len(like.shape) + 1)
-    if axis == 0:
-        raise tracer.refuse("concatenates along the batch: a packed network treats each image by itself")
-    filled = [value for value in values if not isinstance(value, Tensor) or value.numel()]  # torch accepts empty ones
-    joined = [
-        _as_value(tracer, like, axis, value) if isinstance(value, Tensor) else tracer.value(value) for value in filled
-    ]
-    parts = [simplify.move_to_front(tracer.graph, value, axis - 1, layer=tracer.layer) for value in joined]
+    axis = tracer.image_axis(like, axis, "concatenates along the batch: a packed network treats each image by itself")
+    joined = []
+    for part in values:
+        if not isinstance(part, Tensor):
+            joined.append(tracer.value(part))
+        elif part.numel():  # an entry of a value times 0, plus the constant; torch accepts empty ones
+            entry = tracer.slice_axis(like, axis - 1, slice(0, 1))
+            joined.append(tracer.affine(repeat_entries(tracer, entry, axis, part.shape[axis]), 0.0, part))
+    parts = [tracer.move_axis(value, axis - 1, 0) for value in joined]
     while len(parts) > 1:  # in groups, as one operation reads so many at most
         starts = range(0, len(parts), _MAX_CONCATENATED)
         parts = [tracer.add("concat", *parts[start : start + _MAX_CONCATENATED]) for start in starts]
-    return simplify.move_from_front(tracer.graph, parts[0], axis - 1, layer=tracer.layer)
-
-
-def _as_value(tracer: Tracer, like: Value, axis: int, constant: Tensor) -> Value:
-    """Return a constant as a value that can be concatenated to ``like``: an entry of it times 0, plus the constant."""
-    entry = simplify.slice_axis(tracer.graph, like, axis - 1, slice(0, 1), layer=tracer.layer)
-    return tracer.affine(repeat_entries(tracer, entry, axis, constant.shape[axis]), 0.0, constant)
+    return tracer.move_axis(parts[0], 0, axis - 1)
 
 
 @rule("stack.default")
@@ -100,7 +90,7 @@ def stack(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value | Sta
     if axis == 0:
         return Stacked(tuple(joined))
     shape.insert(axis - 1, 1)
-    apart = [simplify.reshape(tracer.graph, value, tuple(shape), layer=tracer.layer) for value in joined]
+    apart = [tracer.reshape(value, tuple(shape)) for value in joined]
     return concat(tracer, apart, axis)
 
 
@@ -127,7 +117,7 @@ def repeat_entries(tracer: Tracer, value: Value, axis: int, times: int) -> Value
     is_image = len(shape) == 3 and axis > 1
     image = shape if is_image else [math.prod(shape[: axis - 1]), shape[axis - 1], math.prod(shape[axis:])]
     size = [long * times if place == (axis if is_image else 2) else long for place, long in enumerate(image[1:], 2)]
-    flat = simplify.reshape(tracer.graph, value, tuple(image), layer=tracer.layer)
+    flat = tracer.reshape(value, tuple(image))
     made = tracer.add("adaptive_avg_pool", flat, size=size)
     shape[axis - 1] *= times
-    return simplify.reshape(tracer.graph, made, tuple(shape), layer=tracer.layer)
+    return tracer.reshape(made, tuple(shape))

@@ -9,19 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from equalbits.runtime.op_specs import (
-    Array,
-    ChainOp,
-    Floats,
-    OpSpec,
-    Setting,
-    Settings,
-    Shape,
-    Shapes,
-    Tensors,
-    check_vector,
-    optional_number,
-)
+from equalbits.runtime import op_specs
+from equalbits.runtime.op_specs import Array, ChainOp, Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.onnx import OnnxGraph
@@ -45,7 +34,7 @@ class _Affine(ChainOp):
     tensors = ("gain_shift",)
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-        check_vector("gain_shift", tensors["gain_shift"], {(2, inputs[0][0])})
+        op_specs.check_vector("gain_shift", tensors["gain_shift"], {(2, inputs[0][0])})
         return inputs[0]
 
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
@@ -75,7 +64,7 @@ class _PReLU(ChainOp):
     tensors = ("slope",)
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-        check_vector("slope", tensors["slope"], {(1,), (inputs[0][0],)})
+        op_specs.check_vector("slope", tensors["slope"], {(1,), (inputs[0][0],)})
         return inputs[0]
 
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
@@ -99,7 +88,7 @@ class _Clamp(ChainOp):
     """The value, not below ``min`` and not above ``max``."""
 
     kind = "clamp"
-    settings: ClassVar = {"min": Setting(optional_number), "max": Setting(optional_number)}
+    settings: ClassVar = {name: Setting(op_specs.optional_number) for name in ("min", "max")}
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
         low, high = settings["min"], settings["max"]

@@ -10,18 +10,6 @@ ONE = Setting(pair, (1, 1))
 WINDOW = {"kernel": Setting(pair, required=True), "stride": ONE, "padding": Setting(borders, (0, 0, 0, 0))}
 
 
-def out_size(size: int, kernel: int, stride: int, pad: int, dilation: int = 1) -> int:
-    """Return the number of window positions along an axis, with ``pad`` in total on both sides.
-
-    >>> out_size(224, 7, 2, 6)
-    112
-    """
-    reach = dilation * (kernel - 1) + 1
-    if reach > size + pad:
-        raise ValueError(f"a window of {reach} does not fit into {size} with {pad} of padding")
-    return (size + pad - reach) // stride + 1
-
-
 def window_positions(image: Shape, settings: Settings) -> Shape:
     """Return how many rows and columns of windows an image has."""
     kernel, stride, padding = (settings[name] for name in ("kernel", "stride", "padding"))
@@ -29,7 +17,11 @@ def window_positions(image: Shape, settings: Settings) -> Shape:
     pads = (padding[0] + padding[1], padding[2] + padding[3])
     if image[0] * (image[1] + pads[0]) * (image[2] + pads[1]) > MAX_ELEMENTS:
         raise ValueError(f"pads {image} by {padding}: the padded image may have {MAX_ELEMENTS} numbers at most")
-    return tuple(out_size(image[1 + i], kernel[i], stride[i], pads[i], dilation[i]) for i in (0, 1))
+    reaches = [reach * (size - 1) + 1 for size, reach in zip(kernel, dilation, strict=True)]
+    for size, pad, reach in zip(image[1:], pads, reaches, strict=True):
+        if reach > size + pad:
+            raise ValueError(f"a window of {reach} does not fit into {size} with {pad} of padding")
+    return tuple((image[1 + i] + pads[i] - reaches[i]) // stride[i] + 1 for i in (0, 1))
 
 
 def pad_image(value: Floats, padding: tuple[int, int, int, int], fill: float) -> Floats:

@@ -1,0 +1,175 @@
+"""Convolutions, plain and transposed, over images and along one axis; linear layers and products with a matrix."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from equalbits.deploy.graph import Arrays, Value
+from equalbits.deploy.ops.gather import pad
+from equalbits.deploy.ops.shape import permute
+from equalbits.deploy.tracer import Known, Tracer, rule
+from equalbits.deploy.weights import plane_arrays
+from equalbits.runtime import Settings
+
+
+@rule("convolution.default")
+def convolution(
+    tracer: Tracer,
+    value: Known,
+    weight: Known,
+    bias: Known,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Value:
+    """Convolve over one or two axes."""
+    if not isinstance(weight, Tensor):
+        raise tracer.refuse("has weights computed from the image: a packed network has only constant weights")
+    borders = [side for side in padding for _ in range(2)]
+    window: Settings = {"stride": stride, "padding": borders, "dilation": dilation, "groups": groups}
+    if not transposed:
+        return _convolve(tracer, tracer.value(value), weight, bias, window)
+    # A plain convolution with flipped filters over an image with zeros between its pixels.
+    image, more = tracer.value(value), output_padding
+    one_row = weight.dim() == 3
+    if one_row:
+        image = tracer.reshape(image, (image.shape[0], 1, *image.shape[1:]))
+        weight, window, more = weight.unsqueeze(2), _one_row(window), [0, *more]
+    apart, borders = _insert_zeros(tracer, image, window["stride"]), []
+    sizes = (weight.shape[2:], window["dilation"], window["padding"][::2], window["stride"], more)
+    for size, reach, side, step, behind in zip(*sizes, strict=True):
+        whole = reach * (size - 1) - side
+        borders += [whole, whole + behind - (step - 1)]  # the last pixel has its zeros behind it already
+    cropped = pad(tracer, apart, [min(0, border) for border in (*borders[2:], *borders[:2])])
+    window = {**window, "stride": 1, "padding": [max(0, border) for border in borders]}
+    made = _convolve(tracer, cropped, _flip_filters(tracer, weight, groups), bias, window)
+    return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+
+
+@rule("conv2d.padding", "conv1d.padding")
+def convolution_with_named_padding(
+    tracer: Tracer,
+    value: Known,
+    weight: Tensor,
+    bias: Known = None,
+    stride: Sequence[int] = (1,),
+    padding: str = "valid",
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Value:
+    """Convolve with ``padding`` ``"same"`` or ``"valid"``; an odd total pads one more behind."""
+    rank = weight.dim() - 2
+    steps, reaches = ([*sizes] * rank if len(sizes) == 1 else sizes for sizes in (stride, dilation))
+    pairs = zip(weight.shape[2:], reaches, strict=True)
+    total = [reach * (size - 1) if padding == "same" else 0 for size, reach in pairs]
+    borders = [part for both in total for part in (both // 2, both - both // 2)]
+    window = {"stride": steps, "padding": borders, "dilation": reaches, "groups": groups}
+    return _convolve(tracer, tracer.value(value), weight, bias, window)
+
+
+def _convolve(tracer: Tracer, value: Value, weight: Tensor, bias: Known, window: Settings) -> Value:
+    """Add a plain convolution; one along one axis is over an image of one row."""
+    one_row = weight.dim() == 3
+    if one_row:
+        value = _as_image(tracer, value, (value.shape[0], 1, *value.shape[1:]))
+        weight, window = weight.unsqueeze(2), _one_row(window)
+    made = _add_weighted(tracer, "conv", value, weight, bias, {"kernel": tuple(weight.shape[2:]), **window})
+    return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+
+
+def _one_row(window: Settings) -> Settings:
+    """Return the window of a convolution along one axis, over an image of one row."""
+    before = {"stride": [1], "padding": [0, 0], "dilation": [1]}
+    return {**window, **{name: [*first, *window[name]] for name, first in before.items()}}
+
+
+def _insert_zeros(tracer: Tracer, value: Value, stride: Sequence[int]) -> Value:
+    """Return an image whose pixels are ``stride`` apart, with zeros between them and behind the last."""
+    if all(step == 1 for step in stride):
+        return value
+    (channels, rows, columns), (down, right) = value.shape, stride
+    apart = tracer.reshape(value, (channels, rows, 1, columns, 1))
+    apart = pad(tracer, apart, [0, right - 1, 0, 0, 0, down - 1])
+    return tracer.reshape(apart, (channels, rows * down, columns * right))
+
+
+def _flip_filters(tracer: Tracer, weight: Tensor, groups: int) -> Tensor:
+    """Return a weight of (in, out/groups, …) as one of (out, in/groups, …), rows and columns flipped.
+
+    The planes of a binary layer are ordered by filter already. The name and planes of a weight are kept.
+    """
+    inputs, part, *kernel = weight.shape
+    grouped = weight.reshape(groups, inputs // groups, part, *kernel).transpose(1, 2)
+    made = grouped.reshape(groups * part, inputs // groups, *kernel).flip(2, 3).contiguous()
+    found = tracer.binary.get(weight.data_ptr())
+    if found is not None and weight.is_contiguous() and made.flatten(1).shape == found.planes[0].symbols.shape:
+        flipped = [np.flip(plane.symbols.reshape(made.shape), (2, 3)).reshape(len(made), -1) for plane in found.planes]
+        planes = tuple(replace(plane, symbols=each) for plane, each in zip(found.planes, flipped, strict=True))
+        tracer.binary[made.data_ptr()] = replace(found, planes=planes)
+    tracer.names[made.data_ptr()] = tracer.names.get(weight.data_ptr(), "")
+    tracer.made.append(made)
+    return made
+
+
+@rule("linear.default")
+def linear(tracer: Tracer, value: Known, weight: Tensor, bias: Known = None) -> Value:
+    """Multiply features by weights; features along a last axis are a 1×1 convolution over the other axes."""
+    source = tracer.value(value)
+    if len(source.shape) == 1:
+        return _add_weighted(tracer, "linear", source, weight, bias, {})
+    *positions, features = source.shape
+    image = _as_image(tracer, source, (math.prod(positions), features, 1), axes=(1, 0, 2))
+    made = _add_weighted(tracer, "conv", image, weight[:, :, None, None], bias, {"kernel": 1})
+    made = tracer.add("permute", made, axes=(1, 0, 2))
+    return tracer.reshape(made, (*positions, made.shape[1]))
+
+
+@rule("matmul.default", "mm.default")
+def matmul(tracer: Tracer, value: Known, weight: Known) -> Value:
+    """Multiply by a constant matrix from either side."""
+    if isinstance(value, Tensor) and value.dim() == 2 and isinstance(weight, Value) and len(weight.shape) == 2:
+        return permute(tracer, linear(tracer, permute(tracer, weight, [0, 2, 1]), value), [0, 2, 1])
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        raise tracer.refuse("multiplies two values computed from the image: a packed network multiplies by constants")
+    return linear(tracer, value, weight.T.contiguous())
+
+
+@rule("addmm.default")
+def addmm(tracer: Tracer, bias: Known, value: Known, weight: Tensor) -> Value:
+    """Multiply by a constant matrix and add a bias."""
+    return linear(tracer, value, weight.T.contiguous(), bias)
+
+
+def _add_weighted(tracer: Tracer, kind: str, value: Value, weight: Known, bias: Known, settings: Settings) -> Value:
+    """Add a ``conv`` or ``linear``: one step per plane where the weight is a binary layer's, else real weights."""
+    extra: Arrays = {} if bias is None else {"bias": tracer.weights(bias)}
+    found = tracer.binary_weights(weight)
+    if found is None:
+        arrays = {"weight": tracer.weights(weight), **extra}
+        return tracer.add(kind, value, layer=tracer.tensor_layer(weight), arrays=arrays, **settings)
+    tracer.used.add(found.name)
+    name = found.name or tracer.layer
+    first, *others = map(plane_arrays, found.planes)
+    made = tracer.add(kind, value, layer=name, arrays={**first, **extra}, **settings, p_pos=found.p_pos)
+    for number, plane in enumerate(others, start=1):
+        part = tracer.add(kind, value, layer=f"{name}.{number}", arrays=plane, **settings)
+        made = tracer.add("add", made, part, layer=name)
+    return made
+
+
+def _as_image(tracer: Tracer, value: Value, shape: tuple[int, ...], *, axes: tuple[int, ...] = (0, 1, 2)) -> Value:
+    """Reshape and permute a value for a convolution. A sign moves behind the reshape, where the engine fuses it."""
+    step = tracer.maker(value)
+    while step is not None and step.kind in ("flatten", "reshape"):
+        step = tracer.maker(tracer.source(step))
+    permuted = axes != (0, 1, 2)
+    signed = step is not None and step.kind == "sign" and (permuted or step.shape != shape)
+    image = tracer.reshape(tracer.source(step) if step is not None and signed else value, shape)
+    image = tracer.add("permute", image, axes=axes) if permuted else image
+    return tracer.add("sign", image) if signed else image
