@@ -25,11 +25,12 @@ demo: $(READY)
 test: $(READY) lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu and not slow and not browser"
 
-# Only the files with such tests are collected: others may import packages that the GPU machine lacks. Eight files at a
-# time, because most of the time is compilation on the CPU.
+# Only the files with such tests are collected: others may import packages that the GPU machine lacks. Many files at
+# a time, the longest first, because most of the time is compilation on the CPU.
 test-gpu:
 	@$(PYTHON) -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'no CUDA device here')"
-	grep -rl --include='test_*.py' 'mark\.gpu' tests | PYTHONPATH=src xargs -P 8 -n 1 $(PYTHON) -m pytest -q -m gpu
+	grep -rl --include='test_*.py' 'mark\.gpu' tests | xargs ls -S | \
+		PYTHONPATH=src xargs -P 16 -n 1 $(PYTHON) -m pytest -v -m gpu --show-capture=stdout
 
 pages: $(READY)
 	$(BIN)/python -m equalbits.paper.results

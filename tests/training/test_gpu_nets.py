@@ -87,5 +87,6 @@ def test_a_net_with_a_real_teacher_and_averaged_weights_trains_captured_as_plain
         history = train(net, loader, config, test=Loader(data, batch_size=40), teacher=teacher)
         losses.append([epoch.train.loss for epoch in history.epochs])
         heads.append(net.head.weight.detach() - start)
-    torch.testing.assert_close(losses[0], losses[1], rtol=0.01, atol=0.01)
+    torch.testing.assert_close(losses[0][0], losses[1][0], rtol=0.01, atol=0.01)
+    torch.testing.assert_close(losses[0], losses[1], rtol=0.03, atol=0.03)
     assert (heads[0] - heads[1]).norm() < 0.5 * heads[0].norm()  # signs make two runs part in the end
