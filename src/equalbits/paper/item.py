@@ -90,7 +90,7 @@ class Item:
     - ``needs``: data sets of the full version; empty where there are none
     - ``grid``: grid parameters and their values
     - ``full_only``: grid parameters that a quick measurement does not accept
-    - ``uneven``: two grid parameters, such as nets and methods, that may be combined in part only
+    - ``uneven``: grid parameters, such as nets and methods, that may be combined in part only
     - ``seeds``: number of seeds; 0 where nothing is trained
     - ``watched``: each net is trained once, with watchers
     - ``decides``: recipe settings that the item sets itself
@@ -104,7 +104,7 @@ class Item:
     claims: Callable[[Result], list[Claim]]
     grid: Grid = field(default_factory=dict)
     full_only: Sequence[str] = ()
-    uneven: tuple[str, str] | tuple[()] = ()
+    uneven: tuple[str, ...] = ()
     seeds: int = 1
     watched: bool = False
     decides: Sequence[str] = ()

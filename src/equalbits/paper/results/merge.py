@@ -1,7 +1,7 @@
 """Merge measurements of one item that were made in several places, such as Conv8 and Conv2, 4 and 6.
 
 One call of ``reproduce`` measures a block: every value of each grid parameter combined with every value of the others
-and every seed. Merged blocks must form a full grid again, except in the two ``uneven`` parameters of an item, such as
+and every seed. Merged blocks must form a full grid again, except in the ``uneven`` parameters of an item, such as
 one more method for two of four nets. The counts of the runs suffice; the nets are not needed.
 """
 

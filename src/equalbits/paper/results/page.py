@@ -17,7 +17,7 @@ from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.published import TABLE_2
 from equalbits.paper.results.benchmarks import benchmark_sections
 from equalbits.paper.results.keep import keep_item
-from equalbits.paper.results.merge import all_asked, blocks
+from equalbits.paper.results.merge import Block, all_asked, blocks
 from equalbits.paper.runs import by_method
 from equalbits.paper.tables.tab2_convnets import COMPARED
 from equalbits.recipes import FREE
@@ -112,12 +112,25 @@ def missing_parts(item: Item, kept: Kept) -> list[str]:
         if lacking := [value for value in values if value not in held[name]]:
             words.append(f"{name.rpartition('.')[2].replace('_', ' ')} {_listed(lacking)}")
     if item.uneven:
-        first, second = item.uneven
-        pairs = {pair for each in found for pair in product(each[first], each[second])}
-        gaps = {value: [one for one in held[first] if (one, value) not in pairs] for value in held[second]}
-        listed = (lambda seeds: f"seeds {ranges(seeds)}") if first == "seeds" else _listed
-        words += [f"{value} for {listed(lacking)}" for value, lacking in gaps.items() if lacking]
+        words += _gaps(item, found, held)
     return words + setting_differences(item, kept)
+
+
+def _gaps(item: Item, found: Sequence[Block], held: Block) -> list[str]:
+    """Describe the combinations of the uneven parameters that no block holds, such as methods for some seeds."""
+    first, second, *others = item.uneven
+    needed = [one for one in held[first] if first != "seeds" or one in range(item.seeds)]
+    measured = {cell for each in found for cell in product(*(each[name] for name in item.uneven))}
+    listed = (lambda values: f"seeds {ranges(values)}") if first == "seeds" else _listed
+    words = []
+    for within in product(*(held[name] for name in others)):
+        gaps: dict[str, list[object]] = {}
+        for value in held[second]:
+            if lacking := [one for one in needed if (one, value, *within) not in measured]:
+                gaps.setdefault(listed(lacking), []).append(value)
+        where = "".join(f"{each}, " for each in within)
+        words += [f"{where}{_listed(values)} for {lacking}" for lacking, values in gaps.items()]
+    return words
 
 
 def _listed(values: Sequence[object]) -> str:
