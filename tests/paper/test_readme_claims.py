@@ -127,6 +127,48 @@ def facts_of_figures_4_and_5_and_table_1():
     yield f"sign has {sign:.2f} % and bi-half {half:.2f} %"
 
 
+def accuracies_of_entropy(net, form):
+    return {name: f"{mean(case):.2f}" for name, case in methods(KEPT["entropy"]["measured"]["nets"][net][form]).items()}
+
+
+def facts_of_entropy():
+    normed, plain = (accuracies_of_entropy("conv2", form) for form in ("batch norm", "no batch norm"))
+    half, share, centred = "bihalf", "bihalf:p_pos=0.45", "zero-mean:p_pos=0.45"
+    cases = KEPT["entropy"]["measured"]["nets"]["conv2"].values()
+    fewest = min(len(methods(each)[name]["runs"]) for each in cases for name in (half, share, centred))
+    yield "A share of 0.45 with two values of mean zero has the entropy of the plain share of 0.45."
+    yield f"it reaches {normed[centred]} %, where the plain share has {normed[share]} % and one half {normed[half]} %"
+    yield f"without batch norm {plain[centred]}, {plain[share]} and {plain[half]} %, with {fewest} seeds or more"
+    verdicts = {row.claim: row.agrees for row in ROWS["entropy"]}
+    for form in ("batch norm", "no batch norm"):
+        assert verdicts[f"Conv2, {form}: one half above 0.45 with zero mean"] is None
+        assert verdicts[f"Conv2, {form}: 0.45 not below 0.45 with zero mean, whose entropy is the same"] is False
+
+
+def test_the_page_on_entropy_states_what_the_results_hold():
+    page = " ".join((ROOT / "docs" / "entropy.md").read_text().split())
+    normed, plain = (accuracies_of_entropy("conv2", form) for form in ("batch norm", "no batch norm"))
+    deeper = accuracies_of_entropy("conv4", "batch norm")
+    half, centred = "bihalf", "zero-mean:p_pos=0.45"
+    facts = (
+        f"0.45 with zero mean has {normed[centred]} % and one half {normed[half]} %; plain 0.45 has "
+        f"{normed['bihalf:p_pos=0.45']} %. Without batch norm the three are {plain[centred]}, {plain[half]} and "
+        f"{plain['bihalf:p_pos=0.45']} %.",
+        f"at 0.55 with batch norm: {normed['zero-mean:p_pos=0.55']} % with zero mean and "
+        f"{normed['bihalf:p_pos=0.55']} % without",
+        f"one half has {deeper[half]} % and 0.45 with zero mean {deeper[centred]} %, over 5 seeds each: not "
+        "significant",
+        "two of five runs learn nothing",
+    )
+    assert [fact for fact in facts if fact not in page] == []
+    unstable = scores(methods(KEPT["entropy"]["measured"]["nets"]["conv2"]["no batch norm"])["zero-mean"])
+    assert (sum(score == 10 for score in unstable), len(unstable)) == (2, 5)
+    left = page
+    for fact in facts:
+        left = left.replace(fact, "")
+    assert re.findall(r"\d+\.\d+ %", left) == []
+
+
 def facts_of_pruning():
     found = KEPT["fig8"]["measured"]
     assert {row.agrees for row in ROWS["fig8"]} == {None}
@@ -154,6 +196,7 @@ FACTS = [
     *facts_of_table_2(),
     *facts_of_initialization_and_readings(),
     *facts_of_figures_4_and_5_and_table_1(),
+    *facts_of_entropy(),
     *facts_of_pruning(),
     *facts_of_what_is_complete(),
 ]

@@ -34,11 +34,10 @@ def panel(
     return axes
 
 
-def panels(figure: "Figure", titles: Sequence[str], *, x: str, y: str) -> "list[Axes]":
-    """Add a row of axes, one per title."""
-    return [
-        panel(figure, (1, len(titles), place), x=x, y=y, title=title) for place, title in enumerate(titles, start=1)
-    ]
+def panels(figure: "Figure", titles: Sequence[str], *, x: str, y: str, rows: int = 1) -> "list[Axes]":
+    """Add axes, one per title, in one row or in several."""
+    columns = -(-len(titles) // rows)
+    return [panel(figure, (rows, columns, place), x=x, y=y, title=title) for place, title in enumerate(titles, start=1)]
 
 
 def legend(axes: "Axes", **settings: object) -> None:

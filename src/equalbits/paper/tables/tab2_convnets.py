@@ -10,6 +10,7 @@ pass the gradient unchanged (``irnet-identity``) or through the statistics (``ir
 larger by one over a filter's deviation, and some nets collapse at the table's learning rate: it has a tenth of it.
 """
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -129,7 +130,7 @@ def draw_scores(axes: "Axes", at: float, scores: list[float], colour: str) -> No
         axes.annotate("diverged", (at, 0.5), xycoords=("data", "axes fraction"), ha="center", color=colour)
         return
     axes.plot([at] * len(scores), scores, "o", color=colour, markersize=4, alpha=0.7)
-    mean = sum(scores) / len(scores)
+    mean = statistics.fmean(scores)  # as in the tables
     axes.plot([at - 0.25, at + 0.25], [mean, mean], color=colour, linewidth=2)
     axes.annotate(f"{mean:.2f}", (at + 0.28, mean), fontsize=8, va="center", color=colour)
 
