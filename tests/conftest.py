@@ -1,6 +1,7 @@
 """What all tests share: those that need a GPU are skipped where there is none, and disks that are nearly full."""
 
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -11,6 +12,9 @@ from hypothesis import settings
 # A deadline is a wall-clock limit: a busy machine would fail tests that are right.
 settings.register_profile("equalbits", deadline=None)
 settings.load_profile("equalbits")
+
+# A shell starts background jobs with Ctrl-C ignored, and every process that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RoomFor = Callable[[int], AbstractContextManager[None]]
 

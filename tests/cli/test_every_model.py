@@ -14,7 +14,7 @@ SMALLEST = {
     "conv8": (16, {"width": 0.05}),
     "resnet*": (8, {"width": 0.0625}),
     "imagenet_*": (32, {"width": 0.0625}),
-    "vgg16": (8, {"width": 0.03125}),
+    "vgg*": (8, {"width": 0.03125}),
     "inception_v3": (9, {}),
     "shufflenet": (8, {}),
 }
