@@ -1,4 +1,4 @@
-// The door to Python: checks that arrays are what they must be, lets go of the interpreter, calls the engine.
+// Python bindings: check the arrays, release the interpreter lock, call the engine.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
