@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.models import LayerFactory, blocks, create_model
-from equalbits.models.blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock, RPReLUBlock
+from equalbits.models.residual_blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock, RPReLUBlock
 from equalbits.models.shufflenet import ShuffleUnit
 from equalbits.nn import BiHalf, BinaryConv2d, RPReLU, SignActivation, fused_norm
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from equalbits._text import format_table
 from equalbits.analysis.observe import device_and_dtype, first_tensor, observe_calls
-from equalbits.analysis.sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
+from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

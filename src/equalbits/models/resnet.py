@@ -1,7 +1,7 @@
 """Residual networks: IR-Net's ResNet-20, and ResNet-18 and ResNet-34 for small images and for ImageNet.
 
 The first, last and shortcut layers are real; every 3×3 convolution inside a block is binary. Networks with binary
-inputs have other blocks (:mod:`equalbits.models.blocks`) and another stem.
+inputs have other blocks (:mod:`equalbits.models.residual_blocks`) and another stem.
 """
 
 from collections import OrderedDict
@@ -10,7 +10,10 @@ from functools import partial
 
 from torch import nn
 
-from equalbits.models.blocks import (
+from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
+from equalbits.models.layer_factory import LayerFactory
+from equalbits.models.registry import register_model
+from equalbits.models.residual_blocks import (
     ConvNorm,
     HardtanhBlock,
     PadShortcut,
@@ -19,9 +22,6 @@ from equalbits.models.blocks import (
     ResidualClassifier,
     RPReLUBlock,
 )
-from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
-from equalbits.models.layer_factory import LayerFactory
-from equalbits.models.registry import register_model
 from equalbits.nn import RPReLU
 
 _CHANNELS = (64, 128, 256, 512)  # of each stage

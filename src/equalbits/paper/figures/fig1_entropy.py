@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
+from equalbits._statistics import Sample
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, counted, decide_by_welch, signed, undecided
@@ -23,7 +24,6 @@ from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.figures import fig7_architectures as fig7
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
-from equalbits.paper.statistics import Sample
 from equalbits.recipes import FinishedRun, Recipe, RunStore, get_recipe, load_run, make_loader, pick_device
 from equalbits.training import CheckpointError, ProcessRank
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._plotting import GAP, UP, new_figure, save_figure
+from equalbits._statistics import kendall
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import ONE_SEED, Claim, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel, shades
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
-from equalbits.paper.statistics import kendall
 from equalbits.recipes import FinishedRun, Recipe, get_recipe
 
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equalbits._plotting import method_color, new_figure, save_figure
+from equalbits._statistics import Sample
 from equalbits.paper.claims import Claim, RunCounts, accuracies, decide_by_welch, score_of
 from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import item_cases, quick_recipe, run_cases
-from equalbits.paper.statistics import Sample
 from equalbits.paper.tables.tab2_convnets import draw_scores
 from equalbits.recipes import Recipe, get_recipe
 

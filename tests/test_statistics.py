@@ -3,7 +3,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind, ttest_ind_from_stats
 
-from equalbits.paper.statistics import Sample, equivalence, holm, welch
+from equalbits._statistics import Sample, equivalence, holm, welch
 
 scores = st.lists(st.floats(50, 100, width=32), min_size=2, max_size=20)
 
