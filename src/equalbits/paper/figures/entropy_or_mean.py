@@ -1,9 +1,9 @@
 """Beyond the paper: do equal bits help by their entropy, or by their zero mean?
 
 A share of +1 other than one half lowers the entropy of a filter's bits and also moves its mean away from 0. The paper
-explains the gain of bi-half by the entropy. Two controls separate the two: batch norm removes the mean of every sum,
-and ``zero-mean`` values have mean 0 and variance 1 at any share. If a share of 0.45 with zero mean is as good as one
-half, entropy is not what helps.
+explains the gain of bi-half by the entropy. Two controls separate the two: batch norm removes each channel's mean over
+the batch, and ``zero-mean`` values have mean 0 and variance 1 at any share. If a share of 0.45 with zero mean is as
+good as one half, entropy is not what helps.
 """
 
 from pathlib import Path
@@ -39,6 +39,7 @@ TESTS = (
     ("bihalf", "zero-mean:p_pos=0.45", "one half above 0.45 with zero mean"),
     ("bihalf", "zero-mean:p_pos=0.55", "one half above 0.55 with zero mean"),
     ("bihalf", "zero-mean", "bi-half above sign with zero mean"),
+    ("sign", "zero-mean", "sign not below sign with zero mean"),
     ("bihalf:p_pos=0.45", "zero-mean:p_pos=0.45", "0.45 not below 0.45 with zero mean, whose entropy is the same"),
     ("bihalf:p_pos=0.55", "zero-mean:p_pos=0.55", "0.55 not below 0.55 with zero mean, whose entropy is the same"),
 )
