@@ -7,17 +7,19 @@ import pytest
 import torch
 from torch import nn
 
+from equalbits.nn import PrunedSign
 from equalbits.training import InterruptedTraining, evaluate, load_checkpoint, train, train_stack, with_prefix
+from equalbits.training.weight_average import WeightAverage
 
 
 def averaged_by_hand(model: nn.Module, decay: float) -> tuple[dict[str, torch.Tensor], list]:
-    """A watcher that averages every floating-point tensor of the model, and the averages it makes."""
+    """A watcher that averages weights and batch-norm statistics of the model, and the averages it makes."""
     average = {name: value.clone() for name, value in model.state_dict().items() if value.is_floating_point()}
 
     def watch(net: nn.Module, step: int) -> None:
         for name, value in net.state_dict().items() if step else ():
             if name in average:
-                average[name] += (1 - decay) * (value - average[name])
+                average[name] += (1 - min(decay, step / (9 + step))) * (value - average[name])
 
     return average, [watch]
 
@@ -34,6 +36,29 @@ def test_the_average_of_every_step_is_scored_and_kept(make_net, make_loader, mak
     tensors, _ = load_checkpoint(tmp_path / "last.safetensors")
     assert all(torch.equal(value, found[name]) for name, value in with_prefix("average.", tensors).items())
     assert not torch.equal(tensors["model.0.weight"], found["0.weight"])
+
+
+def test_buffers_of_quantizers_are_not_averaged(make_net, make_loader, make_config) -> None:
+    model = make_net(norm=True)
+    model[3].weight_quantizer = PrunedSign(0.75, scope="layer", ramp=0.5)
+    train(model, make_loader(), make_config(weight_average=0.99), test=make_loader("test"))
+    assert int((model[3].symbols() == 0).sum()) == 108
+
+
+def test_the_decay_is_smaller_at_first_and_continues_after_a_load() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    average = WeightAverage(model, 0.999)
+    nn.init.zeros_(model.weight)
+    for _ in range(237):
+        average.update()
+    assert float(average.tensors["weight"]) < 1e-6
+    resumed = WeightAverage(model, 0.999)
+    resumed.load(average.tensors, 237)
+    for each in (average, resumed):
+        nn.init.ones_(model.weight)
+        each.update()
+    assert torch.equal(average.tensors["weight"], resumed.tensors["weight"])
 
 
 def test_training_itself_does_not_see_the_average(make_net, make_loader, make_config) -> None:

@@ -169,4 +169,5 @@ def _tensors(step: "TrainStep") -> dict[str, Tensor]:
     found |= {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors(step.optimizer)[0].items()}
     if step.average is not None:
         found |= {f"average.{name}": tensor for name, tensor in step.average.tensors.items()}
+        found["updates"] = step.average.updates
     return {**found, "meter": step.meter.sums}

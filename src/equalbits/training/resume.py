@@ -168,7 +168,7 @@ def restore_run(run: TrainingRun, tensors: dict[str, Tensor], metadata: dict[str
         run.epoch_began = time.perf_counter() - float(metadata["seconds"])
         load_weights(run.model, with_prefix("model.", tensors), path)
         if run.average is not None:
-            run.average.load(with_prefix("average.", tensors))
+            run.average.load(with_prefix("average.", tensors), run.position.step)
         load_optimizer(run.optimizer, with_prefix("optimizer.", tensors), metadata["optimizer"])
         counts = tensors["meter"]
         if counts.shape != run.meter.sums.shape or not bool(counts.isfinite().all()):
