@@ -277,7 +277,8 @@ def test_best_trains_every_seed_with_one_teacher_and_compares_with_published_num
     claims, result = finished("best", tmp_path, tiny({"model.options.width": 0.1}, seeds=(0, 1)))
     drawn(tmp_path, "best")
     assert not claims and [run["seed"] for run in result["nets"]["ResNet-20"]["runs"]] == [0, 1]
-    assert [path.parent.name for path in tmp_path.glob("runs/teachers/*/run.json")] == ["fashion-conv2"]
+    (teacher,) = tmp_path.glob("runs/teachers/*/run.json")
+    assert teacher.parent.name.startswith("fashion-conv2-")
     (row,) = get_item("best").compare({**result, "quick": False})
     assert (row.claim, row.paper, row.n) == ("ResNet-20: above AdaBin", "88.10 %", 2)
     assert row.difference < 0 and not row.agrees

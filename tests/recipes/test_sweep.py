@@ -261,3 +261,11 @@ def test_a_result_that_was_damaged_is_named_be_it_of_this_sweep_or_of_an_earlier
             sweep(recipe, tmp_path, vary={"model.weight_quantizer": [method]}, **shared)
     path.unlink()
     assert len(sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign", "bihalf"]}, **shared)) == 2
+
+
+def test_runs_share_a_teacher_only_on_the_same_images(tmp_path: Path) -> None:
+    recipe = own(**{"distill.weight": 0.5, "distill.teacher": "fashion-conv2", "epochs": 1})
+    vary = {"data.limit": [8, 16], "optimizer.lr": [0.1, 0.2]}
+    sweep(recipe, tmp_path / "sweep", vary=vary, seeds=[0], device="cpu")
+    teachers = (load_run(path.parent)[0] for path in tmp_path.glob("sweep/teachers/*/run.json"))
+    assert sorted(teacher.data.limit for teacher in teachers) == [8, 16]

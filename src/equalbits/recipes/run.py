@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -142,14 +143,16 @@ def _earlier_run(
     if (Path(word) / "recipe.toml").is_file():
         return Path(word)
     first = get_recipe(word)
-    images = {
-        name: getattr(recipe.data, name) for name in ("name", "statistics", "limit", "hold_out", "resize", "crop")
-    }
-    first = replace(first, data=replace(first.data, **images))
+    first = replace(first, data=replace(first.data, **images_of(recipe)))
     if not (out / "run.json").exists():
         logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
     run_recipe(first, out, root=root, device=device, teacher=teacher if first.train.distill.needs_teacher else None)
     return out
+
+
+def images_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the data settings that a teacher or first stage takes from the recipe that needs it."""
+    return {name: getattr(recipe.data, name) for name in ("name", "statistics", "limit", "hold_out", "resize", "crop")}
 
 
 def _load_initial_weights(model: nn.Module, folder: Path, images: DataSpec) -> None:

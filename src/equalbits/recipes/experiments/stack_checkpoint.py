@@ -63,7 +63,7 @@ def stack_checkpoint(out: Path, runs: Sequence[PlannedRun], images: DataSpec) ->
     Raise where that stack was trained on other images. The note is removed if training ends without a checkpoint.
     """
     names = [_name(run) for run in runs]
-    path = out / f"stack-{_checksum(names)}.safetensors"
+    path = out / f"stack-{checksum(names)}.safetensors"
     holders = [note for note in _Note.read_all(out) if set(names) <= set(note.names) and note.path.exists()]
     for note in holders:
         if other := note.images.difference(images):
@@ -118,8 +118,9 @@ def _remove_runs(out: Path, names: Sequence[str], *, keep: Path | None = None) -
 def _name(run: PlannedRun) -> str:
     """Identify a run by its directory and the settings that decide its result."""
     settings = {name: value for name, value in flatten(run.recipe.as_dict()).items() if name not in FREE}
-    return f"{run.path} {_checksum(settings)}"
+    return f"{run.path} {checksum(settings)}"
 
 
-def _checksum(value: object) -> str:
+def checksum(value: object) -> str:
+    """Return eight digits that identify a JSON value."""
     return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"

@@ -13,10 +13,10 @@ from equalbits._files import remove_partial_files, write_all_atomically, write_a
 from equalbits.data import Loader
 from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.experiments.measurements import BitMeasurements
-from equalbits.recipes.experiments.stack_checkpoint import remove_ended_stacks, stack_checkpoint
+from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ended_stacks, stack_checkpoint
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
-from equalbits.recipes.run import FinishedRun, run_recipe, train_teacher
+from equalbits.recipes.run import FinishedRun, images_of, run_recipe, train_teacher
 from equalbits.recipes.run_dir import stacked_files
 from equalbits.recipes.run_record import DIVERGED, RunRecord
 from equalbits.training import (
@@ -130,7 +130,8 @@ class Trainer:
             (out / name).unlink(missing_ok=True)
         try:
             shared: dict[str, Any] = {"root": self.root, "device": self.device}
-            folder = self.store.out / "teachers" / run.recipe.train.distill.teacher  # shared by all runs
+            name = f"{run.recipe.train.distill.teacher}-{checksum(images_of(run.recipe))}"
+            folder = self.store.out / "teachers" / name  # shared by all runs on the same images
             teacher = train_teacher(run.recipe, folder, **shared)
             finished = run_recipe(run.recipe, out, **shared, watchers=watchers, reporters=reporters, teacher=teacher)
         except NonFiniteError as error:
