@@ -238,6 +238,18 @@ def test_the_recipe_of_a_teacher_is_trained_first_on_the_same_data(tmp_path: Pat
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.parametrize("first", ["distill.teacher", "model.init_from"])
+def test_nothing_is_trained_first_for_a_run_that_is_refused(first: str, done: Path, tmp_path: Path) -> None:
+    settings = {first: "fashion-conv2", "distill.weight": 0.5 if first == "distill.teacher" else 0.0}
+    with pytest.raises(ValueError, match="must be a number"):
+        run_recipe(own(**settings, **{"model.options.width": "wide"}), tmp_path / "new", device="cpu")
+    assert not (tmp_path / "new").exists()
+    out = copied(done, tmp_path, "history.jsonl")
+    with pytest.raises(ValueError, match="equalbits did not write"):
+        run_recipe(own(**settings), out, device="cpu")
+    assert [path.name for path in out.iterdir()] == ["history.jsonl"]
+
+
 def test_a_second_stage_starts_from_the_weights_of_the_first(tmp_path: Path) -> None:
     run_recipe(own(**{"model.weight_quantizer": ""}), tmp_path / "real", device="cpu")
     _, first = load_run(tmp_path / "real")

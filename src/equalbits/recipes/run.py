@@ -50,19 +50,19 @@ def run_recipe(
     watchers: Sequence[Watcher] = (),
     reporters: Sequence[Reporter] = (),
     teacher: Path | None = None,
+    teacher_out: Path | None = None,
 ) -> FinishedRun:
     """Train a recipe into the directory ``out``, or resume the run that is there.
 
     The directory then holds recipe.toml, history.jsonl, TensorBoard events (where that is installed), the last and the
     best checkpoint, and run.json: settings, versions, seed, device and scores. ``teacher`` is the directory of a
-    finished run to distil from. Recipes named by ``distill.teacher`` and ``model.init_from`` are trained first.
+    finished run to distil from. Recipes named by ``distill.teacher`` and ``model.init_from`` are trained first, after
+    the recipe and ``out`` are checked; the teacher into ``teacher_out``, by default the directory teacher in ``out``.
     """
     device = pick_device(device)
     out = Path(out)
     check_kind(out, "run")
     new, init_from, started = not out.exists(), recipe.model.init_from, (out / LAST).exists()
-    teacher = teacher or train_teacher(recipe, out / "teacher", root=root, device=device)
-    init = _earlier_run(init_from, out / "init", recipe, root, device, teacher) if init_from and not started else None
     with process_group(device) as place, ExitStack() as at_exit:
         if device == "cuda" and place.world_size > 1:
             device = f"cuda:{place.local_rank}"
@@ -75,15 +75,19 @@ def run_recipe(
         test = make_loader(recipe.data, "test", root=root, device=device, seed=seed, place=place)
         images = DataSpec.of(batches)
         model = make_model(recipe, images)
-        if init:
-            _load_initial_weights(model, init, images)
-        model.to(device)
-        teacher_model = _load_model(teacher, images).to(device) if teacher else None
         if place.is_writer:
             at_exit.enter_context(lock_dir(out))
             if new:
                 at_exit.enter_context(removed_on_failure(out))
         check_run_dir(out, recipe, images)
+        distill = recipe.train.distill
+        if not teacher and distill.needs_teacher and distill.teacher:
+            teacher = _earlier_run(distill.teacher, teacher_out or out / "teacher", recipe, root, device)
+        if init_from and not started:
+            init = _earlier_run(init_from, out / "init", recipe, root, device, teacher)
+            _load_initial_weights(model, init, images)
+        model.to(device)
+        teacher_model = _load_model(teacher, images).to(device) if teacher else None
 
         def start_reporters(known: History) -> Sequence[Reporter]:
             """Write the first files after all checks have passed: a refused run leaves the directory unchanged."""
@@ -126,14 +130,6 @@ def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", w
     if other:
         raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")
     return evaluate(model.to(device), test, precision=config.precision)
-
-
-def train_teacher(recipe: Recipe, out: Path, *, root: Path | None, device: str) -> Path | None:
-    """Return the directory of the teacher that a recipe names, trained into ``out`` first; None where it needs none."""
-    distill = recipe.train.distill
-    return (
-        _earlier_run(distill.teacher, out, recipe, root, device) if distill.needs_teacher and distill.teacher else None
-    )
 
 
 def _earlier_run(

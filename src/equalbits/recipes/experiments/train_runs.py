@@ -16,7 +16,7 @@ from equalbits.recipes.experiments.measurements import BitMeasurements
 from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ended_stacks, stack_checkpoint
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
-from equalbits.recipes.run import FinishedRun, images_of, run_recipe, train_teacher
+from equalbits.recipes.run import FinishedRun, images_of, run_recipe
 from equalbits.recipes.run_dir import stacked_files
 from equalbits.recipes.run_record import DIVERGED, RunRecord
 from equalbits.training import (
@@ -131,9 +131,8 @@ class Trainer:
         try:
             shared: dict[str, Any] = {"root": self.root, "device": self.device}
             name = f"{run.recipe.train.distill.teacher}-{checksum(images_of(run.recipe))}"
-            folder = self.store.out / "teachers" / name  # shared by all runs on the same images
-            teacher = train_teacher(run.recipe, folder, **shared)
-            finished = run_recipe(run.recipe, out, **shared, watchers=watchers, reporters=reporters, teacher=teacher)
+            shared["teacher_out"] = self.store.out / "teachers" / name  # shared by all runs on the same images
+            finished = run_recipe(run.recipe, out, **shared, watchers=watchers, reporters=reporters)
         except NonFiniteError as error:
             record = RunRecord.of(run.recipe, self.device, History(()), 0.0, status=DIVERGED, error=str(error))
             out.mkdir(parents=True, exist_ok=True)
