@@ -1,5 +1,6 @@
 """Layers whose weight is read past them stay real; those that are called through a plain list become binary there."""
 
+from collections import deque
 from typing import NamedTuple
 
 import pytest
@@ -168,6 +169,14 @@ def test_a_layer_in_a_namedtuple_is_replaced_there_too():
     model.pair = Pair(model.one, model.two)
     binarize_(model, BiHalf(), where=["one", "two"])
     assert type(model.pair) is Pair and model.pair.before is model.one and model.pair.after is model.two
+
+
+@pytest.mark.parametrize("kind", [deque, set, frozenset, dict.fromkeys])
+def test_a_layer_in_a_deque_a_set_or_a_key_is_replaced_there_too(kind):
+    model = Lists()
+    model.held = [kind([model.one, model.four])]
+    binarize_(model, BiHalf(), where="one")
+    assert set(model.held[0]) == {model.one, model.four}
 
 
 def test_containers_without_a_replaced_layer_stay_the_same_object():

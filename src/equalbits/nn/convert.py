@@ -1,5 +1,6 @@
 """``binarize_``: replace layers of any model by binary ones in place, and report every decision."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import is_not
@@ -179,16 +180,18 @@ _TORCH_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 def _replace_in(held: Any, binary: dict[nn.Module, BinaryLayer], seen: set[int]) -> Any:
-    """Return ``held`` with layers replaced, at any depth of lists, dicts and tuples; only tuples are rebuilt."""
+    """Return ``held`` with layers replaced, at any depth of Python's containers; tuples and frozensets are rebuilt."""
     if isinstance(held, nn.Module):
         return binary.get(held, held)
-    if isinstance(held, tuple):
+    if isinstance(held, tuple | frozenset):
         parts = [_replace_in(part, binary, seen) for part in held]
-        return tuple.__new__(type(held), parts) if any(map(is_not, parts, held)) else held  # a namedtuple, too
-    if isinstance(held, list | dict) and id(held) not in seen:  # seen: containers may be cyclic
+        kind: Any = tuple if isinstance(held, tuple) else frozenset  # __new__ of either makes a subclass, too
+        return kind.__new__(type(held), parts) if any(map(is_not, parts, held)) else held
+    if isinstance(held, list | deque | set | dict) and id(held) not in seen:  # seen: containers may be cyclic
         seen.add(id(held))
-        for place, part in list(held.items() if isinstance(held, dict) else enumerate(held)):
-            new = _replace_in(part, binary, seen)
-            if new is not part:
-                held[place] = new
+        before = list(held.items() if isinstance(held, dict) else held)
+        parts = [_replace_in(part, binary, seen) for part in before]
+        if any(map(is_not, parts, before)):
+            held.clear()
+            (held.update if isinstance(held, set | dict) else held.extend)(parts)
     return held
