@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+from equalbits.analysis import audit
 from equalbits.nn import (
     BiHalf,
     BinaryConv2d,
@@ -213,6 +214,17 @@ def test_a_custom_method_needs_only_symbols():
     assert torch.equal(layer.binary_weight(), layer.scale.expand(3, 6))
     layer(torch.ones(1, 6)).sum().backward()
     assert torch.equal(layer.weight.grad, layer.scale.expand(3, 6))
+
+
+def test_a_custom_method_without_symbols_is_not_audited_as_sign():
+    class Opposite(WeightQuantizer):
+        def forward(self, latents):
+            return -latents.sign()
+
+    model = torch.nn.Sequential(BinaryLinear(6, 3, weight_quantizer=Opposite()))
+    model(torch.ones(1, 6)).sum().backward()
+    with pytest.raises(NotImplementedError, match="Opposite has no symbols method"):
+        audit(model)
 
 
 def test_irnet_without_its_estimator_passes_the_gradient_unchanged() -> None:

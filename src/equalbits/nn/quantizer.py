@@ -39,8 +39,8 @@ class WeightQuantizer(Quantizer):
     has_own_scale: bool = False
 
     def symbols(self, latents: Tensor) -> Tensor:
-        """Return the symbol of each latent, −1, +1, or 0 where pruned, without gradient; by default its sign."""
-        return F.sign_symbols(latents)
+        """Return the symbol of each latent, −1, +1, or 0 where pruned, without gradient."""
+        raise NotImplementedError(f"{type(self).__name__} has no symbols method: return the −1, 0 or +1 of each latent")
 
     def forward(self, latents: Tensor) -> Tensor:
         """Return the values the layer multiplies with, before its scale; by default symbols, straight through."""
@@ -67,7 +67,15 @@ class WeightQuantizer(Quantizer):
         return 1.0 if self.has_own_scale else math.sqrt(2 / connections)
 
 
-class GainQuantizer(WeightQuantizer):
+class SignQuantizer(WeightQuantizer):
+    """Base of methods whose symbols are the signs of the latents."""
+
+    def symbols(self, latents: Tensor) -> Tensor:
+        """Return the sign of each latent, +1 for zero."""
+        return F.sign_symbols(latents)
+
+
+class GainQuantizer(SignQuantizer):
     """Base of methods with a learned gain per filter, which starts at the filter's mean ``|w|``."""
 
     has_own_scale = True

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.quantizer import SignQuantizer
 from equalbits.nn.registry import register_quantizer
 
 
@@ -26,7 +26,7 @@ def stochastic_symbols(latents: Tensor) -> Tensor:
 
 @register_quantizer("bnn")
 @register_quantizer("binaryconnect")
-class BinaryConnect(WeightQuantizer):
+class BinaryConnect(SignQuantizer):
     """Signs with the layer's scale ``√(2/D)`` and latents clipped to ±1 after each step.
 
     ``stochastic`` draws the values in training and takes the sign in eval; ``symbols`` are always signs. It needs

@@ -6,7 +6,7 @@ ReActNet (Liu et al. 2020) uses the same weights.
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.quantizer import SignQuantizer
 from equalbits.nn.registry import register_quantizer
 
 
@@ -22,7 +22,7 @@ def bireal(latents: Tensor) -> Tensor:
 
 @register_quantizer("reactnet")
 @register_quantizer("bi-real")
-class BiReal(WeightQuantizer):
+class BiReal(SignQuantizer):
     """Signs times a constant mean ``|w|`` of each filter; the gradient is free of that scale.
 
     The authors start their latents at ``rand · 0.001``, all positive, so that every first bit is +1. Here a layer

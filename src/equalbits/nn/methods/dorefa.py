@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.quantizer import SignQuantizer
 from equalbits.nn.registry import register_quantizer
 
 
@@ -13,7 +13,7 @@ def dorefa(latents: Tensor) -> Tensor:
 
 
 @register_quantizer("dorefa")
-class DoReFa(WeightQuantizer):
+class DoReFa(SignQuantizer):
     """Signs times the mean ``|w|`` of the layer, straight-through gradient."""
 
     has_own_scale = True

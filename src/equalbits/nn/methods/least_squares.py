@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.quantizer import SignQuantizer
 from equalbits.nn.registry import register_quantizer
 
 
@@ -18,7 +18,7 @@ def least_squares(latents: Tensor) -> Tensor:
 
 
 @register_quantizer("least-squares")
-class LeastSquares(WeightQuantizer):
+class LeastSquares(SignQuantizer):
     """XNOR-Net's values, with the scale constant in the gradient."""
 
     has_own_scale = True

@@ -3,12 +3,12 @@
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import WeightQuantizer, check_choice
+from equalbits.nn.quantizer import SignQuantizer, check_choice
 from equalbits.nn.registry import register_quantizer
 
 
 @register_quantizer("sign")
-class Sign(WeightQuantizer):
+class Sign(SignQuantizer):
     """The sign of each weight, with sign(0) = +1.
 
     ``estimator`` is ``"straight"`` (gradient unchanged, as in the paper) or ``"clipped"`` (only where ``|w| ≤ 1``).
