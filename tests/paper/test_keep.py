@@ -128,6 +128,14 @@ def test_every_item_is_shown_or_listed_with_its_data(part, checkout):
     assert "| CIFAR-10 and CIFAR-100; CIFAR-100 not available to any run so far |" in row_of(page, "fig5")
 
 
+def test_runs_that_store_no_best_epoch_are_kept(checkout, cifar10):
+    options = Options(root=cifar10, device="cpu", settings=SMALL, grid={"optimizer.lr": [0.1]}, seeds=(0, 1))
+    reproduce("flip-rate", checkout / "out", options=options)
+    assert main(["--take", str(checkout / "out")]) == 0
+    page = (checkout / "docs" / "results.md").read_text()
+    assert "| bi-half above Sign at the same learning rate |" in page
+
+
 def test_a_whole_item_is_not_listed_as_lacking(checkout):
     reproduce("fig6", checkout / "out", device="cpu")
     assert main(["--take", str(checkout / "out")]) == 0

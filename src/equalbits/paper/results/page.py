@@ -187,7 +187,7 @@ def last_and_best(kept: Mapping[str, Kept]) -> str:
     """Return the last and the best epoch side by side, over all runs of each item that holds both."""
     rows = []
     for name, each in kept.items():
-        ends = [(run["last"], run["best"]) for run in _runs(each["measured"]) if run.get("last") is not None]
+        ends = [(run["last"], run["best"]) for run in _runs(each["measured"]) if run.get("last") and run.get("best")]
         if ends:
             last, best = (
                 [100 * e["test"]["correct"] / e["test"]["total"] for e in some] for some in zip(*ends, strict=True)
