@@ -310,6 +310,9 @@ def test_one_seed_or_diverged_runs_leave_a_published_mean_undecided(scores, agre
         (five(70), five(None), True, "Fisher's exact test"),
         (five(None), five(70), False, "Fisher's exact test"),
         (case(70, 71), case(None, None), None, "Fisher's exact test"),  # chance: one in three
+        (case(70, 71, 72), five(None), True, "Fisher's exact test"),
+        (case(None, None, None), five(70), False, "Fisher's exact test"),
+        (case(70, 71, None, None, None), case(None, None), None, SOME_DIVERGED),
         (case(70, None), case(None, None), None, SOME_DIVERGED),
         (case(None, None), case(None, None), None, SOME_DIVERGED),
         (case(70), case(60), None, ONE_SEED),

@@ -234,7 +234,7 @@ def above(claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "ye
         row = replace(row, ours=f"{signed(statistics.fmean(first) - statistics.fmean(second))} points ({scores})")
     if min(runs) < 2:
         return replace(row, decided_by=ONE_SEED)
-    if {len(first), len(second)} == {0, max(runs)}:
+    if (len(first), len(second)) in ((runs[0], 0), (0, runs[1])):
         p = min(1.0, best_of * 2 / math.comb(sum(runs), runs[0]))
         return replace(row, agrees=bool(first), decided_by="Fisher's exact test of which runs diverged", p=p)
     if count_diverged(better) or count_diverged(worse):
