@@ -259,6 +259,10 @@ def test_a_published_mean_counts_as_five_seeds_with_its_deviation():
 def test_agreeing_seeds_do_not_make_up_for_a_small_test_set():
     small = decided(above("", case(61, 61, total=100), case(60, 60, total=100)))
     assert small.agrees is None and small.p == 1  # one image
+    seven = [case(score, score, total=100) for score in (67, 60)]
+    assert above("", *seven).p == 2 / 2**7
+    assert above("", *seven, best_of=4).p == 4 * 2 / 2**7
+    assert above("", *seven, best_of=100).p == 1
     assert decided(above("", case(61, 61), case(60, 60))).agrees is True
     assert decided(above("", case(60, 60), case(61, 61))).agrees is False
 

@@ -241,7 +241,8 @@ def above(claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "ye
         return row
     row = decide_by_welch(row, Sample.of(first), Sample.of(second), best_of=best_of)
     images = min(run["last"]["test"]["total"] for case in (better, worse) for run in case["runs"] if run["last"])
-    return replace(row, p=max(row.p or 0.0, _least_p(statistics.fmean(first) - statistics.fmean(second), images)))
+    least = best_of * _least_p(statistics.fmean(first) - statistics.fmean(second), images)
+    return replace(row, p=min(1.0, max(row.p or 0.0, least)))
 
 
 def decide_by_welch(row: Claim, first: Sample, second: Sample, *, less: bool = False, best_of: int = 1) -> Claim:
