@@ -7,7 +7,7 @@ from typing import Literal
 
 from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
 from equalbits._statistics import Sample
-from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, Claim, decide_by_welch, signed, undecided
+from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, CaseCounts, Claim, decide_by_welch, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
@@ -46,8 +46,8 @@ def values(case: CaseCounts, split: Split, what: str) -> list[float]:
 def claims(result: Result) -> list[Claim]:
     """Bi-half is better in all four means, and in each of the sorted losses. Diverged runs leave it undecided.
 
-    Of two equal methods, all n sorted losses of one lie below the other's with probability 1 / (n + 1): few seeds
-    cannot decide that.
+    Of two equal methods, all n sorted losses of one or the other are below with probability 2 / (n + 1): few seeds
+    cannot decide that. A rank at which bi-half is not below refutes the claim by itself.
     """
     rows = [_on_average(result, split, what, less) for split, what, less in PANELS]
     sign, half = (sorted(values(result["methods"][method], "train", "loss")) for method in COMPARED)
@@ -55,8 +55,12 @@ def claims(result: Result) -> list[Claim]:
     n, lost = min(len(sign), len(half)), _lost(result)
     claim = "sorted training losses: bi-half's below Sign's at every rank"
     row = undecided(claim, "consistently", f"{below} of {n}{lost}", why=SOME_DIVERGED, n=n)
-    if not lost:
-        row = replace(row, agrees=below == n, decided_by=f"every rank, by chance once in {n + 1}", p=1 / (n + 1))
+    if not lost and n < 2:
+        row = replace(row, decided_by=ONE_SEED)
+    elif not lost and below < n:
+        row = replace(row, agrees=False, decided_by="count")
+    elif not lost:
+        row = replace(row, agrees=True, decided_by=f"every rank, by chance 2 in {n + 1}", p=2 / (n + 1))
     return [*rows, row]
 
 
