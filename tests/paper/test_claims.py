@@ -7,7 +7,7 @@ from scipy.stats import ttest_ind, ttest_ind_from_stats
 
 from equalbits._plotting import METHOD_NAMES
 from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, Claim, above, above_published, correct, near
-from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning
+from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning, flip_rate
 from equalbits.paper.published import Published
 from equalbits.paper.tables import tab3_imagenet
 
@@ -118,6 +118,27 @@ def test_figure_4_rarely_finds_a_difference_between_equal_methods(seeds):
 
     rows = [decided(fig4_repetitions.claims(repeated(losses(), losses()))[0]) for _ in range(times)]
     assert sum(row.agrees is not None for row in rows) / times < 0.07
+
+
+def flip_rate_rows(sign, half=30):
+    """Claims by flips per million of Sign at each learning rate, and of bi-half at 0.1; None where all runs diverged."""
+
+    def at(method, rate, flips):
+        counts = {"flips": flips, "symbols": 1000, "steps": 1000}
+        runs = [{**run, **counts} for run in five(None if flips is None else 70)["runs"]]
+        return {"settings": {"model.weight_quantizer": method, "optimizer.lr": rate}, "runs": runs}
+
+    cases = [at("sign", rate, flips) for rate, flips in sign.items()]
+    return [row.claim.partition(":")[0] for row in flip_rate.claims({"cases": [*cases, at("bihalf", 0.1, half)]})]
+
+
+def test_flip_rate_is_compared_at_the_nearest_trained_case_unless_that_is_the_usual_one():
+    same, nearest = "bi-half above Sign at the same learning rate", "bi-half above Sign at its nearest flip rate"
+    assert flip_rate_rows({0.1: 90, 0.2: 50}) == [same, f"{nearest} (learning rate 0.2"]
+    assert flip_rate_rows({0.1: 90, 0.2: 80, 0.4: None}) == [same, f"{nearest} (learning rate 0.2"]
+    assert flip_rate_rows({0.1: 40, 0.2: 80}) == [same]
+    assert flip_rate_rows({0.1: None}) == flip_rate_rows({0.1: 90, 0.2: 50}, half=None) == [same]
+    assert flip_rate_rows({0.4: None}) == []
 
 
 def pruned(cases, **others):

@@ -75,15 +75,22 @@ def _cases(result: Result, method: str) -> dict[float, CaseCounts]:
 
 
 def claims(result: Result) -> list[Claim]:
-    """Compare bi-half at the paper's learning rate with Sign at that rate, and where Sign flips as often."""
+    """Compare bi-half at the paper's learning rate with Sign at that rate, and where Sign flips as often.
+
+    A case that diverged in all runs has no flip rate.
+    """
     sign, half = _cases(result, "sign"), _cases(result, "bihalf").get(USUAL)
     if half is None:
         return []
-    rate = flip_rate(half)
-    nearest = min(sign, key=lambda lr: abs(flip_rate(sign[lr]) - rate))
-    where = f"learning rate {nearest:g}: {flip_rate(sign[nearest]):.1f} flips a million bits and step, not {rate:.1f}"
-    rows = [above(f"bi-half above Sign at its nearest flip rate ({where})", half, sign[nearest])]
-    return [above("bi-half above Sign at the same learning rate", half, sign[USUAL]), *rows] if USUAL in sign else rows
+    rows = [above("bi-half above Sign at the same learning rate", half, sign[USUAL])] if USUAL in sign else []
+    rate, rates = flip_rate(half), {lr: flip_rate(case) for lr, case in sign.items() if accuracies(case)}
+    if not rates or not accuracies(half):
+        return rows
+    nearest = min(rates, key=lambda lr: abs(rates[lr] - rate))
+    if nearest == USUAL:  # the row above
+        return rows
+    where = f"learning rate {nearest:g}: {rates[nearest]:.1f} flips a million bits and step, not {rate:.1f}"
+    return [*rows, above(f"bi-half above Sign at its nearest flip rate ({where})", half, sign[nearest])]
 
 
 def draw(result: Result, out: Path) -> None:
