@@ -1,9 +1,9 @@
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.stats import ttest_ind, ttest_ind_from_stats
+from scipy.stats import ttest_1samp, ttest_ind, ttest_ind_from_stats
 
-from equalbits._statistics import Sample, equivalence, holm, welch
+from equalbits._statistics import Sample, equivalence, holm, one_sample, welch
 
 scores = st.lists(st.floats(50, 100, width=32), min_size=2, max_size=20)
 
@@ -16,6 +16,17 @@ def test_welch_agrees_with_scipy(first, second):
     interval = reference.confidence_interval()
     assert found.p == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
+
+
+@given(scores, st.floats(50, 100, width=32))
+def test_a_one_sample_t_agrees_with_scipy(values, published):
+    sample = Sample.of(values)
+    assume(sample.std > 1e-3)
+    found, reference = one_sample(sample, published), ttest_1samp(values, published)
+    interval = reference.confidence_interval()
+    assert found.p == pytest.approx(reference.pvalue, rel=1e-6, abs=1e-12)
+    expected = (interval.low - published, interval.high - published)
+    assert (found.low, found.high) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 @given(scores, scores, st.floats(0.05, 5))
@@ -35,6 +46,7 @@ def test_equivalence_is_the_larger_of_two_one_sided_tests(first, second, margin)
 def test_one_seed_decides_nothing():
     assert welch(Sample.of([80.0]), Sample.of([70.0, 71.0])) is None
     assert equivalence(Sample.of([80.0, 80.1]), Sample.of([80.0]), 0.3) is None
+    assert one_sample(Sample.of([80.0]), 70.0) is None
 
 
 def test_equal_scores_without_scatter_are_equivalent_and_do_not_differ():

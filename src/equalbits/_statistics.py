@@ -1,4 +1,4 @@
-"""Compare a few seeds per method: Welch's t, Holm's correction, the equivalence test (TOST), and Kendall's τ.
+"""Compare a few seeds per method: Welch's and one-sample t, Holm's correction, equivalence (TOST), and Kendall's τ.
 
 Two methods rarely have the same variance, and five seeds are few: Welch's t assumes neither equal variances nor equal
 counts. A table makes many comparisons at once, so its p values are corrected together by Holm's procedure. A
@@ -64,11 +64,19 @@ def welch(first: Sample, second: Sample) -> Difference | None:
     if min(first.n, second.n) < 2:
         return None
     gap, error = first.mean - second.mean, _standard_error(first, second)
-    if error == 0:
-        return Difference(gap, gap, gap, 1.0 if gap == 0 else 0.0)
-    freedom = _degrees_of_freedom(first, second)
-    margin = error * student_t(freedom)
-    return Difference(gap, gap - margin, gap + margin, 2 * _t_tail(abs(gap) / error, freedom))
+    return _t_test(gap, error, _degrees_of_freedom(first, second) if error else 0.0)
+
+
+def one_sample(sample: Sample, value: float) -> Difference | None:
+    """Test whether a mean differs from an exact value, by Student's t; None where there are fewer than two values.
+
+    >>> found = one_sample(Sample(79.34, 0.17, 5), 79.0)
+    >>> f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}], p = {found.p:.2g}"
+    '0.34 [0.13, 0.55], p = 0.011'
+    """
+    if sample.n < 2:
+        return None
+    return _t_test(sample.mean - value, math.sqrt(sample.squared_error), sample.n - 1)
 
 
 def equivalence(first: Sample, second: Sample, margin: float) -> float | None:
@@ -110,6 +118,14 @@ def kendall(values: Sequence[float]) -> tuple[float, float]:
 
     found = kendalltau(range(len(values)), values)
     return float(found.statistic), float(found.pvalue)
+
+
+def _t_test(gap: float, error: float, freedom: float) -> Difference:
+    """Return a difference with the interval and p value of Student's t; exact without a standard error."""
+    if error == 0:
+        return Difference(gap, gap, gap, 1.0 if gap == 0 else 0.0)
+    margin = error * student_t(freedom)
+    return Difference(gap, gap - margin, gap + margin, 2 * _t_tail(abs(gap) / error, freedom))
 
 
 def _standard_error(first: Sample, second: Sample) -> float:

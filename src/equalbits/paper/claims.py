@@ -1,8 +1,8 @@
 """Claims of the paper beside our measurement: a row each, as Markdown and JSON.
 
-A difference is tested by Welch's t over seeds, two-sided, and the p values of one item are corrected together by Holm's
-procedure. One seed decides nothing. That two means lie within a tolerance is no test, so the row says so in its claim
-and gives the equivalence test (TOST) beside it.
+A difference is tested by Welch's t over seeds, two-sided, and one from a single published number by a one-sample t. The
+p values of one item are corrected together by Holm's procedure. One seed decides nothing. That two means lie within a
+tolerance is no test, so the row says so in its claim and gives the equivalence test (TOST) beside it.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar
 
 from equalbits._files import write_atomically
-from equalbits._statistics import Sample, equivalence, holm, welch
+from equalbits._statistics import Difference, Sample, equivalence, holm, one_sample, welch
 from equalbits._text import markdown_table
 from equalbits.paper.cost import cost, made_with
 from equalbits.paper.published import TABLE_2_SEEDS, TEST_IMAGES, Published
@@ -247,14 +247,24 @@ def above(claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "ye
 
 def decide_by_welch(row: Claim, first: Sample, second: Sample, *, less: bool = False, best_of: int = 1) -> Claim:
     """Let Welch's t decide whether the first mean is above the second, or below it with ``less``."""
-    found = welch(first, second)
+    return _decide(row, welch(first, second), "Welch's t", max(first.mean, second.mean), less=less, best_of=best_of)
+
+
+def decide_by_one_sample(row: Claim, sample: Sample, value: float) -> Claim:
+    """Let a one-sample t decide whether a mean is above an exact value."""
+    return _decide(row, one_sample(sample, value), "one-sample t", max(sample.mean, value))
+
+
+def _decide(
+    row: Claim, found: Difference | None, test: str, largest: float, *, less: bool = False, best_of: int = 1
+) -> Claim:
     if found is None:
         return replace(row, decided_by=ONE_SEED)
-    digits = 2 if max(first.mean, second.mean) > 1 else 3  # points, or losses
-    test = f"Welch's t, 95 % interval {signed(found.low, digits)} to {signed(found.high, digits)}"
+    digits = 2 if largest > 1 else 3  # points, or losses
+    words = f"{test}, 95 % interval {signed(found.low, digits)} to {signed(found.high, digits)}"
     if best_of > 1:
-        test = f"Welch's t, p times {best_of} for the best of {best_of}"
-    return replace(row, agrees=(found.mean < 0) == less, decided_by=test, p=min(1.0, best_of * found.p))
+        words = f"{test}, p times {best_of} for the best of {best_of}"
+    return replace(row, agrees=(found.mean < 0) == less, decided_by=words, p=min(1.0, best_of * found.p))
 
 
 def _least_p(gap: float, images: int) -> float:

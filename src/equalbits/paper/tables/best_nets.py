@@ -9,7 +9,7 @@ from pathlib import Path
 
 from equalbits._plotting import method_color, new_figure, save_figure
 from equalbits._statistics import Sample
-from equalbits.paper.claims import Claim, RunCounts, accuracies, decide_by_welch, score_of
+from equalbits.paper.claims import SOME_DIVERGED, Claim, RunCounts, accuracies, decide_by_one_sample, score_of
 from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import item_cases, quick_recipe, run_cases
@@ -74,12 +74,12 @@ def claims(result: Result) -> list[Claim]:
             paper=f"{best:.2f} %",
             ours=score_of(case),
             agrees=None,
-            decided_by="some runs diverged",
+            decided_by=SOME_DIVERGED,
             n=len(ours),
             difference=sum(ours) / len(ours) - best if ours else None,
         )
         complete = ours and len(ours) == len(case["runs"])
-        rows.append(decide_by_welch(row, Sample.of(ours), Sample(best, 0.0, 2)) if complete else row)
+        rows.append(decide_by_one_sample(row, Sample.of(ours), best) if complete else row)
     return rows
 
 
