@@ -193,7 +193,8 @@ def above_published(claim: str, case: CaseCounts, published: Published) -> Claim
 
 
 def _sample(published: Published) -> Sample:
-    return Sample(published.mean, published.spread, TABLE_2_SEEDS)
+    """Take the paper's ± as the population deviation, the reading with the larger sample deviation."""
+    return Sample(published.mean, published.spread * math.sqrt(TABLE_2_SEEDS / (TABLE_2_SEEDS - 1)), TABLE_2_SEEDS)
 
 
 def _beside_table_2(claim: str, case: CaseCounts, published: Published) -> Claim:

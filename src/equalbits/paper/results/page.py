@@ -41,6 +41,8 @@ A difference is tested by Welch's t over seeds, two-sided; one from a single pub
 two p values the second is corrected by Holm's procedure over all tests of the same table, and must be at most 0.05.
 Counts need no test; anything else that rests on one seed is not decided. That a mean is within 0.3 points of the
 paper's is no test either: the equivalence test (TOST) beside it says whether the seeds show it.
+The paper does not say which deviation its ± is. Tests take it as the population deviation of five seeds, the reading
+with the larger error.
 In commands, `DIR` is the folder of the data sets. Times are wall-clock times; several commands shared the GPU, so most
 would take less alone.
 """
