@@ -84,3 +84,10 @@ def test_every_subpackage_is_an_attribute_without_importing_it() -> None:
 def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'equalbits' has no attribute 'nothing'"):
         equalbits.nothing  # noqa: B018
+
+
+def test_reproduce_states_how_many_runs_it_stacks(call) -> None:
+    from equalbits.paper.runs import _MAX_STACK
+
+    printed = " ".join(call("reproduce", "--help")[1].split())
+    assert f"(default: {_MAX_STACK} on a GPU, else 1)" in printed

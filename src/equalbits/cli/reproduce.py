@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="seeds, such as 0-4 or 0,3,7, for items that train several (default: the paper's number)",
     )
-    parser.add_argument("--stack", type=int, metavar="N", help="runs to train at once on one device (default: 1)")
+    parser.add_argument(
+        "--stack", type=int, metavar="N", help="runs to train at once on one device (default: 16 on a GPU, else 1)"
+    )
     add_settings(parser, more="; an item's grid parameters accept comma-separated values, such as nets=conv2,conv4")
     parser.add_argument(
         "--ray", metavar="ADDRESS", default="",
