@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from equalbits.paper.published import TABLE_2
-from equalbits.paper.results.page import item_sections, readme_table, replace_table, results_page
+from equalbits.paper.results.page import item_sections, last_and_best, readme_table, replace_table, results_page
 from equalbits.recipes import Execution, get_recipe, sweep
 from equalbits.recipes.experiments.sweep import summarize_sweep
 
@@ -94,6 +94,16 @@ def test_last_and_best_epoch_stand_side_by_side(tmp_path):
     (row,) = (line.split(" | ") for line in page.splitlines() if line.startswith("| tab2 | 8"))
     assert float(row[2].rstrip(" %")) - float(row[1].rstrip(" %")) == pytest.approx(0.01, abs=0.0011)
     assert row[3:] == ["1 of 60", "0.60 points |"]
+
+
+def test_items_tested_after_the_last_epoch_only_are_not_compared_with_their_best():
+    kept = {name: json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in ("fig4", "tab2")}
+    page = last_and_best(kept)
+    assert "| fig4 |" not in page and "| tab2 |" in page  # tab2: every 25 epochs
+    assert last_and_best({"fig4": kept["fig4"]}) == ""
+    run = kept["fig4"]["measured"]["methods"]["sign"]["runs"][0]
+    run["best"] = {**run["best"], "epoch": 75}
+    assert "| fig4 |" in last_and_best(kept)
 
 
 @pytest.mark.parametrize("readme", ["", "<!-- results table: begin -->\nall the rest"])

@@ -1,6 +1,7 @@
 """docs/results.md and the README's table, generated from results/: no number in them is typed by hand."""
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -52,7 +53,8 @@ _LAST_AND_BEST = """
 
 The authors' released trainer reports the best test epoch, on 9,984 of the 10,000 images, and so selects by the test
 images. Every number on this page is of the last epoch, on all images. Here are both, as means over all nets and seeds
-of an item. Most nets were tested every 25 epochs or at the end only, so their best is the best of few.
+of an item. Items whose nets were tested after the last epoch only are left out: their best epoch is the last. Most of
+the others were tested every 25 epochs, so their best is the best of few.
 
 """
 
@@ -186,11 +188,11 @@ def _command(name: str, asked: Mapping[str, Any], number: int = 1) -> str:
 
 
 def last_and_best(kept: Mapping[str, Kept]) -> str:
-    """Return the last and the best epoch side by side, over all runs of each item that holds both."""
+    """Return the last and the best epoch side by side, over all runs of each item tested before the last epoch too."""
     rows = []
     for name, each in kept.items():
         ends = [(run["last"], run["best"]) for run in _runs(each["measured"]) if run.get("last") and run.get("best")]
-        if ends:
+        if _tested_before_the_end(each, ends):
             last, best = (
                 [100 * e["test"]["correct"] / e["test"]["total"] for e in some] for some in zip(*ends, strict=True)
             )
@@ -200,6 +202,12 @@ def last_and_best(kept: Mapping[str, Kept]) -> str:
             rows.append((name, *means, f"{others} of {len(ends)}", f"{most:.2f} points"))
     header = ("", "last epoch", "best epoch tested", "runs whose best is not the last", "most that a run gains")
     return f"{_LAST_AND_BEST}{markdown_table(header, rows)}\n" if rows else ""
+
+
+def _tested_before_the_end(kept: Kept, ends: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> bool:
+    """Return True if the settings or a best epoch before the last show that runs were tested before the end."""
+    every = kept["asked"]["settings"].get("evaluate_every", math.inf)
+    return any(every < last["epoch"] or best["epoch"] < last["epoch"] for last, best in ends)
 
 
 def _runs(measured: Any) -> Iterator[dict[str, Any]]:
