@@ -19,6 +19,10 @@ def test_every_name_has_a_short_description() -> None:
         assert len(set(rows.values())) == len(rows)
 
 
+def test_vgg_small_is_described_beside_vgg16() -> None:
+    assert descriptions()["models"]["vgg_small"].endswith("; the first and the last real")
+
+
 def test_a_registered_network_is_described_by_its_docstring(capsys, monkeypatch) -> None:
     def tiny(layers: object, num_classes: int, *, in_channels: int = 3, image_size: int = 32) -> None:
         """Four layers, two of them binary.

@@ -15,6 +15,7 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "resnet34": "as resnet18, with 34 layers",
         "shufflenet": "ShuffleNet for small images: three stages of 4, 8 and 4 units",
         "vgg16": "VGG-16 for small images: 13 convolutions and 3 linear layers; the first and the last real",
+        "vgg_small": "VGG-small of the BNN papers: 6 convolutions and 1 linear layer; the first and the last real",
     },
     "methods": {
         "abc-net": "ABC-Net: each filter is a sum of `bases` binary ones; one base packs to one bit per weight",
