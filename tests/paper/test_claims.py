@@ -121,7 +121,7 @@ def test_figure_4_rarely_finds_a_difference_between_equal_methods(seeds):
 
 
 def flip_rate_rows(sign, half=30):
-    """Claims by flips per million of Sign at each learning rate, and of bi-half at 0.1; None where all runs diverged."""
+    """Claims by flips per million of Sign at each learning rate, of bi-half at 0.1; None where all runs diverged."""
 
     def at(method, rate, flips):
         counts = {"flips": flips, "symbols": 1000, "steps": 1000}
