@@ -1,6 +1,8 @@
 """A run's folder: what lies in it, how it is read back, and what it refuses."""
 
 import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -248,6 +250,15 @@ def test_nothing_is_trained_first_for_a_run_that_is_refused(first: str, done: Pa
     with pytest.raises(ValueError, match="equalbits did not write"):
         run_recipe(own(**settings), out, device="cpu")
     assert [path.name for path in out.iterdir()] == ["history.jsonl"]
+
+
+def test_two_processes_wait_until_the_teacher_is_saved(tmp_path: Path) -> None:
+    recipe = own(**{"distill.weight": 0.5, "distill.teacher": "fashion-conv2", "data.limit": 16})
+    (tmp_path / "own.toml").write_text(recipe.to_toml())
+    words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "equalbits", "train"]
+    words += [str(tmp_path / "own.toml"), "--out", str(tmp_path / "a"), "--device", "cpu"]
+    subprocess.run([sys.executable, "-m", *words], check=True, timeout=300)
+    assert (tmp_path / "a" / "run.json").exists() and (tmp_path / "a" / "teacher" / "run.json").exists()
 
 
 def test_a_second_stage_starts_from_the_weights_of_the_first(tmp_path: Path) -> None:

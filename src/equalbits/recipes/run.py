@@ -28,6 +28,7 @@ from equalbits.training import (
     evaluate,
     process_group,
     train,
+    wait_for_all,
 )
 
 
@@ -143,6 +144,7 @@ def _earlier_run(
     if not (out / "run.json").exists():
         logging.getLogger("equalbits").warning("%s needs %s: training that first, into %s", recipe.name, word, out)
     run_recipe(first, out, root=root, device=device, teacher=teacher if first.train.distill.needs_teacher else None)
+    wait_for_all()  # until the writer has saved it
     return out
 
 

@@ -11,7 +11,7 @@ from equalbits.training.checkpoint import (
     save_checkpoint,
 )
 from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
-from equalbits.training.distributed import PeerLostError, ProcessRank, process_group, rank_from_env
+from equalbits.training.distributed import PeerLostError, ProcessRank, process_group, rank_from_env, wait_for_all
 from equalbits.training.divergence import NonFiniteError, check_weights
 from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
 from equalbits.training.loop import Watcher, train
@@ -64,5 +64,6 @@ __all__ = [
     "stop_requests",
     "train",
     "train_stack",
+    "wait_for_all",
     "with_prefix",
 ]
