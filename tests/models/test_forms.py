@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.models import LayerFactory, blocks, create_model
+from equalbits.models import LayerFactory, create_model
+from equalbits.models import residual_blocks as blocks
 from equalbits.models.residual_blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock, RPReLUBlock
 from equalbits.models.shufflenet import ShuffleUnit
 from equalbits.nn import BiHalf, BinaryConv2d, RPReLU, SignActivation, fused_norm
