@@ -4,10 +4,43 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 
 _PARTIAL = ".partial"
 _ATTEMPTS = 9  # another job that starts in the folder may remove the partial file meanwhile
+#: Directories that this thread has locked, and the lock file of each as it was created.
+_locked: ContextVar[Mapping[Path, tuple[str, os.stat_result]]] = ContextVar("locked", default=MappingProxyType({}))
+
+
+class LockLostError(ValueError):
+    """The directory that this job writes to was removed or taken over by another job."""
+
+
+@contextmanager
+def write_only_if_locked(folder: Path, lock: Path) -> Iterator[None]:
+    """Inside the ``with``, refuse writes below ``folder`` once its lock file is not the one that is there now."""
+    name = folder.absolute()  # not resolved: a symbolic link may later lead elsewhere
+    before = _locked.set({**_locked.get(), name: (lock.name, lock.stat())})
+    try:
+        yield
+    finally:
+        _locked.reset(before)
+
+
+def check_lock(path: Path) -> None:
+    """Raise :class:`LockLostError` where a directory above ``path`` is no longer the one that was locked."""
+    target = path.absolute()
+    for folder, (lock, taken) in _locked.get().items():
+        held = not target.is_relative_to(folder)
+        with suppress(OSError):
+            held = held or os.path.samestat((folder / lock).stat(), taken)
+        if not held:
+            raise LockLostError(
+                f"{folder} was removed or taken over by another job, its {lock} is not the one of this job: "
+                f"{path.name} is not written; use another --out for each job"
+            )
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -20,12 +53,14 @@ def write_all_atomically(contents: Mapping[Path, bytes]) -> None:
     partial = {path: path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}") for path in contents}
     try:
         for path, content in contents.items():
+            check_lock(path)
             with errors_name(path):
                 _write(partial[path], content)
         for path, content in contents.items():
+            check_lock(path)  # again: writing may have taken long
             with errors_name(path):
                 _move(partial[path], path, content)
-    except OSError:
+    except (OSError, LockLostError):
         for each in partial.values():
             with suppress(OSError):  # report the first error, not that the clean-up failed too
                 each.unlink()

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 from small_recipe import own, sweep
 
-from equalbits.recipes import run_recipe
+from equalbits._files import LockLostError, write_atomically
+from equalbits.recipes import RunRecord, run_recipe
 from equalbits.recipes.output_dir import DirInUseError, lock_dir
+from equalbits.training import EpochRecord, load_checkpoint
 
 HOLDS = """
 import sys, time
@@ -129,3 +132,38 @@ def test_what_took_the_locks_place_stays_and_hides_no_error(tmp_path: Path) -> N
         lock.mkdir()  # that cannot be unlinked
         raise KeyError
     assert lock.is_dir()
+
+
+def test_a_job_whose_folder_was_begun_anew_by_another_writes_nothing_more_into_it(tmp_path: Path) -> None:
+    """The first job must not end with run.json of one and the weights of the other."""
+    out, other = tmp_path / "a", own(epochs=1, seed=7)
+
+    def begin_anew(record) -> None:
+        if isinstance(record, EpochRecord) and not threading.current_thread().name.startswith("other"):
+            shutil.rmtree(out)
+            thread = threading.Thread(target=run_recipe, args=(other, out), kwargs={"device": "cpu"}, name="other")
+            thread.start()
+            thread.join()
+
+    with pytest.raises(LockLostError, match=r"a was removed or taken over by another job.* is not written"):
+        run_recipe(own(epochs=3), out, device="cpu", reporters=[begin_anew])
+    assert RunRecord.read(out / "run.json").recipe == other
+    assert load_checkpoint(out / "last.safetensors")[1]["config"]["seed"] == 7
+    assert len((out / "history.jsonl").read_text().splitlines()) == 1
+    assert len(list((out / "tensorboard").iterdir())) == 1
+
+
+def test_a_lock_that_was_replaced_or_a_link_that_leads_elsewhere_stops_every_write_below_the_folder(tmp_path) -> None:
+    link, first, second = (tmp_path / name for name in ("link", "first", "second"))
+    first.mkdir(), second.mkdir()
+    link.symlink_to(first)
+    with lock_dir(link):
+        write_atomically(link / "fine", b"1")
+        link.unlink()
+        link.symlink_to(second)
+        for name in ("result.json", "seed0/run.json"):
+            with pytest.raises(LockLostError):
+                write_atomically(link / name, b"1")
+        write_atomically(tmp_path / "elsewhere", b"1")
+    assert list(second.iterdir()) == []
+    write_atomically(second / "result.json", b"1")

@@ -5,12 +5,12 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from equalbits._files import errors_name, remove_partial_files
+from equalbits._files import errors_name, remove_partial_files, write_only_if_locked
 from equalbits.recipes.run_record import command_line
 
 #: Kind of directory, the files that are all present in one, and its description.
@@ -55,7 +55,8 @@ def lock_dir(out: Path) -> Iterator[None]:
 
     The lock is released when its process ends, also by a kill, and one thread may take it twice. File systems without
     locks are not locked. Partial files of a killed process are removed. A directory created here is removed again if
-    it is still empty at the end.
+    it is still empty at the end. If the directory is removed or its lock replaced meanwhile, later writes raise
+    :class:`LockLostError`, so that the files of two jobs do not mix.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, lock_dir(Path(folder)), lock_dir(Path(folder)):
@@ -87,7 +88,8 @@ def lock_dir(out: Path) -> Iterator[None]:
                 with errors_name(path):
                     path.write_text(json.dumps(note))
                 remove_partial_files(out)
-            yield
+            with write_only_if_locked(out, path) if own else nullcontext():
+                yield
         finally:
             with suppress(OSError):  # a file that replaced ours stays; one that cannot be removed locks nothing
                 if own and os.path.samestat(path.stat(), own):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from equalbits._files import write_atomically
+from equalbits._files import LockLostError, check_lock, write_atomically
 from equalbits.data import DataError
 from equalbits.recipes.build import DataSpec, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe
@@ -94,11 +94,13 @@ def removed_on_failure(out: Path) -> Iterator[None]:
     except BaseException:
         history = out / "history.jsonl"
         trained = any((out / name).exists() for name in (LAST, BEST)) or (history.exists() and history.stat().st_size)
-        if not trained:
-            for name in ("recipe.toml", "model.json", "history.jsonl"):
-                with suppress(OSError):  # raise the first error, not that the clean-up failed
-                    (out / name).unlink()
-            shutil.rmtree(out / "tensorboard", ignore_errors=True)
+        with suppress(LockLostError):  # then the files are those of another job
+            check_lock(history)
+            if not trained:
+                for name in ("recipe.toml", "model.json", "history.jsonl"):
+                    with suppress(OSError):  # raise the first error, not that the clean-up failed
+                        (out / name).unlink()
+                shutil.rmtree(out / "tensorboard", ignore_errors=True)
         raise
 
 

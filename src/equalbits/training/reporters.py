@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from equalbits._files import errors_name, write_atomically
+from equalbits._files import check_lock, errors_name, write_atomically
 from equalbits.training.history import EpochRecord, History, StepRecord
 
 
@@ -21,6 +21,7 @@ class JsonLines:
     def __call__(self, record: StepRecord | EpochRecord) -> None:
         """Write the record of an epoch; ignore those in between."""
         if isinstance(record, EpochRecord):
+            check_lock(self.path)
             with errors_name(self.path), self.path.open("ab") as file:
                 file.write(_json_line(record))
 
@@ -66,6 +67,7 @@ class TensorBoard:
     def _append(self, *events: Any) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
+        check_lock(self.path)
         with errors_name(self.path), self.path.open("ab") as file:
             for event in events:
                 event.wall_time = time.time()
