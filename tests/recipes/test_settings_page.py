@@ -87,7 +87,7 @@ def test_an_unknown_choice_is_rejected_with_the_choices_shown(name: str) -> None
 
 @pytest.mark.parametrize("name", ["model.init", "data.statistics"])
 def test_the_names_shown_are_those_of_the_models_and_data_packages(name: str) -> None:
-    from equalbits.data.records import STATISTICS
+    from equalbits.data import STATISTICS
     from equalbits.models import LayerFactory
 
     if name == "data.statistics":

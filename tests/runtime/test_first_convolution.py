@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from equalbits.runtime import NetworkBuilder, PackedModel, native
-from equalbits.runtime.engine import NativeEngine, byte_table, run_numpy
+from equalbits.runtime.engine import NativeEngine, run_numpy
+from equalbits.runtime.normalization import normalize
 
 if native.BUILT is None:
     pytest.skip(native.REASON, allow_module_level=True)
@@ -70,7 +71,7 @@ def test_bytes_give_what_their_reals_give(threads: int) -> None:
     pixels = RANDOM.integers(0, 256, (2, 3, 30, 60)).astype(np.uint8)
     for images in (pixels, pixels[:1]):
         model = PackedModel(network, engine="native", threads=threads)
-        np.testing.assert_array_equal(model(images), model(byte_table(network)[np.arange(3)[:, None, None], images]))
+        np.testing.assert_array_equal(model(images), model(normalize(network, images)))
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name != "portable"])

@@ -6,8 +6,9 @@ from equalbits.data.datasets import NAMES, data_root, load_dataset
 from equalbits.data.download import download_dataset
 from equalbits.data.folder_loader import FolderLoader
 from equalbits.data.loader import Loader
+from equalbits.data.normalization import STATISTICS, Statistics
 from equalbits.data.plan import Shard
-from equalbits.data.records import STATISTICS, DataError, Dataset, Decoding, FolderDataset, Statistics
+from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset
 
 __all__ = [
     "EDITIONS",

@@ -12,7 +12,8 @@ from equalbits._text import nearest_name
 from equalbits.data import embedded
 from equalbits.data.cifar import EDITIONS, read_cifar
 from equalbits.data.folder import HELD_OUT, scan_tree
-from equalbits.data.records import STATISTICS, DataError, Dataset, FolderDataset, Statistics
+from equalbits.data.normalization import STATISTICS, Statistics
+from equalbits.data.records import DataError, Dataset, FolderDataset
 from equalbits.data.synthetic import make_synthetic
 
 NAMES = ("fashion", *EDITIONS, *HELD_OUT, "synthetic")

@@ -1,6 +1,6 @@
 """Pure functions on tensors: binarization, optimal transport, estimators, entropy, pruning. No state."""
 
-from equalbits.functional.binarize import bihalf, centred_symbols, sign, sign_symbols, standardize
+from equalbits.functional.binarize import bihalf, sign, sign_symbols
 from equalbits.functional.bit_planes import Plane, bases_to_bit_planes, to_bit_planes
 from equalbits.functional.convolution import convolve
 from equalbits.functional.entropy import (
@@ -46,6 +46,7 @@ from equalbits.functional.pruning import (
     released_counts,
 )
 from equalbits.functional.ranking import check_finite, stable_ranks
+from equalbits.functional.standardize import centred_symbols, standardize
 
 __all__ = [
     "Flips",

@@ -11,6 +11,7 @@ from equalbits.runtime.audit import Audit, PackedSummary, audit, summarize
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
+from equalbits.runtime.normalization import byte_table, normalize
 from equalbits.runtime.op_specs import Array, Floats
 
 #: Images per call of numpy.
@@ -97,7 +98,7 @@ class PackedModel:
         for start in range(0, len(batch), _CHUNK):
             images = batch[start : start + _CHUNK]
             if images.dtype == np.uint8:
-                images = byte_table(self.network)[np.arange(images.shape[1])[:, None, None], images]
+                images = normalize(self.network, images)
             parts.append(run_numpy(self.network, images))
         return np.concatenate(parts)
 
@@ -157,13 +158,6 @@ class NativeEngine:
         """Run one image on one thread; return the seconds of each step, whose kinds are ``step_kinds``."""
         seconds: list[float] = self._plan.time(image.reshape(-1))
         return seconds
-
-
-def byte_table(network: Network) -> Floats:
-    """Return the normalized value of every byte per channel, ``(byte / 255 − mean) / std``, shape (channel, 256)."""
-    mean, std = (np.asarray(numbers, np.float32)[:, None] for numbers in (network.mean, network.std))
-    table: Floats = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / std
-    return table
 
 
 def run_numpy(network: Network, images: Floats) -> Floats:
