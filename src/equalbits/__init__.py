@@ -22,7 +22,7 @@ _NAMES = {
     "analysis": ("audit", "summarize"),
     "deploy": ("pack", "PackError"),
     "runtime": ("load_packed",),
-    "recipes": ("get_recipe", "run_recipe"),
+    "recipes": ("get_recipe", "run_recipe", "load_run"),
     "paper": ("reproduce",),
 }
 _PACKAGE_OF = {name: package for package, names in _NAMES.items() for name in names}

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
+from functools import wraps
 from inspect import cleandoc
 from numbers import Integral, Real
 from types import UnionType
@@ -89,6 +90,7 @@ class Settings:
 
     def __init_subclass__(cls, group: str = "") -> None:
         dataclass(frozen=True, kw_only=True)(cls)
+        cls.__init__ = _refuse_unknown(cls.__init__)  # type: ignore[method-assign]
         cls.group, cls.declared, cls.nested = group, {}, {}
         hints = get_type_hints(cls)
         for each in fields(cls):  # type: ignore[arg-type]
@@ -106,12 +108,31 @@ class Settings:
         cls.__doc__ = "\n".join([cleandoc(cls.__doc__ or ""), "", *items])
 
     def __post_init__(self) -> None:
+        for name, kind in self.nested.items():
+            object.__setattr__(self, name, kind.of(getattr(self, name), name))
         for name, declaration in self.declared.items():
             object.__setattr__(self, name, declaration.convert(getattr(self, name)))
         self.check()
 
     def check(self) -> None:
         """Raise if settings contradict each other; subclasses override it."""
+
+    @classmethod
+    def of(cls, given: object, argument: str) -> Self:
+        """Return settings that an ``argument`` gives as such, as a table, or by their ``name`` alone."""
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, Mapping):
+            return cls(**given)
+        if isinstance(given, str) and "name" in cls.declared:
+            return cls.named(given)
+        by_name = ", or its name" if "name" in cls.declared else ""
+        raise ValueError(f"{argument}={given!r} must be {cls.__name__}(…), a dict of its settings{by_name}")
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return the settings of this name, all others at their defaults."""
+        return cls._construct({cls.declared["name"].name: name})
 
     @classmethod
     def classes(cls) -> list[type["Settings"]]:
@@ -172,6 +193,27 @@ class Settings:
     def to_toml(self) -> str:
         """Return the settings as TOML."""
         return _toml(self.as_dict())
+
+
+def _refuse_unknown(init: Callable[..., None]) -> Callable[..., None]:
+    """Wrap the constructor of a settings class: explain an unknown name in one line."""
+
+    @wraps(init)
+    def wrapped(self: Settings, *values: object, **given: object) -> None:
+        kind, known = type(self), [*self.declared, *self.nested]
+        if values:
+            raise TypeError(f"{kind.__name__} takes its settings by name, as in {kind.__name__}({known[0]}=…)")
+        for name, value in given.items():
+            if name in known:
+                continue
+            group = next((group for group, inner in self.nested.items() if name in inner.declared), "")
+            nearest = nearest_name(name, known)
+            hint = f"give {group}={{{name!r}: {value!r}}}" if group else f"there are {', '.join(known)}"
+            hint = f"did you mean {nearest}?" if nearest and not group else hint
+            raise TypeError(f"{kind.__name__} has no setting {name!r}: {hint}")
+        init(self, **given)
+
+    return wrapped
 
 
 def _convert(value: Any, hint: Any, bounds: Mapping[str, float]) -> Any:

@@ -73,7 +73,8 @@ def run(pictures, own, tmp_path_factory):
 
 def test_run_preprocesses_images_exactly_as_evaluate(run, pictures, tmp_path, call):
     assert call("pack", run, tmp_path / "net.ebits")[0] == 0
-    recipe, model = load_run(run)
+    loaded = load_run(run)
+    recipe, model = loaded.recipe, loaded.model
     test = make_loader(recipe.data, "test", root=pictures, device="cpu", seed=0, place=ProcessRank())
     with torch.no_grad():
         logits = torch.cat([model(images) for images, _ in test]).numpy()

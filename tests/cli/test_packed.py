@@ -36,7 +36,7 @@ def without_torch(*words: object) -> str:
 
 
 def test_a_packed_run_computes_the_logits_of_its_model(trained, packed, call):
-    _, model = load_run(trained)
+    model = load_run(trained).model
     images = torch.randn(5, 1, 8, 8)
     answer = model(images).detach().numpy()
     assert np.abs(load_packed(packed)(images.numpy()) - answer).max() <= 1e-4 * np.abs(answer).max()
@@ -106,7 +106,7 @@ def test_inspect_prints_the_same_audit_for_a_run_and_its_packed_file(trained, pa
 def test_inspect_prints_the_same_audit_for_a_pruned_run_and_its_packed_file(method, shares, recipe, tmp_path, call):
     out, file = tmp_path / "a", tmp_path / "net.ebits"
     assert call("train", recipe, "--set", f"model.weight_quantizer={method}", "--out", out, "--device", "cpu")[0] == 0
-    _, model = load_run(out)
+    model = load_run(out).model
     real = 4 * sum(tensor.numel() for name, tensor in model.named_parameters() if not name.endswith("scores"))
     code, packed, _ = call("pack", out, file)
     times = f"{real / file.stat().st_size:.1f} times smaller than its parameters in float32"

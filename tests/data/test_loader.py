@@ -138,7 +138,7 @@ def test_a_shuffled_loader_asks_for_the_epochs_number():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
+        ({"batch_size": 0}, "batch_size=0 must be an integer, at least 1"),
         ({"batch_size": 2, "shuffle": True, "shard": Shard(0, 2)}, "the last batch has 1 images for 2 ranks"),
     ],
 )

@@ -28,7 +28,8 @@ def test_a_recipe_is_trained_scored_inspected_and_read_back(tmp_path: Path) -> N
     score = json.loads(equalbits("evaluate", out, "--device", "cpu", "--json"))
     assert score["correct"] == facts["last"]["test"]["correct"]
 
-    recipe, model = load_run(out)
+    run = load_run(out)
+    recipe, model = run.recipe, run.model
     assert recipe.name == "fashion-conv2"
     report = audit(model)
     assert report.as_dict() == json.loads(equalbits("inspect", out, "--json"))["audit"]

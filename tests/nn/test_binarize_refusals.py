@@ -101,7 +101,7 @@ def test_converting_nothing_raises(model, arguments, message):
     ("arguments", "message"),
     [
         ({"weight_quantizer": BiHalf}, "weight_quantizer is the class BiHalf"),
-        ({"weight_quantizer": "bihalf"}, "weight_quantizer is a str: pass a WeightQuantizer"),
+        ({"weight_quantizer": "byhalf"}, "weight quantizer 'byhalf' is not known: did you mean 'bihalf'"),
         ({"weight_quantizer": None}, "weight_quantizer is a NoneType: pass a WeightQuantizer"),
         ({"weight_quantizer": BiHalf(), "input_quantizer": SignActivation}, "input_quantizer is the class"),
     ],

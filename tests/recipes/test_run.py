@@ -63,7 +63,8 @@ def test_the_model_comes_back_and_scores_what_the_run_scored(done: Path) -> None
     for which in ("last", "best"):
         score = evaluate_run(done, device="cpu", which=which)
         assert {**vars(score)} == pytest.approx(facts[which]["test"])
-    recipe, model = load_run(done)
+    run = load_run(done)
+    recipe, model = run.recipe, run.model
     assert recipe == own()
     assert not model.training
 
@@ -232,7 +233,7 @@ def test_the_recipe_of_a_teacher_is_trained_first_on_the_same_data(tmp_path: Pat
     settings = {"distill.weight": 0.5, "distill.teacher": "fashion-conv2", "data.hold_out": 4, "weight_average": 0.5}
     recipe = own(**settings)
     run_recipe(recipe, tmp_path / "a", device="cpu")
-    teacher, _ = load_run(tmp_path / "a" / "teacher")
+    teacher = load_run(tmp_path / "a" / "teacher").recipe
     assert (teacher.name, teacher.data.name, teacher.data.hold_out) == ("fashion-conv2", recipe.data.name, 4)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a" / "teacher").glob("*.safetensors")}
     (tmp_path / "a" / "run.json").unlink()
@@ -263,7 +264,7 @@ def test_two_processes_wait_until_the_teacher_is_saved(tmp_path: Path) -> None:
 
 def test_a_second_stage_starts_from_the_weights_of_the_first(tmp_path: Path) -> None:
     run_recipe(own(**{"model.weight_quantizer": ""}), tmp_path / "real", device="cpu")
-    _, first = load_run(tmp_path / "real")
+    first = load_run(tmp_path / "real").model
     settings = {"model.init_from": str(tmp_path / "real"), "optimizer.lr": 1e-12, "optimizer.weight_decay": 0.0}
     second = run_recipe(own(**settings), tmp_path / "binary", device="cpu").model
     for name, value in first.named_parameters():

@@ -64,7 +64,7 @@ def test_a_stack_keeps_the_nets_of_its_last_epoch_and_they_are_those_that_runs_a
         sweep(own(), tmp_path / way, vary=METHODS, seeds=[0, 5], stack=stack, device="cpu")
     for case in ("sign", "bihalf-p_pos=0.25"):
         alone, stacked = (tmp_path / way / case / "seed5" for way in ("alone", "stack"))
-        nets = [load_run(folder)[1].state_dict() for folder in (alone, stacked)]
+        nets = [load_run(folder).model.state_dict() for folder in (alone, stacked)]
         assert nets[0].keys() == nets[1].keys()
         assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])
         assert evaluate_run(stacked, device="cpu").correct == noted(stacked)["last"]["test"]["correct"]
@@ -76,7 +76,7 @@ def test_a_stack_keeps_the_nets_of_its_last_epoch_and_they_are_those_that_runs_a
 def test_a_net_of_a_stack_that_begins_anew_by_itself_leaves_the_old_one_nowhere(tmp_path: Path) -> None:
     sweep(own(), tmp_path / "stack", vary={}, seeds=[0, 5], stack=2, device="cpu")
     folder = next((tmp_path / "stack").glob("*/seed5"))
-    recipe, _ = load_run(folder)
+    recipe = load_run(folder).recipe
     (folder / WEIGHTS).write_bytes(b"not to be read any more")
     run_recipe(recipe, folder, device="cpu")
     assert not (folder / WEIGHTS).exists()
@@ -267,5 +267,5 @@ def test_runs_share_a_teacher_only_on_the_same_images(tmp_path: Path) -> None:
     recipe = own(**{"distill.weight": 0.5, "distill.teacher": "fashion-conv2", "epochs": 1})
     vary = {"data.limit": [8, 16], "optimizer.lr": [0.1, 0.2]}
     sweep(recipe, tmp_path / "sweep", vary=vary, seeds=[0], device="cpu")
-    teachers = (load_run(path.parent)[0] for path in tmp_path.glob("sweep/teachers/*/run.json"))
+    teachers = (load_run(path.parent).recipe for path in tmp_path.glob("sweep/teachers/*/run.json"))
     assert sorted(teacher.data.limit for teacher in teachers) == [8, 16]

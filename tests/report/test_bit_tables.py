@@ -43,7 +43,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_the_bits_of_a_run_are_counted_from_its_weights(folder: Path) -> None:
-    _, model = load_run(folder / "one")
+    model = load_run(folder / "one").model
     text = report_page(folder / "one")
     words = words_of(text)
     for layer in audit(model).layers:

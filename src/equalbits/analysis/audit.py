@@ -6,20 +6,21 @@ from torch import nn
 from equalbits.analysis.observe import binary_layers
 from equalbits.functional import as_filters, check_finite
 from equalbits.nn import BinaryLayer, parametrization_in_eval
-from equalbits.runtime import Audit, LayerAudit
+from equalbits.runtime import Audit, LayerAudit, PackedModel
 
 
 class AuditError(ValueError):
     """A filter does not have the share of +1 that its quantizer promises."""
 
 
-def audit(model: nn.Module, *, strict: bool = True) -> Audit:
+def audit(model: nn.Module | PackedModel, *, strict: bool = True) -> Audit:
     """Count −1, 0 and +1 in every filter of every binary layer, and check the share that each quantizer promises.
 
     A quantizer promises a share when its ``p_pos`` is not None. Each filter must then have exactly
     ``floor(p_pos · D + ½)`` of +1 among its ``D`` symbols other than 0, and the weight of the forward pass must have
     these signs. With ``strict`` a violation raises :class:`AuditError`; otherwise the report lists it. Methods that
-    promise no share are only counted. Latents that are not finite always raise.
+    promise no share are only counted. Latents that are not finite always raise. A packed model is audited from its
+    bits.
 
     >>> from equalbits.nn import BinaryLinear, Sign
     >>> print(audit(nn.Sequential(BinaryLinear(9, 4), BinaryLinear(4, 2, weight_quantizer=Sign()))))
@@ -28,7 +29,10 @@ def audit(model: nn.Module, *, strict: bool = True) -> Audit:
     1            2             4    ...
     1 of 2 layers promise a share of +1; all 4 filters are exact
     """
-    report = Audit(tuple(_count(name, layer) for name, layer in binary_layers(model).items()))
+    if isinstance(model, PackedModel):
+        report = model.audit()
+    else:
+        report = Audit(tuple(_count(name, layer) for name, layer in binary_layers(model).items()))
     if strict and not report.exact:
         raise AuditError(_first_violation(report))
     return report
@@ -54,9 +58,9 @@ def _first_violation(report: Audit) -> str:
     """Return the error text: the first filter that is not exact, and the number of them."""
     broken = [layer for layer in report.layers if layer.exact is False]
     layer, filter_ = broken[0], int(broken[0].inexact[0])
-    assert layer.expected is not None and layer.signs_agree is not None
-    cause = layer.quantizer
-    if layer.signs_agree[filter_]:
+    assert layer.expected is not None
+    cause = layer.quantizer or "a packed file that equalbits did not write"
+    if layer.signs_agree is None or layer.signs_agree[filter_]:
         kept, expected = layer.negative[filter_] + layer.positive[filter_], layer.expected[filter_]
         problem = (
             f"has {layer.positive[filter_]} of +1 among {kept} weights, but p_pos={layer.p_pos} requires {expected}"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from equalbits.nn import BinaryLayer
+from equalbits.nn import BinaryLayer, check_module
 
 #: Called for each call of a layer with its name, the layer, its first input tensor and its output.
 Observer = Callable[[str, nn.Module, Tensor | None, object], None]
@@ -14,6 +14,7 @@ Observer = Callable[[str, nn.Module, Tensor | None, object], None]
 
 def binary_layers(model: nn.Module) -> dict[str, BinaryLayer]:
     """Return the binary layers of a model by name, in module order; raise where there is none."""
+    check_module(model)
     found = {name: module for name, module in model.named_modules() if isinstance(module, BinaryLayer)}
     if not found:
         raise ValueError(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from equalbits._text import format_table
 from equalbits.analysis.observe import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
-from equalbits.nn import BinaryLayer
+from equalbits.nn import BinaryLayer, check_module
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -70,7 +70,8 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     """Run one example through ``model`` and return the size and the cost of each layer.
 
     ``example`` is a batch of inputs, or its shape; for a shape, random inputs are drawn without changing the global
-    random state. The first axis is the batch axis. There is a row for every module with weights of its own:
+    random state. The first axis is the batch axis; a model with 2-D convolutions also takes one image or its shape,
+    such as ``(3, 32, 32)``. There is a row for every module with weights of its own:
 
     * symbols, real: number of 1-bit weights, and of real numbers (parameters and saved floating-point buffers).
     * bytes packed: bytes in a packed file. ⌈D/8⌉ for the ``D`` symbols of a filter; twice that if some are 0 or if −1
@@ -124,7 +125,13 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
         for name, layer in layers.items():
             size = asdict(layer_size(layer, seen))
             rows[name] = LayerSummary(name=name, kind=type(layer).__name__, **size)
-        model(inputs)
+        try:
+            model(inputs)
+        except RuntimeError as error:
+            shape, reason = tuple(inputs.shape), " ".join(str(error).split())
+            raise ValueError(
+                f"the model cannot run on inputs of shape {shape}: {reason}; give another example"
+            ) from error
     for name, before in folded_into.items():
         if rows[name].calls == rows[before].calls == 1:
             # A bias per channel is left of the norm, unless the layer has one already.
@@ -133,6 +140,7 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
 
 
 def _as_inputs(example: Tensor | tuple[int, ...], model: nn.Module) -> Tensor:
+    check_module(model)
     device, dtype = device_and_dtype(model)
     if isinstance(example, Tensor):
         inputs = example.to(device)
@@ -140,6 +148,8 @@ def _as_inputs(example: Tensor | tuple[int, ...], model: nn.Module) -> Tensor:
         inputs = torch.randn(example, generator=torch.Generator().manual_seed(0), device="cpu").to(device, dtype)
     else:
         raise ValueError(f"example={example!r} must be a batch of inputs or its shape, such as (1, 3, 32, 32)")
+    if inputs.dim() == 3 and any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in model.modules()):
+        inputs = inputs[None]
     if inputs.dim() == 0 or len(inputs) == 0:
         raise ValueError(f"example has shape {tuple(inputs.shape)}: its batch axis must have at least one input")
     return inputs

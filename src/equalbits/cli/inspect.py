@@ -32,7 +32,8 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
     from equalbits.nn import BinaryLayer
     from equalbits.recipes import DataSpec, load_run
 
-    recipe, model = load_run(out, which=options.which)
+    run = load_run(out, which=options.which)
+    recipe, model = run.recipe, run.model
     images = DataSpec.read(out / "model.json")
     summary = summarize(model, (1, images.channels, images.size, images.size))
     binary = any(isinstance(layer, BinaryLayer) for layer in model.modules())

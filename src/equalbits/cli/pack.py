@@ -107,7 +107,7 @@ def pack_run(
     from equalbits.deploy import Preprocessing, pack
     from equalbits.recipes import DataSpec, load_run, unfinished_epoch
 
-    _, model = load_run(out, which=which)
+    model = load_run(out, which=which).model
     if unfinished := unfinished_epoch(out):
         print(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", file=sys.stderr)
     images = DataSpec.read(out / "model.json")

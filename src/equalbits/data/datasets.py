@@ -68,11 +68,13 @@ def load_dataset(
     """
     if split not in ("train", "test"):
         raise DataError(f"split={split!r} must be 'train' or 'test' (the held-out images)")
+    name = os.fspath(name)
     kind = name.partition(":")[0]
     if kind not in NAMES or (kind != name and kind != "synthetic"):
         nearest = nearest_name(kind, NAMES)
         hint = f"did you mean {nearest!r}? There are" if nearest else "there are"
-        raise DataError(f"no data set {name!r}; {hint} {', '.join(NAMES)}")
+        folder = f"; give a folder as load_dataset('imagefolder', {name!r}, …)" if Path(name).is_dir() else ""
+        raise DataError(f"no data set {name!r}; {hint} {', '.join(NAMES)}{folder}")
     if statistics and statistics not in STATISTICS:
         raise DataError(f"no statistics {statistics!r}; there are {', '.join(STATISTICS)}")
     if kind in HELD_OUT:

@@ -35,6 +35,12 @@ class BaseLoader(ABC, Generic[AnyDataset]):
         seed: int = 0,
         shard: Shard | None = None,
     ) -> None:
+        given: object = dataset
+        if not isinstance(given, Dataset | FolderDataset):
+            kind = type(given).__name__
+            raise DataError(f"the data set is a {kind}: load it first, as in eb.load_dataset('fashion', split='train')")
+        if not isinstance(augment, bool | Augmentation):
+            raise DataError(f"augment={augment!r} must be True, False or an Augmentation")
         self.dataset = dataset
         self.augment = augment if isinstance(augment, Augmentation) else Augmentation() if augment else None
         largest = 2 * max(dataset.crop_size)

@@ -7,6 +7,7 @@ one process with 128 sees. They are drawn on the CPU, so that every device gets 
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -41,8 +42,9 @@ class Plan:
     shard: Shard = Shard()
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise DataError(f"batch_size={self.batch_size} must be 1 or more")
+        given: object = self.batch_size
+        if not isinstance(given, Integral) or self.batch_size < 1:
+            raise DataError(f"batch_size={self.batch_size!r} must be an integer, at least 1")
         rest = self.count % (self.batch_size * self.shard.world_size)
         if self.shuffle and 0 < rest < self.shard.world_size:  # a rank without images would stall the others
             raise DataError(f"the last batch has {rest} images for {self.shard.world_size} ranks: change batch_size")

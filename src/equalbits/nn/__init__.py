@@ -1,6 +1,6 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
-from equalbits.nn.binary_layer import BinaryLayer, parametrization_in_eval
+from equalbits.nn.binary_layer import BinaryLayer, check_module, parametrization_in_eval
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.inputs.adabin import AdaBinActivation
 from equalbits.nn.inputs.bihalf import BiHalfActivation
@@ -104,6 +104,7 @@ __all__ = [
     "at_epoch_",
     "binarize_",
     "bop_parameters",
+    "check_module",
     "empty_filters",
     "end_ramps_",
     "freeze_latents_",

@@ -6,6 +6,7 @@ working. The layer multiplies with ``scale · quantizer(weight)``.
 
 import copy
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -219,6 +220,15 @@ def parametrization_in_eval(layer: nn.Module) -> Iterator[None]:
     finally:
         for part in in_training:
             part.training = True
+
+
+def check_module(model: object) -> None:
+    """Raise unless ``model`` is a module; passing the directory of a run instead is a common mistake."""
+    if not isinstance(model, nn.Module):
+        hint = "pass a torch.nn.Module"
+        if isinstance(model, str | os.PathLike):
+            hint = f"load it with eb.load_run({str(model)!r}).model"
+        raise ValueError(f"the model is a {type(model).__name__}: {hint}")
 
 
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:

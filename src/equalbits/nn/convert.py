@@ -10,10 +10,11 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-from equalbits.nn.binary_layer import BinaryLayer, check_quantizers
+from equalbits.nn.binary_layer import BinaryLayer, check_module, check_quantizers
 from equalbits.nn.layer_policies import Candidate, Policy, by_name, inner_layers
 from equalbits.nn.layers import BINARY_CLASSES, as_binary_layer
 from equalbits.nn.quantizer import WeightQuantizer
+from equalbits.nn.registry import input_quantizer_by_name, quantizer_by_name
 from equalbits.nn.weight_access import directly_accessed_layers
 
 
@@ -37,17 +38,17 @@ class Conversion:
 
 def binarize_(
     model: nn.Module,
-    weight_quantizer: WeightQuantizer,
+    weight_quantizer: WeightQuantizer | str,
     *,
-    input_quantizer: nn.Module | None = None,
+    input_quantizer: nn.Module | str | None = None,
     where: Policy | str | Iterable[str] = inner_layers,
 ) -> Conversion:
     """Replace layers of ``model`` by binary ones in place; return which were replaced, which were left, and why.
 
-    ``where`` is a policy (:func:`inner_layers`, :func:`all_layers` or any callable on a :class:`Candidate`), or names
-    and patterns like ``"blocks.*.conv?"``. The latents are the model's own parameters, so existing optimizers stay
-    valid. A layer used in two places stays one layer, also in plain lists of the model. An error leaves the model
-    unchanged.
+    A quantizer may be given by its name, such as ``"bihalf:p_pos=0.25"``. ``where`` is a policy (:func:`inner_layers`,
+    :func:`all_layers` or any callable on a :class:`Candidate`), or names and patterns like ``"blocks.*.conv?"``. The
+    latents are the model's own parameters, so existing optimizers stay valid. A layer used in two places stays one
+    layer, also in plain lists of the model. An error leaves the model unchanged.
 
     A layer is binary when it is called; code that accesses ``layer.weight`` directly gets the real latents. A layer
     whose weight is accessed by an enclosing ``forward``, as in torch's attention, is therefore left real.
@@ -61,8 +62,9 @@ def binarize_(
       real    0  the first layer
       real    4  the last layer
     """
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"the model is a {type(model).__name__}: pass a torch.nn.Module")
+    check_module(model)
+    weight_quantizer = quantizer_by_name(weight_quantizer) if isinstance(weight_quantizer, str) else weight_quantizer
+    input_quantizer = input_quantizer_by_name(input_quantizer) if isinstance(input_quantizer, str) else input_quantizer
     check_quantizers(weight_quantizer, input_quantizer)
     candidates, unsuited, already = _survey(model)
     if not candidates:

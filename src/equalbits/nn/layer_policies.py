@@ -61,6 +61,8 @@ def inner_layers(candidate: Candidate) -> bool | str:
 
 def by_name(where: str | Iterable[str], model: nn.Module, layers: Iterable[nn.Module]) -> Policy:
     """Return the policy that selects layers of ``model`` by name patterns; a pattern that matches none raises."""
+    if not isinstance(where, Iterable):
+        raise ValueError(f"where={where!r} must be a policy such as all_layers, or names like 'layer1.*'")
     names: dict[nn.Module, list[str]] = {layer: [] for layer in layers}
     for name, module in model.named_modules(remove_duplicate=False):  # a layer used in two places has two names
         if module in names:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from equalbits.nn.binary_layer import BinaryLayer
+from equalbits.nn.binary_layer import BinaryLayer, check_module
 from equalbits.nn.quantizer import Quantizer, WeightQuantizer
 
 
@@ -25,6 +25,7 @@ def set_progress(model: nn.Module, progress: float) -> None:
     >>> quantizer.progress
     tensor(0.2500)
     """
+    check_module(model)
     if not 0 <= progress <= 1:
         raise ValueError(f"progress={progress} is not a share of training: it must lie in [0, 1]")
     quantizers: set[nn.Module] = set()  # other modules may have a buffer of that name, too

@@ -172,7 +172,7 @@ class DemoPack:
 
 def pack_demo(run: Path, path: Path) -> DemoPack:
     """Pack the model of a run folder into ``path`` and compare both on every test image."""
-    _, model = load_run(run)
+    model = load_run(run).model
     spec = DataSpec.read(run / "model.json")
     test = load_dataset("fashion", split="test")
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))

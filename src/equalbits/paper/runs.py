@@ -12,12 +12,12 @@ from equalbits.paper.claims import CaseCounts
 from equalbits.paper.item import Options
 from equalbits.recipes import (
     Case,
-    FinishedRun,
     PlannedRun,
     Protocol,
     Recipe,
     RunRecord,
     RunStore,
+    TrainedRun,
     Trainer,
     cases_of,
     check_runs,
@@ -114,7 +114,7 @@ class Watch:
     """New watchers of one run, and a function that reads their counts when it is finished."""
 
     watchers: Sequence[Watcher]
-    read: Callable[[FinishedRun], dict[str, Any]]
+    read: Callable[[TrainedRun], dict[str, Any]]
 
 
 def run_watched(
@@ -152,7 +152,7 @@ def run_watched(
     return found
 
 
-def _measured(watched: Watch, finished: FinishedRun) -> dict[str, Any]:
+def _measured(watched: Watch, finished: TrainedRun) -> dict[str, Any]:
     return {"epochs": [record.as_dict() for record in finished.history.epochs], **watched.read(finished)}
 
 

@@ -12,8 +12,8 @@ from equalbits.recipes.experiments.sweep import CaseResult, DivergedError, sweep
 from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
-from equalbits.recipes.run import FinishedRun, evaluate_run, run_recipe
-from equalbits.recipes.run_dir import data_root_of, last_weights, load_run, unfinished_epoch
+from equalbits.recipes.run import evaluate_run, run_recipe
+from equalbits.recipes.run_dir import TrainedRun, data_root_of, last_weights, load_run, unfinished_epoch
 from equalbits.recipes.run_record import (
     FREE,
     RunRecord,
@@ -34,7 +34,6 @@ __all__ = [
     "DataSpec",
     "DivergedError",
     "Execution",
-    "FinishedRun",
     "MethodResult",
     "ModelConfig",
     "PlannedRun",
@@ -43,6 +42,7 @@ __all__ = [
     "RunRecord",
     "RunStore",
     "Table",
+    "TrainedRun",
     "Trainer",
     "cases_of",
     "check_kind",

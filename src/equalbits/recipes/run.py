@@ -1,9 +1,10 @@
 """Run a recipe: build what it names, train it, and leave everything in one directory."""
 
 import logging
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,17 @@ from torch import nn
 from equalbits._files import write_atomically
 from equalbits.data import DataError
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
-from equalbits.recipes.catalogue import get_recipe
+from equalbits.recipes.catalogue import find_recipe, get_recipe
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import Recipe
-from equalbits.recipes.run_dir import begin_run_dir, check_run_dir, data_root_of, load_run, removed_on_failure
+from equalbits.recipes.run_dir import (
+    TrainedRun,
+    begin_run_dir,
+    check_run_dir,
+    data_root_of,
+    load_run,
+    removed_on_failure,
+)
 from equalbits.recipes.run_record import RunRecord
 from equalbits.training import (
     LAST,
@@ -32,36 +40,26 @@ from equalbits.training import (
 )
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A finished run: its recipe, model, history and directory."""
-
-    recipe: Recipe
-    model: nn.Module
-    history: History
-    out: Path
-
-
 def run_recipe(
-    recipe: Recipe,
-    out: Path,
+    recipe: Recipe | str,
+    out: Path | str,
     *,
-    root: Path | None = None,
-    device: str = "auto",
+    root: Path | str | None = None,
+    device: str | torch.device = "auto",
     watchers: Sequence[Watcher] = (),
     reporters: Sequence[Reporter] = (),
     teacher: Path | None = None,
     teacher_out: Path | None = None,
-) -> FinishedRun:
-    """Train a recipe into the directory ``out``, or resume the run that is there.
+) -> TrainedRun:
+    """Train a recipe, or the one of this name or TOML file, into the directory ``out``, or resume the run there.
 
     The directory then holds recipe.toml, history.jsonl, TensorBoard events (where that is installed), the last and the
     best checkpoint, and run.json: settings, versions, seed, device and scores. ``teacher`` is the directory of a
     finished run to distil from. Recipes named by ``distill.teacher`` and ``model.init_from`` are trained first, after
     the recipe and ``out`` are checked; the teacher into ``teacher_out``, by default the directory teacher in ``out``.
     """
-    device = pick_device(device)
-    out = Path(out)
+    recipe = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
+    device, root, out = pick_device(str(device)), Path(root) if root else None, Path(out)
     check_kind(out, "run")
     new, init_from, started = not out.exists(), recipe.model.init_from, (out / LAST).exists()
     with process_group(device) as place, ExitStack() as at_exit:
@@ -116,13 +114,14 @@ def run_recipe(
                 seconds = sum(record.seconds for record in history.epochs)
                 record = RunRecord.of(recipe, device, history, seconds, processes=place.world_size)
                 write_atomically(out / "run.json", record.as_json())
-        return FinishedRun(recipe, model, history, out)
+        return TrainedRun(recipe, model, history, out)
 
 
-def evaluate_run(out: Path, *, root: Path | None = None, device: str = "auto", which: str = "last") -> Score:
+def evaluate_run(out: Path | str, *, root: Path | None = None, device: str = "auto", which: str = "last") -> Score:
     """Score a run's model on its whole test set, found in ``root`` or in the data directory the run recorded."""
     out = Path(out)
-    recipe, model = load_run(out, which=which)
+    run = load_run(out, which=which)
+    recipe, model = run.recipe, run.model
     device = pick_device(device)
     config = recipe.train.resolve_auto(torch.device(device).type, can_capture=False)
     with data_root_of(out, root) as here:
@@ -167,7 +166,7 @@ def _load_initial_weights(model: nn.Module, folder: Path, images: DataSpec) -> N
 
 def _load_model(folder: Path, images: DataSpec) -> nn.Module:
     """Load the model of a finished run; refuse one trained on other images."""
-    _, model = load_run(folder)
+    model = load_run(folder).model
     known = DataSpec.read(folder / "model.json")
     if (known.classes, known.channels) != (images.classes, images.channels):
         raise ValueError(

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from equalbits.training import (
     LAST,
     WEIGHTS,
     CheckpointError,
+    EpochRecord,
     History,
     JsonLines,
     Reporter,
@@ -120,8 +121,18 @@ def data_root_of(out: Path, root: Path | None) -> Iterator[Path | None]:
         raise DataError(f"{missing}{error}; or give --data") from None
 
 
-def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
-    """Load the recipe and the trained model of a run: its ``last`` or its ``best`` epoch."""
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run: its recipe, trained model, history and directory."""
+
+    recipe: Recipe
+    model: nn.Module
+    history: History
+    out: Path
+
+
+def load_run(out: Path | str, *, which: str = "last") -> TrainedRun:
+    """Load a run from its directory, with the model of its ``last`` or its ``best`` epoch."""
     out = Path(out)
     if out.is_file():
         raise CheckpointError(f"{out} is a file: name the folder of a run")
@@ -141,7 +152,15 @@ def load_run(out: Path, *, which: str = "last") -> tuple[Recipe, nn.Module]:
         raise CheckpointError(f"{out} was trained in a stack, which keeps the last epoch only: use which='last'")
     tensors, _ = load_checkpoint(path)
     load_weights(model, with_prefix("average.", tensors) or with_prefix("model.", tensors), path)
-    return recipe, model.eval()
+    return TrainedRun(recipe, model.eval(), _read_history(out / "history.jsonl"), out)
+
+
+def _read_history(path: Path) -> History:
+    """Read the epochs that a run has written; a line that a killed run left incomplete ends them."""
+    epochs: list[EpochRecord] = []
+    with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+        epochs.extend(EpochRecord.from_dict(json.loads(line)) for line in path.read_text().splitlines())
+    return History(tuple(epochs))
 
 
 def last_weights(out: Path) -> Path:

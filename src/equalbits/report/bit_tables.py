@@ -33,7 +33,7 @@ def count_bits(folder: Path) -> tuple[Audit, Summary] | None:
     if not all(path.is_file() for path in (last_weights(folder), folder / "model.json", folder / "recipe.toml")):
         return None
     try:
-        _, model = load_run(folder)
+        model = load_run(folder).model
         if not any(isinstance(layer, BinaryLayer) for layer in model.modules()):
             return None
         images = DataSpec.read(folder / "model.json")

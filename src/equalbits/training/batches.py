@@ -47,8 +47,16 @@ PlainLoader = Collection[tuple[Tensor, Tensor]] | DataLoader[Any]
 AnyBatches = Batches | PlainLoader
 
 
+def check_iterable(loader: object) -> None:
+    """Raise for a data set given in place of its batches."""
+    if not any(hasattr(loader, name) for name in ("__iter__", "__getitem__", "epoch")):
+        kind = type(loader).__name__
+        raise TypeError(f"batches is a {kind}: wrap it in a loader, as in eb.Loader(dataset, batch_size=128)")
+
+
 def as_batches(loader: AnyBatches) -> Batches:
     """Return the loader itself if it has epochs, else an adapter that adds them."""
+    check_iterable(loader)
     try:
         len(loader)
     except TypeError:

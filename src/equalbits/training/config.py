@@ -34,6 +34,14 @@ class OptimizerConfig(Settings, group="optimizer"):
         if self.nesterov and self.momentum == 0:
             raise ValueError("optimizer.nesterov=true needs optimizer.momentum above 0")
 
+    @classmethod
+    def named(cls, name: str) -> "OptimizerConfig":
+        """Return the optimizer of this name; the default ``lr`` is for SGD, so Adam needs one."""
+        if name in ("adam", "adamw"):
+            example = f'{{"name": "{name}", "lr": 0.001}}'
+            raise ValueError(f"optimizer={name!r} needs its learning rate, since the default is SGD's: give {example}")
+        return super().named(name)
+
     @property
     def flips_bits(self) -> bool:
         """True if the optimizer flips bits and trains only the other parameters by gradient steps."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equalbits.nn import after_step_, ahead_ranker, layers_with_hook, penalty
+from equalbits.nn import after_step_, ahead_ranker, check_module, layers_with_hook, penalty
 from equalbits.training import distributed
-from equalbits.training.batches import AnyBatches, as_batches
+from equalbits.training.batches import AnyBatches, as_batches, check_iterable
 from equalbits.training.checkpoint import LAST
 from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
@@ -53,6 +53,10 @@ def train(
     - ``out``: a directory for checkpoints. A run that finds one there resumes, on a CPU with the same bits as if it had
       never stopped. SIGTERM, SIGHUP and Ctrl-C save and raise :class:`InterruptedTraining`.
     """
+    config = TrainConfig.of(config, "config")
+    check_module(model)
+    if test is not None:
+        check_iterable(test)
     run_dir = Path(out) if out is not None else None
     with (
         matmul_precision(config.precision),

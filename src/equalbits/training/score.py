@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from equalbits.nn import check_module
 from equalbits.training import distributed
-from equalbits.training.batches import images_and_labels
+from equalbits.training.batches import check_iterable, images_and_labels
 from equalbits.training.divergence import check_scored
 
 
@@ -90,6 +91,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of a model's parameters."""
+    check_module(model)
     for parameter in model.parameters():
         return parameter.device
     raise ValueError(f"the model, a {type(model).__name__}, has no parameters")
@@ -133,6 +135,7 @@ def check_labels(labels: Tensor, logits: Tensor) -> None:
 def count_score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str) -> Score:
     """Count the score of a model as :func:`evaluate` does, without the check for NaN."""
     device = device_of(model)
+    check_iterable(batches)
     meter = Meter(device)
     with (
         evaluation_mode(model),

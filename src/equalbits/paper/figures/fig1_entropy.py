@@ -24,7 +24,7 @@ from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.figures import fig7_architectures as fig7
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
-from equalbits.recipes import FinishedRun, Recipe, RunStore, get_recipe, load_run, make_loader, pick_device
+from equalbits.recipes import Recipe, RunStore, TrainedRun, get_recipe, load_run, make_loader, pick_device
 from equalbits.training import CheckpointError, ProcessRank
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def measure(out: Path, options: Options) -> Result:
             known: list[Result] = []
             with suppress(CheckpointError):  # of other settings, or without weights
                 runs = [run for run in case.runs(range(fig7.SEEDS)) if store.find(run)]
-                known = [_activations(options, run.recipe, load_run(store.dir(run))[1]) for run in runs]
+                known = [_activations(options, run.recipe, load_run(store.dir(run)).model) for run in runs]
             if known:
                 found["activations"][method] = {**known[0], "means": [_mean(each) for each in known]}
             else:
@@ -82,7 +82,7 @@ def _watch(options: Options, name: str) -> Watch:
         return Watch([], lambda finished: _activations(options, finished.recipe, finished.model))
     entropy = EntropyWatcher()
 
-    def read(finished: FinishedRun) -> Result:
+    def read(finished: TrainedRun) -> Result:
         layers = binary_layers(finished.model).items()
         return {
             **entropy.as_dict(),

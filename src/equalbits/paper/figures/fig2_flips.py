@@ -18,7 +18,7 @@ from equalbits.paper.claims import Claim, counted
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Watch, quick_recipe, run_watched
-from equalbits.recipes import FinishedRun, Recipe, get_recipe
+from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ def measure(out: Path, options: Options) -> Result:
 def _watch(method: str) -> Watch:
     start, flips = HalfStart(), FlipWatcher(filters={LAYER: FILTER})
 
-    def read(finished: FinishedRun) -> Result:
+    def read(finished: TrainedRun) -> Result:
         series = flips.filters[LAYER].as_dict()
         layers = {name: (layer.to_positive, layer.to_negative) for name, layer in flips.layers.items()}
         return {

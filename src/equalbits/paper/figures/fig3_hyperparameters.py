@@ -18,7 +18,7 @@ from equalbits.paper.claims import ONE_SEED, Claim, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel, shades
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
-from equalbits.recipes import FinishedRun, Recipe, get_recipe
+from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)
 QUICK_DECAYS = (0.0, 1e-3, 1e-2)  # in a few epochs only large ones have an effect
@@ -89,7 +89,7 @@ def measure(out: Path, options: Options) -> Result:
 def _watch(name: str) -> Watch:
     sizes, flips = MagnitudeWatcher(), FlipWatcher()
 
-    def read(finished: FinishedRun) -> Result:
+    def read(finished: TrainedRun) -> Result:
         epochs, series = finished.recipe.train.epochs, flips.layers.values()
         steps = next(iter(series)).steps
         a_step = [sum(s.to_positive[at] + s.to_negative[at] for s in series) for at in range(len(steps))]

@@ -14,7 +14,7 @@ from equalbits.paper.claims import CaseCounts, Claim, above, accuracies
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Watch, quick_recipe, run_watched
-from equalbits.recipes import FinishedRun, get_recipe
+from equalbits.recipes import TrainedRun, get_recipe
 
 METHODS = ("sign", "bihalf")
 LEARNING_RATES = (0.025, 0.05, 0.1, 0.2, 0.4)
@@ -55,7 +55,7 @@ def _watch(name: str) -> Watch:
     return Watch([flips], partial(_read, flips))
 
 
-def _read(flips: FlipWatcher, finished: FinishedRun) -> Result:
+def _read(flips: FlipWatcher, finished: TrainedRun) -> Result:
     series = flips.layers.values()
     steps = next(iter(series)).steps[-1]
     flipped = sum(sum(each.to_positive) + sum(each.to_negative) for each in series)

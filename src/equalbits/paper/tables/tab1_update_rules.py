@@ -20,7 +20,7 @@ from equalbits.paper.claims import Claim, counted, signed, undecided
 from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.runs import Watch, quick_recipe, run_watched
-from equalbits.recipes import FinishedRun, Recipe, get_recipe
+from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 #: Method to its further settings.
 RULES: dict[str, dict[str, Any]] = {
@@ -85,7 +85,7 @@ def measure(out: Path, options: Options) -> Result:
 def _watch(method: str) -> Watch:
     flips, form = FlipWatcher(), FlipForm()
 
-    def read(finished: FinishedRun) -> Result:
+    def read(finished: TrainedRun) -> Result:
         series, layers = flips.layers.values(), audit(finished.model).layers
         exact = sum(int((layer.positive == positive_count(layer.connections, 0.5)).sum()) for layer in layers)
         ups = [sum(counts) for counts in zip(*(each.to_positive for each in series), strict=True)]

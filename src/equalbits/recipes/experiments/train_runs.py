@@ -16,8 +16,8 @@ from equalbits.recipes.experiments.measurements import BitMeasurements
 from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ended_stacks, stack_checkpoint
 from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
-from equalbits.recipes.run import FinishedRun, images_of, run_recipe
-from equalbits.recipes.run_dir import stacked_files
+from equalbits.recipes.run import images_of, run_recipe
+from equalbits.recipes.run_dir import TrainedRun, stacked_files
 from equalbits.recipes.run_record import DIVERGED, RunRecord
 from equalbits.training import (
     BEST,
@@ -119,7 +119,7 @@ class Trainer:
         reporters: Sequence[Reporter],
         *,
         watchers: Sequence[Watcher] = (),
-        read: Callable[[FinishedRun], dict[str, Any]] | None = None,
+        read: Callable[[TrainedRun], dict[str, Any]] | None = None,
     ) -> None:
         """Train one run by itself, or resume it; ``read`` returns its measurements.
 
