@@ -1,5 +1,5 @@
 """Which batches a captured step sees, without a GPU: streams do nothing, and a graph is the calls made while it was
-recorded, made again. What streams and graphs themselves do is for ``test_gpu.py``."""
+recorded, made again. What streams and graphs themselves do is for ``test_gpu_*.py``."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
