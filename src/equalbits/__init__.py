@@ -14,7 +14,7 @@ _NAMES = {
     "nn": (
         *("Sign", "IRNet", "BiHalf", "PrunedBiHalf", "SignActivation"),
         *("BinaryConv1d", "BinaryConv2d", "BinaryConvTranspose2d", "BinaryLinear"),
-        *("binarize_", "inner_layers", "all_layers", "set_progress"),
+        *("binarize_", "freeze", "inner_layers", "all_layers", "set_progress"),
     ),
     "models": ("create_model", "list_models", "register_model"),
     "data": ("load_dataset", "Loader"),

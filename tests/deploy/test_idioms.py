@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
-from equalbits.deploy.freeze import freeze
+from equalbits.deploy.traced_program import trace_program
 from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryLinear, SignActivation
 
 
@@ -75,7 +75,7 @@ def test_signs_written_in_any_way_pack(name):
 def test_a_sign_made_of_plain_numbers_is_followed_in_float64():
     conv = BinaryConv2d(4, 3, 3, bias=False)
     model = Written(lambda model, x: model.conv(torch.where(x >= 0, 1.0, -1.0)).flatten(1), conv=conv)
-    frozen = freeze(model, images_with_edges(3, 4, 5, 6))
+    frozen = trace_program(model, images_with_edges(3, 4, 5, 6))
     exact = frozen.run(torch.float64)[frozen.output_node.name]
     assert exact.dtype == torch.float64
     whole = exact / conv.scale.double()

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from equalbits.deploy import PackError, pack
-from equalbits.deploy.freeze import freeze
 from equalbits.deploy.graph import to_network
 from equalbits.deploy.trace import trace
+from equalbits.deploy.traced_program import trace_program
 from equalbits.deploy.verify import _rounding_error, verify_native
 from equalbits.deploy.weights import round_linear_inputs
 from equalbits.nn import BinaryLinear, Sign, SignActivation
@@ -37,7 +37,7 @@ def test_only_binary_layers_that_read_reals_are_rounded():
     packed = pack(model, torch.randn(4, 3, 6, 6), linear_inputs="int8")
     linear = [operation for operation in packed.network.operations if operation.kind == "linear"]
     assert [operation.settings["input_bits"] for operation in linear] == [8, 32]
-    graph = trace(freeze(mixed(), torch.randn(2, 3, 6, 6)))
+    graph = trace(trace_program(mixed(), torch.randn(2, 3, 6, 6)))
     round_linear_inputs(graph)
     assert [step.settings["input_bits"] for step in graph.steps if step.kind == "linear"] == [8, 32, 32]
 
@@ -98,7 +98,7 @@ def test_answers_that_move_too_far_are_refused():
 def test_engines_that_round_an_input_to_either_side_are_no_fault(seed):
     """Sums of a real convolution differ in their last bits, and now and then fall on both sides of an edge."""
     model = mixed(seed)
-    frozen = freeze(nn.Sequential(*list(model)[:4]).eval(), torch.randn(8, 3, 6, 6))
+    frozen = trace_program(nn.Sequential(*list(model)[:4]).eval(), torch.randn(8, 3, 6, 6))
     graph = trace(frozen)
     round_linear_inputs(graph)
     network, images = to_network(graph), frozen.images.numpy()
@@ -112,7 +112,7 @@ def test_a_sum_rounding_error_by_a_step_for_each_input_between_two_quantize_int8
 
 @pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
 def test_a_native_answer_beyond_that_is_a_fault():
-    frozen = freeze(nn.Sequential(nn.Flatten(), BinaryLinear(12, 3)).eval(), torch.randn(2, 3, 2, 2))
+    frozen = trace_program(nn.Sequential(nn.Flatten(), BinaryLinear(12, 3)).eval(), torch.randn(2, 3, 2, 2))
     graph = trace(frozen)
     round_linear_inputs(graph)
     network, images = to_network(graph), frozen.images.numpy()

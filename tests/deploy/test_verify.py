@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equalbits.deploy import PackError, Preprocessing, pack
-from equalbits.deploy.freeze import freeze
 from equalbits.deploy.graph import to_network
 from equalbits.deploy.trace import trace
+from equalbits.deploy.traced_program import trace_program
 from equalbits.deploy.verify import _check_ties, verify, verify_native
 from equalbits.deploy.weights import quantize_int8
 from equalbits.models import create_model
@@ -38,7 +38,7 @@ def small(inputs=None):
 
 @pytest.mark.parametrize("layer", ["0", "2", "3", "6"])
 def test_a_layer_packed_wrongly_is_named(layer):
-    frozen = freeze(small(), torch.randn(2, 3, 8, 8))
+    frozen = trace_program(small(), torch.randn(2, 3, 8, 8))
     graph = trace(frozen)
     step = next(step for step in graph.steps if step.layer == layer)
     part = "scale" if layer == "2" else next(iter(step.arrays))
@@ -48,7 +48,7 @@ def test_a_layer_packed_wrongly_is_named(layer):
 
 
 def test_a_flipped_bit_is_noticed():
-    frozen = freeze(small(), torch.randn(2, 3, 8, 8))
+    frozen = trace_program(small(), torch.randn(2, 3, 8, 8))
     graph = trace(frozen)
     step = next(step for step in graph.steps if step.layer == "2")
     step.arrays["weight"][3, 0] ^= 1
@@ -58,7 +58,7 @@ def test_a_flipped_bit_is_noticed():
 
 @pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
 def test_an_answer_that_the_native_engine_does_not_give_is_refused():
-    frozen = freeze(small(SignActivation()), torch.randn(2, 3, 8, 8))
+    frozen = trace_program(small(SignActivation()), torch.randn(2, 3, 8, 8))
     graph = trace(frozen)
     network, images = to_network(graph), frozen.images.numpy()
     answer = run_numpy(network, images)
@@ -130,7 +130,7 @@ def test_nothing_is_warned_of_where_the_answers_are_the_models(caplog):
 
 def side_by_side(change):
     """What the check of ties reads, with the model's numbers changed before it does."""
-    frozen = freeze(small(SignActivation()), torch.randn(2, 3, 32, 32))
+    frozen = trace_program(small(SignActivation()), torch.randn(2, 3, 32, 32))
     graph = trace(frozen)
     traced = frozen.run()
     (sign,) = (step.node for step in graph.steps if step.kind == "sign")

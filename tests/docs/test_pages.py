@@ -23,6 +23,8 @@ def _blocks(language: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning", "ignore:You are using the legacy")
+@pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning")
 @pytest.mark.parametrize("block", [pytest.param(block, id=name) for name, block in _blocks("python")])
 def test_every_python_block_runs(block, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from equalbits import functional as F
-from equalbits.nn import BiHalf, BinaryLayer, SignActivation, all_layers, binarize_
+from equalbits.nn import BiHalf, BinaryLayer, SignActivation, all_layers, binarize_, freeze
 
 
 def import_timm():
@@ -97,3 +97,16 @@ def test_every_layer_may_be_binary_with_binary_inputs(name):
         "of class timm.layers.linear.Linear, which may override forward"
     }
     assert_learns_with_exact_counts(model, arguments.get("img_size", 32))
+
+
+def test_timms_reparameterization_is_right_on_a_frozen_model_and_wrong_on_latents():
+    from timm.utils import reparameterize_model
+
+    torch.manual_seed(0)
+    model, _ = convert("repvgg_a0", {})
+    model, images = model.eval(), torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        expected, frozen = model(images), freeze(model)
+        assert torch.equal(frozen(images), expected)
+        torch.testing.assert_close(reparameterize_model(frozen)(images), expected, rtol=1e-3, atol=1e-4)
+        assert not torch.allclose(reparameterize_model(model)(images), expected, rtol=1e-3, atol=1e-4)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from equalbits.deploy.freeze import freeze
 from equalbits.deploy.graph import Header, PackError, as_array, same_computation, to_network
 from equalbits.deploy.trace import trace
+from equalbits.deploy.traced_program import trace_program
 from equalbits.deploy.verify import verify, verify_rounding
 from equalbits.deploy.weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
 from equalbits.runtime import PackedModel
@@ -70,7 +70,7 @@ def pack(
             raise PackError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, known))}")
     header = _header(class_names, preprocessing or Preprocessing())
     with _LOCK:
-        frozen = freeze(model, example)
+        frozen = trace_program(model, example)
         graph = trace(frozen)
         network = to_network(graph, header)
         verify(network, graph, frozen)

@@ -9,9 +9,9 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from equalbits.deploy.fold_batch_norm import fold_batch_norms
-from equalbits.deploy.freeze import FROZEN, Frozen
 from equalbits.deploy.graph import Graph, PackError, Value, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
+from equalbits.deploy.traced_program import FROZEN, Frozen
 from equalbits.deploy.tracer import Indices, Known, StepFunction, ThresholdComparison, Tracer
 
 _BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"

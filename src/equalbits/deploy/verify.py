@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equalbits.deploy.freeze import TOLERANCE, Frozen
 from equalbits.deploy.graph import Graph, PackError, as_array
+from equalbits.deploy.traced_program import TOLERANCE, Frozen
 from equalbits.runtime import Floats, Network, PackedModel, native, run_numpy
 
 _LOG = logging.getLogger("equalbits")

@@ -2,6 +2,7 @@
 
 from equalbits.nn.binary_layer import BinaryLayer, check_module, parametrization_in_eval
 from equalbits.nn.convert import Conversion, binarize_
+from equalbits.nn.freeze import copy_model, freeze
 from equalbits.nn.inputs.adabin import AdaBinActivation
 from equalbits.nn.inputs.bihalf import BiHalfActivation
 from equalbits.nn.inputs.horq import HORQ
@@ -105,8 +106,10 @@ __all__ = [
     "binarize_",
     "bop_parameters",
     "check_module",
+    "copy_model",
     "empty_filters",
     "end_ramps_",
+    "freeze",
     "freeze_latents_",
     "inner_layers",
     "input_quantizer_by_name",

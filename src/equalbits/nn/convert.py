@@ -1,7 +1,7 @@
 """``binarize_``: replace layers of any model by binary ones in place, and report every decision."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import is_not
 from typing import Any
@@ -79,7 +79,7 @@ def binarize_(
         raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
     for candidate in chosen:
         _check_plain_weight(candidate)
-    _replace(model, _make_binary(chosen, weight_quantizer, input_quantizer))
+    replace_modules(model, _make_binary(chosen, weight_quantizer, input_quantizer))
     return Conversion(tuple(c.name for c in chosen), (*reasons, *unsuited), already)
 
 
@@ -167,32 +167,32 @@ def _make_binary(
         raise
 
 
-def _replace(model: nn.Module, binary: dict[nn.Module, BinaryLayer]) -> None:
-    """Replace each layer wherever the model holds it, also in plain containers, which a ``forward`` may loop over."""
+def replace_modules(model: nn.Module, made: Mapping[nn.Module, nn.Module]) -> None:
+    """Replace each module wherever the model holds it, also in plain containers, which a ``forward`` may loop over."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if child in binary:
-                parent._modules[name] = binary[child]
+            if child is not None and child in made:
+                parent._modules[name] = made[child]
         own = vars(parent)
         for name in own.keys() - _TORCH_ATTRIBUTES:
-            own[name] = _replace_in(own[name], binary, set())
+            own[name] = _replace_in(own[name], made, set())
 
 
 _TORCH_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
-def _replace_in(held: Any, binary: dict[nn.Module, BinaryLayer], seen: set[int]) -> Any:
-    """Return ``held`` with layers replaced, at any depth of Python's containers; tuples and frozensets are rebuilt."""
+def _replace_in(held: Any, made: Mapping[nn.Module, nn.Module], seen: set[int]) -> Any:
+    """Return ``held`` with modules replaced, at any depth of Python's containers; tuples and frozensets are rebuilt."""
     if isinstance(held, nn.Module):
-        return binary.get(held, held)
+        return made.get(held, held)
     if isinstance(held, tuple | frozenset):
-        parts = [_replace_in(part, binary, seen) for part in held]
+        parts = [_replace_in(part, made, seen) for part in held]
         kind: Any = tuple if isinstance(held, tuple) else frozenset  # __new__ of either makes a subclass, too
         return kind.__new__(type(held), parts) if any(map(is_not, parts, held)) else held
     if isinstance(held, list | deque | set | dict) and id(held) not in seen:  # seen: containers may be cyclic
         seen.add(id(held))
         before = list(held.items() if isinstance(held, dict) else held)
-        parts = [_replace_in(part, binary, seen) for part in before]
+        parts = [_replace_in(part, made, seen) for part in before]
         if any(map(is_not, parts, before)):
             held.clear()
             (held.update if isinstance(held, set | dict) else held.extend)(parts)

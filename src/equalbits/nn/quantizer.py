@@ -90,7 +90,11 @@ class GainQuantizer(SignQuantizer):
 
 
 class InputQuantizer(Quantizer):
-    """Layer inputs (activations) in, quantized inputs out. ``axis`` is that of the channels."""
+    """Layer inputs (activations) in, quantized inputs out. ``axis`` is that of the channels.
+
+    A class may define ``values(inputs)``: the output in eval mode without gradient, in operations that other tools can
+    trace. :func:`~equalbits.freeze` uses it in place of ``forward``.
+    """
 
     axis: int = 1
 
@@ -101,6 +105,11 @@ class InputQuantizer(Quantizer):
     def batched(self, inputs: Tensor) -> Tensor:
         """Return the inputs with a batch axis: inputs that begin with the channels are one sample."""
         return inputs[None] if inputs.dim() == -self.axis else inputs
+
+
+def sign_values(inputs: Tensor) -> Tensor:
+    """Compute :func:`equalbits.functional.sign_symbols` in operations that torch.fx can trace as well."""
+    return (inputs >= 0).to(inputs.dtype) * 2 - 1
 
 
 def fitted(module: nn.Module, name: str) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer
+from equalbits.nn.quantizer import InputQuantizer, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 
@@ -27,6 +27,10 @@ class AdaBinActivation(InputQuantizer):
         """Reset the two values to −1 and +1."""
         nn.init.ones_(self.distance)
         nn.init.zeros_(self.centre)
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Return ``b − a`` or ``b + a`` for each input, without gradient."""
+        return self.distance * sign_values((inputs - self.centre) / self.distance) + self.centre
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ``b − a`` or ``b + a`` for each input."""

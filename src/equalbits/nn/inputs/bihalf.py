@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer
+from equalbits.nn.quantizer import InputQuantizer, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 
@@ -67,6 +67,10 @@ class BiHalfActivation(InputQuantizer):
         if not F.is_number(pull) or not math.isfinite(pull):
             raise ValueError(f"pull={pull!r} is not a strength: it must be a finite number; 6 is usual, 0 disables it")
         self.p_pos, self.pull = p_pos, pull
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Return the sign of each input, without gradient."""
+        return sign_values(inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input; the channel is the second axis unless the layer set another."""

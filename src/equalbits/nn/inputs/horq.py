@@ -21,13 +21,18 @@ def horq(inputs: Tensor, order: int = 2) -> Tensor:
     >>> horq(torch.tensor([[-3.0, -1.0, 1.0, 3.0]]), order=1)
     tensor([[-2., -2.,  2.,  2.]])
     """
-    residual = inputs.detach().to(F.at_least_float32(inputs.dtype))
+    return F.clipped(inputs, horq_values(inputs.detach(), order))
+
+
+def horq_values(inputs: Tensor, order: int = 2) -> Tensor:
+    """Return the values of :func:`horq`, without gradient."""
+    residual = inputs.to(F.at_least_float32(inputs.dtype))
     axes = tuple(range(1, inputs.ndim))
     values = torch.zeros_like(residual)
     for _ in range(order):
         term = residual.abs().mean(dim=axes, keepdim=True) * F.sign_symbols(residual)
         values, residual = values + term, residual - term
-    return F.clipped(inputs, values.to(inputs.dtype))
+    return values.to(inputs.dtype)
 
 
 @register_input_quantizer("horq")
@@ -41,6 +46,10 @@ class HORQ(InputQuantizer):
         if not isinstance(order, int) or isinstance(order, bool) or order < 1:
             raise ValueError(f"order={order!r}: the number of signs must be an integer of at least 1; 2 is usual")
         self.order = order
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Quantize by :func:`horq_values`."""
+        return horq_values(self.batched(inputs), self.order).view(inputs.shape)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Quantize by :func:`horq`."""

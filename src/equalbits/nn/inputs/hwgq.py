@@ -24,13 +24,18 @@ def hwgq(inputs: Tensor, bits: int = 1) -> Tensor:
     >>> hwgq(torch.tensor([-1.0, 0.1, 0.9, 9.0]), bits=2)
     tensor([0.0000, 0.5380, 1.0760, 1.6140])
     """
-    levels = HWGQ_LEVELS[bits]
     reals = inputs.detach()
+    return F.surrogate(inputs, hwgq_values(reals, bits), (reals > 0) & (reals <= HWGQ_LEVELS[bits][-1]))
+
+
+def hwgq_values(reals: Tensor, bits: int = 1) -> Tensor:
+    """Return the values of :func:`hwgq`, without gradient."""
+    levels = HWGQ_LEVELS[bits]
     values = torch.zeros_like(reals)
     for lower, level in zip((0.0, *levels), levels, strict=False):
         threshold = (lower + level) / 2 if lower else 0.0
         values = torch.where(reals > threshold, level, values)
-    return F.surrogate(inputs, values, (reals > 0) & (reals <= levels[-1]))
+    return values
 
 
 @register_input_quantizer("hwgq")
@@ -42,6 +47,10 @@ class HWGQ(InputQuantizer):
         if bits not in HWGQ_LEVELS:
             raise ValueError(f"bits={bits} is not known: the half-wave quantizer has 1 or 2")
         self.bits = bits
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Quantize by :func:`hwgq_values`."""
+        return hwgq_values(inputs, self.bits)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Quantize by :func:`hwgq`."""

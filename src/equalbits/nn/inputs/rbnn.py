@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer
+from equalbits.nn.quantizer import InputQuantizer, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 
@@ -28,10 +28,18 @@ class RBNNActivation(InputQuantizer):
         self.t_min, self.t_max = t_min, t_max
         self.register_buffer("progress", torch.zeros(()))
 
+    def standardized(self, inputs: Tensor) -> Tensor:
+        """Return each sample standardized, as (sample, value)."""
+        wide = F.at_least_float32(inputs.dtype)  # a mean in half precision changes signs
+        return F.standardize(self.batched(inputs).to(wide))
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Return ±1 for each input, without gradient."""
+        return sign_values(self.standardized(inputs)).to(inputs.dtype).view(inputs.shape)
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input; the sample is the first axis."""
-        wide = F.at_least_float32(inputs.dtype)  # a mean in half precision changes signs
-        rows = F.standardize(self.batched(inputs).to(wide))
+        rows = self.standardized(inputs)
         sharpness = F.ede_sharpness(self.progress, self.t_min, self.t_max).clamp(min=1.0)
         symbols = F.sign_symbols(rows).to(inputs.dtype)
         return F.surrogate(rows, symbols, F.triangle_slope(rows.detach(), sharpness)).view(inputs.shape)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer, fitted
+from equalbits.nn.quantizer import InputQuantizer, fitted, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 
@@ -42,9 +42,17 @@ class RSign(InputQuantizer):
         if self.shift is not None:
             nn.init.zeros_(self.shift)
 
+    def shifted(self, inputs: Tensor) -> Tensor:
+        """Return the inputs plus the shift of their channel."""
+        return inputs + per_channel(fitted(self, "shift"), inputs, self.axis)
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Return ±1 for each input, without gradient."""
+        return sign_values(self.shifted(inputs))
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input."""
-        shifted = inputs + per_channel(fitted(self, "shift"), inputs, self.axis)
+        shifted = self.shifted(inputs)
         return F.polynomial(shifted, F.sign_symbols(shifted))
 
     def extra_repr(self) -> str:
@@ -54,4 +62,5 @@ class RSign(InputQuantizer):
 
 def per_channel(values: Tensor, inputs: Tensor, axis: int = 1) -> Tensor:
     """Reshape one value per channel to broadcast against ``inputs``, whose channels lie along ``axis``."""
-    return values.view(-1, *(1,) * (inputs.dim() - 1 - axis % inputs.dim()))
+    after = -1 - axis if axis < 0 else inputs.dim() - 1 - axis  # a negative axis needs no dim(), which fx cannot trace
+    return values.view(-1, *(1,) * after)

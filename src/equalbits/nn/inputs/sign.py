@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer, check_choice
+from equalbits.nn.quantizer import InputQuantizer, check_choice, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 # A plain dictionary: torch.compile of older versions supports no other mapping.
@@ -37,6 +37,10 @@ class SignActivation(InputQuantizer):
         self.estimator, self.t_min, self.t_max = estimator, t_min, t_max
         if estimator == "decaying":
             self.register_buffer("progress", torch.zeros(()))
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Return the sign of each input, without gradient."""
+        return sign_values(inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input."""

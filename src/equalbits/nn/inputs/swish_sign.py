@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from equalbits import functional as F
-from equalbits.nn.quantizer import InputQuantizer
+from equalbits.nn.quantizer import InputQuantizer, sign_values
 from equalbits.nn.registry import register_input_quantizer
 
 
@@ -15,6 +15,10 @@ class SwishSignActivation(InputQuantizer):
         super().__init__()
         F.check_beta(beta)
         self.beta = beta
+
+    def values(self, inputs: Tensor) -> Tensor:
+        """Return the sign of each input, without gradient."""
+        return sign_values(inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ±1 for each input."""

@@ -1,12 +1,10 @@
 """Copy a model, fix its binary weights, and trace it to core ATen operations with torch.export."""
 
-import copy
 import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +12,11 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.fx.node import Argument, map_aggregate
-from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
 from equalbits.deploy.graph import PackError
 from equalbits.deploy.ops import RULES
 from equalbits.deploy.weights import BinaryWeights, binary_weights
-from equalbits.nn import BinaryLayer
+from equalbits.nn import BinaryLayer, copy_model
 
 #: Number of example images that the packed model is verified on.
 MAX_IMAGES = 8
@@ -91,7 +87,7 @@ class Frozen:
         return found
 
 
-def freeze(model: nn.Module, example: Tensor) -> Frozen:
+def trace_program(model: nn.Module, example: Tensor) -> Frozen:
     """Trace a copy of ``model`` in eval and float32 on the CPU; the model itself is unchanged.
 
     The weights of each binary layer are computed once and become a buffer, so that the trace has a plain convolution in
@@ -100,7 +96,7 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
     if not isinstance(model, nn.Module):
         raise PackError(f"model is of type {type(model).__name__}: give an nn.Module")
     images = _check_example(example)
-    frozen = _copy(_unwrap(model)).cpu().eval()
+    frozen = _copy(model).cpu().eval()
     for name, layer in frozen.named_modules():  # of the copy: computing a weight may change the layer
         if isinstance(layer, BinaryLayer) and bool(layer.weight.isnan().any()):
             raise PackError(f"layer {name!r} has NaN latents: training diverged")
@@ -124,32 +120,12 @@ def freeze(model: nn.Module, example: Tensor) -> Frozen:
 
 
 def _copy(model: nn.Module) -> nn.Module:
-    """Return a deep copy of a model whose tensors all have data."""
     if isinstance(model, torch.jit.ScriptModule):
         raise PackError("model is a ScriptModule, which cannot be traced: give the nn.Module it was made from")
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if is_lazy(tensor):
-            raise PackError(f"{name!r} is uninitialized: call the model on a batch first")
-        if tensor.is_meta:
-            raise PackError(f"{name!r} is on the meta device, without data: load the model's state_dict first")
     try:
-        with _CopyDetached():
-            return copy.deepcopy(model)
-    except Exception as error:  # a module may hold anything
-        raise PackError(
-            f"the model cannot be copied: {_one_line(error, 200)}; remove attributes that its forward does not need"
-        ) from error
-
-
-class _CopyDetached(TorchFunctionMode):
-    """Copies non-leaf tensors detached, as a forward may leave one on its module; torch refuses to copy those."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is not Tensor.__deepcopy__ or args[0].is_leaf:
-            return func(*args, **(kwargs or {}))
-        tensor, memo = args
-        memo[id(tensor)] = copied = tensor.detach().clone()
-        return copied
+        return copy_model(model)
+    except ValueError as error:
+        raise PackError(str(error)) from error
 
 
 def _freeze_weights(model: nn.Module) -> dict[str, BinaryWeights]:
@@ -195,15 +171,6 @@ def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
 
 def _one_line(error: Exception, most: int) -> str:
     return " ".join(str(error).split())[:most]
-
-
-def _unwrap(model: nn.Module) -> nn.Module:
-    """Return the model inside torch.compile's and the parallel wrappers."""
-    if hasattr(model, "_orig_mod"):
-        return _unwrap(model._orig_mod)  # type: ignore[arg-type]
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return _unwrap(model.module)
-    return model
 
 
 def _check_example(example: Tensor) -> Tensor:
