@@ -4,12 +4,12 @@ import ast
 from pathlib import Path
 
 SRC = Path(__file__).parents[1] / "src" / "equalbits"
-MOST = 4
+MOST = 2
 
 
 def deep_imports() -> list[str]:
     found = []
-    for path in sorted(SRC.rglob("*.py")):
+    for path in sorted({*SRC.rglob("*.py")} - {SRC / "__init__.py"}):  # the root is the index of all packages
         package = path.relative_to(SRC).parts[0]
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -6,45 +6,120 @@ raises an error that says so where torch is missing.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "nn": (
-        *("Sign", "IRNet", "BiHalf", "PrunedBiHalf", "SignActivation"),
-        *("BinaryConv1d", "BinaryConv2d", "BinaryConvTranspose2d", "BinaryLinear"),
-        *("binarize_", "freeze", "inner_layers", "all_layers", "set_progress"),
-    ),
-    "models": ("create_model", "list_models", "register_model"),
-    "data": ("load_dataset", "Loader"),
-    "training": ("TrainConfig", "train", "evaluate"),
-    "analysis": ("audit", "summarize"),
-    "deploy": ("pack", "PackError"),
-    "runtime": ("load_packed",),
-    "recipes": ("get_recipe", "run_recipe", "load_run"),
-    "paper": ("reproduce",),
+_PACKAGES = (
+    *("functional", "runtime", "nn", "optim", "models", "data", "training", "analysis", "deploy"),
+    *("recipes", "paper"),
+)
+_PACKAGE_OF = {
+    **dict.fromkeys(("Sign", "IRNet", "BiHalf", "PrunedBiHalf", "SignActivation"), "nn"),
+    **dict.fromkeys(("BinaryConv1d", "BinaryConv2d", "BinaryConvTranspose2d", "BinaryLinear"), "nn"),
+    **dict.fromkeys(("binarize_", "freeze", "inner_layers", "all_layers", "set_progress"), "nn"),
+    **dict.fromkeys(("create_model", "list_models", "register_model"), "models"),
+    **dict.fromkeys(("load_dataset", "Loader"), "data"),
+    **dict.fromkeys(("TrainConfig", "train", "evaluate"), "training"),
+    **dict.fromkeys(("audit", "summarize"), "analysis"),
+    **dict.fromkeys(("pack", "PackError"), "deploy"),
+    **dict.fromkeys(("load_packed",), "runtime"),
+    **dict.fromkeys(("get_recipe", "run_recipe", "load_run"), "recipes"),
+    **dict.fromkeys(("reproduce",), "paper"),
 }
-_PACKAGE_OF = {name: package for package, names in _NAMES.items() for name in names}
-_PACKAGES = {"functional", "optim", *_NAMES}
 
-__all__ = ["__version__", *_PACKAGE_OF]
+if TYPE_CHECKING:
+    # The same names for editors and type checkers, which do not run __getattr__. Functions called like their module are
+    # imported from it: mypy takes analysis.audit for the module.
+    from equalbits import analysis as analysis
+    from equalbits import data as data
+    from equalbits import deploy as deploy
+    from equalbits import functional as functional
+    from equalbits import models as models
+    from equalbits import nn as nn
+    from equalbits import optim as optim
+    from equalbits import paper as paper
+    from equalbits import recipes as recipes
+    from equalbits import runtime as runtime
+    from equalbits import training as training
+    from equalbits.analysis import summarize
+    from equalbits.analysis.audit import audit
+    from equalbits.data import Loader, load_dataset
+    from equalbits.deploy import PackError
+    from equalbits.deploy.pack import pack
+    from equalbits.models import create_model, list_models, register_model
+    from equalbits.nn import (
+        BiHalf,
+        BinaryConv1d,
+        BinaryConv2d,
+        BinaryConvTranspose2d,
+        BinaryLinear,
+        IRNet,
+        PrunedBiHalf,
+        Sign,
+        SignActivation,
+        all_layers,
+        binarize_,
+        inner_layers,
+        set_progress,
+    )
+    from equalbits.nn.freeze import freeze
+    from equalbits.paper import reproduce
+    from equalbits.recipes import get_recipe, load_run, run_recipe
+    from equalbits.runtime import load_packed
+    from equalbits.training import TrainConfig, evaluate, train
 
+__all__ = [  # noqa: RUF022 (by topic)
+    "__version__",
+    "BiHalf",
+    "IRNet",
+    "PrunedBiHalf",
+    "Sign",
+    "SignActivation",
+    "BinaryConv1d",
+    "BinaryConv2d",
+    "BinaryConvTranspose2d",
+    "BinaryLinear",
+    "all_layers",
+    "binarize_",
+    "freeze",
+    "inner_layers",
+    "set_progress",
+    "create_model",
+    "list_models",
+    "register_model",
+    "Loader",
+    "load_dataset",
+    "TrainConfig",
+    "evaluate",
+    "train",
+    "audit",
+    "summarize",
+    "PackError",
+    "load_packed",
+    "pack",
+    "get_recipe",
+    "load_run",
+    "run_recipe",
+    "reproduce",
+]
 
-def __getattr__(name: str) -> Any:
-    if name not in _PACKAGE_OF and name not in _PACKAGES:
-        raise AttributeError(f"module 'equalbits' has no attribute {name!r}")
-    try:
-        package = import_module(f"equalbits.{_PACKAGE_OF.get(name, name)}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from equalbits._extras import install_hint
+if not TYPE_CHECKING:
 
-        raise ModuleNotFoundError(f"equalbits.{name} needs torch: {install_hint('train')}", name="torch") from None
-    value = package if name in _PACKAGES else getattr(package, name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _PACKAGE_OF and name not in _PACKAGES:
+            raise AttributeError(f"module 'equalbits' has no attribute {name!r}")
+        try:
+            package = import_module(f"equalbits.{_PACKAGE_OF.get(name, name)}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            from equalbits._extras import install_hint
+
+            raise ModuleNotFoundError(f"equalbits.{name} needs torch: {install_hint('train')}", name="torch") from None
+        value = package if name in _PACKAGES else getattr(package, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

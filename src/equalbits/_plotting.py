@@ -1,5 +1,6 @@
 """Matplotlib figures in one style: a color and a name per method, saved as PNG and SVG without a display."""
 
+import sys
 import textwrap
 from io import BytesIO
 from pathlib import Path
@@ -55,6 +56,15 @@ def new_figure(width: float, height: float, *, title: str = "") -> "Figure":
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
         figure.suptitle(textwrap.fill(title, int(_LETTERS_PER_INCH * width), break_on_hyphens=False))
+    return figure
+
+
+def shown_in_notebooks(figure: "Figure") -> "Figure":
+    """Return the figure after IPython, where it runs, has learned to display figures."""
+    if "IPython" in sys.modules:
+        from matplotlib import pyplot
+
+        pyplot.close(pyplot.figure())  # loads the notebook's backend, which registers the display of figures
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
+from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,6 +66,26 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [" | ".join(cell.replace("|", "∣") for cell in row) for row in (header, *rows)]
     head, *body = (f"| {line} |" for line in lines)
     return "\n".join([head, "|---" * len(header) + "|", *body])
+
+
+def html_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,), note: str = ""
+) -> str:
+    """Return a table for notebooks, aligned as by :func:`format_table`, with lines of notes below it.
+
+    >>> html_table(("layer",), [], note="<b>")
+    '<table><tr><th style="text-align:left">layer</th></tr></table>&lt;b&gt;'
+    """
+    left = set(left)
+
+    def line(kind: str, cells: Sequence[str]) -> str:
+        sides = ("left" if column in left else "right" for column in range(len(cells)))
+        both = zip(cells, sides, strict=True)
+        return "".join(f'<{kind} style="text-align:{side}">{escape(cell)}</{kind}>' for cell, side in both)
+
+    lines = [line("th", header), *(line("td", row) for row in rows)]
+    below = escape(note).replace("\n", "<br>")
+    return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in lines)}</table>{below}"
 
 
 def format_range(counts: "NDArray[np.int64]") -> str:

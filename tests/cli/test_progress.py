@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from equalbits.cli.progress import ProgressBar
-from equalbits.training import EpochRecord, Score, StepRecord
+from equalbits.training import EpochRecord, ProgressBar, Score, StepRecord
 
 STEP = StepRecord(
     epoch=2,

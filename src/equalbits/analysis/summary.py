@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from equalbits._text import format_table
+from equalbits._text import format_table, html_table
 from equalbits.analysis.observe import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer, check_module
@@ -50,13 +50,21 @@ class Summary:
         return {**asdict(self), "compression": self.compression, "total": self.total}
 
     def __str__(self) -> str:
+        return f"{format_table(_HEADER, self._rows(), left=(0, 1, 2))}\n{self._note()}"
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEADER, self._rows(), left=(0, 1, 2), note=self._note())
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        figures = (_figure(self.total[column]) for column in _COLUMNS)
+        return [*map(_row, self.layers), ("total", "", "", *figures, "", "")]
+
+    def _note(self) -> str:
         total = self.total
-        last = ("total", "", "", *(_figure(total[column]) for column in _COLUMNS), "", "")
-        table = format_table(_HEADER, [*map(_row, self.layers), last], left=(0, 1, 2))
         packed, real = f"packed {total['packed_bytes']:,} bytes", f"float32 {total['float32_bytes']:,} bytes"
         batch = self.example[0] if self.example else 1
         per = f"\noutput shapes are for the batch of {batch}, MACs are per example" if batch > 1 else ""
-        return f"{table}\n{packed}, {real}: {self.compression:.1f} times smaller{per}"
+        return f"{packed}, {real}: {self.compression:.1f} times smaller{per}"
 
 
 _COLUMNS = ("symbols", "real", "packed_bytes", "binary_macs", "mixed_macs", "real_macs")

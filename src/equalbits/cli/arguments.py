@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equalbits.cli.progress import ProgressBar
+    from equalbits.training import ProgressBar
 
 
 def add_data(parser: argparse.ArgumentParser, *, default: str = "$EQUALBITS_DATA, else ~/.cache/equalbits") -> None:

@@ -39,10 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, plot, and print the table."""
-    from equalbits.cli.progress import ProgressBar
     from equalbits.cli.sweep import parse_seeds
     from equalbits.recipes import Execution, compare, find_recipe, parse_methods, parse_settings
     from equalbits.report import describe_precision, draw_comparison, text_table, write_markdown
+    from equalbits.training import ProgressBar
 
     require_matplotlib()
     settings = parse_settings(options.settings)

@@ -19,9 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train the methods, plot, and print the table."""
-    from equalbits.cli.progress import ProgressBar
     from equalbits.paper import demo_recipe, demo_summary, demo_table, is_demo_measured, pack_demo, run_demo
-    from equalbits.training import InterruptedTraining
+    from equalbits.training import InterruptedTraining, ProgressBar
 
     out, recipe = Path(options.out), demo_recipe(epochs=options.epochs)
     finished = is_demo_measured(out)

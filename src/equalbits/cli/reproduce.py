@@ -14,8 +14,8 @@ from equalbits.cli.sweep import parse_seeds
 from equalbits.cli.terminal import print_table
 
 if TYPE_CHECKING:
-    from equalbits.cli.progress import ProgressBar
     from equalbits.paper import Claim, Options
+    from equalbits.training import ProgressBar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure what is missing, plot, and print a row per claim."""
-    from equalbits.cli.progress import ProgressBar
     from equalbits.paper import Options, get_item, keep_items, list_items
     from equalbits.recipes import check_kind, parse_settings
+    from equalbits.training import ProgressBar
 
     if options.item is None:
         titles = {name: get_item(name).title for name in list_items()}
@@ -119,7 +119,7 @@ def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argp
 
 def print_claims(claims: "list[Claim]") -> None:
     """Print a row per claim."""
-    from equalbits.paper.claims import HEADER, NO_CLAIM
+    from equalbits.paper import HEADER, NO_CLAIM
 
     if claims:
         print_table(HEADER, [claim.cells() for claim in claims], right=("difference", "n"))

@@ -38,8 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train the runs that are missing, then print a row per combination."""
-    from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import Execution, find_recipe, parse_settings, sweep
+    from equalbits.training import ProgressBar
 
     settings = parse_settings(options.settings)
     if "seed" in settings:

@@ -28,9 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train with a progress bar and print the score."""
-    from equalbits.cli.progress import ProgressBar
     from equalbits.recipes import data_root_of, published_score, run_recipe
-    from equalbits.training import InterruptedTraining, Reporter, WeightsAndBiases
+    from equalbits.training import InterruptedTraining, ProgressBar, Reporter, WeightsAndBiases
 
     recipe, out = _recipe_and_out(options)
     epochs: list[int] = []

@@ -12,9 +12,9 @@ from torch.nn import functional as nnf
 
 from equalbits.models.image_classifier import ImageClassifier
 from equalbits.models.layer_factory import LayerFactory
-from equalbits.nn import RPReLU
-from equalbits.nn.fused_norm import (
+from equalbits.nn import (
     BatchStatistics,
+    RPReLU,
     can_fuse,
     norm_and_add,
     starts_with_clipped_sign,

@@ -3,6 +3,13 @@
 from equalbits.nn.binary_layer import BinaryLayer, check_module, parametrization_in_eval
 from equalbits.nn.convert import Conversion, binarize_
 from equalbits.nn.freeze import copy_model, freeze
+from equalbits.nn.fused_norm import (
+    BatchStatistics,
+    can_fuse,
+    norm_and_add,
+    starts_with_clipped_sign,
+    update_running_statistics,
+)
 from equalbits.nn.inputs.adabin import AdaBinActivation
 from equalbits.nn.inputs.bihalf import BiHalfActivation
 from equalbits.nn.inputs.horq import HORQ
@@ -65,6 +72,7 @@ __all__ = [
     "AdaBin",
     "AdaBinActivation",
     "BNNPlus",
+    "BatchStatistics",
     "BiHalf",
     "BiHalfActivation",
     "BiReal",
@@ -105,6 +113,7 @@ __all__ = [
     "at_epoch_",
     "binarize_",
     "bop_parameters",
+    "can_fuse",
     "check_module",
     "copy_model",
     "empty_filters",
@@ -117,6 +126,7 @@ __all__ = [
     "layers_with_hook",
     "list_input_quantizers",
     "list_quantizers",
+    "norm_and_add",
     "parametrization_in_eval",
     "penalty",
     "quantizer_by_name",
@@ -126,5 +136,7 @@ __all__ = [
     "set_global_masks_",
     "set_progress",
     "settings_of",
+    "starts_with_clipped_sign",
+    "update_running_statistics",
     "warn_empty_layers",
 ]

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
+from equalbits._text import html_table
 from equalbits.nn.binary_layer import BinaryLayer, check_module, check_quantizers
 from equalbits.nn.layer_policies import Candidate, Policy, by_name, inner_layers
 from equalbits.nn.layers import BINARY_CLASSES, as_binary_layer
@@ -26,14 +27,22 @@ class Conversion:
     left_real: tuple[tuple[str, str], ...]
     already: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        layers = "layer" if len(self.replaced) == 1 else "layers"
+    def _repr_html_(self) -> str:
+        rows = [("binary", name, "") for name in self.replaced] + [("before", name, "") for name in self.already]
+        rows += [("real", name, reason) for name, reason in self.left_real]
+        return html_table(("layer is", "name", "reason"), rows, left=(0, 1, 2), note=self._heading())
+
+    def _heading(self) -> str:
+        layers, before = "layer" if len(self.replaced) == 1 else "layers", len(self.already)
         heading = f"{len(self.replaced)} {layers} made binary, {len(self.left_real)} left real"
+        return f"{heading}, {before} binary before" if before else heading
+
+    def __str__(self) -> str:
         width = max((len(name) for name, _ in self.left_real), default=0)
         rows = [f"  binary  {name}" for name in self.replaced]
         rows += [f"  before  {name}" for name in self.already]
         rows += [f"  real    {name:<{width}}  {reason}" for name, reason in self.left_real]
-        return "\n".join([f"{heading}, {len(self.already)} binary before" if self.already else heading, *rows])
+        return "\n".join([self._heading(), *rows])
 
 
 def binarize_(

@@ -1,6 +1,6 @@
 """The paper's figures, tables and demo: each runs recipes, stores what it measured, then draws."""
 
-from equalbits.paper.claims import Claim
+from equalbits.paper.claims import HEADER, NO_CLAIM, Claim
 from equalbits.paper.demo import (
     DemoCounts,
     demo_recipe,
@@ -14,6 +14,8 @@ from equalbits.paper.item import Item, Options, get_item, list_items, reproduce
 from equalbits.paper.results import keep_items, write_results_page
 
 __all__ = [
+    "HEADER",
+    "NO_CLAIM",
     "Claim",
     "DemoCounts",
     "Item",

@@ -50,6 +50,7 @@ def run_recipe(
     reporters: Sequence[Reporter] = (),
     teacher: Path | None = None,
     teacher_out: Path | None = None,
+    progress: bool = False,
 ) -> TrainedRun:
     """Train a recipe, or the one of this name or TOML file, into the directory ``out``, or resume the run there.
 
@@ -57,6 +58,7 @@ def run_recipe(
     best checkpoint, and run.json: settings, versions, seed, device and scores. ``teacher`` is the directory of a
     finished run to distil from. Recipes named by ``distill.teacher`` and ``model.init_from`` are trained first, after
     the recipe and ``out`` are checked; the teacher into ``teacher_out``, by default the directory teacher in ``out``.
+    With ``progress`` a progress bar shows the epochs.
     """
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
     device, root, out = pick_device(str(device)), Path(root) if root else None, Path(out)
@@ -105,6 +107,7 @@ def run_recipe(
             reporters=start_reporters,
             teacher=teacher_model,
             out=out,
+            progress=progress and recipe.name,
         )
         if place.is_writer:
             written = None

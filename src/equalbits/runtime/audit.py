@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits._text import escape_control_chars, format_range, format_table
+from equalbits._text import escape_control_chars, format_range, format_table, html_table
 from equalbits.runtime import bits
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
@@ -120,10 +120,15 @@ class Audit:
         return {"exact": self.exact, "layers": [layer.as_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
+        return f"{format_table(_AUDIT, map(_audit_row, self.layers), left=(0, 8))}\n{self._note()}"
+
+    def _repr_html_(self) -> str:
+        return html_table(_AUDIT, map(_audit_row, self.layers), left=(0, 8), note=self._note())
+
+    def _note(self) -> str:
         promised, off = self.promised_filters, self.inexact_filters
         layers = sum(layer.p_pos is not None for layer in self.layers)
-        text = f"{format_table(_AUDIT, map(_audit_row, self.layers), left=(0, 8))}\n"
-        text += f"{layers} of {len(self.layers)} layers promise a share of +1"
+        text = f"{layers} of {len(self.layers)} layers promise a share of +1"
         if layers:
             text += (
                 f"; {off:,} of {promised:,} filters are not exact" if off else f"; all {promised:,} filters are exact"
@@ -167,6 +172,12 @@ class PackedSummary:
         return sum(getattr(layer, what) for layer in self.layers)
 
     def __str__(self) -> str:
+        return f"{format_table(_SUMMARY, self._rows(), left=(0, 1, 2))}\n{self._note()}"
+
+    def _repr_html_(self) -> str:
+        return html_table(_SUMMARY, self._rows(), left=(0, 1, 2), note=self._note())
+
+    def _rows(self) -> list[tuple[str, ...]]:
         counts, rows = [], []
         for layer in self.layers:
             mixed, real = (layer.real_macs, 0) if layer.has_bits else (0, layer.real_macs)
@@ -175,9 +186,11 @@ class PackedSummary:
             shape = "×".join(map(str, layer.shape))
             rows.append((escape_control_chars(layer.name), layer.kind, shape, *map(_figure, counts[-1])))
         rows.append(("total", "", "", *(_figure(sum(column)) for column in zip(*counts, strict=True))))
+        return rows
+
+    def _note(self) -> str:
         names = self.file_bytes - self.total("stored_bytes")
-        last = f"the file: {self.file_bytes:,} bytes, {names:,} of them the table of what is where"
-        return f"{format_table(_SUMMARY, rows, left=(0, 1, 2))}\n{last}"
+        return f"the file: {self.file_bytes:,} bytes, {names:,} of them the table of what is where"
 
 
 def audit(network: Network) -> Audit:

@@ -16,6 +16,7 @@ from equalbits.training.divergence import NonFiniteError, check_weights
 from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
 from equalbits.training.loop import Watcher, train
 from equalbits.training.optimizer import make_optimizer
+from equalbits.training.progress import ProgressBar
 from equalbits.training.reporters import JsonLines, TensorBoard, WeightsAndBiases
 from equalbits.training.resume import FREE_SETTINGS, prefixed, with_prefix
 from equalbits.training.schedule import Position, learning_rate
@@ -39,6 +40,7 @@ __all__ = [
     "PeerLostError",
     "Position",
     "ProcessRank",
+    "ProgressBar",
     "Reporter",
     "ScheduleConfig",
     "Score",

@@ -56,7 +56,6 @@ def check_iterable(loader: object) -> None:
 
 def as_batches(loader: AnyBatches) -> Batches:
     """Return the loader itself if it has epochs, else an adapter that adds them."""
-    check_iterable(loader)
     try:
         len(loader)
     except TypeError:
@@ -64,6 +63,7 @@ def as_batches(loader: AnyBatches) -> Batches:
             f"batches of type {type(loader).__name__} have no length: give a DataLoader of a data set with a length, "
             "or a list of batches, which can be iterated again"
         ) from None
+    check_iterable(loader)
     return cast("Batches", loader) if hasattr(loader, "epoch") else _LoaderEpochs(loader)
 
 

@@ -2,9 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from equalbits._plotting import DOWN, UP, new_figure, shown_in_notebooks
+from equalbits._text import format_table, html_table
 from equalbits.training.score import Score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ Reporter = Callable[[StepRecord | EpochRecord], None]
 
 @dataclass(frozen=True)
 class History:
-    """All finished epochs of a run."""
+    """All finished epochs of a run; ``print`` it for a table, :meth:`plot` it for its curves."""
 
     epochs: tuple[EpochRecord, ...]
 
@@ -65,3 +70,31 @@ class History:
     def best(self) -> EpochRecord | None:
         """The best scored epoch, the first of equals. Selected on the test data, so slightly optimistic."""
         return max(self.scored, key=lambda record: record.test.correct if record.test else -1, default=None)
+
+    def plot(self) -> "Figure":
+        """Return a figure of loss and accuracy by epoch, on the training and the test images. Needs matplotlib."""
+        figure = new_figure(8, 3)
+        for place, name, unit in ((1, "loss", "loss"), (2, "accuracy", "accuracy (%)")):
+            axes = figure.add_subplot(1, 2, place)
+            for of, epochs, color in (("train", self.epochs, DOWN), ("test", self.scored, UP)):
+                values = [getattr(getattr(record, of), name) for record in epochs]
+                axes.plot([record.epoch for record in epochs], values, color=color, marker=".", label=of)
+            axes.set(xlabel="epoch", ylabel=unit)
+            axes.legend(frameon=False)
+        return shown_in_notebooks(figure)
+
+    def __str__(self) -> str:
+        return format_table(_HEADER, map(_row, self.epochs), left=())
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEADER, map(_row, self.epochs), left=())
+
+
+_HEADER = ("epoch", "lr", "train loss", "train %", "test loss", "test %", "seconds")
+
+
+def _row(record: EpochRecord) -> tuple[str, ...]:
+    scores = [
+        (f"{score.loss:.4f}", f"{score.accuracy:.2f}") if score else ("–", "–") for score in (record.train, record.test)
+    ]
+    return (str(record.epoch), f"{record.lr:.3g}", *scores[0], *scores[1], f"{record.seconds:.1f}")

@@ -1,7 +1,7 @@
 """The training loop: schedule, forward, loss, backward, optimizer step, evaluation and checkpoints."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import cast
@@ -18,6 +18,7 @@ from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
 from equalbits.training.distill import Loss, training_loss
 from equalbits.training.history import History, Reporter
+from equalbits.training.progress import ProgressBar
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume import Checkpointer
 from equalbits.training.run import TrainingRun
@@ -32,13 +33,14 @@ Watcher = Callable[[nn.Module, int], None]
 def train(
     model: nn.Module,
     batches: AnyBatches,
-    config: TrainConfig,
+    config: TrainConfig | Mapping[str, object],
     *,
     test: Iterable[tuple[Tensor, Tensor]] | None = None,
     watchers: Sequence[Watcher] = (),
     reporters: Sequence[Reporter] | Callable[[History], Sequence[Reporter]] = (),
     teacher: nn.Module | None = None,
     out: Path | str | None = None,
+    progress: bool | str = False,
 ) -> History:
     """Train ``model`` in place and return the history of its epochs.
 
@@ -52,6 +54,7 @@ def train(
     - ``teacher``: a net to distil from, as ``config.distill`` says
     - ``out``: a directory for checkpoints. A run that finds one there resumes, on a CPU with the same bits as if it had
       never stopped. SIGTERM, SIGHUP and Ctrl-C save and raise :class:`InterruptedTraining`.
+    - ``progress``: True, or a title, to show a progress bar in a terminal and a line per epoch elsewhere
     """
     config = TrainConfig.of(config, "config")
     check_module(model)
@@ -64,6 +67,7 @@ def train(
         training_loss(model, teacher, config) as loss,
         distributed.explain_lost_peer(run_dir / LAST if run_dir else None),
         stop_requests(listen=run_dir is not None) as stop,
+        ProgressBar(title=progress if isinstance(progress, str) else type(model).__name__, quiet=not progress) as bar,
     ):
         run = TrainingRun(model, as_batches(batches), config, run_dir)
         checkpoints = Checkpointer(run, stop)
@@ -71,7 +75,7 @@ def train(
         step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)
         step.average = run.average
         run.announce_progress()
-        run.reporters = reporters(History(tuple(run.epochs))) if callable(reporters) else reporters
+        run.reporters = [bar, *(reporters(History(tuple(run.epochs))) if callable(reporters) else reporters)]
         for watcher in watchers:
             watcher(model, run.position.step)
         while not run.is_done:

@@ -8,7 +8,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from equalbits.training import EpochRecord, Reporter, StepRecord, rank_from_env
+from equalbits.training.distributed import rank_from_env
+from equalbits.training.history import EpochRecord, Reporter, StepRecord
 
 
 class ProgressBar:
