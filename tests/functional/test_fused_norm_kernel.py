@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional import prelu_norm_add_sign, sign_symbols, surrogate
-from equalbits.functional.fused_norm import _gpu_for, _pack, as_rows, reference_backward, reference_forward
+from equalbits.functional.fused_norm import _gpu_for, as_rows, reference_backward, reference_forward
+from equalbits.functional.packed_bits import pack_by_shifts
 
 #: Shapes (batch, channel, height, width) of a binary ResNet-18 at batch 128, and odd ones that fill no tile.
 REAL_SHAPES = ((128, 64, 32, 32), (128, 128, 16, 16), (128, 256, 8, 8), (128, 512, 4, 4), (3, 70, 5, 7), (77, 10))
@@ -48,7 +49,7 @@ def same(
     known = 3 if slope is None else 5
     torch.testing.assert_close(stats[:known], plain[3][:known], rtol=1e-4, atol=1e-5)
     if use_s:  # exactly those of the returned y
-        assert torch.equal(s, sign_symbols(y)) and torch.equal(near, _pack(as_rows(y).abs() < 1))
+        assert torch.equal(s, sign_symbols(y)) and torch.equal(near, pack_by_shifts(as_rows(y).abs() < 1))
     given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[3])
     plain, answer = reference_backward(*given), gpu.backward(*given)
     same_form(answer, plain)

@@ -17,13 +17,13 @@ from equalbits.functional.estimators import (
     decaying,
     ede_sharpness,
     ede_slope,
-    in_forward_mode,
     polynomial,
     straight_through,
     surrogate,
     swish_sign,
     triangle_slope,
 )
+from equalbits.functional.execution import in_forward_mode, is_plain_execution
 from equalbits.functional.fused_norm import prelu_norm_add_sign, update_running_stats
 from equalbits.functional.optimal_transport import (
     as_filters,
@@ -46,9 +46,11 @@ from equalbits.functional.pruning import (
     released_counts,
 )
 from equalbits.functional.ranking import check_finite, stable_ranks
+from equalbits.functional.sign_products import ConvSettings, convolve_signs, linear_of_signs, saves_signs
 from equalbits.functional.standardize import centred_symbols, standardize
 
 __all__ = [
+    "ConvSettings",
     "Flips",
     "Plane",
     "as_filters",
@@ -67,6 +69,7 @@ __all__ = [
     "check_sparsity",
     "clipped",
     "convolve",
+    "convolve_signs",
     "count_flips",
     "decaying",
     "ede_sharpness",
@@ -75,15 +78,18 @@ __all__ = [
     "filter_entropy",
     "in_forward_mode",
     "is_number",
+    "is_plain_execution",
     "keep_largest",
     "keep_largest_globally",
     "keep_outer_ranks",
+    "linear_of_signs",
     "polynomial",
     "positive_count",
     "prelu_norm_add_sign",
     "prune_middle_ranks",
     "ramped_sparsity",
     "released_counts",
+    "saves_signs",
     "sign",
     "sign_symbols",
     "stable_ranks",

@@ -5,34 +5,48 @@ import math
 from torch import Tensor
 from torch.nn import functional as nnf
 
+from equalbits.functional.sign_products import ConvSettings, convolve_signs, linear_of_signs
+
 _SMALL_PATCH = 64  # largest patch; with larger ones the unfolded input would take more memory traffic than it saves
 _ALIGNMENT = 8  # matrix products need rows of a multiple of 16 bytes
 
 
 def convolve(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None, *, stride: tuple[int, int], padding: tuple[int, int]
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    signs: bool = False,
 ) -> Tensor:
     """Compute ``torch.nn.functional.conv2d`` without groups or dilation, by the fastest way on the device.
 
     On a GPU the first layer of a net for small images is a product of patches and filters (its input needs no
-    gradient), and a 1×1 convolution is a product of pixels and filters. Otherwise it is torch's convolution.
+    gradient), and a 1×1 convolution is a product of pixels and filters. Otherwise it is torch's convolution. With
+    ``signs`` the inputs are ±1, and the backward pass keeps them as bits.
 
     >>> import torch
     >>> convolve(torch.ones(1, 3, 4, 4), torch.ones(2, 3, 3, 3), None, stride=(1, 1), padding=(1, 1))[0, 0, 0]
     tensor([12., 18., 18., 12.])
     """
     if inputs.device.type == "cuda" and weight.shape[2:] == (1, 1) and padding == (0, 0):
-        return conv1x1_as_matmul(inputs, weight, bias, stride=stride)
+        return conv1x1_as_matmul(inputs, weight, bias, stride=stride, signs=signs)
     small_patch = math.prod(weight.shape[1:]) <= _SMALL_PATCH and not inputs.requires_grad
     if inputs.device.type == "cuda" and small_patch:
         return conv_as_matmul(inputs, weight, bias, stride=stride, padding=padding)
+    if signs:
+        return convolve_signs(inputs, weight, bias, ConvSettings(stride, padding))
     return nnf.conv2d(inputs, weight, bias, stride, padding)
 
 
-def conv1x1_as_matmul(inputs: Tensor, weight: Tensor, bias: Tensor | None, *, stride: tuple[int, int]) -> Tensor:
+def conv1x1_as_matmul(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, *, stride: tuple[int, int], signs: bool = False
+) -> Tensor:
     """Compute a 1×1 convolution as one matrix product; the result is ``channels_last``."""
     pixels = inputs.permute(0, 2, 3, 1)[:, :: stride[0], :: stride[1]]  # sliced last, so the gradient has this layout
-    return nnf.linear(pixels, weight.flatten(1), bias).permute(0, 3, 1, 2)
+    product = linear_of_signs if signs else nnf.linear
+    return product(pixels, weight.flatten(1), bias).permute(0, 3, 1, 2)
 
 
 def conv_as_matmul(

@@ -5,11 +5,14 @@ per cent of the results are not ±1.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction, FunctionCtx
+
+from equalbits.functional.execution import in_forward_mode
+from equalbits.functional.packed_bits import BitLayout, keeps_bits
 
 
 def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
@@ -28,10 +31,14 @@ def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
 def surrogate(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
     """Multiply the gradient by ``slope``, broadcast against the reals: the form of all estimators below.
 
-    Symbols that include a scale need it in their slope too. Symbols and reals may differ in dtype.
+    Symbols that include a scale need it in their slope too. Symbols and reals may differ in dtype. A boolean slope is
+    kept for the backward pass as bits.
     """
     if in_forward_mode():
         return forward_mode_form(reals, symbols, slope)
+    if slope.dtype == torch.bool and reals.requires_grad and torch.is_grad_enabled() and keeps_bits(slope):
+        layout = BitLayout.of(slope)
+        return _Masked.apply(reals, symbols, layout.pack(slope), layout)  # type: ignore[no-any-return, no-untyped-call]
     return _Surrogate.apply(reals, symbols, slope)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -126,14 +133,6 @@ def check_beta(beta: float) -> None:
         raise ValueError(f"beta={beta} gives no slope: it must be above 0 and finite; 5 is usual")
 
 
-def in_forward_mode() -> bool:
-    """Return True while torch differentiates in forward mode, as ``torch.func.jvp`` does.
-
-    The autograd functions below have no ``jvp``, since torch.compile rejects functions that have one.
-    """
-    return forward_ad._current_level >= 0
-
-
 def forward_mode_form(reals: Tensor, symbols: Tensor, slope: Tensor | float = 1.0) -> Tensor:
     """Write :func:`surrogate` in torch's own operations, for forward-mode differentiation.
 
@@ -174,3 +173,20 @@ class _Surrogate(torch.autograd.Function):
         (slope,) = ctx.saved_tensors
         wide = torch.promote_types(gradient.dtype, slope.dtype)  # explicit: a 0-dim slope does not promote
         return gradient.to(wide) * slope, None, None
+
+
+class _Masked(torch.autograd.Function):
+    """:class:`_Surrogate` with a boolean slope that is kept as bits."""
+
+    @staticmethod
+    def forward(reals: Tensor, symbols: Tensor, packed: Tensor, layout: BitLayout) -> Tensor:
+        return symbols.view_as(symbols)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, BitLayout], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+        ctx.layout = inputs[3]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradient * ctx.layout.unpack(ctx.saved_tensors[0], torch.bool), None, None, None

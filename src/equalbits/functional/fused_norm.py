@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as nnf
 
 from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.packed_bits import pack_bits, unpack_bits
 from equalbits.functional.precision import at_least_float32
 
 #: Rows of the statistics, one value per channel: of the PReLU output, then sums over its inputs up to 0.
@@ -83,7 +83,7 @@ def reference_forward(
     stats = torch.stack((mean, variance, inverse, low.sum(dim=0), low.square().sum(dim=0)))
     if not signs:
         return from_rows(y, c), c.new_empty(0), c.new_empty(0, dtype=torch.uint8), stats
-    return from_rows(y, c), from_rows(sign_symbols(y), c), _pack(y.abs() < 1), stats
+    return from_rows(y, c), from_rows(sign_symbols(y), c), pack_bits(y.abs() < 1), stats
 
 
 def reference_backward(
@@ -93,7 +93,7 @@ def reference_backward(
     g = torch.zeros((), dtype=c.dtype, device=c.device) if g_y is None else as_rows(g_y)
     total = c.new_empty(0)
     if g_s is not None:
-        g = (g + _wide(g_s) * _unpack(near, c.shape[1])).to(c.dtype)
+        g = (g + _wide(g_s) * unpack_bits(near, c.shape[1])).to(c.dtype)
         total = from_rows(g, c)
     g, rows, count = g.to(stats.dtype), _wide(c), c.numel() // c.shape[1]
     z = rows if slope is None else torch.where(rows > 0, rows, slope * rows)
@@ -107,18 +107,6 @@ def reference_backward(
 
 def _wide(tensor: Tensor) -> Tensor:
     return as_rows(tensor).to(at_least_float32(tensor.dtype))
-
-
-def _pack(bits: Tensor) -> Tensor:
-    """Pack (position, channel) bits into (position, byte), the first channel in the lowest bit."""
-    padded = nnf.pad(bits.to(torch.uint8), (0, -bits.shape[1] % 8))
-    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return (padded.view(len(padded), -1, 8) << places).sum(dim=2, dtype=torch.uint8)
-
-
-def _unpack(packed: Tensor, channels: int) -> Tensor:
-    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
-    return ((packed[:, :, None] >> places) & 1).flatten(1)[:, :channels]
 
 
 # Lets a compiler pass channels-last tensors without copying them to the traced layout; torch before 2.8 copies.

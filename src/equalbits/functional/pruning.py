@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from equalbits.functional.estimators import forward_mode_form, in_forward_mode
+from equalbits.functional.estimators import forward_mode_form
+from equalbits.functional.execution import in_forward_mode
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_latents,

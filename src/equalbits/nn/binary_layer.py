@@ -20,7 +20,7 @@ from torch.nn.utils import parametrize
 from equalbits import functional as F
 from equalbits.nn.methods.bihalf import BiHalf
 from equalbits.nn.quantizer import WeightQuantizer, refit_, reset_
-from equalbits.nn.weight_cache import CachedWeight, find_sources, is_plain_execution, lookup_weight
+from equalbits.nn.weight_cache import CachedWeight, find_sources, lookup_weight
 
 
 class BinaryLayer(nn.Module):
@@ -99,7 +99,7 @@ class BinaryLayer(nn.Module):
             scaled_symbols = torch.ops.equalbits.symbols_ahead(self.weight.detach(), *self.ranked_ahead)
             return F.surrogate(self.weight, scaled_symbols, self.scale)
         weight = self.weight  # read once: a parametrization computes it
-        if not self.training and is_plain_execution():
+        if not self.training and F.is_plain_execution():
             sources = find_sources(self, weight)
             if sources is not None:
                 return lookup_weight(self, sources)
@@ -160,6 +160,16 @@ class BinaryLayer(nn.Module):
     def quantize_input(self, inputs: Tensor) -> Tensor:
         """Return the quantized input; the input itself if there is no input quantizer."""
         return inputs if self.input_quantizer is None else self.input_quantizer(inputs)
+
+    def saves_signs(self, quantized: Tensor, weight: Tensor) -> bool:
+        """Return whether to keep the quantized input for the backward pass as bits.
+
+        The input quantizer must state that it returns ±1, without hooks that could change it.
+        """
+        quantizer = self.input_quantizer
+        if quantizer is None or quantizer._forward_hooks or not getattr(quantizer, "returns_signs", False):
+            return False
+        return F.saves_signs(quantized, weight)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The checkpoint of a real layer has neither scale nor quantizer: the layer's own are kept.

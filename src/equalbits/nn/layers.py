@@ -42,7 +42,10 @@ class BinaryLinear(BinaryLayer, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with binary weights."""
-        return nnf.linear(self.quantize_input(input), self.binary_weight(), self.bias)
+        quantized, weight = self.quantize_input(input), self.binary_weight()
+        if self.saves_signs(quantized, weight):
+            return F.linear_of_signs(quantized, weight, self.bias)
+        return nnf.linear(quantized, weight, self.bias)
 
 
 class _BinaryConv(BinaryLayer):
@@ -83,8 +86,8 @@ class BinaryConv1d(_BinaryConv, nn.Conv1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
-        output: Tensor = self._conv_forward(self.quantize_input(input), self.binary_weight(), self.bias)
-        return output
+        quantized, weight = self.quantize_input(input), self.binary_weight()
+        return _convolve(self, quantized, weight, signs=self.saves_signs(quantized, weight))
 
 
 class BinaryConv2d(_BinaryConv, nn.Conv2d):
@@ -102,7 +105,8 @@ class BinaryConv2d(_BinaryConv, nn.Conv2d):
 
     def forward_quantized(self, input: Tensor) -> Tensor:
         """Apply the layer to an input that is already quantized."""
-        return _convolve(self, input, self.binary_weight())
+        weight = self.binary_weight()
+        return _convolve(self, input, weight, signs=self.saves_signs(input, weight))
 
 
 class QuickConv2d(nn.Conv2d):
@@ -116,11 +120,17 @@ class QuickConv2d(nn.Conv2d):
         return "Conv2d"
 
 
-def _convolve(layer: nn.Conv2d, inputs: Tensor, weight: Tensor) -> Tensor:
-    plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros" and inputs.dim() == 4
-    if plain and not isinstance(layer.padding, str):
-        stride, padding = (layer.stride[0], layer.stride[1]), (layer.padding[0], layer.padding[1])
-        return F.convolve(inputs, weight, layer.bias, stride=stride, padding=padding)
+def _convolve(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor, weight: Tensor, *, signs: bool = False) -> Tensor:
+    """Apply a convolution; ``signs`` keeps a ±1 input for the backward pass as bits."""
+    padding, batched = layer.padding, inputs.dim() == weight.dim()
+    if batched and not isinstance(padding, str) and layer.padding_mode == "zeros":
+        if isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.dilation == (1, 1):
+            stride = layer.stride[0], layer.stride[1]
+            around = padding[0], padding[1]
+            return F.convolve(inputs, weight, layer.bias, stride=stride, padding=around, signs=signs)
+        if signs:
+            settings = F.ConvSettings(layer.stride, padding, layer.dilation, False, layer.output_padding, layer.groups)
+            return F.convolve_signs(inputs, weight, layer.bias, settings)
     output: Tensor = layer._conv_forward(inputs, weight, layer.bias)
     return output
 
@@ -172,6 +182,9 @@ class BinaryConvTranspose2d(BinaryLayer, nn.ConvTranspose2d):
         kernel = list(self.kernel_size)
         output_padding = self._output_padding(input, output_size, stride, padding, kernel, 2, dilation)
         quantized, weight = self.quantize_input(input), self.binary_weight()
+        if input.dim() == 4 and self.saves_signs(quantized, weight):
+            settings = F.ConvSettings(stride, padding, dilation, True, output_padding, self.groups)
+            return F.convolve_signs(quantized, weight, self.bias, settings)
         return nnf.conv_transpose2d(
             quantized, weight, self.bias, stride, padding, output_padding, self.groups, dilation
         )

@@ -8,6 +8,7 @@ one file each; the input quantizers are in ``equalbits.nn.inputs``.
 import inspect
 import math
 from collections.abc import Collection
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -94,9 +95,17 @@ class InputQuantizer(Quantizer):
 
     A class may define ``values(inputs)``: the output in eval mode without gradient, in operations that other tools can
     trace. :func:`~equalbits.freeze` uses it in place of ``forward``.
+
+    ``returns_signs`` states that every output is −1 or +1, so a layer may keep it as bits for the backward pass. It is
+    not inherited: a subclass may return other values.
     """
 
     axis: int = 1
+    returns_signs: bool = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        cls.returns_signs = vars(cls).get("returns_signs", False)
 
     def fit_inputs_(self, channels: int, axis: int) -> None:
         """Adapt to the inputs of the layer that takes the quantizer; ``axis`` is negative."""

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from equalbits.functional import in_forward_mode
-
 if TYPE_CHECKING:
     from equalbits.nn.binary_layer import BinaryLayer
 
@@ -135,14 +133,3 @@ def _counts_writes(tensor: Tensor) -> bool:
     """Return whether a tensor is an ordinary one on the CPU, whose version counter this process alone moves."""
     plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device == _CPU and tensor.layout == torch.strided
     return plain and not tensor.is_inference() and not tensor.untyped_storage().is_shared()
-
-
-def is_plain_execution() -> bool:
-    """Return whether operations run as written, not compiled, traced or transformed: tensors then stand for others."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-        or in_forward_mode()
-    )

@@ -21,6 +21,7 @@ class RBNNActivation(InputQuantizer):
 
     progress: Tensor
     axis = -1
+    returns_signs = True
 
     def __init__(self, *, t_min: float = 1e-2, t_max: float = 10.0) -> None:
         super().__init__()

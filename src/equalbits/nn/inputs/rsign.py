@@ -21,6 +21,7 @@ class RSign(InputQuantizer):
     """
 
     shift: nn.Parameter | None
+    returns_signs = True
 
     def __init__(self, channels: int | None = None) -> None:
         super().__init__()

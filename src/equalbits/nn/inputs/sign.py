@@ -29,6 +29,7 @@ class SignActivation(InputQuantizer):
     """
 
     progress: Tensor
+    returns_signs = True
 
     def __init__(self, estimator: str = "clipped", *, t_min: float = 0.1, t_max: float = 10.0) -> None:
         super().__init__()

@@ -11,6 +11,8 @@ from equalbits.nn.registry import register_input_quantizer
 class SwishSignActivation(InputQuantizer):
     """The sign with the slope :func:`~equalbits.functional.swish_sign` of steepness ``beta``."""
 
+    returns_signs = True
+
     def __init__(self, beta: float = 5.0) -> None:
         super().__init__()
         F.check_beta(beta)

@@ -1,0 +1,69 @@
+"""Triton kernels of :mod:`equalbits.functional.packed_bits`: one pass over memory each way."""
+
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# ruff: noqa: N803 (compile-time settings of a kernel are in capitals)
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BYTES = 512  # packed bytes per program: 32 values for each thread of 4 warps
+
+
+def pack(bits: Tensor) -> Tensor:
+    """Compute :func:`equalbits.functional.packed_bits.pack_by_shifts`."""
+    rows, columns = bits.shape
+    packed = bits.new_empty((rows, triton.cdiv(columns, 8)), dtype=torch.uint8)
+    if packed.numel():
+        with torch.cuda.device_of(bits):
+            pack_kernel[(triton.cdiv(packed.numel(), _BYTES),)](
+                bits.contiguous().view(torch.uint8), packed, packed.numel(), columns, BYTES=_BYTES
+            )
+    return packed
+
+
+def unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """Compute :func:`equalbits.functional.packed_bits.unpack_by_shifts`."""
+    values = packed.new_empty((packed.shape[0], columns), dtype=dtype)
+    signs = dtype != torch.bool
+    if values.numel():
+        with torch.cuda.device_of(packed):
+            unpack_kernel[(triton.cdiv(packed.numel(), _BYTES),)](
+                packed.contiguous(),
+                values if signs else values.view(torch.uint8),
+                packed.numel(),
+                columns,
+                SIGNS=signs,
+                BYTES=_BYTES,
+            )
+    return values
+
+
+@triton.jit
+def _places(count, columns, BYTES: tl.constexpr):
+    """Return the bytes of a program, the places of their bits in the matrix, and the bits that exist."""
+    byte = tl.program_id(0).to(tl.int64) * BYTES + tl.arange(0, BYTES)
+    wide = (columns + 7) // 8
+    row = byte // wide
+    column = ((byte - row * wide) * 8)[:, None] + tl.arange(0, 8)[None, :]
+    return byte, row[:, None] * columns + column, (byte < count)[:, None] & (column < columns)
+
+
+@triton.jit
+def pack_kernel(bits, packed, count, columns, BYTES: tl.constexpr):
+    """Pack eight booleans into each byte."""
+    byte, place, inside = _places(count, columns, BYTES)
+    loaded = tl.load(bits + place, mask=inside, other=0).to(tl.int32)
+    value = tl.sum(loaded << tl.arange(0, 8)[None, :], axis=1)
+    tl.store(packed + byte, value.to(tl.uint8), mask=byte < count)
+
+
+@triton.jit
+def unpack_kernel(packed, values, count, columns, SIGNS: tl.constexpr, BYTES: tl.constexpr):
+    """Write eight values from each byte: ±1, or 1 and 0."""
+    byte, place, inside = _places(count, columns, BYTES)
+    loaded = tl.load(packed + byte, mask=byte < count, other=0).to(tl.int32)
+    bit = (loaded[:, None] >> tl.arange(0, 8)[None, :]) & 1
+    value = 2 * bit - 1 if SIGNS else bit
+    tl.store(values + place, value.to(values.dtype.element_ty), mask=inside)

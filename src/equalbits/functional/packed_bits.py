@@ -1,0 +1,137 @@
+"""Signs and booleans as bits, eight per byte: all that the backward pass needs of a binary input.
+
+A matrix of (row, column) is packed along its columns, the first column in the lowest bit; the last byte of a row is
+padded with zeros. :func:`pack_by_shifts` and :func:`unpack_by_shifts` define the format. A CPU uses numpy, a GPU the
+kernels of ``kernels/pack_bits.py``.
+"""
+
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as nnf
+
+from equalbits.functional.execution import is_plain_execution
+
+
+class BitLayout(NamedTuple):
+    """Shape and memory format of a tensor that is kept as bits."""
+
+    shape: tuple[int, ...]
+    channels_last: bool
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "BitLayout":
+        """Return the layout in which ``tensor`` is packed; other memory formats become contiguous."""
+        strided = tensor.dim() == 4 and not tensor.is_contiguous()
+        return cls(tuple(tensor.shape), strided and tensor.is_contiguous(memory_format=torch.channels_last))
+
+    def pack(self, bits: Tensor) -> Tensor:
+        """Pack a boolean tensor of this layout."""
+        if self.channels_last:
+            rows = bits.permute(0, 2, 3, 1).flatten(0, 2)
+        else:
+            rows = bits.flatten(1) if bits.dim() > 1 else bits.reshape(1, -1)
+        return pack_bits(rows)
+
+    def unpack(self, packed: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the packed tensor: True and False if ``dtype`` is bool, else +1 and −1."""
+        if self.channels_last:
+            images, channels, height, width = self.shape
+            return unpack_bits(packed, channels, dtype).view(images, height, width, channels).permute(0, 3, 1, 2)
+        columns = 1
+        for size in self.shape[1:] if len(self.shape) > 1 else self.shape:
+            columns *= size
+        return unpack_bits(packed, columns, dtype).view(self.shape)
+
+
+def keeps_bits(tensor: Tensor) -> bool:
+    """Return whether a tensor may be kept as bits: in plain or compiled execution, not traced or transformed."""
+    if torch.compiler.is_compiling():
+        return not torch.compiler.is_exporting() and not torch._C._are_functorch_transforms_active()
+    return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta and is_plain_execution()
+
+
+def pack_bits(bits: Tensor) -> Tensor:
+    """Pack a boolean matrix into bytes, eight columns each.
+
+    >>> pack_bits(torch.tensor([[True, True, False, False, False, False, False, False, True]]))
+    tensor([[3, 1]], dtype=torch.uint8)
+    """
+    return _pack_op(bits) if torch.compiler.is_compiling() else _pack(bits)
+
+
+def unpack_bits(packed: Tensor, columns: int, dtype: torch.dtype = torch.bool) -> Tensor:
+    """Invert :func:`pack_bits`: True and False if ``dtype`` is bool, else +1 and −1.
+
+    >>> unpack_bits(torch.tensor([[5]], dtype=torch.uint8), 3, torch.float32)
+    tensor([[ 1., -1.,  1.]])
+    """
+    unpack = _unpack_op if torch.compiler.is_compiling() else _unpack
+    values: Tensor = unpack(packed, columns, dtype)
+    return values
+
+
+def pack_by_shifts(bits: Tensor) -> Tensor:
+    """Pack in torch's own operations: the slow twin."""
+    padded = nnf.pad(bits.to(torch.uint8), (0, -bits.shape[1] % 8))
+    places = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return (padded.view(len(padded), padded.shape[1] // 8, 8) << places).sum(dim=2, dtype=torch.uint8)
+
+
+def unpack_by_shifts(packed: Tensor, columns: int, dtype: torch.dtype = torch.bool) -> Tensor:
+    """Unpack in torch's own operations: the slow twin."""
+    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
+    bits = ((packed[:, :, None] >> places) & 1).flatten(1)[:, :columns]
+    return _as_values(bits.bool().contiguous(), dtype)
+
+
+def _as_values(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    return bits if dtype == torch.bool else bits.to(dtype).mul_(2).sub_(1)
+
+
+def _pack(bits: Tensor) -> Tensor:
+    if bits.device.type == "cpu":
+        return torch.from_numpy(np.packbits(bits.numpy(), axis=1, bitorder="little"))
+    gpu = _gpu_for(bits)
+    return gpu.pack(bits) if gpu else pack_by_shifts(bits)
+
+
+def _unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    if packed.device.type == "cpu":
+        bits = np.unpackbits(packed.numpy(), axis=1, count=columns, bitorder="little")
+        return _as_values(torch.from_numpy(bits).view(torch.bool), dtype)
+    gpu = _gpu_for(packed)
+    return gpu.unpack(packed, columns, dtype) if gpu else unpack_by_shifts(packed, columns, dtype)
+
+
+def _gpu_for(tensor: Tensor) -> ModuleType | None:
+    """Import the kernels when first needed; None without Triton or on another device."""
+    if tensor.device.type != "cuda":
+        return None
+    try:
+        from equalbits.functional.kernels import pack_bits as gpu
+    except ImportError:
+        return None
+    return gpu
+
+
+_pack_op = torch.library.custom_op("equalbits::pack_bits", _pack, mutates_args=(), schema="(Tensor bits) -> Tensor")
+_unpack_op = torch.library.custom_op(
+    "equalbits::unpack_bits",
+    _unpack,
+    mutates_args=(),
+    schema="(Tensor packed, int columns, ScalarType dtype) -> Tensor",
+)
+
+
+@_pack_op.register_fake
+def _(bits: Tensor) -> Tensor:
+    return bits.new_empty((bits.shape[0], (bits.shape[1] + 7) // 8), dtype=torch.uint8)
+
+
+@_unpack_op.register_fake
+def _(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    return packed.new_empty((packed.shape[0], columns), dtype=dtype)

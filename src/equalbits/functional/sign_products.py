@@ -1,0 +1,146 @@
+"""Convolutions and linear maps of ±1 inputs that keep the input for the backward pass as bits.
+
+The gradient of the weight needs the input. Torch keeps it as it is, 2 or 4 bytes per value; here it is one bit, and
+the backward pass unpacks it. Values and gradients equal torch's to the bit. Call these functions only where
+:func:`saves_signs` is True; elsewhere torch's own serve.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nnf
+
+from equalbits.functional.packed_bits import BitLayout, keeps_bits
+
+
+class ConvSettings(NamedTuple):
+    """Settings of a convolution of any number of axes, in the order of ``torch.convolution``."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int] = (1, 1)
+    transposed: bool = False
+    output_padding: Sequence[int] = (0, 0)
+    groups: int = 1
+
+
+def saves_signs(signs: Tensor, weight: Tensor) -> bool:
+    """Return whether the backward pass needs the input, and bits can replace it."""
+    return torch.is_grad_enabled() and weight.requires_grad and keeps_bits(signs) and keeps_bits(weight)
+
+
+def convolve_signs(
+    signs: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings, *, packed: Tensor | None = None
+) -> Tensor:
+    """Compute ``torch.convolution`` of a batch of ±1 inputs; ``packed`` holds their bits if they are known.
+
+    >>> signs = torch.tensor([[[[1.0, -1.0, 1.0]]]])
+    >>> weight = torch.ones(1, 1, 1, 2, requires_grad=True)
+    >>> convolve_signs(signs, weight, None, ConvSettings((1, 1), (0, 0))).sum().backward()
+    >>> weight.grad
+    tensor([[[[0., 0.]]]])
+    """
+    signs, weight, bias = _as_autocast((signs, weight, bias))
+    layout = BitLayout.of(signs)
+    packed = layout.pack(signs > 0) if packed is None else packed
+    return _Convolution.apply(signs, _link(signs), weight, bias, packed, (layout, settings))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def linear_of_signs(signs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute ``torch.nn.functional.linear`` of ±1 inputs.
+
+    >>> weight = torch.ones(1, 2, requires_grad=True)
+    >>> linear_of_signs(torch.tensor([[1.0, -1.0], [1.0, -1.0]]), weight, None).sum().backward()
+    >>> weight.grad
+    tensor([[ 2., -2.]])
+    """
+    signs, weight, bias = _as_autocast((signs, weight, bias))
+    layout = BitLayout.of(signs)
+    return _Linear.apply(signs, _link(signs), weight, bias, layout.pack(signs > 0), layout)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _as_autocast(tensors: tuple[Tensor, Tensor, Tensor | None]) -> Any:
+    """Cast as autocast would, but outside the autograd functions: it does not reach their backward."""
+    device = tensors[0].device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(each if each is None or each.dtype == torch.float64 else each.to(dtype) for each in tensors)
+
+
+def _link(signs: Tensor) -> Tensor | None:
+    """Return zeros without memory through which the gradient of a gradient reaches ``signs``."""
+    if torch.compiler.is_compiling() or not signs.requires_grad:  # compiled code has no second gradient
+        return None
+    return _Link.apply(signs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _saved_input(ctx: Any, layout: BitLayout) -> tuple[Tensor, Tensor]:
+    """Return the input and the weight in the backward pass."""
+    packed, weight = ctx.saved_tensors
+    signs = layout.unpack(packed, weight.dtype)
+    return (signs if ctx.link is None or not torch.is_grad_enabled() else signs + ctx.link), weight
+
+
+class _Link(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, signs: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        return signs.new_zeros(()).expand(signs.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
+        return gradient
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        signs: Tensor,
+        link: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        packed: Tensor,
+        form: tuple[BitLayout, ConvSettings],
+    ) -> Tensor:
+        return torch.convolution(signs, weight, bias, *form[1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.link, weight, _, packed, ctx.form = inputs
+        ctx.save_for_backward(packed, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        layout, settings = ctx.form
+        signs, weight = _saved_input(ctx, layout)
+        of_signs, _, of_weight, of_bias, _, _ = ctx.needs_input_grad
+        filters = weight.shape[1] * settings.groups if settings.transposed else weight.shape[0]
+        g_signs, g_weight, g_bias = torch.ops.aten.convolution_backward(
+            gradient, signs, weight, [filters] if of_bias else None, *settings, [of_signs, of_weight, of_bias]
+        )
+        return g_signs, None, g_weight, g_bias, None, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, packed: Tensor, layout: BitLayout
+    ) -> Tensor:
+        return nnf.linear(signs, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.link, weight, _, packed, ctx.layout = inputs
+        ctx.save_for_backward(packed, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        signs, weight = _saved_input(ctx, ctx.layout)
+        of_signs, _, _, of_bias, _, _ = ctx.needs_input_grad
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        g_signs = rows.mm(weight).view(signs.shape) if of_signs else None
+        g_weight = rows.t().mm(signs.reshape(-1, signs.shape[-1]))
+        return g_signs, None, g_weight, rows.sum(dim=0) if of_bias else None, None, None
