@@ -293,3 +293,32 @@ def test_a_result_that_was_damaged_is_written_anew_from_the_weights(damaged: str
     (out / "run.json").write_text(damaged)
     run_recipe(own(), out, device="cpu")
     assert json.loads((out / "run.json").read_text()) == json.loads((done / "run.json").read_text())
+
+
+def edit_recipe(out: Path, name: str, value: object) -> None:
+    """Edit recipe.toml by hand, as a user might."""
+    recipe = read_recipe(out / "recipe.toml").with_settings({name: value})
+    (out / "recipe.toml").write_text(recipe.to_toml())
+
+
+@pytest.mark.parametrize(("name", "value"), [("model.weight_quantizer", "sign"), ("data.erase", 2)])
+def test_an_edited_recipe_toml_is_noticed_by_the_recipe_in_the_checkpoint(done, tmp_path, name, value) -> None:
+    out = copied(done, tmp_path)
+    edit_recipe(out, name, value)
+    with pytest.raises(CheckpointError, match=f"last.safetensors holds a run with {name}=.*--allow-changes to go on"):
+        run_recipe(read_recipe(out / "recipe.toml"), out, device="cpu")
+    if name.startswith("model"):
+        with pytest.raises(CheckpointError, match=r"a net of another recipe than .*recipe\.toml, whose \[model\]"):
+            load_run(out)
+
+
+def test_a_change_that_is_allowed_is_listed_in_run_json(done: Path, tmp_path: Path) -> None:
+    out = copied(done, tmp_path, "recipe.toml", "model.json", "last.safetensors")
+    recipe = own(epochs=3, **{"data.erase": 2})
+    result = run_recipe(recipe, out, device="cpu", allow_changes=True)
+    assert len(result.history.epochs) == 3
+    record = json.loads((out / "run.json").read_text())
+    assert record["changes"] == ["epochs=2 → 3", "data.erase=0 → 2", *record["changes"][2:]]
+    assert Recipe.from_dict(record["recipe"]) == recipe
+    assert "changes" not in json.loads((done / "run.json").read_text())
+    run_recipe(recipe, out, device="cpu")  # it is now a run of this recipe

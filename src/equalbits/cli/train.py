@@ -23,6 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     parser.add_argument("--teacher", metavar="DIR", help="finished run to distill from (with --set distill.weight=1)")
     parser.add_argument("--wandb", metavar="PROJECT", help="log to this Weights & Biases project")
+    parser.add_argument(
+        "--allow-changes", action="store_true",
+        help="resume although settings, data or teacher have changed (run.json then lists the changes)",
+    )  # fmt: skip
     add_json(parser, text="print only the result, as one JSON object")
 
 
@@ -47,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
                     device=options.device,
                     reporters=reporters,
                     teacher=Path(options.teacher) if options.teacher else None,
+                    allow_changes=options.allow_changes,
                 )
         except InterruptedTraining as interrupted:
             bar.close()

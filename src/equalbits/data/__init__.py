@@ -8,7 +8,7 @@ from equalbits.data.folder_loader import FolderLoader
 from equalbits.data.loader import Loader
 from equalbits.data.normalization import STATISTICS, Statistics
 from equalbits.data.plan import Shard
-from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset
+from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset, spread
 
 __all__ = [
     "EDITIONS",
@@ -30,4 +30,5 @@ __all__ = [
     "load_dataset",
     "normalise",
     "random_crop",
+    "spread",
 ]

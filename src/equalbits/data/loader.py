@@ -59,6 +59,10 @@ class BaseLoader(ABC, Generic[AnyDataset]):
         """Number of images of this rank in each batch; all ``batch_size`` but perhaps the last."""
         return self.plan.sizes
 
+    def fingerprint(self) -> dict[str, str]:
+        """Return the digests of the data and the augmentation, which a checkpoint stores."""
+        return {**self.dataset.fingerprint(), "augment": str(self.augment or "none")}
+
     def permutation(self, epoch: int) -> Tensor:
         """Return the image indices of an epoch, int64 (batch, image); the row of a smaller last batch is padded."""
         return self.plan.permutation(epoch)

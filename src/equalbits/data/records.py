@@ -4,8 +4,12 @@ A :class:`Dataset` holds all images as one uint8 tensor, so that batches can be 
 :class:`FolderDataset` holds the paths of image files, for sets that do not fit into memory.
 """
 
+import hashlib
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -70,6 +74,12 @@ class Dataset:
     def to(self, device: torch.device | str) -> Self:
         """Return the same data on another device."""
         return replace(self, images=self.images.to(device), labels=self.labels.to(device))
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return digests of the labels and of up to 256 images, spread evenly, by which other data are noticed."""
+        images = self.images[spread(256, len(self)).to(self.device)].cpu()
+        text = f"{tuple(self.images.shape)} {self.mean} {self.std} {self.classes}".encode()
+        return {"labels": _digest(self.labels.cpu().numpy().tobytes()), "images": _digest(text, images.numpy().data)}
 
     def take(self, count: int) -> Self:
         """Return the first ``count`` images, for a quick run."""
@@ -140,11 +150,55 @@ class FolderDataset:
         """Return the same files, with batches on another device."""
         return replace(self, device=torch.device(device))
 
+    def fingerprint(self) -> dict[str, str]:
+        """Return digests of labels, names and sizes, of the bytes of some files, and of the times of their changes.
+
+        Names include the folder of the class, but not those above it: the tree may be moved. Of large sets, sizes and
+        times are those of 10,000 files, spread evenly.
+        """
+        names = "\n".join("/".join(Path(path).parts[-2:]) for path in self.paths).encode(errors="surrogateescape")
+        found = [_stat(self.paths[place]) for place in spread(10_000, len(self)).tolist()]
+        some = (self.paths[place] for place in spread(32, len(self)).tolist())
+        return {
+            "labels": _digest(self.labels.numpy().tobytes()),
+            "names": _digest(f"{self.decoding.resize} {self.mean} {self.std} {self.classes}".encode(), names),
+            "sizes": _digest(repr([size for size, _ in found]).encode()),
+            "images": _digest(*map(_first_bytes, some)),
+            "times": _digest(repr([changed for _, changed in found]).encode()),
+        }
+
     def take(self, count: int) -> Self:
         """Return the first ``count`` files. Files are sorted by class, so the first ones may miss classes."""
         if not 1 <= count <= len(self):
             raise DataError(f"{self.name}: cannot take {count} files; choose 1 to {len(self)} (data.limit)")
         return replace(self, paths=self.paths[:count], labels=self.labels[:count])
+
+
+def spread(count: int, total: int) -> Tensor:
+    """Return up to ``count`` indices spread evenly below ``total``: of files sorted by class, images of every class."""
+    count = min(count, total)
+    return torch.arange(count) * total // count
+
+
+def _digest(*parts: bytes | memoryview) -> str:
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+
+
+def _stat(path: str) -> tuple[int, int]:
+    """Return size and time of change of a file; -1 where it cannot be read, which the loader reports."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
+
+
+def _first_bytes(path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(1 << 16) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except OSError:
+        return b""
 
 
 def check_labels(labels: Tensor, *, count: int, classes: int, where: str) -> None:

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._text import unknown_name
-from equalbits.data import Augmentation, Dataset, Decoding, FolderDataset, FolderLoader, Loader, Shard, load_dataset
+from equalbits.data import (
+    Augmentation,
+    Dataset,
+    Decoding,
+    FolderDataset,
+    FolderLoader,
+    Loader,
+    Shard,
+    load_dataset,
+    spread,
+)
 from equalbits.models import create_model, list_models, model_options
 from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
 from equalbits.recipes.recipe import DataConfig, Recipe
@@ -159,11 +169,11 @@ def make_loader(
             nothing = f"data.hold_out={data.hold_out} leaves nothing to train on"
             raise ValueError(f"{nothing}: {dataset.name} has {len(dataset)} images")
         held = torch.zeros(len(dataset), dtype=torch.bool)
-        held[_spread(data.hold_out, len(dataset))] = True
+        held[spread(data.hold_out, len(dataset))] = True
         dataset = _select(dataset, (~held if training else held).nonzero().flatten())
     if training and data.limit:
         first = dataset.take(data.limit)
-        dataset = first if isinstance(first, Dataset) else _select(dataset, _spread(data.limit, len(dataset)))
+        dataset = first if isinstance(first, Dataset) else _select(dataset, spread(data.limit, len(dataset)))
     size = data.batch_size if training else data.test_batch_size
     shared: dict[str, Any] = {
         "batch_size": max(1, size // place.world_size),
@@ -200,11 +210,6 @@ def _warn_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
             "to change that",
             files.paths[0], width, height, *(decoding.resize,) * 2, *(decoding.crop,) * 2,
         )  # fmt: skip
-
-
-def _spread(count: int, total: int) -> Tensor:
-    """Return ``count`` indices spread evenly below ``total``: of files sorted by class, images of every class."""
-    return torch.arange(count) * total // count
 
 
 def _select(dataset: Dataset | FolderDataset, places: Tensor) -> Dataset | FolderDataset:

@@ -31,10 +31,12 @@ from equalbits.training import (
     CheckpointError,
     History,
     Reporter,
+    Resume,
     Score,
     Watcher,
     evaluate,
     process_group,
+    read_metadata,
     train,
     wait_for_all,
 )
@@ -51,6 +53,7 @@ def run_recipe(
     teacher: Path | None = None,
     teacher_out: Path | None = None,
     progress: bool = False,
+    allow_changes: bool = False,
 ) -> TrainedRun:
     """Train a recipe, or the one of this name or TOML file, into the directory ``out``, or resume the run there.
 
@@ -59,6 +62,8 @@ def run_recipe(
     finished run to distil from. Recipes named by ``distill.teacher`` and ``model.init_from`` are trained first, after
     the recipe and ``out`` are checked; the teacher into ``teacher_out``, by default the directory teacher in ``out``.
     With ``progress`` a progress bar shows the epochs.
+    A run is resumed with the same recipe, data and teacher; ``allow_changes`` resumes it with others, and run.json then
+    lists the changes.
     """
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(os.fspath(recipe))
     device, root, out = pick_device(str(device)), Path(root) if root else None, Path(out)
@@ -80,7 +85,7 @@ def run_recipe(
             at_exit.enter_context(lock_dir(out))
             if new:
                 at_exit.enter_context(removed_on_failure(out))
-        check_run_dir(out, recipe, images)
+        changes = check_run_dir(out, recipe, images, allow_changes=allow_changes)
         distill = recipe.train.distill
         if not teacher and distill.needs_teacher and distill.teacher:
             teacher = _earlier_run(distill.teacher, teacher_out or out / "teacher", recipe, root, device)
@@ -108,6 +113,7 @@ def run_recipe(
             teacher=teacher_model,
             out=out,
             progress=progress and recipe.name,
+            resume=Resume({"recipe": recipe.as_dict()}, allow_changes, changes),
         )
         if place.is_writer:
             written = None
@@ -115,7 +121,8 @@ def run_recipe(
                 written = RunRecord.read(out / "run.json")
             if written is None or written.diverged:  # the record of a finished run stays
                 seconds = sum(record.seconds for record in history.epochs)
-                record = RunRecord.of(recipe, device, history, seconds, processes=place.world_size)
+                more = {"processes": place.world_size, "changes": read_metadata(out / LAST).get("changes", [])}
+                record = RunRecord.of(recipe, device, history, seconds, **more)
                 write_atomically(out / "run.json", record.as_json())
         return TrainedRun(recipe, model, history, out)
 

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,15 +29,23 @@ from equalbits.training import (
     load_checkpoint,
     load_weights,
     prefixed,
+    read_metadata,
     with_prefix,
 )
 
 
-def check_run_dir(out: Path, recipe: Recipe, images: DataSpec) -> None:
-    """Raise where a directory holds files of the user's own, or a run of another recipe or on other images."""
-    checkpoint, written = (out / LAST).exists(), out / "recipe.toml"
+def check_run_dir(out: Path, recipe: Recipe, images: DataSpec, *, allow_changes: bool = False) -> list[str]:
+    """Raise where a directory holds files of the user's own, or a run of another recipe or on other images.
+
+    With ``allow_changes`` the recipe may differ: return the changes. The checkpoint holds the recipe too, so that an
+    edited recipe.toml is noticed.
+    """
+    checkpoint, written, changes = (out / LAST).exists(), out / "recipe.toml", list[str]()
+    if checkpoint and (saved := saved_recipe(out / LAST)):
+        changes = check_same_recipe(out / LAST, saved, recipe, allow=allow_changes)
     if checkpoint and written.exists():
-        check_same_recipe(out, read_recipe(written), recipe)
+        if not changes:
+            changes = check_same_recipe(out, read_recipe(written), recipe, allow=allow_changes)
         other = ""
         with suppress(CheckpointError):  # a missing or damaged model.json is written again
             other = DataSpec.read(out / "model.json").difference(images)
@@ -49,6 +57,16 @@ def check_run_dir(out: Path, recipe: Recipe, images: DataSpec) -> None:
     alone = written.exists() and not checkpoint and not (out / "model.json").exists()
     if alone and written.read_bytes() != recipe.to_toml().encode():  # a run killed early leaves this very recipe
         raise ValueError(f"{out} holds another recipe.toml: give --out another folder")
+    return changes
+
+
+def saved_recipe(path: Path) -> Recipe | None:
+    """Return the recipe that a checkpoint holds; None where an older version wrote it."""
+    table = read_metadata(path).get("recipe")
+    try:
+        return None if table is None else Recipe.from_dict(table)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} holds no valid recipe ({error}): delete it to train again") from None
 
 
 def begin_run_dir(
@@ -152,6 +170,11 @@ def load_run(out: Path | str, *, which: str = "last") -> TrainedRun:
         raise CheckpointError(f"{out} was trained in a stack, which keeps the last epoch only: use which='last'")
     tensors, _ = load_checkpoint(path)
     load_weights(model, with_prefix("average.", tensors) or with_prefix("model.", tensors), path)
+    saved = saved_recipe(path)
+    if saved and replace(saved.model, init_from="") != replace(recipe.model, init_from=""):
+        raise CheckpointError(
+            f"{path} holds a net of another recipe than {out / 'recipe.toml'}, whose [model] was changed: restore it"
+        )
     return TrainedRun(recipe, model.eval(), _read_history(out / "history.jsonl"), out)
 
 

@@ -5,7 +5,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 import equalbits
 from equalbits._settings import flatten
 from equalbits.recipes.recipe import Recipe
-from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History
+from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History, device_name, refuse_changes
 
 #: Settings that do not change the result.
 FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
@@ -28,7 +28,8 @@ class RunRecord:
 
     ``status`` is "finished", or "diverged" with the reason in ``error``. ``last`` and ``best`` are the last and the
     best scored epoch. ``stacked_with`` counts the nets trained at once, ``measured`` holds measurements taken while it
-    trained, ``method`` names the compared method and ``node`` the machine of a cluster.
+    trained, ``method`` names the compared method and ``node`` the machine of a cluster. ``changes`` lists what was
+    changed between interruptions.
     """
 
     recipe: Recipe
@@ -46,6 +47,7 @@ class RunRecord:
     peak_device_bytes: int | None = None
     command: str | None = None
     node: str = ""
+    changes: Sequence[str] = ()
 
     @classmethod
     def of(cls, recipe: Recipe, device: str, history: History, seconds: float, **more: Any) -> "RunRecord":
@@ -71,7 +73,7 @@ class RunRecord:
         table = {"recipe": self.recipe.as_dict(), "seed": self.seed} | {
             name: value
             for name, value in vars(self).items()
-            if name != "recipe" and (value or name not in ("method", "error", "node", "measured"))
+            if name != "recipe" and (value or name not in ("method", "error", "node", "measured", "changes"))
         }
         return (json.dumps({**table, **ends}, indent=1) + "\n").encode()
 
@@ -94,15 +96,12 @@ class RunRecord:
         return record
 
 
-def check_same_recipe(out: Path, before: Recipe, now: Recipe) -> None:
-    """Raise where two recipes differ in a setting that changes the result."""
+def check_same_recipe(out: Path, before: Recipe, now: Recipe, *, allow: bool = False) -> list[str]:
+    """Raise where two recipes differ in a setting that changes the result; with ``allow`` log and return all."""
     old, new = flatten(before.as_dict()), flatten(now.as_dict())
-    for name in {**old, **new}:
-        if name not in FREE and old.get(name) != new.get(name):
-            raise CheckpointError(
-                f"{out} holds a run with {name}={old.get(name)}, this one has {name}={new.get(name)}: "
-                f"use the same settings to resume, or another --out to start over"
-            )
+    names = (name for name in {**old, **new} if name not in FREE and old.get(name) != new.get(name))
+    changes = [(name, old.get(name), new.get(name)) for name in names]
+    return refuse_changes("{} holds a run with {}, this one has {}", out, changes, allow=allow)
 
 
 def stored_recipe(path: Path, name: str = "recipe") -> Recipe:
@@ -131,20 +130,10 @@ def launch_words() -> list[str]:
 def where_and_with(device: str) -> dict[str, Any]:
     """Return the name of the device and the versions that run on it."""
     return {
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
+        "device": device_name(device),
         "versions": {
             "equalbits": equalbits.__version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
     }
-
-
-def _processor() -> str:
-    """Return the name of the processor where the system gives it, else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()

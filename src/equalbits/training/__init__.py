@@ -8,6 +8,7 @@ from equalbits.training.checkpoint import (
     checkpoint_bytes,
     load_checkpoint,
     load_weights,
+    read_metadata,
     save_checkpoint,
 )
 from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
@@ -17,6 +18,7 @@ from equalbits.training.history import EpochRecord, History, Reporter, StepRecor
 from equalbits.training.loop import Watcher, train
 from equalbits.training.optimizer import make_optimizer
 from equalbits.training.progress import ProgressBar
+from equalbits.training.provenance import Resume, device_name, refuse_changes
 from equalbits.training.reporters import JsonLines, TensorBoard, WeightsAndBiases
 from equalbits.training.resume import FREE_SETTINGS, prefixed, with_prefix
 from equalbits.training.schedule import Position, learning_rate
@@ -42,6 +44,7 @@ __all__ = [
     "ProcessRank",
     "ProgressBar",
     "Reporter",
+    "Resume",
     "ScheduleConfig",
     "Score",
     "StackError",
@@ -52,6 +55,7 @@ __all__ = [
     "WeightsAndBiases",
     "check_weights",
     "checkpoint_bytes",
+    "device_name",
     "device_of",
     "evaluate",
     "learning_rate",
@@ -61,6 +65,8 @@ __all__ = [
     "prefixed",
     "process_group",
     "rank_from_env",
+    "read_metadata",
+    "refuse_changes",
     "save_checkpoint",
     "shared",
     "stop_requests",

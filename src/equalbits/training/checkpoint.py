@@ -6,6 +6,8 @@ Loading never runs code: a checkpoint holds tensors and JSON, nothing pickled.
 import json
 import textwrap
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +42,42 @@ def checkpoint_bytes(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> by
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     text = json.dumps(metadata)
-    return save(tensors_on_cpu, metadata={"equalbits": text, "crc32": str(_checksum(tensors_on_cpu, text))})
+    return save(tensors_on_cpu, metadata={"equalbits": text, "crc32": str(checksum(tensors_on_cpu, text))})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors, on the CPU, and the metadata of a checkpoint; raise if the file is incomplete or damaged."""
-    try:
+    with _readable(path):
         content = path.read_bytes()  # at once: a run that saves meanwhile replaces the file
         length = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+        header, metadata = _parse_header(content[8 : 8 + length])
         tensors = load(content)
-        metadata = json.loads(header["equalbits"])
-        if not isinstance(metadata, dict):
-            raise ValueError("its metadata is not an object")
+    if header.get("crc32", "") not in ("", str(checksum(tensors, header["equalbits"]))):
+        raise CheckpointError(f"{path} is damaged (checksum mismatch): delete it to train again")
+    return tensors, metadata
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Return the metadata of a checkpoint alone, without reading its tensors or checking them."""
+    with _readable(path), path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return _parse_header(file.read(min(length, path.stat().st_size)))[1]
+
+
+def _parse_header(text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the texts of a header, and our metadata among them."""
+    header = json.loads(text).get("__metadata__", {})
+    metadata = json.loads(header["equalbits"])
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata is not an object")
+    return header, metadata
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise CheckpointError, in one line, for a file that cannot be read as a checkpoint."""
+    try:
+        yield
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist: name the directory of a run, or train one first") from None
     except KeyError:
@@ -60,13 +85,12 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except OSError as error:  # the file itself may be intact
         raise CheckpointError(f"{path} cannot be read ({error.strerror}): fix that, or name another") from None
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not a readable checkpoint ({error}): delete it, or name another") from None
-    if header.get("crc32", "") not in ("", str(_checksum(tensors, header["equalbits"]))):
-        raise CheckpointError(f"{path} is damaged (checksum mismatch): delete it to train again")
-    return tensors, metadata
+        reason = textwrap.shorten(str(error), 200, placeholder=" …")
+        raise CheckpointError(f"{path} is not a readable checkpoint ({reason}): delete it, or name another") from None
 
 
-def _checksum(tensors: dict[str, Tensor], text: str) -> int:
+def checksum(tensors: dict[str, Tensor], text: str) -> int:
+    """Return the CRC-32 of a text and of tensors on the CPU: it detects accidents, not intent."""
     found = zlib.crc32(text.encode())
     for name, tensor in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)

@@ -19,6 +19,7 @@ from equalbits.training.config import TrainConfig
 from equalbits.training.distill import Loss, training_loss
 from equalbits.training.history import History, Reporter
 from equalbits.training.progress import ProgressBar
+from equalbits.training.provenance import Resume, run_facts
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume import Checkpointer
 from equalbits.training.run import TrainingRun
@@ -41,6 +42,7 @@ def train(
     teacher: nn.Module | None = None,
     out: Path | str | None = None,
     progress: bool | str = False,
+    resume: Resume = Resume(),  # noqa: B008 (it is frozen)
 ) -> History:
     """Train ``model`` in place and return the history of its epochs.
 
@@ -55,6 +57,8 @@ def train(
     - ``out``: a directory for checkpoints. A run that finds one there resumes, on a CPU with the same bits as if it had
       never stopped. SIGTERM, SIGHUP and Ctrl-C save and raise :class:`InterruptedTraining`.
     - ``progress``: True, or a title, to show a progress bar in a terminal and a line per epoch elsewhere
+    - ``resume``: notes to store in the checkpoints, and whether a run may resume with other settings, data, quantizers
+      or another teacher than its checkpoint was made with; loaders with a method ``fingerprint`` are compared
     """
     config = TrainConfig.of(config, "config")
     check_module(model)
@@ -70,6 +74,7 @@ def train(
         ProgressBar(title=progress if isinstance(progress, str) else type(model).__name__, quiet=not progress) as bar,
     ):
         run = TrainingRun(model, as_batches(batches), config, run_dir)
+        run.resume, run.facts = resume, run_facts(model, batches, test, teacher) if run_dir else {}
         checkpoints = Checkpointer(run, stop)
         checkpoints.resume()
         step = run.step = TrainStep(run.parallel_model(), run.optimizer, loss, run.config, run.meter)

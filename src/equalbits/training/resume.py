@@ -24,6 +24,7 @@ from equalbits.training.checkpoint import (
 )
 from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
+from equalbits.training.provenance import check_facts, refuse_changes
 from equalbits.training.run import TrainingRun
 from equalbits.training.stop_signals import InterruptedTraining, StopRequest
 
@@ -150,16 +151,23 @@ def run_metadata(run: TrainingRun) -> dict[str, Any]:
         "batches": len(run.batches),
         "seconds": time.perf_counter() - run.epoch_began if run.batch else 0.0,
         "history": [record.as_dict() for record in run.epochs],
+        "facts": run.facts,
+        "changes": run.changes,
+        **run.resume.notes,
     }
 
 
 def restore_run(run: TrainingRun, tensors: dict[str, Tensor], metadata: dict[str, Any], path: Path) -> None:
     """Restore what :func:`run_state` returned; ``path`` is the file it was read from, for errors."""
     now, batches = run_metadata(run), len(run.batches)
-    if {*now, "optimizer"} - set(metadata) or "meter" not in tensors:
+    if _REQUIRED - set(metadata) or "meter" not in tensors:
         raise CheckpointError(f"cannot resume from {path}: it holds no training state; delete it to train again")
     with invalid_content(path):
-        _check_same_settings(path, metadata, now)
+        allow = run.resume.allow_changes
+        changes = [*metadata.get("changes", ()), *run.resume.changes]
+        changes += _check_same_settings(path, metadata, now, allow=allow)
+        changes += check_facts(metadata.get("facts", {}), run.facts, path, allow=allow)
+        run.changes = list(dict.fromkeys(changes))
         epoch, batch, history = metadata["epoch"], metadata["batch"], metadata["history"]
         valid = isinstance(epoch, int) and isinstance(batch, int) and 0 <= epoch <= run.config.epochs
         if not valid or not 0 <= batch <= batches or len(history) != epoch or (epoch == run.config.epochs and batch):
@@ -190,22 +198,22 @@ def invalid_content(path: Path) -> Iterator[None]:
         ) from error
 
 
+#: Metadata of every checkpoint that can resume; older ones have nothing else.
+_REQUIRED = frozenset({"config", "epoch", "batch", "batches", "seconds", "history", "optimizer"})
+
 #: Settings that do not change the result, and may differ in a resumed run.
 FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "speed"})
 
 
-def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise if a setting differs; one that the checkpoint lacks had its default."""
+def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any], *, allow: bool) -> list[str]:
+    """Raise if a setting differs, or return and log all that do; one that the checkpoint lacks had its default."""
     defaults = flatten(dataclasses.asdict(TrainConfig(epochs=1)))
     before, wanted = (
         {**defaults, **flatten(metadata["config"]), "batches": metadata["batches"]} for metadata in (saved, now)
     )
-    for name, value in wanted.items():
-        if name not in FREE_SETTINGS and before[name] != value:
-            raise CheckpointError(
-                f"{path} was made with {name}={before[name]}, this run has {name}={value}: "
-                f"use the same settings to resume, or another directory to start again"
-            )
+    changes = [(name, before[name], value) for name, value in wanted.items() if before[name] != value]
+    changes = [change for change in changes if change[0] not in FREE_SETTINGS]
+    return refuse_changes("{} was made with {}, this run has {}", path, changes, allow=allow)
 
 
 def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.divergence import NonFiniteError, check_finite, check_weights
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 from equalbits.training.optimizer import make_optimizer, set_learning_rate
+from equalbits.training.provenance import Resume
 from equalbits.training.randomness import seed_generators, step_seed
 from equalbits.training.schedule import Position, learning_rate
 from equalbits.training.score import LabelError, Meter, Score, count_score, device_of
@@ -77,6 +78,7 @@ class TrainingRun:
         self.lr = math.nan
         self.graph: CudaGraphSteps | None = None
         self.warned_empty: set[str] = set()
+        self.resume, self.facts, self.changes = Resume(), dict[str, Any](), list[str]()  # for its checkpoints
         self.reporters: Sequence[Reporter] = ()
         self.error: NonFiniteError | None = None  # of a net that diverged in a stack
         self.has_global_masks = any(

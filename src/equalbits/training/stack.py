@@ -24,6 +24,7 @@ from equalbits.training.distill import label_loss
 from equalbits.training.divergence import NonFiniteError
 from equalbits.training.history import History, Reporter
 from equalbits.training.loop import TrainStep, compile_forward, matmul_precision
+from equalbits.training.provenance import run_facts
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume import invalid_content, prefixed, restore_run, run_state, with_prefix
 from equalbits.training.run import TrainingRun
@@ -71,6 +72,7 @@ def train_stack(
         ]
         for run, of_net in zip(runs, reporters or [()] * len(runs), strict=True):
             run.reporters = of_net
+            run.facts = run_facts(run.model, run.batches, test, None) if checkpoint is not None else {}
         checkpoints = _StackCheckpointer(runs, stop, checkpoint)
         checkpoints.resume()
         compiled = compile_forward(runs[0].config)
