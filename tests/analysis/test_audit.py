@@ -146,6 +146,22 @@ def test_a_scale_of_zero_raises():
         audit(nn.Sequential(layer))
 
 
+@pytest.mark.parametrize("value", [6e-10, -0.19, 2.5e29, float("nan")])
+def test_a_constant_scale_that_no_method_starts_with_raises(value):
+    model = nn.Sequential(BinaryLinear(8, 4, weight_quantizer=Sign()).bfloat16())
+    audit(model)  # rounding to half precision is no difference
+    model[0].scale.fill_(value)
+    message = (
+        r"layer '0' has scale .*, but Sign starts at 0\.5: a loader left it uninitialized; repair it by scale.fill_"
+    )
+    with pytest.raises(AuditError, match=message):
+        audit(model)
+    with pytest.warns(UserWarning, match=message):
+        audit(model, strict=False)
+    model[0].scale = nn.Parameter(model[0].scale)
+    audit(model)  # a learned scale may be anything
+
+
 def test_nan_latents_raise_with_the_name_of_their_layer():
     model = nn.Sequential(BinaryLinear(4, 2), BinaryLinear(2, 2))
     model[1].weight.data[0, 0] = float("nan")

@@ -1,5 +1,7 @@
 """Count the symbols of every filter and check that each promised share of +1 is exact."""
 
+import warnings
+
 import torch
 from torch import nn
 
@@ -19,8 +21,9 @@ def audit(model: nn.Module | PackedModel, *, strict: bool = True) -> Audit:
     A quantizer promises a share when its ``p_pos`` is not None. Each filter must then have exactly
     ``floor(p_pos · D + ½)`` of +1 among its ``D`` symbols other than 0, and the weight of the forward pass must have
     these signs. With ``strict`` a violation raises :class:`AuditError`; otherwise the report lists it. Methods that
-    promise no share are only counted. Latents that are not finite always raise. A packed model is audited from its
-    bits.
+    promise no share are only counted. Latents that are not finite always raise. A constant scale more than ten times
+    smaller or larger than the layer's initial one is a violation too (a warning if not ``strict``): a loader left it
+    uninitialized. A packed model is audited from its bits.
 
     >>> from equalbits.nn import BinaryLinear, Sign
     >>> print(audit(nn.Sequential(BinaryLinear(9, 4), BinaryLinear(4, 2, weight_quantizer=Sign()))))
@@ -31,10 +34,17 @@ def audit(model: nn.Module | PackedModel, *, strict: bool = True) -> Audit:
     """
     if isinstance(model, PackedModel):
         report = model.audit()
+        layers = {}
     else:
-        report = Audit(tuple(_count(name, layer) for name, layer in binary_layers(model).items()))
+        layers = binary_layers(model)
+        report = Audit(tuple(_count(name, layer) for name, layer in layers.items()))
     if strict and not report.exact:
         raise AuditError(_first_violation(report))
+    for name, layer in layers.items():
+        if (problem := _scale_problem(layer)) is not None:
+            if strict:
+                raise AuditError(f"layer {name!r} {problem}")
+            warnings.warn(f"layer {name!r} {problem}", stacklevel=2)
     return report
 
 
@@ -52,6 +62,18 @@ def _count(name: str, layer: BinaryLayer) -> LayerAudit:
             values = as_filters(layer.to_filters(layer.binary_weight()))
         signs_agree = (values.sign() == rows).all(dim=1).cpu().numpy()
     return LayerAudit(name, p_pos, negative, zero, positive, repr(layer.weight_quantizer), signs_agree)
+
+
+def _scale_problem(layer: BinaryLayer) -> str | None:
+    """Return the problem of a constant scale far from the initial one, and its remedy."""
+    ratio, initial = layer.scale.detach().double() / layer.initial_scale(), layer.initial_scale()
+    if isinstance(layer.scale, nn.Parameter) or bool(((ratio >= 0.1) & (ratio <= 10)).all()):
+        return None
+    method = type(layer.weight_quantizer).__name__
+    return (
+        f"has scale {float(ratio.flatten()[0] * initial):g}, but {method} starts at {initial:g}: a loader left it "
+        f"uninitialized; repair it by scale.fill_({initial:g}), or make a scale of your own an nn.Parameter"
+    )
 
 
 def _first_violation(report: Audit) -> str:

@@ -30,10 +30,14 @@ class BinaryLayer(nn.Module):
     checkpoint holds the initial scale of another method, 1 or ``√(2/D)``, the layer keeps its own, so that a dense
     checkpoint can be pruned. Any scale that differs from the initial one causes a warning. A scale that is a
     parameter, or that was changed before loading, is loaded like any tensor.
+
+    The scale of a layer on the ``meta`` device has data all the same, and ``to_empty`` initializes it, so it is right
+    whatever loader fills the weights. ``awaits_weights`` is True while the weights of such a layer are not loaded.
     """
 
     weight: Tensor
     scale: Tensor
+    awaits_weights: bool = False
     init: str
     weight_quantizer: WeightQuantizer
     input_quantizer: nn.Module | None
@@ -58,8 +62,10 @@ class BinaryLayer(nn.Module):
             fit_inputs(*channels)
         for quantizer in self._quantizers():
             quantizer.to(device=self.weight.device, dtype=self.weight.dtype)
-        self.register_buffer("scale", torch.empty((), dtype=self.weight.dtype, device=self.weight.device))
+        device = torch.device("cpu") if self.weight.is_meta else self.weight.device
+        self.register_buffer("scale", torch.empty((), dtype=self.weight.dtype, device=device))
         self._initialize_()
+        self.awaits_weights = self.weight.is_meta
         self.cached_weight = None
         self.ranked_ahead = None
 
@@ -120,8 +126,12 @@ class BinaryLayer(nn.Module):
         filters = self.latents()
         return _in_format_of(filters, self.weight_quantizer.symbols(filters))
 
+    def initial_scale(self) -> float:
+        """Return the scale that the layer starts with, by its quantizer and its number of connections."""
+        return self.weight_quantizer.initial_scale(self._connections())
+
     def _initialize_(self) -> None:
-        self.scale.detach().fill_(self.weight_quantizer.initial_scale(self._connections()))
+        self.scale.detach().fill_(self.initial_scale())
         if self.init == "kaiming":
             nn.init.normal_(self.weight, std=math.sqrt(2 / self._connections()))
         weight = self.weight.detach()
@@ -147,15 +157,38 @@ class BinaryLayer(nn.Module):
             for quantizer in self._quantizers():
                 reset_(quantizer)
             self._initialize_()
+            self.awaits_weights = False
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode and clear the weight cache."""
         self.cached_weight = None
+        if self.awaits_weights and _was_loaded(self._parameters.get("weight")):  # the loader's last step is eval()
+            self.awaits_weights = False
+            for quantizer in self._quantizers():
+                if not any(map(_was_loaded, (*quantizer.parameters(), *quantizer.buffers()))):
+                    self._restart_(quantizer)
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.cached_weight = None  # frees its memory
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+        weight = self._parameters.get("weight")
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if weight is not None and weight.is_meta and not self.weight.is_meta:  # by to_empty: no other way has data
+            self.scale.detach().fill_(self.initial_scale())
+            for quantizer in self._quantizers():
+                reset_(quantizer)
+            self.awaits_weights = True
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; a scale that Hugging Face's loader did not find in the checkpoint stays the initial one.
+
+        That loader replaces each tensor of a ``meta`` model, missing ones by uninitialized memory.
+        """
+        is_new = name == "scale" and self.awaits_weights and type(value) is Tensor and not value.is_meta
+        if is_new and not _was_loaded(value):
+            value = torch.full_like(value, self.initial_scale())
+        super().__setattr__(name, value)
 
     def quantize_input(self, inputs: Tensor) -> Tensor:
         """Return the quantized input; the input itself if there is no input quantizer."""
@@ -179,7 +212,7 @@ class BinaryLayer(nn.Module):
         if is_real or (fits and self._keeps_own_scale(state_dict[prefix + "scale"])):
             state_dict[prefix + "scale"] = self.scale
         super()._load_from_state_dict(state_dict, prefix, *args)
-        if self.scale.is_meta and not self.weight.is_meta:  # loaded with assign=True
+        if weight is not None and (self.awaits_weights or self.scale.is_meta) and not self.weight.is_meta:
             self._leave_meta_()
         if is_real:
             for name, value in self.state_dict(keep_vars=True).items():
@@ -193,7 +226,7 @@ class BinaryLayer(nn.Module):
             return False
         rounding = 4 * max(torch.finfo(tensor.dtype).eps for tensor in (scale, self.scale))
         connections, method = self._connections(), type(self.weight_quantizer).__name__
-        initial = self.weight_quantizer.initial_scale(connections)
+        initial = self.initial_scale()
         unchanged = self.scale.is_meta or math.isclose(self.scale, initial, rel_tol=rounding)
         if not unchanged or math.isclose(scale, initial, rel_tol=rounding):
             return False
@@ -207,12 +240,20 @@ class BinaryLayer(nn.Module):
 
     def _leave_meta_(self) -> None:
         """Initialize scale and quantizers on the device of the weights; a checkpoint may overwrite them afterwards."""
-        self.scale = torch.empty_like(self.scale, device=self.weight.device)
-        self.scale.fill_(self.weight_quantizer.initial_scale(self._connections()))
+        self.awaits_weights = False
+        if self.scale.is_meta:
+            self.scale = torch.full_like(self.scale, self.initial_scale(), device=self.weight.device)
+        elif not isinstance(self.scale, nn.Parameter):
+            self.scale = self.scale.to(self.weight.device)
         for quantizer in self._quantizers():
             quantizer.to_empty(device=self.weight.device)
-            reset_(quantizer)
-        refit_(self.weight_quantizer, self.to_filters(self.weight.detach()).clone())  # fit_ must not change the weights
+            self._restart_(quantizer)
+
+    def _restart_(self, quantizer: nn.Module) -> None:
+        """Reset a quantizer and fit it to the weights, which ``fit_`` must not change."""
+        reset_(quantizer)
+        if isinstance(quantizer, WeightQuantizer):
+            refit_(quantizer, self.to_filters(self.weight.detach()).clone())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "cached_weight": None, "ranked_ahead": None}  # type: ignore[no-untyped-call]
@@ -251,6 +292,11 @@ def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:
         if not isinstance(given, kind):
             found = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
             raise ValueError(f"{name} is {found}: pass a {kind.__name__}, as in {name}={example}")
+
+
+def _was_loaded(tensor: Tensor | None) -> bool:
+    """Return whether Hugging Face's loader marked a tensor as read from the checkpoint."""
+    return getattr(tensor, "_is_hf_initialized", False)
 
 
 def _in_format_of(reference: Tensor, tensor: Tensor) -> Tensor:
