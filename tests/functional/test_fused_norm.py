@@ -13,7 +13,14 @@ from torch.nn import functional as nnf
 
 import equalbits
 from equalbits.functional import clipped, prelu_norm_add_sign, sign_symbols
-from equalbits.functional.fused_norm import _backward_op, _forward_op, reference_forward, update_running_stats
+from equalbits.functional.fused_norm import (
+    _backward_op,
+    _forward_op,
+    as_rows,
+    reference_forward,
+    update_running_stats,
+)
+from equalbits.functional.packed_bits import pack_by_shifts
 
 SHAPES = ((7, 3), (4, 10, 3, 2), (3, 16, 2, 2))
 
@@ -56,7 +63,7 @@ def test_values_and_gradients_equal_those_of_torch_modules(shape: tuple[int, ...
     for slopes, residual in product((None, 1, shape[1]), (False, True)):
         inputs = draw(shape, slopes, residual)
         expected = by_torch(*inputs, eps=1e-3)
-        y, s, _, _ = prelu_norm_add_sign(*inputs, eps=1e-3, signs=uses[1])
+        y, s, _, _, _ = prelu_norm_add_sign(*inputs, eps=1e-3, signs=uses[1])
         torch.testing.assert_close(y, expected[0])
         assert (s is None) if not uses[1] else torch.equal(s, expected[1])
         for mine, theirs in zip(gradients((y, s), uses, inputs), gradients(expected, uses, inputs), strict=True):
@@ -73,7 +80,7 @@ def test_running_statistics_follow_from_the_returned_mean_and_variance() -> None
     c = draw((4, 10, 3, 2), None, False, torch.float32)[0].detach()
     norm = nn.BatchNorm2d(10)
     expected = norm(c)
-    y, _, mean, variance = prelu_norm_add_sign(c, None, norm.weight, norm.bias, eps=norm.eps)
+    y, _, _, mean, variance = prelu_norm_add_sign(c, None, norm.weight, norm.bias, eps=norm.eps)
     torch.testing.assert_close(y, expected)
     count = c.numel() / 10
     torch.testing.assert_close(torch.zeros(10).lerp(mean, 0.1), norm.running_mean)
@@ -86,20 +93,20 @@ def test_results_have_the_input_dtype_and_are_channels_last(dtype: torch.dtype) 
     inputs = draw((4, 10, 3, 2), 10, True, dtype)
     for layout in (torch.contiguous_format, torch.channels_last):
         c = inputs[0].detach().contiguous(memory_format=layout).requires_grad_()
-        y, s, mean, _ = prelu_norm_add_sign(c, *inputs[1:], signs=True)
+        y, s, positive, mean, _ = prelu_norm_add_sign(c, *inputs[1:], signs=True)
         gradient = torch.autograd.grad(y.sum() + s.sum(), c)[0]
         for result in (y, s, gradient):
             assert result.dtype == dtype and result.is_contiguous(memory_format=torch.channels_last)
         assert mean.dtype == torch.float32
     wide = prelu_norm_add_sign(*[None if x is None else x.double() for x in inputs], signs=True)[0]
     torch.testing.assert_close(y.double(), wide, rtol=torch.finfo(dtype).eps, atol=1e-6)
-    assert torch.equal(s, sign_symbols(y))
+    assert torch.equal(s, sign_symbols(y)) and torch.equal(positive, pack_by_shifts(as_rows(y) >= 0))
 
 
 def test_signs_and_clipping_use_the_rounded_output() -> None:
     c = torch.tensor([[-1.0], [1.0]], dtype=torch.bfloat16).repeat(8, 1).requires_grad_()
     bias = torch.tensor([-0.001])  # y would be 0.999, which bfloat16 rounds to 1
-    y, s, _, _ = prelu_norm_add_sign(c, None, torch.ones(1), bias, eps=0.0, signs=True)
+    y, s, _, _, _ = prelu_norm_add_sign(c, None, torch.ones(1), bias, eps=0.0, signs=True)
     assert y.abs().min() == 1
     assert torch.autograd.grad(s, c, torch.ones_like(s))[0].count_nonzero() == 0
 
@@ -123,8 +130,8 @@ def test_without_signs_the_residual_gets_the_gradient_without_a_copy() -> None:
 @pytest.mark.parametrize("signs", [False, True])
 def test_gradients_are_unchanged_by_compile(signs: bool) -> None:
     def step(*inputs: Tensor) -> Tensor:
-        y, s, mean, _ = prelu_norm_add_sign(*inputs, signs=signs)
-        again, bits, _, _ = prelu_norm_add_sign(
+        y, s, _, mean, _ = prelu_norm_add_sign(*inputs, signs=signs)
+        again, bits, _, _, _ = prelu_norm_add_sign(
             y * 2 if s is None else s, inputs[1], inputs[2], inputs[3], y, signs=signs
         )
         return (again.sin() if bits is None else bits * y + again).sum() + mean.sum()
@@ -143,7 +150,7 @@ def test_the_operators_pass_opcheck(slopes: int | None, signs: bool) -> None:
     inputs = draw((4, 10, 3, 2), slopes, signs)
     torch.library.opcheck(_forward_op, (*inputs, 1e-5, signs))
     c, slope, weight, bias, residual = (None if x is None else x.detach() for x in inputs)
-    y, s, near, stats = reference_forward(c, slope, weight, bias, residual, 1e-5, signs)
+    y, s, _, near, stats = reference_forward(c, slope, weight, bias, residual, 1e-5, signs)
     torch.library.opcheck(_backward_op, (y, s if signs else None, c, slope, weight, near, stats))
     if signs:
         torch.library.opcheck(_backward_op, (None, s, c, slope, weight, near, stats))
@@ -183,7 +190,7 @@ def test_update_running_stats_equals_torch_batch_norm() -> None:
     norm, c = nn.BatchNorm2d(3, momentum=0.3), torch.randn(4, 3, 5, 5)
     mean, variance = norm.running_mean.clone(), norm.running_var.clone()
     norm(c)
-    _, _, batch_mean, batch_variance = prelu_norm_add_sign(c, None, norm.weight, norm.bias)
+    _, _, _, batch_mean, batch_variance = prelu_norm_add_sign(c, None, norm.weight, norm.bias)
     count = torch.tensor(0)
     update_running_stats([mean, variance], [count], [batch_mean, batch_variance], [1.0, 100 / 99], 0.3)
     torch.testing.assert_close((mean, variance, count), (norm.running_mean, norm.running_var, norm.num_batches_tracked))

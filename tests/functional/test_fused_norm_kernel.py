@@ -44,13 +44,14 @@ def same(
     plain = reference_forward(c, slope, weight, bias, added, 1e-5, use_s)
     answer = gpu.forward(c, slope, weight, bias, added, 1e-5, use_s)
     same_form(answer, plain)
-    y, s, near, stats = answer
+    y, s, positive, near, stats = answer
     torch.testing.assert_close(y, plain[0], **close)
     known = 3 if slope is None else 5
-    torch.testing.assert_close(stats[:known], plain[3][:known], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(stats[:known], plain[4][:known], rtol=1e-4, atol=1e-5)
     if use_s:  # exactly those of the returned y
         assert torch.equal(s, sign_symbols(y)) and torch.equal(near, pack_by_shifts(as_rows(y).abs() < 1))
-    given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[3])
+        assert torch.equal(positive, pack_by_shifts(as_rows(y) >= 0))
+    given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[4])
     plain, answer = reference_backward(*given), gpu.backward(*given)
     same_form(answer, plain)
     torch.testing.assert_close(answer[0], plain[0], **close)
@@ -96,7 +97,7 @@ def means_far_from_zero(device: str) -> None:
     from equalbits.functional.kernels import prelu_norm_add_sign as gpu
 
     c = torch.randn(400, 9, generator=torch.Generator().manual_seed(0)) + 1000
-    _, _, _, stats = gpu.forward(c.to(device), None, *torch.ones(2, 9, device=device), None, 1e-5, False)
+    *_, stats = gpu.forward(c.to(device), None, *torch.ones(2, 9, device=device), None, 1e-5, False)
     variance, mean = torch.var_mean(c.double(), dim=0, correction=0)
     torch.testing.assert_close(stats[:2].double().cpu(), torch.stack((mean, variance)), rtol=2e-4, atol=0)
 
@@ -134,7 +135,7 @@ def errors(shape: tuple[int, ...], dtype: torch.dtype, device: str, uses: tuple[
     """Return the error of y and of every gradient against float64, relative to its norm."""
     *inputs, g_y, g_s = draw(shape, shape[1], True, dtype, device)
     inputs = [x.detach().requires_grad_() for x in inputs]
-    y, s, _, _ = prelu_norm_add_sign(*inputs, signs=uses[1])
+    y, s, _, _, _ = prelu_norm_add_sign(*inputs, signs=uses[1])
     wide = [x.detach().double().requires_grad_() for x in inputs]
     normed = nnf.batch_norm(nnf.prelu(wide[0], wide[1]), None, None, wide[2], wide[3], training=True, eps=1e-5)
     expected = normed + wide[4]
@@ -167,14 +168,14 @@ def test_two_runs_agree_to_the_bit() -> None:
     )
     assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
     first, second = (
-        torch.ops.equalbits.prelu_norm_add_sign_backward(g_y, g_s, c, slope, weight, *first[2:]) for _ in range(2)
+        torch.ops.equalbits.prelu_norm_add_sign_backward(g_y, g_s, c, slope, weight, *first[3:]) for _ in range(2)
     )
     assert all(torch.equal(mine, other) for mine, other in zip(first, second, strict=True))
 
 
 def two_layers(*inputs: Tensor) -> Tensor:
-    y, s, _, _ = prelu_norm_add_sign(*inputs, signs=True)
-    again, bits, _, _ = prelu_norm_add_sign(s * 0.5 + y, *inputs[1:4], y, signs=True)
+    y, s, _, _, _ = prelu_norm_add_sign(*inputs, signs=True)
+    again, bits, _, _, _ = prelu_norm_add_sign(s * 0.5 + y, *inputs[1:4], y, signs=True)
     return (again.float() * 0.1 + bits.float() * y.float()).sum()
 
 

@@ -182,6 +182,17 @@ def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.Mon
     torch.testing.assert_close(plain(images), fused(images))
 
 
+def test_a_fused_block_keeps_the_outputs_of_its_convolutions_and_two_bits_of_their_inputs() -> None:
+    block, kept = PReLUBlock(ONE_BIT, 16, 16, 1, nn.Identity(), prelus=1), []
+    inputs = torch.randn(4, 16, 5, 5).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        block.forward_fused(block.forward_fused(blocks.Activations(inputs), signs=True), signs=True)
+    sizes = {tensor.data_ptr(): (tensor.dtype, tensor.numel()) for tensor in kept if tensor.numel() >= 200}
+    weights = 4 * [(torch.float32, block.conv1.weight.numel())]
+    bits = (2 * 4 + 1) * [(torch.uint8, inputs.numel() // 8)]  # the last signs are read by no convolution here
+    assert sorted(map(str, sizes.values())) == sorted(map(str, 4 * [(torch.float32, inputs.numel())] + weights + bits))
+
+
 def test_a_modified_block_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Louder(BinaryConv2d):
         def forward(self, input: Tensor) -> Tensor:

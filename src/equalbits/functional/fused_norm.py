@@ -3,7 +3,7 @@
 Compiled from separate operations these take a dozen passes over memory, longer than the convolutions around them. Here
 they are two torch operators, opaque to compile and CUDA graphs. The reference functions below define them and run
 anywhere; a GPU uses the kernels of ``kernels/prelu_norm_add_sign.py``. The backward keeps the input and one bit per
-output, not the output itself.
+output, not the output itself; the signs are written as bits, too, for the convolution that reads them.
 """
 
 from inspect import signature
@@ -20,10 +20,12 @@ from equalbits.functional.precision import at_least_float32
 #: Rows of the statistics, one value per channel: of the PReLU output, then sums over its inputs up to 0.
 MEAN, VARIANCE, INVERSE_DEVIATION, LOW_SUM, LOW_SQUARES = range(5)
 
-_RETURNS = " -> (Tensor, Tensor, Tensor, Tensor)"
-_Results = tuple[Tensor, Tensor, Tensor, Tensor]
-_FORWARD = "(Tensor c, Tensor? slope, Tensor weight, Tensor bias, Tensor? residual, float eps, bool signs)" + _RETURNS
-_BACKWARD = "(Tensor? g_y, Tensor? g_s, Tensor c, Tensor? slope, Tensor weight, Tensor near, Tensor stats)" + _RETURNS
+_Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+_Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
+_FORWARD = "(Tensor c, Tensor? slope, Tensor weight, Tensor bias, Tensor? residual, float eps, bool signs)"
+_FORWARD += " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+_BACKWARD = "(Tensor? g_y, Tensor? g_s, Tensor c, Tensor? slope, Tensor weight, Tensor near, Tensor stats)"
+_BACKWARD += " -> (Tensor, Tensor, Tensor, Tensor)"
 # Given, since torch 2.6 cannot infer it for lists of tensors.
 _UPDATE = "(Tensor(a0!)[] running, Tensor(a1!)[] counts, Tensor[] latest, float[] factors, float momentum) -> ()"
 
@@ -37,14 +39,15 @@ def prelu_norm_add_sign(
     *,
     eps: float = 1e-5,
     signs: bool = False,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Return ``y = batch_norm(prelu(c)) + residual``, its signs, and the batch's mean and variance.
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
+    """Return ``y = batch_norm(prelu(c)) + residual``, its signs, their bits, and the batch's mean and variance.
 
     ``c`` is (batch, channel, …); ``slope`` has one entry per channel or one for all; None means no PReLU. With
     ``signs`` the second result is +1 where ``y ≥ 0``, −1 elsewhere, and its gradient passes where ``|y| < 1``
-    (:func:`~equalbits.functional.clipped`); else it is None. ``y`` has the dtype of ``c`` and is channels last. The
-    variance is biased, as used for normalization; mean and variance have no gradient. For the running variance multiply
-    it by ``n / (n − 1)``, with ``n = c.numel() / channels``.
+    (:func:`~equalbits.functional.clipped`); the third holds ``y ≥ 0`` as bits, (position, byte of 8 channels), for
+    :func:`~equalbits.functional.convolve_signs`. Without it both are None. ``y`` has the dtype of ``c`` and is channels
+    last. The variance is biased, as used for normalization; mean and variance have no gradient. For the running
+    variance multiply it by ``n / (n − 1)``, with ``n = c.numel() / channels``.
     """
     channels = c.shape[1]
     if c.numel() < 2 * channels:
@@ -55,8 +58,8 @@ def prelu_norm_add_sign(
         shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (slope, weight, bias, residual)]
         raise ValueError(f"slope, weight, bias and residual have shapes {shapes}, which do not fit c, {tuple(c.shape)}")
     residual = None if residual is None else residual.to(c.dtype)
-    y, s, _, stats = _forward_op(c, slope, weight, bias, residual, eps, signs)
-    return y, s if signs else None, stats[MEAN], stats[VARIANCE]
+    y, s, positive, _, stats = _forward_op(c, slope, weight, bias, residual, eps, signs)
+    return y, s if signs else None, positive if signs else None, stats[MEAN], stats[VARIANCE]
 
 
 def as_rows(tensor: Tensor) -> Tensor:
@@ -71,8 +74,11 @@ def from_rows(rows: Tensor, c: Tensor) -> Tensor:
 
 def reference_forward(
     c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, signs: bool
-) -> _Results:
-    """Return ``y``, its signs and the bits of ``|y| < 1`` (both empty without ``signs``), and the statistics."""
+) -> _Outputs:
+    """Return ``y``, its signs, the bits of ``y ≥ 0`` and of ``|y| < 1``, and the statistics.
+
+    Without ``signs`` the second, third and fourth are empty.
+    """
     rows = _wide(c)
     z = rows if slope is None else torch.where(rows > 0, rows, slope * rows)
     variance, mean = torch.var_mean(z, dim=0, correction=0)
@@ -82,13 +88,14 @@ def reference_forward(
     low = rows.clamp(max=0)
     stats = torch.stack((mean, variance, inverse, low.sum(dim=0), low.square().sum(dim=0)))
     if not signs:
-        return from_rows(y, c), c.new_empty(0), c.new_empty(0, dtype=torch.uint8), stats
-    return from_rows(y, c), from_rows(sign_symbols(y), c), pack_bits(y.abs() < 1), stats
+        no_bits = (c.new_empty(0, dtype=torch.uint8) for _ in range(2))
+        return from_rows(y, c), c.new_empty(0), *no_bits, stats  # type: ignore[return-value]
+    return from_rows(y, c), from_rows(sign_symbols(y), c), pack_bits(y >= 0), pack_bits(y.abs() < 1), stats
 
 
 def reference_backward(
     g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
-) -> _Results:
+) -> _Gradients:
     """Return the gradients of ``y`` (empty if equal to ``g_y``), of ``c``, of (weight, bias), and of the slope."""
     g = torch.zeros((), dtype=c.dtype, device=c.device) if g_y is None else as_rows(g_y)
     total = c.new_empty(0)
@@ -122,13 +129,13 @@ _backward_op = torch.library.custom_op(
 
 
 @_forward_op.register_kernel("cuda")
-def _(c: Tensor, *others: Any) -> _Results:
+def _(c: Tensor, *others: Any) -> _Outputs:
     gpu = _gpu_for(c)
     return gpu.forward(c, *others) if gpu else reference_forward(c, *others)
 
 
 @_backward_op.register_kernel("cuda")
-def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Results:
+def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
     gpu = _gpu_for(c)
     return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
 
@@ -145,29 +152,29 @@ def _gpu_for(c: Tensor) -> ModuleType | None:
 @_forward_op.register_fake
 def _(
     c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, signs: bool
-) -> _Results:
+) -> _Outputs:
     rows, channels = c.numel() // c.shape[1], c.shape[1]
     y, s = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
-    near = c.new_empty((rows, (channels + 7) // 8) if signs else 0, dtype=torch.uint8)
+    positive, near = (c.new_empty((rows, (channels + 7) // 8) if signs else 0, dtype=torch.uint8) for _ in range(2))
     stats = c.new_empty(5, channels, dtype=at_least_float32(c.dtype))
-    return y, s if signs else c.new_empty(0), near, stats
+    return y, s if signs else c.new_empty(0), positive, near, stats
 
 
 @_backward_op.register_fake
 def _(
     g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
-) -> _Results:
+) -> _Gradients:
     rows, channels = c.numel() // c.shape[1], c.shape[1]
     total, g_c = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
     g_slope = stats.new_empty(0 if slope is None else channels)
     return total if g_s is not None else c.new_empty(0), g_c, stats.new_empty(2, channels), g_slope
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Results) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
     c, slope, weight, _, _, _, signs = inputs
-    _, s, near, stats = output
+    _, s, positive, near, stats = output
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*((near, stats) if signs else (s, near, stats)))
+    ctx.mark_non_differentiable(*(() if signs else (s,)), positive, near, stats)
     ctx.save_for_backward(c, slope, weight, near, stats)
 
 

@@ -34,7 +34,9 @@ def saves_signs(signs: Tensor, weight: Tensor) -> bool:
 def convolve_signs(
     signs: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings, *, packed: Tensor | None = None
 ) -> Tensor:
-    """Compute ``torch.convolution`` of a batch of ±1 inputs; ``packed`` holds their bits if they are known.
+    """Compute ``torch.convolution`` of a batch of ±1 inputs.
+
+    ``packed`` holds their bits if they are known, as (position, byte of 8 channels).
 
     >>> signs = torch.tensor([[[[1.0, -1.0, 1.0]]]])
     >>> weight = torch.ones(1, 1, 1, 2, requires_grad=True)
@@ -43,7 +45,7 @@ def convolve_signs(
     tensor([[[[0., 0.]]]])
     """
     signs, weight, bias = _as_autocast((signs, weight, bias))
-    layout = BitLayout.of(signs)
+    layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
     packed = layout.pack(signs > 0) if packed is None else packed
     return _Convolution.apply(signs, _link(signs), weight, bias, packed, (layout, settings))  # type: ignore[no-any-return, no-untyped-call]
 

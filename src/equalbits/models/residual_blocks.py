@@ -135,10 +135,10 @@ class ResidualClassifier(ImageClassifier):
 
 
 class Activations(NamedTuple):
-    """Activations between fused modules: values, their signs if computed, and batch statistics of all norms so far."""
+    """Activations between fused modules: values, batch statistics of all norms so far, and the signs if computed."""
 
     reals: Tensor
-    signs: Tensor | None = None
+    signs: tuple[Tensor, Tensor] | None = None  # as ±1, and as bits
     statistics: tuple[BatchStatistics, ...] = ()
 
 
@@ -168,10 +168,10 @@ def _conv_norm(
 ) -> Activations:
     """Apply a convolution, on signs if they are known; then PReLU, norm and sum in one operation."""
     conv, prelu, norm = modules
-    outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(inputs.signs)  # type: ignore[operator]
+    outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(*inputs.signs)  # type: ignore[operator]
     slope = None if prelu is None else cast("Tensor", prelu.weight)
-    reals, bits, statistics = norm_and_add(norm, outputs, slope=slope, residual=residual, signs=signs)
-    return Activations(reals, bits, (*inputs.statistics, statistics))
+    reals, signed, statistics = norm_and_add(norm, outputs, slope=slope, residual=residual, signs=signs)
+    return Activations(reals, signed, (*inputs.statistics, statistics))
 
 
 class PadShortcut(nn.Module):

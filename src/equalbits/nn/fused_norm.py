@@ -37,17 +37,17 @@ class BatchStatistics(NamedTuple):
 
 def norm_and_add(
     norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool = False
-) -> tuple[Tensor, Tensor | None, BatchStatistics]:
-    """Return ``norm(prelu(inputs)) + residual``, its signs if ``signs`` is True, and the batch statistics.
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
+    """Return ``norm(prelu(inputs)) + residual``, the batch statistics, and if ``signs`` its signs and their bits.
 
     Call :func:`update_running_statistics` with those of all norms afterwards. The function is
     :func:`equalbits.functional.prelu_norm_add_sign`.
     """
-    summed, summed_signs, mean, variance = prelu_norm_add_sign(
+    summed, of_sum, bits, mean, variance = prelu_norm_add_sign(
         inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
     )
     statistics = BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
-    return summed, summed_signs, statistics
+    return summed, None if of_sum is None or bits is None else (of_sum, bits), statistics
 
 
 def update_running_statistics(batches: Sequence[BatchStatistics]) -> None:

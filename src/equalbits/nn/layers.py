@@ -103,10 +103,10 @@ class BinaryConv2d(_BinaryConv, nn.Conv2d):
         """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
         return self.forward_quantized(self.quantize_input(input))
 
-    def forward_quantized(self, input: Tensor) -> Tensor:
-        """Apply the layer to an input that is already quantized."""
+    def forward_quantized(self, input: Tensor, packed: Tensor | None = None) -> Tensor:
+        """Apply the layer to an input that is already quantized; ``packed`` holds the bits of ±1, if known."""
         weight = self.binary_weight()
-        return _convolve(self, input, weight, signs=self.saves_signs(input, weight))
+        return _convolve(self, input, weight, signs=self.saves_signs(input, weight), packed=packed)
 
 
 class QuickConv2d(nn.Conv2d):
@@ -120,17 +120,24 @@ class QuickConv2d(nn.Conv2d):
         return "Conv2d"
 
 
-def _convolve(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor, weight: Tensor, *, signs: bool = False) -> Tensor:
-    """Apply a convolution; ``signs`` keeps a ±1 input for the backward pass as bits."""
+def _convolve(
+    layer: nn.Conv1d | nn.Conv2d,
+    inputs: Tensor,
+    weight: Tensor,
+    *,
+    signs: bool = False,
+    packed: Tensor | None = None,
+) -> Tensor:
+    """Apply a convolution; ``signs`` keeps a ±1 input for the backward pass as bits, ``packed`` if they are known."""
     padding, batched = layer.padding, inputs.dim() == weight.dim()
     if batched and not isinstance(padding, str) and layer.padding_mode == "zeros":
-        if isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.dilation == (1, 1):
+        if packed is None and isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.dilation == (1, 1):
             stride = layer.stride[0], layer.stride[1]
             around = padding[0], padding[1]
             return F.convolve(inputs, weight, layer.bias, stride=stride, padding=around, signs=signs)
         if signs:
             settings = F.ConvSettings(layer.stride, padding, layer.dilation, False, layer.output_padding, layer.groups)
-            return F.convolve_signs(inputs, weight, layer.bias, settings)
+            return F.convolve_signs(inputs, weight, layer.bias, settings, packed=packed)
     output: Tensor = layer._conv_forward(inputs, weight, layer.bias)
     return output
 

@@ -26,7 +26,7 @@ _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
 
 def forward(
     c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, signs: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_norm.reference_forward`."""
     rows = as_rows(c)
     count, channels = rows.shape
@@ -37,7 +37,8 @@ def forward(
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
     y = torch.empty_like(rows)
     s = torch.empty_like(rows) if signs else None
-    near = rows.new_empty((count, triton.cdiv(channels, 8)) if signs else 0, dtype=torch.uint8)
+    packed = (count, triton.cdiv(channels, 8)) if signs else 0
+    positive, near = (rows.new_empty(packed, dtype=torch.uint8) for _ in range(2))
     blocks = triton.cdiv(channels, tile["COLUMNS"])
     with torch.cuda.device_of(c):
         kernels.sum_forward[(strips, blocks)](rows, slope, partial, count, tiles, **sums)
@@ -45,9 +46,9 @@ def forward(
             partial, stats, count, tiles, strips, eps, **combine
         )
         kernels.write_forward[(triton.cdiv(count, write["ROWS"]), blocks)](
-            rows, slope, weight, bias, added, stats, y, s, near, count, **write
+            rows, slope, weight, bias, added, stats, y, s, positive, near, count, **write
         )
-    return from_rows(y, c), rows.new_empty(0) if s is None else from_rows(s, c), near, stats
+    return from_rows(y, c), rows.new_empty(0) if s is None else from_rows(s, c), positive, near, stats
 
 
 def backward(

@@ -130,10 +130,10 @@ def combine_forward(
 
 @triton.jit
 def write_forward(
-    c, slope, weight, bias, residual, stats, y, s, near, count,
+    c, slope, weight, bias, residual, stats, y, s, positive, near, count,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Write the output, and optionally its signs and the bits of ``|y| < 1``."""
+    """Write the output, and optionally its signs and two planes of bits: ``y ≥ 0`` and ``|y| < 1``."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < count)[:, None] & (column < C)[None, :]
@@ -149,11 +149,15 @@ def write_forward(
     if s is not None:
         kept = rounded.to(tl.float32)  # signs and bits of the rounded output
         tl.store(s + place, tl.where(kept >= 0, 1.0, -1.0).to(s.dtype.element_ty), mask=inside)
-        bits = tl.reshape((inside & (tl.abs(kept) < 1)).to(tl.int32), [ROWS, COLUMNS // 8, 8])
-        packed = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2).to(tl.uint8)
         byte = tl.program_id(1) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
-        byte_place = near + row[:, None] * ((C + 7) // 8) + byte[None, :]
-        tl.store(byte_place, packed, mask=(row < count)[:, None] & (byte * 8 < C)[None, :])
+        byte_place = row[:, None] * ((C + 7) // 8) + byte[None, :]
+        byte_inside = (row < count)[:, None] & (byte * 8 < C)[None, :]
+        # Both planes in one reduction: the sign in the low byte, |y| < 1 in the next.
+        both = (kept >= 0).to(tl.int32) + ((tl.abs(kept) < 1).to(tl.int32) << 8)
+        both = tl.reshape(tl.where(inside, both, 0), [ROWS, COLUMNS // 8, 8])
+        packed = tl.sum(both << tl.arange(0, 8)[None, None, :], axis=2)
+        tl.store(positive + byte_place, (packed & 255).to(tl.uint8), mask=byte_inside)
+        tl.store(near + byte_place, (packed >> 8).to(tl.uint8), mask=byte_inside)
 
 
 @triton.jit
