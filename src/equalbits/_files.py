@@ -2,11 +2,13 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO
 
 _PARTIAL = ".partial"
 _ATTEMPTS = 9  # another job that starts in the folder may remove the partial file meanwhile
@@ -87,6 +89,28 @@ def remove_partial_files(folder: Path) -> None:
         if re.fullmatch(rf"\..+\.\d+{re.escape(_PARTIAL)}", path.name):
             with suppress(OSError):
                 path.unlink()
+
+
+def lock_while_open(file: IO[bytes]) -> None:
+    """Mark a partial file as being written; where there are no locks, do nothing."""
+    with suppress(OSError, ImportError):  # Windows has no fcntl
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def remove_dead_partial_files(folder: Path, pattern: str) -> None:
+    """Remove files of such names that are a minute old and that no process holds by :func:`lock_while_open`."""
+    for path in folder.glob(f".*{_PARTIAL}"):
+        if not re.fullmatch(pattern, path.name):
+            continue
+        with suppress(OSError, ImportError):
+            import fcntl
+
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(file.fileno()).st_mtime > 60:
+                    path.unlink()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -298,6 +298,8 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"{assignment!r} is not a setting: write name=value, as in optimizer.lr=0.05")
         try:
             settings[name] = tomllib.loads(f"value = {text}")["value"]
+        except RecursionError:
+            raise ValueError(f"{name}={text[:40]}… is nested too deeply: give a value of a few brackets") from None
         except tomllib.TOMLDecodeError:
             is_number = re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE)
             settings[name] = float(text) if is_number else text

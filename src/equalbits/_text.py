@@ -108,3 +108,14 @@ def escape_control_chars(text: str) -> str:
     naïve\x1b[2J\n
     """
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def bounded(text: str, limit: int = 1000) -> str:
+    """Return a text of an error with its middle left out where it is long: it may quote a file of any size.
+
+    >>> bounded("the input has shape " + "1, " * 1000 + "1: give three numbers", limit=60)
+    'the input has shape 1, 1, 1, 1, 1, 1, … 1: give three numbers'
+    """
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit * 5 // 8].rstrip()} … {text[len(text) - limit * 3 // 8 :].lstrip()}"

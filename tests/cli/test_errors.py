@@ -1,5 +1,6 @@
 """Errors are reported in one line on stderr, with exit code 1."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -300,3 +301,31 @@ def test_suggested_commands_quote_paths_with_spaces(call, trained, tmp_path):
     for words, command in offered.items():
         code, _, errors = call(*words)
         assert code == 1 and command in errors, errors
+
+
+def test_escape_codes_in_a_file_name_do_not_reach_the_terminal(call, tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[31mred\x1b[0m.ebits"
+    for words in (("run", path, "a.png"), ("inspect", path), ("train", path.with_suffix(".toml"))):
+        code, out, said = call(*words)
+        assert code == 1 and "\x1b" not in out + said and "\\x1b[31mred" in said
+    path.write_text("no packed file")
+    _, _, said = call("inspect", path)
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [f"model.weight_quantizer=bihalf:p_pos={'-' * 5000}1", f"optimizer.lr={'-' * 5000}", f"epochs={'[' * 5000}"],
+)
+def test_a_setting_nested_too_deeply_is_refused_in_a_short_line(
+    call, recipe: str, tmp_path: Path, setting: str
+) -> None:
+    code, _, said = call("train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--set", setting)
+    assert code == 1 and said.count("\n") == 1 and len(said) < 2200 and "Traceback" not in said
+
+
+def test_a_pipe_given_as_a_picture_is_refused_at_once(call, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.png")
+    golden = Path(__file__).parents[1] / "golden" / "plain.ebits"
+    code, _, said = call("run", golden, tmp_path / "x.png")
+    assert (code, "x.png is not a file: give an image file or a .npy file" in said) == (1, True)

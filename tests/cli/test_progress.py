@@ -28,14 +28,14 @@ class Screen(io.StringIO):
         return self.terminal
 
 
-def shown(monkeypatch, *, terminal: bool, quiet: bool = False) -> str:
+def shown(monkeypatch, *, terminal: bool, quiet: bool = False, title: str = "net") -> str:
     screen = Screen(terminal=terminal)
     monkeypatch.setattr(sys, "stderr", screen)
     for name, value in {"TERM": "xterm", "COLUMNS": "160", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    with ProgressBar(title="net", quiet=quiet) as bar:
+    with ProgressBar(title=title, quiet=quiet) as bar:
         bar(STEP)
         bar.bar.refresh()
         bar(EPOCH)
@@ -67,3 +67,10 @@ def test_every_epoch_of_a_sweep_names_its_run_or_the_first_of_its_stack(call, re
     code, _, errors = call("sweep", *words, tmp_path / "b", "--stack", 3, "--seeds", "0,1")
     runs = [line.partition("  epoch")[0] for line in errors.splitlines() if "  epoch " in line]
     assert (code, runs) == (0, ["sign: seed 0, first of 3 at once"] * 2 + ["bihalf: seed 1"] * 2)
+
+
+def test_markup_and_escape_codes_in_the_name_of_a_run_are_shown_as_they_are(monkeypatch) -> None:
+    for terminal in (True, False):
+        text = shown(monkeypatch, terminal=terminal, title="[bold]net[/] [/red] \x1b]0;title\x07")
+        assert "[bold]net[/] [/red] \\x1b]0;title\\x07" in text
+        assert "\x1b]0" not in text and "\x07" not in text

@@ -6,6 +6,7 @@ import random
 import tarfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,7 @@ class Server(ThreadingHTTPServer):
     content = b""
     ranges = True
     break_after: int | None = None
+    length = ""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -43,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = self.server.content[start:]
         self.send_response(206 if wanted and self.server.ranges else 200)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", self.server.length or str(len(body)))
         self.end_headers()
         self.wfile.write(body if self.server.break_after is None else body[: self.server.break_after])
 
@@ -279,3 +281,19 @@ def test_the_known_sources_are_the_publishers():
         "cifar10": ("cifar-10-binary.tar.gz", "cifar-10-batches-bin"),
         "cifar100": ("cifar-100-binary.tar.gz", "cifar-100-binary"),
     }
+
+
+def test_a_content_length_that_is_no_number_is_ignored(tmp_path, server):
+    where = source(server, CONTENT)
+    server.length = "abc"
+    assert (fetch(where, tmp_path) / "one").read_bytes() == b"1" * 1000
+
+
+def test_four_downloads_at_once_download_once_and_all_get_the_files(tmp_path, server):
+    where = source(server, archive(one=b"1", two=b"2" * 500, three=random.Random(1).randbytes(300_000)))
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setitem(EDITIONS, "made", where)
+        found = list(pool.map(lambda _: download_dataset("made", tmp_path, progress=False), range(4)))
+    assert found == [tmp_path / "made/made"] * 4
+    assert len(server.asked) == 1
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["made"]

@@ -1,7 +1,10 @@
 """Trees of pictures as people make them: what is passed over is told of, and what cannot be read is named once."""
 
+import os
+import tracemalloc
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -54,3 +57,27 @@ def test_a_large_picture_is_read_without_a_word_and_one_too_large_is_refused_in_
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 230)
     with pytest.raises(DataError, match=r"3.png: more pixels than Pillow reads, or damaged; make it smaller"):
         list(found)
+
+
+def test_a_picture_with_more_pixels_than_allowed_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "huge.png"
+    Image.new("1", (9000, 9000)).save(path)  # 10 KB
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"huge.png: 9000×9000 pixels are more than 67108864: .* raise data.max_pixels"):
+        decode_image(str(path), SMALL)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    tracemalloc.stop()
+    with pytest.raises(DataError, match="9000×9000 pixels are more than 80000000"):
+        decode_image(str(path), replace(SMALL, max_pixels=80_000_000))
+    Image.new("1", (100, 100)).save(path)
+    assert decode_image(str(path), replace(SMALL, max_pixels=10_000)).shape == (3, 16, 16)
+
+
+def test_a_pipe_named_as_a_picture_is_skipped_with_a_warning_and_its_name_is_escaped(
+    tmp_path: Path, image_tree, caplog
+) -> None:
+    root = image_tree(tmp_path)
+    os.mkfifo(root / "train" / "cat" / "\x1b[2Jx.png")
+    assert len(load_dataset("imagenet", root, split="train")) == 12
+    assert "1 file or folder is skipped" in caplog.text
+    assert "\\x1b[2Jx.png" in caplog.text and "\x1b" not in caplog.text

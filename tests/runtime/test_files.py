@@ -1,5 +1,8 @@
 """Files in use, written over, cut off or refused by the system: no half of one is seen, and no model changes."""
 
+import fcntl
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -213,3 +216,48 @@ def test_a_refusal_is_a_short_line_however_long_a_name_in_the_file_is() -> None:
         with pytest.raises(FormatError) as refused:
             from_bytes(whole)
         assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["input", "mean", "std", "classes"])
+def test_a_refusal_is_a_short_line_however_many_numbers_the_header_holds(name: str) -> None:
+    many: list = ["a"] * 200_000 if name == "classes" else [1] * 200_000
+    texts = decode(memoryview(b"".join(to_chunks(load_packed(GOLDEN / "plain.ebits").network)))).texts
+
+    def change(tensors: dict[str, np.ndarray], found: dict[str, str]) -> None:
+        header = json.loads(texts["equalbits"])
+        header |= {"mean": many, "std": many} if name in ("mean", "std") else {name: many}
+        found["equalbits"] = to_json(header)
+        kept = {key: text for key, text in found.items() if key != "sha256"}
+        found["sha256"] = _digest(kept, tensors, encode(tensors, {})[1])
+
+    with pytest.raises(FormatError) as refused:
+        from_bytes(lengthened(change))
+    assert len(str(refused.value)) < 1100
+
+
+def test_a_pipe_named_as_a_packed_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "net.ebits")
+    with pytest.raises(FormatError, match=r"net.ebits: it is a pipe: give a file"):
+        load_packed(tmp_path / "net.ebits")
+
+
+def test_what_a_kill_during_save_left_is_removed_by_the_next_save_but_not_what_is_being_written(tmp_path) -> None:
+    dead, young, held, others = (tmp_path / name for name in (f".{d * 16}.partial" for d in "abc0"))
+    others = tmp_path / ".notes.partial"
+    for path in (dead, young, held, others):
+        path.write_bytes(b"half")
+        if path != young:
+            os.utime(path, (1, 1))
+    with held.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as a process that still writes holds it
+        load_packed(GOLDEN / "plain.ebits").save(tmp_path / "net.ebits")
+    assert [path.exists() for path in (dead, young, held, others)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_masked_array_is_refused_since_its_mask_would_be_lost(engine: str) -> None:
+    model = load_packed(GOLDEN / "plain.ebits", engine=engine)
+    images = np.ma.masked_array(np.ones((1, *model.network.input_shape), np.float32), mask=True)
+    with pytest.raises(ValueError, match=r"images are a masked array, whose mask would be lost: fill it first"):
+        model(images)
+    model(images.filled(0))

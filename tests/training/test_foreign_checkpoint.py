@@ -31,11 +31,23 @@ def stopped(tmp_path: Path, make_net, make_loader, make_config) -> Path:
     return tmp_path
 
 
+SCORE = {"correct": 3, "total": 8, "correct_top5": 8, "loss_sum": 9.5}
+EPOCH = {"epoch": 1, "lr": 0.1, "train": SCORE, "test": None, "seconds": 0.5}
 FACTS: dict[str, list[Any]] = {
     "epoch": ["1", -1, 0, 2, 10**9, 1.5, None],
     "batch": ["1", -1, 7, 1.5, None],
-    "seconds": ["long", None],
-    "history": [5, None, [5], [{}], []],
+    "seconds": ["long", None, [1]],
+    "history": [
+        5,
+        None,
+        [5],
+        [{}],
+        [],
+        *([{**EPOCH, "train": {**SCORE, **change}}] for change in ({"total": 0}, {"correct": 9}, {"loss_sum": "1"})),
+        [{**EPOCH, "seconds": [1]}],
+        [{**EPOCH, "lr": None}],
+        [{**EPOCH, "test": {**SCORE, "total": 0, "correct": 0, "correct_top5": 0}}],
+    ],
     "config": [5, None, []],
     "optimizer": [5, None, {"a": 1}, {"a.b": 1}, {"99.step": 1}],
 }

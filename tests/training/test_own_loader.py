@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
 
-from equalbits.training import InterruptedTraining, load_checkpoint, train
+from equalbits.training import InterruptedTraining, evaluate, load_checkpoint, train
 
 
 class Noisy(Dataset):
@@ -168,3 +168,11 @@ def test_a_sampler_that_shares_images_out_by_its_generator_gives_each_to_one_pro
     for epoch in range(3):
         part = slice(4 * epoch, 4 * epoch + 4)
         assert sorted(first[part] + second[part]) == list(range(8))
+
+
+@pytest.mark.parametrize("label", [-100, -1])
+def test_a_label_that_torchs_loss_would_leave_out_is_refused(label: int, make_net, make_config) -> None:
+    batch = (torch.zeros(2, 1, 8, 8), torch.tensor([0, label]))
+    for work in (lambda: train(make_net(), [batch], make_config()), lambda: evaluate(make_net(), [batch])):
+        with pytest.raises(ValueError, match=f"label {label} of batch 1.* is not a class: number classes from 0"):
+            work()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from equalbits._extras import install_hint
+from equalbits._text import bounded, escape_control_chars
 from equalbits.cli.terminal import discard_output
 
 #: Optional package: the extra that installs it.
@@ -66,12 +67,16 @@ def run_reporting_errors(prefix: str, work: Callable[[], int | None]) -> int:
         signal_number = getattr(error, "signal_number", None)  # InterruptedTraining, without importing torch
         if signal_number is None:
             raise
-        print(f"{prefix}: {error}\nrun the same command to resume", file=sys.stderr)
+        print(f"{prefix}: {escape_control_chars(str(error))}\nrun the same command to resume", file=sys.stderr)
         return 128 + int(signal_number)
 
 
 def one_line(error: BaseException) -> str:
-    """Return what went wrong and what to do about it."""
+    """Return what went wrong and what to do about it; file names may hold control characters, and be long."""
+    return bounded(escape_control_chars(_describe(error)), 2000)
+
+
+def _describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
         package = {"PIL": "pillow"}.get(error.name, error.name)
         return f"this needs {package}: {install_hint(_EXTRAS[error.name])}"

@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--top", type=int, default=5, metavar="N", help="number of classes to print (default: 5)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of the native engine (default: 1)")
+    parser.add_argument(
+        "--max-pixels", type=int, metavar="N", help="most pixels of an image file (default: 67108864, 8192×8192)"
+    )
     add_json(parser)
 
 
@@ -41,25 +44,26 @@ def run(options: argparse.Namespace) -> None:
         print(native.REASON, file=sys.stderr)
     results: dict[str, list[dict[str, Any]]] = {}
     for path in map(Path, options.images):
-        logits = _predict(model, path, options.file)
+        logits = _predict(model, path, options.file, options.max_pixels)
         for index, row in enumerate(logits):
             name = str(path) if len(logits) == 1 else f"{path}[{index}]"
             top = _top_classes(row, model.network.classes, options.top)
             if options.json:
                 results[name] = top
                 continue
-            print(name)  # at once: there may be thousands
+            print(escape_control_chars(name))  # at once: there may be thousands
             for entry in top:
                 print(f"  {entry['share']:7.2%}  {escape_control_chars(entry['class'])}")
     if options.json:
         print(json.dumps(results))
 
 
-def _predict(model: "PackedModel", path: Path, file: str) -> "NDArray[np.float32]":
+def _predict(model: "PackedModel", path: Path, file: str, most: int | None) -> "NDArray[np.float32]":
     """Return the logits of the images in one file, shape (image, class)."""
-    if not path.exists():
-        raise ValueError(f"{path} does not exist: give an image file or a .npy file")
-    images = read_images(path, model.network.input_shape, resize=model.network.resize)
+    if not path.is_file():  # opening a pipe would wait for a writer
+        problem = "is not a file" if path.exists() else "does not exist"
+        raise ValueError(f"{path} {problem}: give an image file or a .npy file")
+    images = read_images(path, model.network.input_shape, resize=model.network.resize, max_pixels=most)
     if images.dtype.kind == "u" and model.network.mean is None:
         raise ValueError(
             f"{path} holds uint8 pixels, but {file} has no mean and std to normalize them: "
@@ -74,10 +78,13 @@ def _predict(model: "PackedModel", path: Path, file: str) -> "NDArray[np.float32
         raise ValueError(f"{path}: not enough memory for a batch of {len(images)}: {hint}") from None
 
 
-def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None) -> "NDArray[Any]":
+def read_images(
+    path: Path, shape: tuple[int, ...], *, resize: int | None = None, max_pixels: int | None = None
+) -> "NDArray[Any]":
     """Return a batch of images: arrays unchanged, image files as uint8 with the channels and size of ``shape``.
 
-    With ``resize`` an image file is resized and cropped as in training, where EXIF orientation is ignored.
+    With ``resize`` an image file is resized and cropped as in training, where EXIF orientation is ignored. Image files
+    of more than ``max_pixels`` are refused before they are decoded.
     """
     if path.suffix == ".npy":
         images = _read_array(path)
@@ -85,21 +92,31 @@ def read_images(path: Path, shape: tuple[int, ...], *, resize: int | None = None
     channels, height, width = shape
     if channels not in (1, 3):
         raise ValueError(f"{path}: an image file has 1 or 3 channels, but the model takes {channels}; give a .npy file")
-    return _read_image(path, shape, resize).reshape(height, width, channels).transpose(2, 0, 1)[None]
+    return _read_image(path, shape, resize, max_pixels).reshape(height, width, channels).transpose(2, 0, 1)[None]
 
 
-def _read_image(path: Path, shape: tuple[int, ...], resize: int | None) -> "NDArray[Any]":
+def _read_image(path: Path, shape: tuple[int, ...], resize: int | None, most: int | None) -> "NDArray[Any]":
     """Decode an image file in the model's size. Pillow may raise any exception for a damaged file."""
     import numpy as np
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    from equalbits.runtime import FORMATS, NoRangeError, centre, in_bytes, scaled_square
+    from equalbits.runtime import (
+        FORMATS,
+        MAX_PIXELS,
+        NoRangeError,
+        TooLargeError,
+        centre,
+        check_pixels,
+        in_bytes,
+        scaled_square,
+    )
 
     (_, height, width), mode = shape, "L" if shape[0] == 1 else "RGB"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about unusual tags, or an image that is merely large
             with Image.open(path, formats=FORMATS) as image:
+                check_pixels(image, MAX_PIXELS if most is None else most)
                 if resize is not None:
                     return centre(scaled_square(image, resize, mode=mode), height=height, width=width)
                 ImageOps.exif_transpose(image, in_place=True)  # in place: a copy loses its format
@@ -111,7 +128,7 @@ def _read_image(path: Path, shape: tuple[int, ...], resize: int | None) -> "NDAr
         raise ValueError(f"{path} exceeds Pillow's pixel limit or is damaged: make the image smaller") from None
     except MemoryError:
         raise ValueError(f"{path} does not fit into memory: make the image smaller") from None
-    except NoRangeError as error:
+    except (NoRangeError, TooLargeError) as error:
         raise ValueError(f"{path}: {error}") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:

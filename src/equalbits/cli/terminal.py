@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO, cast
 
+from equalbits._text import escape_control_chars
+
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str]) -> None:
     """Print columns, those in ``right`` to the right; in a narrow terminal cells fold, so that no digit is cut."""
@@ -17,8 +19,8 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
     for name in header:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 220).print(table)
+        table.add_row(*map(escape_control_chars, row))
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 220).print(table)
 
 
 @contextmanager

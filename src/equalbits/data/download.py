@@ -1,9 +1,12 @@
 """Download a data set from its publisher: resumable, verified by checksum, unpacked atomically."""
 
+import os
 import shutil
 import tarfile
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,28 +25,54 @@ def download_dataset(name: str, root: str | Path | None = None, *, progress: boo
 
     Existing files are kept, and so is a complete unpacked archive elsewhere in ``root``. An archive placed in ``root``
     or ``root/<name>`` by hand is used if its checksum is right. An interrupted download is resumed. ``progress`` shows
-    a bar on a terminal. Call it in one process, before others start.
+    a bar on a terminal. Of several calls at once, one downloads and the others wait.
     """
     if name not in EDITIONS:
         raise DataError(f"cannot download {name!r}; there are {', '.join(EDITIONS)}: put other data into root by hand")
     edition, home = EDITIONS[name], data_root(root) / name
-    for folder in edition.folders(name, home.parent):
-        if all((folder / file).is_file() for file in edition.files):
-            return folder
+    if folder := _complete(edition, home):
+        return folder
     if find_spec("pooch") is None:
         raise DataError(f"downloads need pooch: {install_hint('train')}")
     try:
         home.mkdir(parents=True, exist_ok=True)
-        given = next((path for path in (home, home.parent) if (path / edition.archive).is_file()), None)
-        archive = _fetch(edition, given or home, progress=progress)
-        _unpack(archive, edition, home / edition.folder)
-        if given is None:
-            archive.unlink()
+        with _one_at_a_time(home):
+            return _complete(edition, home) or _download(edition, home, progress=progress)
     except OSError as error:
         raise DataError(
             f"{home}: {error.strerror or error}; free some space, or choose another directory (--data)"
         ) from None
+
+
+def _complete(edition: Edition, home: Path) -> Path | None:
+    """Return the directory that holds every file of the edition, if there is one."""
+    folders = edition.folders(home.name, home.parent)
+    return next((each for each in folders if all((each / file).is_file() for file in edition.files)), None)
+
+
+def _download(edition: Edition, home: Path, *, progress: bool) -> Path:
+    given = next((path for path in (home, home.parent) if (path / edition.archive).is_file()), None)
+    archive = _fetch(edition, given or home, progress=progress)
+    _unpack(archive, edition, home / edition.folder)
+    if given is None:
+        archive.unlink()
     return home / edition.folder
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other process or thread downloads to a folder; where it cannot be locked, do not wait."""
+    held = None
+    with suppress(OSError, ImportError):  # Windows has no fcntl, and a network disk may have no locks
+        import fcntl
+
+        held = os.open(folder, os.O_RDONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 def _fetch(edition: Edition, home: Path, *, progress: bool) -> Path:
@@ -83,8 +112,8 @@ def _resume_download(url: str, output_file: str, _pooch: object, *, part: Path, 
             response.raise_for_status()
             if response.status_code != requests.codes.partial_content:
                 done = 0  # the server cannot resume and sends the whole file
-            length = response.headers.get("Content-Length")
-            total = done + int(length) if length else None
+            length = response.headers.get("Content-Length", "")
+            total = done + int(length) if length.isdecimal() else None  # it may be missing or no number
             columns = (
                 "{task.description}",
                 BarColumn(),

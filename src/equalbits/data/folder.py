@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from equalbits._text import escape_control_chars
 from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset
-from equalbits.runtime import FORMATS, scaled_square
+from equalbits.runtime import FORMATS, TooLargeError, check_pixels, scaled_square
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
@@ -81,15 +82,17 @@ def _image_files(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _is_image(entry: "os.DirEntry[str]") -> bool:
-    return entry.name.lower().endswith(SUFFIXES) and entry.name[0] != "."
+    """Return whether an entry is a file with the name of an image; a pipe would wait for a writer."""
+    return entry.name.lower().endswith(SUFFIXES) and entry.name[0] != "." and entry.is_file()
 
 
 @cache  # a sweep reads the same folder for each of its runs
 def _warn_skipped(folder: Path, count: int, first: str) -> None:
     """Log a warning once: there may be images among the skipped files."""
+    what, first = "file or folder is" if count == 1 else "files or folders are", escape_control_chars(first)
     logging.getLogger("equalbits").warning(
         "%s: %d %s skipped, such as %s: images end in %s, directly in the folder of their class",
-        folder, count, "file or folder is" if count == 1 else "files or folders are", first, " ".join(SUFFIXES),
+        folder, count, what, first, " ".join(SUFFIXES),
     )  # fmt: skip
 
 
@@ -99,7 +102,10 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
 
     try:
         with Image.open(path, formats=FORMATS) as image:
+            check_pixels(image, decoding.max_pixels)
             pixels = scaled_square(image, decoding.resize)
+    except TooLargeError as error:
+        raise DataError(f"{path}: {error}, raise data.max_pixels, or remove it") from None
     except Image.DecompressionBombError:
         raise DataError(f"{path}: more pixels than Pillow reads, or damaged; make it smaller, or remove it") from None
     except Exception as error:  # decoders raise exceptions of many types

@@ -15,6 +15,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from equalbits.runtime import MAX_PIXELS
+
 
 class DataError(ValueError):
     """A missing, damaged or wrongly requested data set: one line with the path, the cause and the way out."""
@@ -94,12 +96,13 @@ class Decoding:
 
     A file is scaled to ``resize``×``resize`` without keeping its aspect ratio. A batch holds ``crop``×``crop`` of it:
     the center, or with augmentation a random window. ``workers`` processes decode in advance, at most one per core (0:
-    this process decodes).
+    this process decodes). A file of more than ``max_pixels`` is refused before it is decoded.
     """
 
     resize: int = 256
     crop: int = 224
     workers: int = 4
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize:

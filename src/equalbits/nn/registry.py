@@ -107,7 +107,7 @@ def _parse_setting(text: str, part: str) -> tuple[str, Any]:
         return name, value == "true"
     try:
         return name, ast.literal_eval(value)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
         return name, value  # a plain word, as in statistics=fixed
 
 

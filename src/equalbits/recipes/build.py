@@ -183,7 +183,7 @@ def make_loader(
         "shard": Shard(place.rank, place.world_size),
     }
     if isinstance(dataset, FolderDataset):
-        decoding = Decoding(resize=data.resize, crop=data.crop, workers=data.workers)
+        decoding = Decoding(resize=data.resize, crop=data.crop, workers=data.workers, max_pixels=data.max_pixels)
         if training and place.is_writer:
             _warn_if_enlarged(dataset, decoding)
         return FolderLoader(replace(dataset, decoding=decoding), **shared)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from equalbits._settings import Settings, setting
 from equalbits.data import STATISTICS
 from equalbits.models import list_models, model_options
+from equalbits.runtime import MAX_PIXELS
 from equalbits.training import TrainConfig
 
 
@@ -76,6 +77,12 @@ class DataConfig(Settings, group="data"):
         "image files: number of decoding processes (0: decode in the training process)", default=4, at_least=0
     )
 
+    max_pixels: int = setting(
+        "image files: most pixels of a file, checked before it is decoded, which takes about 10 bytes for each",
+        default=MAX_PIXELS,
+        at_least=1,
+    )
+
     def check(self) -> None:
         """Require augmentation for erasing."""
         if self.erase and not self.augment:
@@ -94,7 +101,7 @@ class Recipe(Settings):
 
     def check(self) -> None:
         """Require a name that can also be a directory."""
-        if not self.name.strip(". ") or re.search(r"[/\\\x00-\x1f]", self.name):
+        if not self.name.strip(". ") or not self.name.isprintable() or re.search(r"[/\\]", self.name):
             raise ValueError(f"name={self.name!r} also names a directory: use a word without slashes and line breaks")
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Recipe":

@@ -18,7 +18,7 @@ from equalbits.recipes.recipe import Recipe
 from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History, device_name, refuse_changes
 
 #: Settings that do not change the result.
-FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size"}
+FREE = FREE_SETTINGS | {"name", "about", "expected", "data.workers", "data.test_batch_size", "data.max_pixels"}
 FINISHED, DIVERGED = "finished", "diverged"
 
 

@@ -74,7 +74,7 @@ def _walk(folder: Path) -> Iterator[Entry]:
         yield Entry("run", folder, {}, error=f"no permission to read {folder}: change its access rights")
         return
     inner, own = _subfolders(folder), list[Path]()
-    kind = next((kind for kind, name in _MAIN_FILES.items() if (folder / name).is_file()), "")
+    kind = next((kind for kind, name in _MAIN_FILES.items() if _is_file(folder / name)), "")
     if kind:
         own = [each for each in inner if _belongs(each, kind)]
         yield _read_entry(kind, folder, own)
@@ -119,18 +119,23 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(each for each in inner if each.name != "tensorboard" and each.name[0] != ".")
 
 
+def _is_file(path: Path) -> bool:
+    """Return whether a path is a file of its own: the page must not show what a link leads to, maybe elsewhere."""
+    return path.is_file() and not path.is_symlink()
+
+
 def _is_readable(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _is_run(folder: Path) -> bool:
-    return _is_readable(folder) and any((folder / name).is_file() for name in ("run.json", "recipe.toml"))
+    return _is_readable(folder) and any(_is_file(folder / name) for name in ("run.json", "recipe.toml"))
 
 
 def _read_entry(kind: str, folder: Path, own: Sequence[Path]) -> Entry:
     main, listed = folder / _MAIN_FILES[kind], folder / "claims.json"
     try:
-        facts, claims = _read_json(main), _read_json(listed) if kind == "item" and listed.is_file() else []
+        facts, claims = _read_json(main), _read_json(listed) if kind == "item" and _is_file(listed) else []
         if not isinstance(facts, dict):
             raise ValueError(f"{main} is not a JSON object")
         if not isinstance(claims, list) or not all(isinstance(claim, dict) for claim in claims):
@@ -150,8 +155,8 @@ def _read_runs(folders: Sequence[Path]) -> tuple[RunFiles, ...]:
 
 def _read_run(folder: Path) -> RunFiles:
     try:
-        record = RunRecord.read(folder / "run.json") if (folder / "run.json").is_file() else None
-        recipe = (folder / "recipe.toml").read_text() if (folder / "recipe.toml").is_file() else ""
+        record = RunRecord.read(folder / "run.json") if _is_file(folder / "run.json") else None
+        recipe = (folder / "recipe.toml").read_text() if _is_file(folder / "recipe.toml") else ""
         return RunFiles(folder, record, tuple(_read_epochs(folder / "history.jsonl")), recipe)
     except RecursionError:
         return RunFiles(folder, error=f"{folder / 'run.json'} is nested too deeply")
@@ -160,7 +165,7 @@ def _read_run(folder: Path) -> RunFiles:
 
 
 def _read_epochs(path: Path) -> Iterator[EpochRecord]:
-    lines = path.read_text().splitlines() if path.is_file() else []
+    lines = path.read_text().splitlines() if _is_file(path) else []
     for number, line in enumerate(lines, start=1):
         try:
             yield EpochRecord.from_dict(json.loads(line))
@@ -181,9 +186,8 @@ def _pictures(folder: Path) -> tuple[Path, ...]:
     found = []
     for stem in sorted({path.stem for path in folder.iterdir() if path.suffix in (".svg", ".png")}):
         svg, png = folder / f"{stem}.svg", folder / f"{stem}.png"
-        both = svg.is_file() and png.is_file()
-        smaller = both and 4 * png.stat().st_size < svg.stat().st_size
-        found.append(png if smaller or not svg.is_file() else svg)
+        smaller = _is_file(svg) and _is_file(png) and 4 * png.stat().st_size < svg.stat().st_size
+        found.append(png if smaller or not _is_file(svg) else svg)
     return tuple(found)
 
 

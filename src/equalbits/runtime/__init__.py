@@ -10,10 +10,20 @@ from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.pool import adaptive_windows
-from equalbits.runtime.pictures import FORMATS, NoRangeError, centre, in_bytes, scaled_square
+from equalbits.runtime.pictures import (
+    FORMATS,
+    MAX_PIXELS,
+    NoRangeError,
+    TooLargeError,
+    centre,
+    check_pixels,
+    in_bytes,
+    scaled_square,
+)
 
 __all__ = [
     "FORMATS",
+    "MAX_PIXELS",
     "MAX_THREADS",
     "OPS",
     "Array",
@@ -29,9 +39,11 @@ __all__ = [
     "PackedModel",
     "Settings",
     "Shape",
+    "TooLargeError",
     "adaptive_windows",
     "build_openvino",
     "centre",
+    "check_pixels",
     "export_onnx",
     "export_openvino",
     "in_bytes",

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from equalbits._text import bounded
 from equalbits.runtime.op_specs import Array
 
 #: Stored dtypes by safetensors' names. All are little-endian in the file.
@@ -35,6 +36,9 @@ _METADATA = "__metadata__"
 
 class FormatError(ValueError):
     """A file that is not a valid packed model. The message names the part, the rule it breaks and the way out."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(bounded(message))
 
 
 #: A row of the table: dtype, shape, first byte, end and name.
@@ -85,6 +89,8 @@ def read(path: str | os.PathLike[str]) -> Container:
     Traceback (most recent call last):
     equalbits.runtime.container.FormatError: 0 bytes are too few for a packed model
     """
+    if Path(path).is_fifo():  # opening it would wait for a writer
+        raise FormatError("it is a pipe: give a file")
     with Path(path).open("rb") as file:
         return _read(file, os.fstat(file.fileno()).st_size)
 

@@ -104,6 +104,8 @@ class PackedModel:
 
     def _as_batch(self, images: Array) -> Array:
         """Return the images with a batch axis, as uint8 or float32; refuse a NaN, which a sign would hide."""
+        if isinstance(images, np.ma.MaskedArray):
+            raise ValueError("images are a masked array, whose mask would be lost: fill it first, as with .filled(0)")
         images = np.asarray(images)
         batch = images[None] if images.ndim == 3 else images
         if batch.shape[1:] != self.network.input_shape or batch.ndim != 4:

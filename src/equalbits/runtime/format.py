@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from equalbits._files import errors_name
+from equalbits._files import errors_name, lock_while_open, remove_dead_partial_files
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
 from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network
@@ -36,9 +36,11 @@ def write_network(network: Network, path: str | os.PathLike[str]) -> None:
             with target.open("wb") as file:
                 file.writelines(chunks)
             return
+        remove_dead_partial_files(target.parent, r"\.[0-9a-f]{16}\.partial")
         partial = target.with_name(f".{secrets.token_hex(8)}.partial")  # threads may write one path at once
         try:
             with partial.open("xb") as file:
+                lock_while_open(file)
                 file.writelines(chunks)
             partial.replace(target)
         except BaseException:

@@ -13,8 +13,23 @@ Pixels = NDArray[np.uint8]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
+#: Most pixels of a picture unless the caller says otherwise: decoding takes about 10 bytes for each.
+MAX_PIXELS = 1 << 26
+
+
+class TooLargeError(ValueError):
+    """A picture with more pixels than the caller allows."""
+
+
 class NoRangeError(ValueError):
     """A picture whose dtype does not define which value is white."""
+
+
+def check_pixels(image: "Image.Image", most: int) -> None:
+    """Raise where an opened picture, which is not decoded yet, has more pixels than allowed."""
+    width, height = image.size
+    if width * height > most:
+        raise TooLargeError(f"{width}×{height} pixels are more than {most}: make the picture smaller")
 
 
 def scaled_square(image: "Image.Image", side: int, *, mode: str = "RGB") -> Pixels:

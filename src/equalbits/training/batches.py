@@ -129,4 +129,8 @@ def images_and_labels(batch: object, name: str) -> tuple[Tensor, Tensor]:
             f"the labels of {name} are {found}, beside images of shape {tuple(images.shape)}: give each image the "
             "number of its class, as in torch.tensor([3, 0])"
         )
+    if labels.device.type == "cpu" and labels.numel() and int(labels.min()) < 0:  # torch's loss leaves out -100
+        raise ValueError(
+            f"label {int(labels.min())} of {name} is not a class: number classes from 0, and leave out other images"
+        )
     return images, labels.long()

@@ -41,9 +41,22 @@ class EpochRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "EpochRecord":
-        """Build a record from plain data."""
-        test = Score(**values["test"]) if values["test"] is not None else None
-        return cls(**{**values, "train": Score(**values["train"]), "test": test})
+        """Build a record from plain data; raise ValueError or TypeError where a number is none or impossible."""
+        test = _score(values["test"]) if values["test"] is not None else None
+        for name, least in (("epoch", 1), ("lr", 0), ("seconds", 0)):
+            if isinstance(values[name], bool) or not isinstance(values[name], int | float) or not values[name] >= least:
+                raise ValueError(f"{name} of an epoch is {str(values[name])[:40]}: it must be a number from {least}")
+        return cls(**{**values, "train": _score(values["train"]), "test": test})
+
+
+def _score(values: dict[str, Any]) -> Score:
+    score = Score(**values)
+    counts = (score.correct, score.correct_top5, score.total)
+    if not all(type(count) is int and 0 <= count <= score.total for count in counts) or not score.total:
+        raise ValueError(f"a score counts {counts[0]} and {counts[1]} of {counts[2]} images as correct")
+    if not isinstance(score.loss_sum, int | float):
+        raise ValueError(f"the loss of a score is {str(score.loss_sum)[:40]}: it must be a number")
+    return score
 
 
 #: Called with every record.

@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from equalbits._text import escape_control_chars
 from equalbits.training.distributed import rank_from_env
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 
@@ -18,16 +19,16 @@ class ProgressBar:
     def __init__(self, *, title: str, quiet: bool = False) -> None:
         self.is_writer = rank_from_env().is_writer
         self.quiet = quiet or not self.is_writer
-        self.title = title
+        self.title = escape_control_chars(title)
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f} %  {task.fields[status]}"),
-            console=Console(stderr=True, highlight=False),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[status]}", markup=False),
+            console=Console(stderr=True, highlight=False, markup=False),
             transient=True,
             disable=self.quiet or not sys.stderr.isatty(),
         )
-        self.task = self.bar.add_task(title, total=None, status="starting")
+        self.task = self.bar.add_task(self.title, total=None, status="starting")
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -38,8 +39,8 @@ class ProgressBar:
 
     def start_run(self, title: str) -> list[Reporter]:
         """Reset the bar and return it as the reporter of the next of several runs."""
-        self.title = title
-        self.bar.reset(self.task, description=title, total=None, status="starting")
+        self.title = escape_control_chars(title)
+        self.bar.reset(self.task, description=self.title, total=None, status="starting")
         return [self]
 
     def close(self) -> None:
