@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import forked  # noqa: F401 (selects what a fork server imports, before one starts)
 import pytest
 import torch
 from hypothesis import settings

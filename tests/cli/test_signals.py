@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from forked import ForkedPython, run
 
 from equalbits.training import load_checkpoint
 from equalbits.training.stop_signals import StopRequest
 
+PACKED = Path(__file__).parents[1] / "golden" / "residual.ebits"
 LONG = ["--set", "epochs=30", "--set", "checkpoint_seconds=0", "--device", "cpu"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def start(*words: object, **more: Any) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "equalbits", *map(str, words)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes, **more)
+def start(*words: object, **more: Any) -> ForkedPython:
+    return ForkedPython("-m", "equalbits", *words, env=ENVIRONMENT, **more)
 
 
 def test_sigterm_and_ctrl_c_save_and_print_how_to_resume(call, recipe: str, tmp_path: Path) -> None:
@@ -61,10 +61,9 @@ def test_sigterm_and_ctrl_c_save_and_print_how_to_resume(call, recipe: str, tmp_
 def test_a_run_continues_after_its_terminal_closes_without_a_signal(recipe: str, tmp_path: Path) -> None:
     ours, its = os.openpty()  # a session without a controlling terminal gets no SIGHUP, as one that was disowned
     words = ["train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--set", "epochs=100"]
-    command = [sys.executable, "-m", "equalbits", *map(str, words)]
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=its, stderr=its, start_new_session=True)
-    os.close(its)
+    process = start(*words, start_new_session=True, terminal=os.ttyname(its))
     assert os.read(ours, 1)  # the bar begins; the end is far, for a terminal that nobody reads holds a few lines
+    os.close(its)
     os.close(ours)
     assert process.wait(timeout=120) == 0
     assert len((tmp_path / "a" / "history.jsonl").read_text().splitlines()) == 100
@@ -84,7 +83,9 @@ def train_on_pictures(tmp_path: Path) -> subprocess.Popen[str]:
     )
     out = tmp_path / "a"
     words = ["train", tmp_path / "own.toml", "--out", out, "--data", tmp_path, "--device", "cpu"]
-    process = start(*words, start_new_session=True)
+    command = [sys.executable, "-m", "equalbits", *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env=ENVIRONMENT, text=True, start_new_session=True, **pipes)
     while not (out / "last.safetensors").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.002)
@@ -152,16 +153,15 @@ except InterruptedTraining as stopped:
 
 
 def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", STUCK, str(tmp_path)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
-    )
-    with process:
-        assert process.stdout and process.stdout.readline() == "stuck\n"
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        assert process.poll() is None  # it waits for the step to end, which it never does
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == -signal.SIGTERM
+    process = ForkedPython("-c", STUCK, tmp_path, env=ENVIRONMENT)
+    while not process.stdout.exists() or process.stdout.read_text() != "stuck\n":
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None  # it waits for the step to end, which it never does
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == -signal.SIGTERM
 
 
 def test_a_repeated_signal_within_moments_counts_once() -> None:
@@ -174,8 +174,7 @@ def test_a_repeated_signal_within_moments_counts_once() -> None:
 @pytest.mark.parametrize("numbers", list(itertools.permutations((signal.SIGTERM, signal.SIGHUP))))
 def test_two_signals_at_the_end_of_a_session_save_once(numbers: list[int], tmp_path: Path) -> None:
     """Both signals as systemd sends them to a session; Python hears them in either order."""
-    words = [sys.executable, "-c", TOLD_TWICE, str(tmp_path), *map(str, map(int, numbers))]
-    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = run("-c", TOLD_TWICE, tmp_path, *map(int, numbers), env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (0, f"stopped by {numbers[0].name}\n"), done
     assert load_checkpoint(tmp_path / "last.safetensors")[1]["batch"] == 1
 
@@ -199,7 +198,7 @@ def test_ctrl_c_outside_of_training_exits_with_130(tmp_path: Path) -> None:
 
 
 def test_a_closed_pipe_is_not_an_error() -> None:
-    command = f"{sys.executable} -m equalbits list --json | head -c 1; exit ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m equalbits inspect {PACKED} --json | head -c 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{", "")
 
@@ -257,5 +256,5 @@ def test_a_distributed_process_runs_its_exit_handlers() -> None:
         "runpy.run_module('equalbits', run_name='__main__')\n"
     )
     settings = os.environ | {"WORLD_SIZE": "2", "RANK": "0"}
-    run = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True)
-    assert run.returncode == 0 and run.stdout.endswith("ended\n"), run.stderr
+    done = run("-c", program, env=settings)
+    assert done.returncode == 0 and done.stdout.endswith("ended\n"), done.stderr

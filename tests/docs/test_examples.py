@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 import equalbits
@@ -15,9 +16,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
 
 def run(example: Path | str, folder: Path, *words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(Path(equalbits.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", str(example), *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    done = forked.run("-W", "error", example, *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -36,7 +35,14 @@ EXPECTED = {
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_without_a_warning_and_prints_what_it_should(example, tmp_path):
-    printed = run(example, tmp_path)
+    if example.stem == "own_model":  # as a reader does it: with warnings of all imports, too
+        environment = {**os.environ, "PYTHONPATH": str(Path(equalbits.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-W", "error", str(example)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
+    else:
+        printed = run(example, tmp_path)
     assert printed.strip()
     for line in EXPECTED.get(example.stem, ()):
         assert line in printed

@@ -1,17 +1,18 @@
 """Journey A: a recipe by name, on the data that comes with the package, from the command to the score."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from forked import run
 
 from equalbits.analysis import audit
 from equalbits.recipes import load_run
 
 
 def equalbits(*words: object) -> str:
-    command = [sys.executable, "-m", "equalbits", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = run("-m", "equalbits", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_recipe_is_trained_scored_inspected_and_read_back(tmp_path: Path) -> None:

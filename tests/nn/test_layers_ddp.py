@@ -1,16 +1,15 @@
 """Two processes with half a batch each take the step that one process takes with the whole batch."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from forked import ForkedPython
 from torch import nn
 
-import equalbits
 from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, IRNet, SignActivation, set_progress
 
 
@@ -52,11 +51,7 @@ def work(rank: int, folder: Path) -> None:
 
 @pytest.mark.ddp
 def test_two_processes_learn_what_one_learns_with_twice_the_batch(tmp_path):
-    source = str(Path(equalbits.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)], env=environment) for rank in range(2)
-    ]
+    workers = [ForkedPython(__file__, rank, tmp_path) for rank in range(2)]
     assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
     net = small_net(seed=0)
     expected = train(net, net, batch())

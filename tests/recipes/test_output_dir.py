@@ -5,12 +5,12 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from forked import ForkedPython
 from small_recipe import own, sweep
 
 from equalbits._files import LockLostError, write_atomically
@@ -19,14 +19,15 @@ from equalbits.recipes.output_dir import DirInUseError, lock_dir
 from equalbits.training import EpochRecord, load_checkpoint
 
 HOLDS = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from equalbits.recipes.output_dir import lock_dir
 
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 out, sys.argv = Path(sys.argv[1]), ["equalbits", "sweep", "own"]
 with lock_dir(out):
     print("held", flush=True)
-    sys.stdin.read()
+    signal.sigwait([signal.SIGTERM])
 """
 
 RECIPE = own(epochs=1)
@@ -50,11 +51,14 @@ def test_what_cannot_be_removed_stops_no_one(tmp_path) -> None:
 
 @pytest.fixture
 def another_job(tmp_path: Path):
-    """A process that holds the folder until its standard input ends."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], text=True, **pipes) as process:
-        assert process.stdout.readline() == "held\n"
-        yield process
+    """A process that holds the folder until it is terminated."""
+    process = ForkedPython("-c", HOLDS, tmp_path)
+    while not process.stdout.exists() or process.stdout.read_text() != "held\n":
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.002)
+    yield process
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
 def test_a_second_job_is_refused_in_one_line_and_may_go_on_when_the_first_has_ended(another_job, tmp_path) -> None:
@@ -67,7 +71,8 @@ def test_a_second_job_is_refused_in_one_line_and_may_go_on_when_the_first_has_en
         line = str(refused.value)
         assert line.startswith(f"{tmp_path} is in use by process {another_job.pid} on ")
         assert line.endswith(" (equalbits sweep own): wait for it to end, or use another --out")
-    another_job.communicate()
+    another_job.send_signal(signal.SIGTERM)
+    assert another_job.wait() == 0
     assert list(tmp_path.iterdir()) == []
     (row,) = sweep(RECIPE, tmp_path, vary={}, seeds=[0], device="cpu")
     assert row.seeds == (0,)

@@ -1,13 +1,12 @@
 """A run's folder: what lies in it, how it is read back, and what it refuses."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+from forked import start_ranks
 from small_recipe import own
 
 from equalbits.recipes import (
@@ -256,9 +255,9 @@ def test_nothing_is_trained_first_for_a_run_that_is_refused(first: str, done: Pa
 def test_two_processes_wait_until_the_teacher_is_saved(tmp_path: Path) -> None:
     recipe = own(**{"distill.weight": 0.5, "distill.teacher": "fashion-conv2", "data.limit": 16})
     (tmp_path / "own.toml").write_text(recipe.to_toml())
-    words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "equalbits", "train"]
-    words += [str(tmp_path / "own.toml"), "--out", str(tmp_path / "a"), "--device", "cpu"]
-    subprocess.run([sys.executable, "-m", *words], check=True, timeout=300)
+    words = ["-m", "equalbits", "train", tmp_path / "own.toml", "--out", tmp_path / "a", "--device", "cpu"]
+    ranks = start_ranks(*words)
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0], [rank.communicate() for rank in ranks]
     assert (tmp_path / "a" / "run.json").exists() and (tmp_path / "a" / "teacher" / "run.json").exists()
 
 

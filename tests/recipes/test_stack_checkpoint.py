@@ -2,12 +2,11 @@
 
 import json
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from forked import run
 from small_recipe import compare, own, sweep
 
 from equalbits.recipes import DivergedError, get_recipe
@@ -148,7 +147,7 @@ sweep(recipe, Path(sys.argv[1]), vary={"model.weight_quantizer": ["sign", "bihal
 def test_a_kill_among_the_results_of_a_stack_costs_no_epoch_and_its_half_files_are_swept(
     killed_at, undisturbed, tmp_path
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), killed_at], check=False)
+    done = run("-c", KILLED, tmp_path, killed_at)
     assert done.returncode == -signal.SIGKILL
     assert left_over(tmp_path)
     heard: list[int] = []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import ForkedPython, start_ranks
 
 from equalbits.cli import main
 from equalbits.training import load_checkpoint
@@ -38,18 +39,7 @@ def torchrun(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ranks_of(launcher: subprocess.Popen[str]) -> dict[int, int]:
-    """The process numbers of the ranks."""
-    found = {}
-    for child in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split():
-        settings = dict(
-            word.split("=", 1) for word in Path(f"/proc/{child}/environ").read_text().split("\0") if "=" in word
-        )
-        found[int(settings["RANK"])] = int(child)
-    return found
-
-
-def wait_for_epoch(out: Path, launcher: subprocess.Popen[str], epoch: int) -> None:
+def wait_for_epoch(out: Path, launcher: subprocess.Popen[str] | ForkedPython, epoch: int) -> None:
     path = out / "last.safetensors"
     while not path.exists() or load_checkpoint(path)[1]["epoch"] < epoch:
         assert launcher.poll() is None, launcher.communicate()
@@ -85,7 +75,6 @@ def whole(recipe: Path, tmp_path_factory) -> Path:
 
 
 @pytest.mark.ddp
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_two_processes_stop_together_and_resume_to_the_result_of_one(recipe: Path, whole: Path, tmp_path) -> None:
     out = tmp_path / "a"
     started = torchrun("train", str(recipe), "--out", str(out), "--device", "cpu")
@@ -98,23 +87,23 @@ def test_two_processes_stop_together_and_resume_to_the_result_of_one(recipe: Pat
     again = errors.split("resume with: ")[1].splitlines()[0]
     assert again == f"torchrun --nproc-per-node 2 -m equalbits train --resume {out} --device cpu"
 
-    resumed = torchrun(*shlex.split(again)[5:], "--json")
-    printed, errors = resumed.communicate(timeout=240)
-    assert resumed.returncode == 0, errors
+    resumed = start_ranks("-m", *shlex.split(again)[4:], "--json")
+    (printed, errors), (silence, _) = [rank.communicate(timeout=240) for rank in resumed]
+    assert [rank.returncode for rank in resumed] == [0, 0], errors
+    assert silence == ""
     facts = json.loads(printed)  # one process speaks
     assert (facts["processes"], facts["command"]) == (2, f"{again} --json")
     assert_same_end(out, whole)
 
 
 @pytest.mark.ddp
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 def test_a_killed_process_ends_its_peers_with_one_line_and_one_process_can_resume(
     recipe: Path, whole: Path, tmp_path, capsys
 ) -> None:
     out = tmp_path / "a"
-    started = torchrun("train", str(recipe), "--out", str(out), "--device", "cpu")
+    started, killed = start_ranks("-m", "equalbits", "train", recipe, "--out", out, "--device", "cpu")
     wait_for_epoch(out, started, 1)
-    os.kill(ranks_of(started)[1], signal.SIGKILL)
+    killed.send_signal(signal.SIGKILL)
     _, errors = started.communicate(timeout=120)
     assert started.returncode != 0
     (line,) = [line for line in errors.splitlines() if line.startswith("equalbits train")]

@@ -35,7 +35,6 @@ per = "epoch"
 def start(words: list[str]) -> multiprocessing.Process:
     """A training process, forked from one that has imported everything already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["equalbits.recipes", "tensorboard.summary.writer.record_writer", "torch._dynamo"])
     process = context.Process(target=main, args=(words,))
     process.start()
     return process

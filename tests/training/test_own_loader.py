@@ -4,12 +4,11 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from forked import start_ranks
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
 
@@ -162,8 +161,8 @@ os._exit(0)  # torch's threads outlive its group, and now and then one aborts at
 def test_a_sampler_that_shares_images_out_by_its_generator_gives_each_to_one_process(tmp_path) -> None:
     script = tmp_path / "shared_out.py"
     script.write_text(SHARED_OUT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*command, str(script), str(tmp_path)], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+    ranks = start_ranks(script, tmp_path)
+    assert [rank.wait(timeout=240) for rank in ranks] == [0, 0], [rank.communicate() for rank in ranks]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     for epoch in range(3):
         part = slice(4 * epoch, 4 * epoch + 4)
