@@ -1,6 +1,4 @@
-"""Bits packed by numpy, by torch's own operations and by Triton are the same bytes."""
-
-import sys
+"""Bits packed by numpy and by torch's own operations are the same bytes; ``test_bit_kernels`` has those of a GPU."""
 
 import pytest
 import torch
@@ -35,28 +33,3 @@ def test_a_tensor_returns_with_its_shape_and_memory_format() -> None:
         assert torch.equal(again, bits)
     assert again.is_contiguous()  # of a memory format that is not kept
     assert BitLayout.of(strided).unpack(BitLayout.of(strided).pack(strided), torch.bool).stride() == strided.stride()
-
-
-def kernels(device: str) -> None:
-    from equalbits.functional.kernels import pack_bits as gpu
-
-    for shape in SHAPES:
-        bits = draw(*shape).to(device)
-        packed = gpu.pack(bits)
-        assert torch.equal(packed, pack_by_shifts(bits)), shape
-        for dtype in (torch.bool, torch.float32, torch.float16):
-            assert torch.equal(gpu.unpack(packed, shape[1], dtype), unpack_by_shifts(packed, shape[1], dtype)), shape
-
-
-def test_the_interpreted_kernels_equal_the_slow_twin(hold_interpreted) -> None:
-    hold_interpreted(__file__, "kernels", "-W", "error")
-
-
-@pytest.mark.gpu
-def test_the_compiled_kernels_equal_the_slow_twin() -> None:
-    kernels("cuda")
-
-
-if __name__ == "__main__":  # one law in a new process: Triton selects its interpreter at import
-    kernels("cpu")
-    print(f"{sys.argv[1]} hold")

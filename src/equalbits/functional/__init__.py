@@ -48,6 +48,7 @@ from equalbits.functional.pruning import (
 from equalbits.functional.ranking import check_finite, stable_ranks
 from equalbits.functional.sign_products import ConvSettings, convolve_signs, linear_of_signs, saves_signs
 from equalbits.functional.standardize import centred_symbols, standardize
+from equalbits.functional.symbol_convolution import convolve_symbols
 
 __all__ = [
     "ConvSettings",
@@ -70,6 +71,7 @@ __all__ = [
     "clipped",
     "convolve",
     "convolve_signs",
+    "convolve_symbols",
     "count_flips",
     "decaying",
     "ede_sharpness",
