@@ -88,6 +88,39 @@ def test_run_preprocesses_images_exactly_as_evaluate(run, pictures, tmp_path, ca
         assert [answer[name] for name in classes] == pytest.approx(row.tolist(), abs=1e-5)
 
 
+def test_run_takes_folders_of_images_and_folders_of_runs(run, pictures, tmp_path, call):
+    assert call("pack", run, tmp_path / "net.ebits")[0] == 0
+    answers = [call("run", source, pictures / "val", "--json") for source in (tmp_path / "net.ebits", run)]
+    assert answers[0] == answers[1] and answers[0][0] == 0
+    assert [*json.loads(answers[0][1])] == sorted(map(str, (pictures / "val").rglob("*.*")))
+    (tmp_path / "empty").mkdir()
+    code, _, errors = call("run", tmp_path / "net.ebits", tmp_path / "empty")
+    assert code == 1 and "holds no image: give images that end in .bmp" in errors
+
+
+def test_a_packed_file_is_evaluated_on_the_data_with_its_classes(run, pictures, tmp_path, call):
+    packed = tmp_path / "net.ebits"
+    code, printed, _ = call("pack", run, packed)
+    trained = json.loads((run / "run.json").read_text())["last"]["test"]
+    accuracy = f"{100 * trained['correct'] / 12:.2f} % of 12"
+    assert code == 0 and f"12 of 12 test images, accuracy {accuracy}" in printed
+    code, printed, errors = call("evaluate", packed, "--data", pictures, "--json")
+    found = json.loads(printed)
+    assert (code, errors, found["dataset"]) == (0, "", "imagefolder")
+    assert all(found[name] == trained[name] for name in ("correct", "total", "correct_top5"))
+    assert found["loss_sum"] == pytest.approx(trained["loss_sum"], rel=1e-4)
+    code, printed, errors = call("evaluate", packed, "--data", pictures)
+    assert printed == f"{packed} (packed, test images of imagefolder): {accuracy} (loss {found['loss_sum'] / 12:.4f})\n"
+    for words, line in (
+        (("--data", tmp_path), f"no data set in {tmp_path} has the classes of the packed model (cat, dog, …)"),
+        (("--dataset", "fashion"), "fashion has the classes T-shirt/top, trouser, pullover, …, but the packed model"),
+    ):
+        code, _, errors = call("evaluate", packed, *words)
+        assert (code, errors.count("\n")) == (1, 1) and line in errors
+    code, _, errors = call("evaluate", run, "--dataset", "fashion")
+    assert code == 1 and "a run has its own data set; omit --dataset" in errors
+
+
 def test_the_resize_is_stored_with_the_model(run, tmp_path, call):
     assert json.loads((run / "model.json").read_text())["resize"] == 20
     assert DataSpec.read(run / "model.json").resize == 20

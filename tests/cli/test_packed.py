@@ -161,8 +161,8 @@ def test_control_characters_in_names_are_escaped(tmp_path, call):
 
 
 def test_a_run_given_as_packed_file_suggests_packing_it(trained, call):
-    code, _, errors = call("run", trained, "a.png")
-    line = f"equalbits run: {trained} is a directory: pack it first: equalbits pack {trained} net.ebits\n"
+    code, _, errors = call("bench", trained)
+    line = f"equalbits bench: {trained} is a directory: pack it first: equalbits pack {trained} net.ebits\n"
     assert (code, errors) == (1, line)
 
 
@@ -200,7 +200,7 @@ def test_inputs_of_linear_layers_can_be_packed_as_int8(trained, tmp_path, call):
     assert code == 0, errors
     assert "linear_inputs='int8': 8 of 8 images keep their class; logits change by up to" in errors
     assert b"input_bits=8" in (tmp_path / "a.ebits").read_bytes()
-    assert "same class as the model for 8 of 8 random images" in printed
+    assert "same class as the model for 6 of 6 test images, accuracy " in printed
 
 
 @pytest.mark.parametrize(

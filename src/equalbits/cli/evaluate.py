@@ -4,29 +4,64 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_data, add_device, add_json, add_which
+from equalbits.cli.pack import check_source
+
+if TYPE_CHECKING:
+    from equalbits.training import Score
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``evaluate``."""
-    parser.add_argument("run", metavar="DIR", help="output directory of a run")
+    parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, or a packed file")
     add_which(parser)
     add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
+    parser.add_argument(
+        "--dataset", metavar="NAME", default="",
+        help="data set to evaluate a packed file on (default: the one in --data with the classes of the file)",
+    )  # fmt: skip
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads for a packed file (default: 1)")
     add_device(parser)
     add_json(parser, text="print the counts as one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Evaluate the run and print its score."""
+    """Evaluate a run or a packed file, and print its score."""
     from equalbits.recipes import evaluate_run, unfinished_epoch
 
-    root = Path(options.data) if options.data else None
-    score = evaluate_run(Path(options.run), root=root, device=options.device, which=options.which)
-    unfinished = unfinished_epoch(Path(options.run))
+    extra: dict[str, object]
+    source, root = Path(options.source), Path(options.data) if options.data else None
+    check_source(source, options.which)
+    if source.is_file():
+        score, data = _evaluate_packed(source, root, options)
+        extra, note = {"dataset": data}, f"packed, test images of {data}"
+    else:
+        if options.dataset:
+            raise ValueError(f"--dataset {options.dataset}: a run has its own data set; omit --dataset")
+        score = evaluate_run(source, root=root, device=options.device, which=options.which, progress=not options.json)
+        unfinished = unfinished_epoch(source)
+        note = f"{options.which} epoch"
+        note += f"; not finished: epoch {unfinished[0]} of {unfinished[1]}" if unfinished else ""
+        extra = {"finished": unfinished is None}
     if options.json:
         shares = {"accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}
-        print(json.dumps({**asdict(score), **shares, "finished": unfinished is None}))
-        return
-    note = f"; not finished: epoch {unfinished[0]} of {unfinished[1]}" if unfinished else ""
-    print(f"{options.run} ({options.which} epoch{note}): {score}; top 5 {score.accuracy_top5:.2f} %")
+        print(json.dumps({**asdict(score), **shares, **extra}))
+    else:
+        print(f"{source} ({note}): {score}{_top5(score)}")
+
+
+def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace) -> tuple["Score", str]:
+    from equalbits.recipes import ByteBatches, images_with_classes
+    from equalbits.runtime import load_packed
+    from equalbits.training import evaluate
+
+    model = load_packed(path, threads=options.threads)
+    dataset = images_with_classes(model, options.dataset, root)
+    return evaluate(model, ByteBatches(model, dataset), progress=not options.json), dataset.name
+
+
+def _top5(score: "Score") -> str:
+    """Return the top-5 accuracy; nothing where it says no more than that there are few classes."""
+    return f"; top 5 {score.accuracy_top5:.2f} %" if score.correct_top5 < score.total else ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from equalbits.cli.arguments import add_which
+from equalbits.cli.arguments import add_data, add_which
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,10 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="dtype of the real inputs of binary linear layers (default: float32; int8 rounds and is faster)",
     )  # fmt: skip
     add_which(parser)
+    add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Pack the run's model, verify it on eight random images, write it, and print its size."""
+    """Pack the run's model, verify it, write it, and print its size and its accuracy on the test images."""
     path = Path(options.file)
     if not path.suffix:
         raise ValueError(f"{path} has no suffix: call it {path.name or 'net'}.ebits")
@@ -50,12 +51,7 @@ def run(options: argparse.Namespace) -> None:
         packed, model, example = pack_run(
             Path(options.run), which=options.which, rest=options.rest, linear_inputs=options.linear_inputs
         )
-    import torch
-
-    from equalbits.deploy import other_class
-
-    with torch.no_grad():
-        same = int((~other_class(packed(example.numpy()), model(example).numpy())).sum())
+    same = _compare(packed, model, example, options)
     if path.suffix == ".ebits":
         packed.save(path)
         written = path.stat().st_size
@@ -63,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
         with replace_when_done(path) as temporary:
             written = export_packed(packed, temporary)
     real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
-    ratio = f"{real / written:.1f} times smaller" if written < real else f"{written / real:.1f} times larger"
+    ratio = _ratio(written, real)
     layers, shares = packed.audit().layers, "no binary layer"
     if layers:
         promised = any(layer.p_pos is not None for layer in layers)
@@ -71,9 +67,34 @@ def run(options: argparse.Namespace) -> None:
         plural = "s" * (len(layers) > 1)
         shares = f"{len(layers)} binary layer{plural}, {exact if packed.audit().exact else 'SHARES OF +1 NOT EXACT'}"
     print(
-        f"{written_files(path)}: {written:,} bytes, {ratio} than its parameters in float32; "
-        f"same class as the model for {same} of {len(example)} random images; {shares}"
+        f"{written_files(path)}: {written:,} bytes, {ratio} its parameters in float32; "
+        f"same class as the model for {same}; {shares}"
     )
+
+
+def _ratio(written: int, real: int) -> str:
+    """Compare two sizes in words."""
+    factor = max(written, real) / min(written, real)
+    if factor < 1.05:
+        return "as large as"
+    return f"{factor:.1f} times {'smaller' if written < real else 'larger'} than"
+
+
+def _compare(packed: "PackedModel", model: "nn.Module", example: "Tensor", options: argparse.Namespace) -> str:
+    """Compare with the model on test images and score all of them, where they are found; else on random images."""
+    import torch
+
+    from equalbits.data import DataError
+    from equalbits.deploy import other_class
+    from equalbits.recipes import check_on_test_images
+
+    try:
+        return str(check_on_test_images(packed, model, Path(options.run), Path(options.data) if options.data else None))
+    except DataError as error:
+        print(f"no test images to compare on: {error}", file=sys.stderr)
+    with torch.no_grad():
+        same = int((~other_class(packed(example.numpy()), model(example).numpy())).sum())
+    return f"{same} of {len(example)} random images"
 
 
 @contextmanager

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from equalbits._text import escape_control_chars
 from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset
-from equalbits.runtime import FORMATS, TooLargeError, check_pixels, scaled_square
+from equalbits.runtime import FORMATS, SUFFIXES, TooLargeError, check_pixels, scaled_square
 
-SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
 """Folder names of the test split. ImageNet's own test images have no public labels, so there it is ``val``."""
 #: Most bytes that the decoded images of one split may take.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Graph, PackError, as_array
 from equalbits.deploy.traced_program import TOLERANCE, Frozen
-from equalbits.runtime import Floats, Network, PackedModel, native, run_numpy
+from equalbits.runtime import Floats, NativeEngine, Network, PackedModel, native, run_numpy
 
 _LOG = logging.getLogger("equalbits")
 
@@ -157,7 +157,7 @@ def verify_native(network: Network, graph: Graph, images: Floats, expected: tupl
     if native.BUILT is None:
         return expected[0]
     try:
-        found = PackedModel(network, engine="native")(images)
+        found = NativeEngine(network)(images)
     except ValueError as error:
         _LOG.warning("numpy will run this model, slowly: %s", error)
         return expected[0]

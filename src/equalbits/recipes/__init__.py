@@ -11,6 +11,7 @@ from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.experiments.sweep import CaseResult, DivergedError, sweep
 from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
+from equalbits.recipes.packed import ByteBatches, check_on_test_images, images_with_classes
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.recipes.run import evaluate_run, run_recipe
 from equalbits.recipes.run_dir import TrainedRun, data_root_of, last_weights, load_run, unfinished_epoch
@@ -27,6 +28,7 @@ from equalbits.recipes.settings_tables import Table, settings_page, settings_tab
 __all__ = [
     "FREE",
     "HOW",
+    "ByteBatches",
     "Case",
     "CaseResult",
     "Comparison",
@@ -46,6 +48,7 @@ __all__ = [
     "Trainer",
     "cases_of",
     "check_kind",
+    "check_on_test_images",
     "check_one_process",
     "check_runs",
     "check_same_recipe",
@@ -54,6 +57,7 @@ __all__ = [
     "evaluate_run",
     "find_recipe",
     "get_recipe",
+    "images_with_classes",
     "last_weights",
     "launch_words",
     "list_methods",

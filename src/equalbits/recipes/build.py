@@ -212,6 +212,11 @@ def _warn_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
         )  # fmt: skip
 
 
+def select_evenly(dataset: Dataset | FolderDataset, count: int) -> Dataset | FolderDataset:
+    """Return up to ``count`` images, spread evenly over a data set."""
+    return _select(dataset, spread(count, len(dataset)))
+
+
 def _select(dataset: Dataset | FolderDataset, places: Tensor) -> Dataset | FolderDataset:
     if isinstance(dataset, FolderDataset):
         paths = tuple(dataset.paths[place] for place in places.tolist())

@@ -127,7 +127,14 @@ def run_recipe(
         return TrainedRun(recipe, model, history, out)
 
 
-def evaluate_run(out: Path | str, *, root: Path | None = None, device: str = "auto", which: str = "last") -> Score:
+def evaluate_run(
+    out: Path | str,
+    *,
+    root: Path | None = None,
+    device: str = "auto",
+    which: str = "last",
+    progress: bool = False,
+) -> Score:
     """Score a run's model on its whole test set, found in ``root`` or in the data directory the run recorded."""
     out = Path(out)
     run = load_run(out, which=which)
@@ -139,7 +146,7 @@ def evaluate_run(out: Path | str, *, root: Path | None = None, device: str = "au
     other = DataSpec.read(out / "model.json").difference(DataSpec.of(test))
     if other:
         raise DataError(f"{out} was trained on {other}: name the folder of the same data with --data")
-    return evaluate(model.to(device), test, precision=config.precision)
+    return evaluate(model.to(device), test, precision=config.precision, progress=progress)
 
 
 def _earlier_run(

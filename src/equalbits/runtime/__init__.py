@@ -13,6 +13,7 @@ from equalbits.runtime.ops.pool import adaptive_windows
 from equalbits.runtime.pictures import (
     FORMATS,
     MAX_PIXELS,
+    SUFFIXES,
     NoRangeError,
     TooLargeError,
     centre,
@@ -20,12 +21,14 @@ from equalbits.runtime.pictures import (
     in_bytes,
     scaled_square,
 )
+from equalbits.runtime.predict import Prediction, top_classes
 
 __all__ = [
     "FORMATS",
     "MAX_PIXELS",
     "MAX_THREADS",
     "OPS",
+    "SUFFIXES",
     "Array",
     "Audit",
     "Floats",
@@ -37,6 +40,7 @@ __all__ = [
     "NoRangeError",
     "Operation",
     "PackedModel",
+    "Prediction",
     "Settings",
     "Shape",
     "TooLargeError",
@@ -51,5 +55,6 @@ __all__ = [
     "read_network",
     "run_numpy",
     "scaled_square",
+    "top_classes",
     "write_network",
 ]

@@ -2,7 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +15,10 @@ from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
 from equalbits.runtime.normalization import byte_table, normalize
 from equalbits.runtime.op_specs import Array, Floats
+from equalbits.runtime.predict import Prediction, prepare, top_classes
+
+if TYPE_CHECKING:
+    from equalbits.runtime.predict import Picture
 
 #: Images per call of numpy.
 _CHUNK = 16
@@ -73,6 +79,36 @@ class PackedModel:
         logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
         return logits[0] if np.ndim(images) == 3 else logits
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the logits; empty for a file without names."""
+        return self.network.classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of an image: (channel, row, column)."""
+        return self.network.input_shape
+
+    def prepare(self, picture: "Picture", *, max_pixels: int | None = None) -> Array:
+        """Return a picture as the model takes it, preprocessed as in training.
+
+        A picture is an image file, an image of Pillow, or an array of pixels; the result is uint8 of ``input_shape``.
+        Files of more than ``max_pixels`` (default: 2²⁶) are refused.
+        """
+        return prepare(self.network, picture, max_pixels=max_pixels)
+
+    def predict(self, picture: "Picture", *, top: int = 5) -> list[Prediction]:
+        """Return the ``top`` most likely classes of a picture: an image file, a Pillow image, or an array."""
+        image = self.prepare(picture)
+        if image.ndim != 3:
+            raise ValueError(f"predict takes one image, not shape {image.shape}: give several to predict_batch")
+        return self.predict_batch([image], top=top)[0]
+
+    def predict_batch(self, pictures: "Iterable[Picture]", *, top: int = 5) -> list[list[Prediction]]:
+        """Return the ``top`` most likely classes of each of several pictures."""
+        logits = (self(self.prepare(picture)) for picture in pictures)  # one at a time: their dtypes may differ
+        return [top_classes(row.reshape(-1), self.classes, top) for row in logits]
+
     def audit(self) -> Audit:
         """Count +1 and −1 in every filter from the packed bits, and compare them with the promised share."""
         return audit(self.network)
@@ -125,6 +161,12 @@ class PackedModel:
         if not np.isfinite(reals).all():
             which = int(np.isfinite(reals).all(axis=(1, 2, 3)).argmin())
             raise ValueError(f"image {which} holds numbers that are not finite in float32 (NaN or infinity)")
+        if self.network.mean is not None and reals.size and 0 <= reals.min() < reals.max() <= 1:
+            warnings.warn(
+                "images are floats from 0 to 1, which are not normalized by the file's mean and std: give uint8, or "
+                "(image - mean) / std",
+                stacklevel=3,
+            )
         return reals
 
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 #: Image formats that are opened, whatever the file is called. Pillow passes PostScript to an interpreter.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+#: Names of image files end so in folders, in lower or upper case.
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 #: Most pixels of a picture unless the caller says otherwise: decoding takes about 10 bytes for each.

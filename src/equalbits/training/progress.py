@@ -1,16 +1,27 @@
 """Progress bar on stderr: loss, accuracy, images per second, time left. Without a terminal, one line per epoch."""
 
 import sys
+from collections.abc import Iterable, Sized
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, track
 
 from equalbits._text import escape_control_chars
 from equalbits.training.distributed import rank_from_env
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
+
+Batch = TypeVar("Batch")
+
+
+def track_batches(batches: Iterable[Batch], title: str) -> Iterable[Batch]:
+    """Iterate over batches with a progress bar on stderr, where that is a terminal."""
+    if not (sys.stderr.isatty() and rank_from_env().is_writer):
+        return batches
+    total = len(batches) if isinstance(batches, Sized) else None
+    return track(batches, title, total=total, console=Console(stderr=True, highlight=False), transient=True)
 
 
 class ProgressBar:

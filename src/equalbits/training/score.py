@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from equalbits.nn import check_module
+from equalbits.runtime import PackedModel
 from equalbits.training import distributed
 from equalbits.training.batches import check_iterable, images_and_labels
 from equalbits.training.divergence import check_scored
@@ -97,11 +98,34 @@ def device_of(model: nn.Module) -> torch.device:
     raise ValueError(f"the model, a {type(model).__name__}, has no parameters")
 
 
-def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *, precision: str = "fp32") -> Score:
-    """Score a model on every image of ``batches``, over all processes if there are several.
+class _Packed(nn.Module):
+    """A packed model as a module; batches may be normalised floats or uint8."""
 
-    Raises :class:`NonFiniteError` if weights or loss are NaN or infinite.
+    def __init__(self, model: PackedModel) -> None:
+        super().__init__()
+        self.model, self.empty = model, nn.Parameter(torch.zeros(0))  # a parameter on the CPU, where it runs
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(self.model(images.numpy()))
+
+
+def evaluate(
+    model: nn.Module | PackedModel,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    precision: str = "fp32",
+    progress: bool = False,
+) -> Score:
+    """Score a model, or a packed one, on every image of ``batches``, over all processes if there are several.
+
+    With ``progress``, a terminal shows a progress bar. Raises :class:`NonFiniteError` if weights or loss are NaN or
+    infinite.
     """
+    from equalbits.training.progress import track_batches  # which imports this module
+
+    check_iterable(batches)
+    batches = track_batches(batches, "evaluating") if progress else batches
+    model = _Packed(model) if isinstance(model, PackedModel) else model
     score = count_score(model, batches, precision=precision)
     check_scored(score.loss_sum, model)
     return score

@@ -1,0 +1,98 @@
+"""Test a packed model on the images of its run, or on the data set with its classes."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equalbits.data import DataError, Dataset, FolderDataset, centre_crop, data_root, load_dataset, normalise
+from equalbits.deploy import other_class
+from equalbits.recipes.build import make_loader, select_evenly
+from equalbits.recipes.recipe import read_recipe
+from equalbits.recipes.run_dir import data_root_of
+from equalbits.runtime import PackedModel
+from equalbits.training import Score, evaluate
+
+#: Test images to compare with the model, and most seconds to score all of them.
+_COMPARED, _MOST_SECONDS = 64, 60.0
+#: Data sets that are looked for by the class names of a packed file.
+_KNOWN = ("fashion", "cifar10", "cifar100", "imagefolder", "imagenet")
+
+
+class ByteBatches:
+    """Batches of uint8 images of a data set for a packed model, which prepares image files itself."""
+
+    def __init__(self, model: PackedModel, dataset: Dataset | FolderDataset, batch_size: int = 64) -> None:
+        shape = (dataset.images.shape[1], *dataset.crop_size) if isinstance(dataset, Dataset) else model.input_shape
+        if shape != model.input_shape:
+            given, taken = ("×".join(map(str, each)) for each in (shape, model.input_shape))
+            raise DataError(f"{dataset.name} has images of {given}, the packed model takes {taken}: name other data")
+        if model.network.mean is None:
+            raise DataError("the packed model holds no mean and std for images of bytes: pack it with preprocessing=")
+        self.model, self.dataset, self.batch_size = model, dataset, batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.dataset) // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self.dataset), self.batch_size):
+            part = slice(start, start + self.batch_size)
+            if isinstance(self.dataset, Dataset):
+                images = centre_crop(self.dataset.images[part].cpu(), size=self.dataset.crop_size)
+            else:
+                most = self.dataset.decoding.max_pixels
+                pictures = [self.model.prepare(path, max_pixels=most) for path in self.dataset.paths[part]]
+                images = torch.from_numpy(np.stack(pictures))
+            yield images, self.dataset.labels[part].cpu()
+
+
+@dataclass(frozen=True)
+class PackedCheck:
+    """Images of ``compared`` with the class of the model; the ``score`` on all test images is None where it is slow."""
+
+    same: int
+    compared: int
+    score: Score | None
+
+    def __str__(self) -> str:
+        accuracy = f", accuracy {self.score.accuracy:.2f} % of {self.score.total:,}" if self.score else ""
+        return f"{self.same} of {self.compared} test images{accuracy}"
+
+
+def check_on_test_images(packed: PackedModel, model: nn.Module, out: Path, root: Path | None = None) -> PackedCheck:
+    """Compare a packed model with the model on some test images of its run, and score it on all of them.
+
+    Images are found in ``root`` or in the data directory the run recorded; :class:`DataError` where there are none.
+    """
+    with data_root_of(out, root) as here:
+        dataset = make_loader(read_recipe(out / "recipe.toml").data, "test", root=here).dataset
+    few = select_evenly(dataset, min(_COMPARED, len(dataset)))
+    images, _ = next(iter(ByteBatches(packed, few, batch_size=len(few))))
+    start = time.perf_counter()
+    answers = packed(images.numpy())
+    seconds = (time.perf_counter() - start) * len(dataset) / len(few)
+    with torch.no_grad():
+        expected = model(normalise(images, *map(torch.tensor, (packed.network.mean, packed.network.std)))).numpy()
+    same = int((~other_class(answers, expected)).sum())
+    slow = seconds > _MOST_SECONDS
+    return PackedCheck(same, len(few), None if slow else evaluate(packed, ByteBatches(packed, dataset), progress=True))
+
+
+def images_with_classes(model: PackedModel, name: str = "", root: Path | str | None = None) -> Dataset | FolderDataset:
+    """Return the test images of a data set, by default of the one that has the classes of a packed model."""
+    for known in (name,) if name else _KNOWN:
+        with suppress(*(() if name else (DataError,))):
+            dataset = load_dataset(known, root, split="test")
+            if dataset.classes == model.classes:
+                return dataset
+            if name:
+                ours, theirs = (", ".join(each[:3]) for each in (model.classes, dataset.classes))
+                raise DataError(f"{name} has the classes {theirs}, …, but the packed model {ours}, …: name other data")
+    classes = ", ".join(model.classes[:3])
+    where = f"no data set in {data_root(root)} has the classes of the packed model ({classes}, …)"
+    raise DataError(f"{where}: name the folder with --data, and the data set with --dataset")
