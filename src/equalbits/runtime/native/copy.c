@@ -60,3 +60,9 @@ void eb_copy(const eb_context *context, const eb_step *step) {
               (const float *)eb_value_at(context, field[EB_IN]) + field[EB_FROM_OFFSET],
               (float *)eb_value_at(context, field[EB_OUT]) + field[EB_TO_OFFSET]);
 }
+
+void eb_fill(const eb_context *context, const eb_step *step) {
+    float *to = eb_value_at(context, step->field[EB_OUT]);
+    int64_t numbers = step->out.channels * step->out.rows * step->out.columns;
+    for (int64_t i = 0; i < numbers; i++) to[i] = step->chain.low;
+}

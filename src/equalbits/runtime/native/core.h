@@ -65,8 +65,16 @@ typedef struct {
     int64_t class_apart;
 } eb_row;
 
+/* Whether a run is to stop, and who says so: see run.c. */
+typedef struct {
+    int asked;
+    int (*poll)(void);
+    int64_t next; /* when it is called again, in milliseconds */
+} eb_stop;
+
 typedef struct {
     int64_t field[EB_FIELDS];
+    eb_stop *stop; /* of the plan */
     eb_value in, out; /* shapes of what it reads and makes */
     eb_chain chain;
     /* convolutions */
@@ -164,6 +172,7 @@ typedef struct eb_pool eb_pool;
 
 struct eb_plan {
     const eb_kernels *kernels;
+    eb_stop stop;
     eb_value *values;
     eb_step *steps;
     int64_t value_count, step_count, answer;
@@ -184,6 +193,20 @@ typedef struct {
     char *arena, *scratch; /* values; the input of the step */
     char *own;             /* what the thread has to itself: a row of numbers, then rows held for pooling */
 } eb_context;
+
+/* Whether the run is to stop: what is made from then on is not given back. Small steps do not ask. */
+int eb_poll(eb_stop *stop);
+static inline int eb_stopped(const eb_step *step) {
+    return __atomic_load_n(&step->stop->asked, __ATOMIC_RELAXED) || eb_poll(step->stop);
+}
+/* How many turns of `work` entries each may pass between two of these questions. */
+static inline int64_t eb_turns(int64_t work) { return 1 + (1 << 16) / (work + 1); }
+
+/* Rows, or tiles, of a step that pass between two questions whether to stop. */
+static inline int64_t eb_turns_of(const eb_step *step, int64_t pixels) {
+    const int64_t entries = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W] * (step->words ? step->words : step->group_in);
+    return eb_turns((entries + 1) * pixels / 8);
+}
 
 static inline int eb_is_conv(const eb_step *step) {
     return step->field[EB_KIND] == EB_CONV_BITS || step->field[EB_KIND] == EB_CONV_REAL;
@@ -228,6 +251,7 @@ void eb_tables_prepare(const eb_context *context, const eb_step *step);
 
 /* copy.c */
 void eb_copy(const eb_context *context, const eb_step *step);
+void eb_fill(const eb_context *context, const eb_step *step);
 
 /* memory.c */
 void *eb_aligned(int64_t bytes); /* zeroed, at a multiple of 64; NULL where there is no memory */

@@ -85,8 +85,12 @@ void eb_plan_free(eb_plan *plan);
 int eb_process(void); /* a number that a child has another of */
 void eb_plan_forget_runs(eb_plan *plan);
 
+/* What the thread that runs a batch calls about every 50 ms from the second call on, between steps and inside large ones:
+ * anything but 0 stops the run, on all threads. NULL: nothing. */
+void eb_plan_set_poll(eb_plan *plan, int (*poll)(void));
+
 /* Run a batch. Images are float, or bytes with a table of what each byte of each channel becomes (256 per channel).
- * One plan runs one batch at a time. Returns 0, or -1 when there is no memory. */
+ * One plan runs one batch at a time. Returns 0, -1 when there is no memory, or 1 when it was asked to stop. */
 int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batch, int threads);
 int eb_plan_run_bytes(eb_plan *plan, const uint8_t *images, const float *byte_table, float *answers, int64_t batch,
                       int threads);

@@ -211,13 +211,16 @@ INLINE void count_pairs(const int pairs, const int64_t apart, const eb_step *ste
 
 INLINE void count_row(const int64_t apart, const eb_step *step, const uint16_t *input, const uint8_t *weight,
                       int32_t *counts) {
-    for (int64_t left = step->conv_columns; left > 0; left -= 2 * PAIRS, input += 2 * PAIRS * apart, counts += 2 * PAIRS * EB_BLOCK)
+    const int64_t turns = eb_turns(2 * step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W] * step->words);
+    for (int64_t left = step->conv_columns; left > 0; left -= 2 * PAIRS, input += 2 * PAIRS * apart, counts += 2 * PAIRS * EB_BLOCK) {
+        if ((left / (2 * PAIRS) + 1) % turns == 0 && eb_stopped(step)) return;
         switch (left > 6 ? 4 : (left + 1) / 2) {
         case 4: count_pairs(4, apart, step, input, weight, counts); break;
         case 3: count_pairs(3, apart, step, input, weight, counts); break;
         case 2: count_pairs(2, apart, step, input, weight, counts); break;
         default: count_pairs(1, apart, step, input, weight, counts);
         }
+    }
 }
 
 static void bits_row(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts) {

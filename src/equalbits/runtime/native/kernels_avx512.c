@@ -186,7 +186,9 @@ INLINE void count_pixels(const int pixels, const int halves, const int64_t apart
 INLINE void count_row(const int halves, const int64_t apart, const eb_step *step, const uint32_t *input,
                       const uint32_t *packed, int32_t *counts) {
     int64_t left = step->conv_columns;
+    const int64_t turns = eb_turns(2 * step->pairs + step->singles);
     for (int64_t tiles = (left + TILE - 1) / TILE; tiles; tiles--) {
+        if (tiles % turns == 0 && eb_stopped(step)) return;
         const int64_t tile = (left + tiles - 1) / tiles; /* as even as they can be */
 #define CASE(n) case n: count_pixels(n, halves, apart, step, input, packed, counts); break;
         switch (tile) {

@@ -107,7 +107,9 @@ INLINE void count_pixels(const int pixels, const int pruned, const eb_step *step
 
 INLINE void count_row(const int pruned, const eb_step *step, const uint32_t *from, const uint32_t *packed, int32_t *counts) {
     int64_t pixels = step->conv_columns;
+    const int64_t turns = eb_turns(step->singles);
     for (; pixels >= COUNT_TILE; pixels -= COUNT_TILE, counts += COUNT_TILE * EB_BLOCK) {
+        if (pixels / COUNT_TILE % turns == 0 && eb_stopped(step)) return;
         count_pixels(COUNT_TILE, pruned, step, from, packed, counts);
         from += COUNT_TILE * step->field[EB_STRIDE_W];
     }

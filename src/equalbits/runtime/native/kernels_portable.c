@@ -77,9 +77,11 @@ static int ones(uint32_t x) {
 static void bits_row(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts) {
     const uint32_t *from = prepared;
     const int pruned = step->field[EB_KEPT] >= 0;
+    const int64_t turns = eb_turns(step->singles);
     from += row * step->field[EB_STRIDE_H] * step->words * step->padded_columns;
     for (int64_t x = 0; x < step->conv_columns; x++, from += step->field[EB_STRIDE_W], counts += EB_BLOCK) {
         const uint32_t *weight = packed;
+        if ((x + 1) % turns == 0 && eb_stopped(step)) return;
         memset(counts, 0, EB_BLOCK * sizeof *counts);
         for (int64_t i = 0; i < step->singles; i++, weight += pruned ? 2 * EB_BLOCK : EB_BLOCK) {
             const uint32_t word = from[step->offsets[i]];

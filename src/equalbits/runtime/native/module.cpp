@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -24,7 +25,7 @@ struct Plan {
     size_t image_numbers = 0, answer_numbers = 0, channels = 0, step_count = 0;
     // A plan has one set of buffers, so callers take turns. In a forked child nobody is left to end a turn that another
     // thread of its parent had: it starts afresh.
-    std::unique_ptr<std::mutex> in_use = std::make_unique<std::mutex>();
+    std::unique_ptr<std::timed_mutex> in_use = std::make_unique<std::timed_mutex>();
     int process = eb_process();
 
     Plan(Table values, Table steps, const std::vector<Bytes> &arrays, int64_t answer, const std::string &instruction_set) {
@@ -35,7 +36,11 @@ struct Plan {
         eb_recipe recipe = {values.data(),           steps.data(),           tensors.data(),
                             (int64_t)values.shape(0), (int64_t)steps.shape(0), (int64_t)tensors.size(), answer};
         char error[EB_ERROR_BYTES] = "";
-        plan = eb_plan_new(&recipe, instruction_set.empty() ? nullptr : instruction_set.c_str(), error);
+        {
+            nb::gil_scoped_release release;
+            plan = eb_plan_new(&recipe, instruction_set.empty() ? nullptr : instruction_set.c_str(), error);
+        }
+        if (plan) eb_plan_set_poll(plan, has_signal);
         if (!plan) throw std::invalid_argument(error);
         auto numbers = [&](size_t row) {
             const int64_t *value = values.data() + row * EB_VALUE_FIELDS;
@@ -53,11 +58,11 @@ struct Plan {
     }
 
     // To be called with the interpreter held, which only one thread of a child has.
-    std::mutex &mutex_here() {
+    std::timed_mutex &mutex_here() {
         if (process != eb_process()) {
             process = eb_process();
             (void)in_use.release();
-            in_use = std::make_unique<std::mutex>();
+            in_use = std::make_unique<std::timed_mutex>();
             eb_plan_forget_runs(plan);
         }
         return *in_use;
@@ -70,30 +75,41 @@ struct Plan {
         return (int64_t)batch;
     }
 
+    // Let Python's signal handlers run, in the main thread: anything but 0 where one has raised, as that of Ctrl-C does.
+    static int has_signal() {
+        nb::gil_scoped_acquire hold;
+        return PyErr_CheckSignals();
+    }
+
+    // Run without the interpreter lock when it is this caller's turn; a signal ends the waiting and the work.
+    template <typename Work> void run_alone(Work work) {
+        std::timed_mutex &mutex = mutex_here();
+        int failed = 0;
+        {
+            nb::gil_scoped_release release;
+            std::unique_lock<std::timed_mutex> turn(mutex, std::defer_lock);
+            while (!failed && !turn.try_lock_for(std::chrono::milliseconds(50))) failed = has_signal() ? 1 : 0;
+            if (!failed) failed = work();
+        }
+        if (failed > 0) throw nb::python_error();
+        if (failed) throw std::bad_alloc();
+    }
+
     void run(Reals images, Answers answers, int threads) {
         int64_t batch = batch_of(images.size(), answers, threads);
-        std::mutex &mutex = mutex_here();
-        nb::gil_scoped_release release;
-        std::lock_guard<std::mutex> turn(mutex);
-        if (eb_plan_run(plan, images.data(), answers.data(), batch, threads)) throw std::bad_alloc();
+        run_alone([&] { return eb_plan_run(plan, images.data(), answers.data(), batch, threads); });
     }
 
     void run_bytes(Bytes images, Reals table, Answers answers, int threads) {
         int64_t batch = batch_of(images.size(), answers, threads);
         if (table.size() != channels * 256) throw std::invalid_argument("the byte table needs 256 numbers per channel");
-        std::mutex &mutex = mutex_here();
-        nb::gil_scoped_release release;
-        std::lock_guard<std::mutex> turn(mutex);
-        if (eb_plan_run_bytes(plan, images.data(), table.data(), answers.data(), batch, threads)) throw std::bad_alloc();
+        run_alone([&] { return eb_plan_run_bytes(plan, images.data(), table.data(), answers.data(), batch, threads); });
     }
 
     std::vector<double> time(Reals image) {
         if (image.size() != image_numbers) throw std::invalid_argument("one image is timed at a time");
         std::vector<double> taken(step_count);
-        std::mutex &mutex = mutex_here();
-        nb::gil_scoped_release release;
-        std::lock_guard<std::mutex> turn(mutex);
-        if (eb_plan_time(plan, image.data(), taken.data())) throw std::bad_alloc();
+        run_alone([&] { return eb_plan_time(plan, image.data(), taken.data()); });
         return taken;
     }
 };

@@ -139,6 +139,7 @@ static int read_places(eb_plan *plan, eb_step *step, int64_t number, char *error
 static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, char *error) {
     eb_step *step = plan->steps + number;
     int64_t *field = step->field;
+    step->stop = &plan->stop;
     memcpy(field, recipe->steps + number * EB_FIELDS, sizeof step->field);
     switch (field[EB_KIND]) {
     case EB_COPY: {

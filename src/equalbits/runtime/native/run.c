@@ -5,6 +5,43 @@
 
 #include "core.h"
 
+static _Thread_local int polls; /* the thread that has called; others only look at what it found */
+
+enum { POLL_MILLISECONDS = 50 };
+
+static int64_t milliseconds(void) {
+    struct timespec now;
+#ifdef CLOCK_MONOTONIC_COARSE
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+#else
+    timespec_get(&now, TIME_UTC);
+#endif
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int eb_poll(eb_stop *stop) {
+    if (!polls || !stop->poll) return 0;
+    const int64_t now = milliseconds();
+    if (now < stop->next) return 0;
+    stop->next = now + POLL_MILLISECONDS;
+    const int asked = stop->poll() != 0;
+    if (asked) __atomic_store_n(&stop->asked, 1, __ATOMIC_RELAXED);
+    return asked;
+}
+
+void eb_plan_set_poll(eb_plan *plan, int (*poll)(void)) { plan->stop.poll = poll; }
+
+static void start_polling(eb_plan *plan) {
+    plan->stop.asked = 0;
+    plan->stop.next = milliseconds() + POLL_MILLISECONDS;
+    polls = 1;
+}
+
+static int end_polling(const eb_plan *plan) {
+    polls = 0;
+    return plan->stop.asked;
+}
+
 typedef struct {
     eb_plan *plan;
     const float *images;
@@ -39,6 +76,7 @@ static void run_images(void *argument, int part) {
         eb_context context = context_of(work, image, part);
         for (int64_t i = 0; i < work->plan->step_count; i++) {
             const eb_step *step = work->plan->steps + i;
+            if (eb_stopped(step)) return;
             eb_step_prepare(&context, step);
             eb_step_run(&context, step, 0, eb_step_units(step));
         }
@@ -67,6 +105,7 @@ static void run_shared(const job *work) {
         for (int64_t i = 0; i < work->plan->step_count; i++) {
             const eb_step *step = work->plan->steps + i;
             share part = {&context, step, work->parts};
+            if (eb_stopped(step)) return;
             eb_step_prepare(&context, step);
             if (eb_step_units(step) < 2 * work->parts) eb_step_run(&context, step, 0, eb_step_units(step));
             else eb_pool_run(work->plan->pool, run_share, &part);
@@ -106,10 +145,11 @@ static int run(job *work, int threads) {
     work->parts = threads;
     int by_image = work->batch >= threads;
     if (!make_arenas(plan, by_image ? threads : 1, by_image ? 1 : threads)) return -1;
+    start_polling(plan);
     if (threads == 1) run_images(work, 0);
     else if (by_image) eb_pool_run(plan->pool, run_images, work);
     else run_shared(work);
-    return 0;
+    return end_polling(plan);
 }
 
 int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batch, int threads) {
@@ -134,12 +174,13 @@ int eb_plan_time(eb_plan *plan, const float *image, double *taken) {
     job work = {plan, image, NULL, NULL, NULL, 1, 1};
     if (!make_arenas(plan, 1, 1)) return -1;
     eb_context context = context_of(&work, 0, 0);
-    for (int64_t i = 0; i < plan->step_count; i++) {
+    start_polling(plan);
+    for (int64_t i = 0; i < plan->step_count && !eb_stopped(plan->steps + i); i++) {
         struct timespec start;
         timespec_get(&start, TIME_UTC);
         eb_step_prepare(&context, plan->steps + i);
         eb_step_run(&context, plan->steps + i, 0, eb_step_units(plan->steps + i));
         taken[i] = seconds_since(&start);
     }
-    return 0;
+    return end_polling(plan);
 }

@@ -29,6 +29,21 @@ INLINE void store_block(float *to, const vec *v, int lanes) {
     }
 }
 
+/* The other way: what is behind the lanes is another pixel's, which another thread may be writing. */
+INLINE void load_block(const float *from, vec *v, int lanes) {
+    EACH {
+        if (lanes >= (i + 1) * LANES) v[i] = v_load(from + i * LANES);
+        else {
+            float rest[LANES] = {0};
+            for (int lane = 0; lane < lanes - i * LANES; lane++) {
+                rest[lane] = from[i * LANES + lane];
+                __asm__ volatile("");
+            }
+            v[i] = v_load(rest);
+        }
+    }
+}
+
 #ifndef HAS_BLOCK_BITS
 INLINE uint32_t block_bits(const vec *v) {
     uint32_t word = 0;
@@ -69,7 +84,11 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
         if (parts & EB_HAS_SLOPE1) EACH v[i] = v_prelu(v[i], slope1[i]);
         if (parts & EB_HAS_RELU1) EACH v[i] = v_max(v_set(0), v[i]); /* a slope of 0 would make NaN of -infinity */
         AFFINE(2, EB_HAS_AFFINE2);
-        if (parts & EB_HAS_RESIDUAL) EACH v[i] = v_add(v[i], v_load(row->residual + at + i * LANES));
+        if (parts & EB_HAS_RESIDUAL) {
+            vec residual[VECS];
+            load_block(row->residual + at, residual, lanes);
+            EACH v[i] = v_add(v[i], residual[i]);
+        }
         AFFINE(3, EB_HAS_AFFINE3);
         if (parts & EB_HAS_SLOPE2) EACH v[i] = v_prelu(v[i], slope2[i]);
         if (parts & EB_HAS_RELU2) EACH v[i] = v_max(v_set(0), v[i]);

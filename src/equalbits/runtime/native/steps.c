@@ -35,8 +35,10 @@ static void inside(int64_t at, int64_t kernel, int64_t size, int64_t *from, int6
 static void pool_row(const eb_context *context, const eb_step *step, int64_t row, int64_t channel, float *to) {
     const int64_t *field = step->field, channels = step->in.channels, line = step->in.columns * channels;
     const float *input = (const float *)eb_value_at(context, field[EB_IN]) + channel;
+    const int64_t turns = eb_turns(field[EB_KERNEL_H] * field[EB_KERNEL_W]);
     for (int64_t column = 0; column < step->out.columns; column++, to += EB_BLOCK) {
         int64_t top, bottom, left, right;
+        if ((column + 1) % turns == 0 && eb_stopped(step)) return;
         if (field[EB_KIND] == EB_ADAPTIVE) {
             top = row * step->in.rows / step->out.rows;
             bottom = ((row + 1) * step->in.rows + step->out.rows - 1) / step->out.rows;
@@ -105,7 +107,9 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
     const float *input = step->scratch_bytes ? (const float *)context->scratch : eb_value_at(context, step->field[EB_IN]);
     const int64_t columns = target.pixels;
     float *sums = (float *)context->own;
+    const int64_t turns = eb_turns(step->sums * PIECE / 8) * PIECE;
     for (int64_t x = 0; x < columns; x += PIECE) {
+        if (x && x % turns == 0 && eb_stopped(step)) return;
         target.pixels = columns - x < PIECE ? columns - x : PIECE;
         sum_pixels(context, step, block, input + row * step->row_apart + x * step->apart, target.pixels, sums);
         context->plan->kernels->chain_reals(&step->chain, &target, sums);
@@ -119,6 +123,7 @@ static void count_pooled_rows(const eb_context *context, const eb_step *step, in
     char *gathered = (char *)(counts + step->tiles * EB_TILE * EB_BLOCK);
     for (int64_t i = 0; i < step->tiles; i++, gathered += step->tile_bytes, counts += EB_TILE * EB_BLOCK) {
         const int64_t tile = strip * step->tiles + i;
+        if (i && eb_turns_of(step, EB_TILE) == 1 && eb_stopped(step)) return;
         if (block % step->blocks == 0) kernels->gather_tile(step, prepared_of(context, step, block), tile, gathered);
         kernels->bits_tile(step, gathered, tile, packed_of(step, block), counts);
     }
@@ -193,12 +198,14 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
     float *rings = (float *)(context->own + step->row_bytes), *line = rings + blocks * kept * wide;
     eb_step before = *step; /* the same step, but for where its chain ends */
     before.chain.parts = (before.chain.parts & ~step->after) | EB_HAS_OUT;
-    int64_t made = 0, lines = 0;
+    const int64_t turns = eb_turns_of(step, step->conv_columns * blocks * together(step));
+    int64_t made = 0, lines = 0, turn = 0;
     for (int64_t row = from; row < to; row++) {
         int64_t top, bottom;
         inside(row * field[EB_POOL_STRIDE_H] - field[EB_POOL_TOP], field[EB_POOL_H], step->conv_rows, &top, &bottom);
         if (row == from || made < top) made = top - top % together(step);
         for (; made < bottom; made += together(step)) {
+            if (++turn % turns == 0 && eb_stopped(step)) return;
             if (step->quads) eb_winograd_rows(context, step, made, &lines);
             for (int64_t i = 0; i < blocks; i++) {
                 for (int64_t y = made; y < made + together(step) && y < step->conv_rows; y++) {
@@ -244,8 +251,10 @@ static void run_tile(const eb_context *context, const eb_step *step, int64_t til
 /* Units [from, to): for each tile, all blocks. A tile is gathered once for the blocks of a group. */
 static void run_tiles(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const int64_t blocks = step->field[EB_GROUPS] * step->blocks;
+    const int64_t turns = eb_turns_of(step, EB_TILE);
     void *gathered = (int32_t *)context->own + EB_TILE * EB_BLOCK;
     for (int64_t i = from; i < to; i++) {
+        if ((i + 1) % turns == 0 && eb_stopped(step)) return;
         if (i == from || i % step->blocks == 0)
             context->plan->kernels->gather_tile(step, prepared_of(context, step, i % blocks), i / blocks, gathered);
         run_tile(context, step, i / blocks, i % blocks);
@@ -255,12 +264,14 @@ static void run_tiles(const eb_context *context, const eb_step *step, int64_t fr
 /* Rows [from, to) of `blocks` blocks. */
 static void run_rows(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                      int64_t to) {
-    int64_t lines = 0;
+    const int64_t turns = eb_turns_of(step, step->out.columns * blocks * together(step));
+    int64_t lines = 0, turn = 0;
     if (eb_is_conv(step) && step->field[EB_POOL_H]) {
         run_pooled(context, step, block, blocks, from, to);
         return;
     }
     for (int64_t row = from - from % together(step); row < to; row += together(step)) {
+        if (++turn % turns == 0 && eb_stopped(step)) return;
         if (step->quads) eb_winograd_rows(context, step, row, &lines);
         else call_in_weights(step, block, row);
         for (int64_t i = block; i < block + blocks; i++) {
@@ -273,15 +284,9 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t blo
     }
 }
 
-static void fill(const eb_context *context, const eb_step *step) {
-    float *to = eb_value_at(context, step->field[EB_OUT]);
-    int64_t numbers = step->out.channels * step->out.rows * step->out.columns;
-    for (int64_t i = 0; i < numbers; i++) to[i] = step->chain.low;
-}
-
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const int64_t *field = step->field, rows = step->out.rows;
-    if (field[EB_KIND] == EB_FILL) fill(context, step);
+    if (field[EB_KIND] == EB_FILL) eb_fill(context, step);
     else if (field[EB_KIND] == EB_COPY) eb_copy(context, step);
     else if (step->quads) run_rows(context, step, 0, step->blocks, from, to);
     else if (by_tiles(step)) run_tiles(context, step, from, to);
