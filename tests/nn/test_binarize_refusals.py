@@ -111,3 +111,51 @@ def test_an_object_that_is_no_quantizer_raises(arguments, message):
     with pytest.raises(ValueError, match=message):
         binarize_(model, **arguments)
     assert type(model[1]) is nn.Linear
+
+
+class Conv1D(nn.Module):
+    """A linear layer with its weight transposed, as GPT-2 has it; no subclass of a layer of torch."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(inputs, outputs)), nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, inputs):
+        return inputs @ self.weight + self.bias
+
+
+def language_model() -> nn.ModuleDict:
+    model = nn.ModuleDict({"words": nn.Embedding(9, 8), "attn": Conv1D(8, 8), "norm": nn.LayerNorm((2, 8))})
+    model["lm_head"] = nn.Linear(8, 9, bias=False)
+    model["lm_head"].weight = model["words"].weight
+    return model
+
+
+@pytest.mark.parametrize("where", [{}, {"where": all_layers}])
+def test_a_foreign_layer_and_a_tied_head_are_named_with_the_remedy(where):
+    with pytest.raises(ValueError, match="nothing to make binary: no layer can be binary") as caught:
+        binarize_(language_model(), BiHalf(), **where)
+    line = str(caught.value)
+    assert f"'attn' is left real: of class {__name__}.Conv1D, which is no layer of torch" in line
+    assert "'lm_head' is left real: tied to the embedding 'words', which reads the weight as it is" in line
+    assert line.endswith("; replace layers such as 'attn' by nn.Linear or a convolution first")
+    assert "norm" not in line
+
+
+def test_complex_weights_are_left_real():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, dtype=torch.complex64), nn.Linear(4, 4), nn.Linear(4, 4))
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("2",)
+    assert dict(report.left_real)["1"] == "its weights are torch.complex64: only real numbers have a sign"
+
+
+@pytest.mark.parametrize("where", [{}, {"where": all_layers}])
+def test_lora_adapters_are_left_real(where):
+    adapters = nn.ModuleDict({"base_layer": nn.Linear(4, 4)})
+    adapters.update({name: nn.ModuleDict({"default": nn.Linear(4, 4)}) for name in ("lora_A", "lora_B")})
+    report = binarize_(
+        nn.ModuleDict({"first": nn.Linear(4, 4), "query": adapters, "last": nn.Linear(4, 4)}), BiHalf(), **where
+    )
+    assert "query.base_layer" in report.replaced
+    left = dict(report.left_real)
+    assert left["query.lora_A.default"] == left["query.lora_B.default"] == "a LoRA adapter"

@@ -89,6 +89,7 @@ def test_a_timm_model_converts_trains_and_keeps_exact_counts(name):
     assert_learns_with_exact_counts(model, arguments.get("img_size", 32))
 
 
+@pytest.mark.filterwarnings("ignore:a binary layer's input is constant")
 @pytest.mark.parametrize("name", ["mobilenetv3_small_050", "vit_tiny_patch16_224"])
 def test_every_layer_may_be_binary_with_binary_inputs(name):
     arguments = FAMILIES[name][0]

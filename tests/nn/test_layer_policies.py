@@ -62,3 +62,13 @@ def test_a_second_head_stays_real_too(name):
     for wrapped in (f"module.{name}", f"_orig_mod.{name}", f"_orig_mod.module.{name}"):
         assert inner_layers(Candidate(wrapped, nn.Linear(4, 4), 1, 3)) == "an output layer (by its name)"
     assert inner_layers(Candidate(f"{name}.0", nn.Linear(4, 4), position=1, count=3)) is True
+
+
+def test_twin_heads_with_a_norm_before_the_layer_are_treated_alike():
+    def head() -> nn.Module:
+        return nn.ModuleDict({"bn": nn.BatchNorm1d(4), "linear": nn.Linear(4, 2)})
+
+    model = nn.ModuleDict({"stem": nn.Linear(4, 4), "inner": nn.Linear(4, 4), "head": head(), "head_dist": head()})
+    report = binarize_(model, BiHalf())
+    assert report.replaced == ("inner",)
+    assert {name for name, _ in report.left_real} == {"stem", "head.linear", "head_dist.linear"}

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from equalbits.nn import BiHalf, binarize_
+from equalbits.analysis import summarize
+from equalbits.nn import BiHalf, all_layers, binarize_
 
 
 class ReadsPast(nn.Module):
@@ -184,3 +185,36 @@ def test_containers_without_a_replaced_layer_stay_the_same_object():
     pair = model.pair = Pair(model.three, model.four)
     binarize_(model, BiHalf(), where="one")
     assert model.pair is pair
+
+
+def decode(layer, hidden):
+    return nn.functional.linear(hidden, layer.weight.t())
+
+
+class Tied(nn.Module):
+    """Encodes by calling a layer, and decodes by a function that reads the weight of the same layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.encoder, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, inputs):
+        assert self.first.weight.dtype == inputs.dtype and self.first.weight.shape[1] == inputs.shape[1]
+        return self.last(decode(self.encoder, self.encoder(self.first(inputs))))
+
+
+def test_a_layer_that_a_function_reads_is_left_real_if_an_example_shows_it_and_named_by_summarize():
+    inputs = torch.randn(2, 8)
+    report = binarize_(Tied(), BiHalf(), where=all_layers, example=inputs)
+    assert report.replaced == ("first", "last")
+    assert dict(report.left_real) == {"encoder": "a function reads its .weight, past the layer"}
+    model = Tied()
+    binarize_(model, BiHalf())
+    summary = summarize(model, inputs)
+    assert [layer.name for layer in summary.layers if layer.weight_read] == ["encoder"]
+    assert str(summary).endswith("\nbinary, but a function also reads the latents in .weight: encoder")
+
+
+@pytest.mark.parametrize("example", [(torch.randn(2, 8),), {"inputs": torch.randn(2, 8)}])
+def test_an_example_may_be_a_tuple_or_a_dict(example):
+    assert "encoder" in dict(binarize_(Tied(), BiHalf(), where=all_layers, example=example).left_real)

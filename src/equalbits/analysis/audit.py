@@ -66,7 +66,9 @@ def _count(name: str, layer: BinaryLayer) -> LayerAudit:
 
 def _scale_problem(layer: BinaryLayer) -> str | None:
     """Return the problem of a constant scale far from the initial one, and its remedy."""
-    ratio, initial = layer.scale.detach().double() / layer.initial_scale(), layer.initial_scale()
+    with parametrization_in_eval(layer):
+        initial = layer.initial_scale()
+    ratio = layer.scale.detach().double() / initial
     if isinstance(layer.scale, nn.Parameter) or bool(((ratio >= 0.1) & (ratio <= 10)).all()):
         return None
     method = type(layer.weight_quantizer).__name__

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from equalbits._text import format_table, html_table
 from equalbits.analysis.observe import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
-from equalbits.nn import BinaryLayer, check_module
+from equalbits.nn import BinaryLayer, check_module, watch_calls
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -25,6 +25,8 @@ class LayerSummary(LayerSize):
     binary_macs: int = 0
     mixed_macs: int = 0
     real_macs: int = 0
+    constant_input: bool = False
+    weight_read: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,14 @@ class Summary:
         packed, real = f"packed {total['packed_bytes']:,} bytes", f"float32 {total['float32_bytes']:,} bytes"
         batch = self.example[0] if self.example else 1
         per = f"\noutput shapes are for the batch of {batch}, MACs are per example" if batch > 1 else ""
-        return f"{packed}, {real}: {self.compression:.1f} times smaller{per}"
+        return f"{packed}, {real}: {self.compression:.1f} times smaller{per}{self._problems()}"
+
+    def _problems(self) -> str:
+        """Return a line on layers that learn nothing, and one on layers that are binary only in part."""
+        constant = ", ".join(layer.name for layer in self.layers if layer.constant_input)
+        read = ", ".join(layer.name for layer in self.layers if layer.weight_read)
+        lines = f"\nconstant binary input, no learning (see adapt_for_binary_inputs_): {constant}" if constant else ""
+        return lines + (f"\nbinary, but a function also reads the latents in .weight: {read}" if read else "")
 
 
 _COLUMNS = ("symbols", "real", "packed_bytes", "binary_macs", "mixed_macs", "real_macs")
@@ -93,8 +102,9 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
       (attention) are not.
     * entropy: mean over filters, in bits.
 
-    A layer that the example does not reach is marked "never called": the model may access its ``.weight`` directly. The
-    model is left unchanged: mode, gradients, hooks.
+    A layer that the example does not reach is marked "never called": the model may access its ``.weight`` directly. Two
+    more mistakes are named below the table: layers whose binary input is constant, as the sign of a ReLU's output is,
+    and binary layers whose latents a function reads. The model is left unchanged: mode, gradients, hooks.
 
     >>> from equalbits.nn import BiHalf, BinaryLinear, SignActivation
     >>> hidden = BinaryLinear(20, 6, weight_quantizer=BiHalf(), input_quantizer=SignActivation())
@@ -134,12 +144,16 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
             size = asdict(layer_size(layer, seen))
             rows[name] = LayerSummary(name=name, kind=type(layer).__name__, **size)
         try:
-            model(inputs)
+            with watch_calls(model) as observed:
+                model(inputs)
         except RuntimeError as error:
             shape, reason = tuple(inputs.shape), " ".join(str(error).split())
             raise ValueError(
                 f"the model cannot run on inputs of shape {shape}: {reason}; give another example"
             ) from error
+    for name, layer in layers.items():
+        rows[name].constant_input = layer in observed.constant
+        rows[name].weight_read = isinstance(layer, BinaryLayer) and layer in observed.read
     for name, before in folded_into.items():
         if rows[name].calls == rows[before].calls == 1:
             # A bias per channel is left of the norm, unless the layer has one already.

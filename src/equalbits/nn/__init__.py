@@ -1,7 +1,9 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
+from equalbits.nn.adapt import Adaptation, adapt_for_binary_inputs_
 from equalbits.nn.binary_layer import BinaryLayer, check_module, parametrization_in_eval
 from equalbits.nn.convert import Conversion, binarize_
+from equalbits.nn.forward_watch import watch_calls
 from equalbits.nn.freeze import copy_model, freeze
 from equalbits.nn.fused_norm import (
     BatchStatistics,
@@ -71,6 +73,7 @@ __all__ = [
     "ABCNet",
     "AdaBin",
     "AdaBinActivation",
+    "Adaptation",
     "BNNPlus",
     "BatchStatistics",
     "BiHalf",
@@ -107,6 +110,7 @@ __all__ = [
     "XNORPlusPlus",
     "ZeroMean",
     "abcnet_bases",
+    "adapt_for_binary_inputs_",
     "after_step_",
     "ahead_ranker",
     "all_layers",
@@ -139,4 +143,5 @@ __all__ = [
     "starts_with_clipped_sign",
     "update_running_statistics",
     "warn_empty_layers",
+    "watch_calls",
 ]

@@ -1,17 +1,18 @@
 """``binarize_``: replace layers of any model by binary ones in place, and report every decision."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from operator import is_not
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import UninitializedParameter, is_lazy
 from torch.nn.utils import parametrize
 
 from equalbits._text import html_table
 from equalbits.nn.binary_layer import BinaryLayer, check_module, check_quantizers
+from equalbits.nn.forward_watch import Example, watch_forward
 from equalbits.nn.layer_policies import Candidate, Policy, by_name, inner_layers
 from equalbits.nn.layers import BINARY_CLASSES, as_binary_layer
 from equalbits.nn.quantizer import WeightQuantizer
@@ -21,25 +22,33 @@ from equalbits.nn.weight_access import directly_accessed_layers
 
 @dataclass(frozen=True)
 class Conversion:
-    """Report of :func:`binarize_`: layers made binary, layers left real with the reason, and layers binary before."""
+    """Report of :func:`binarize_`: layers made binary, layers left real with the reason, and layers binary before.
+
+    ``constant`` names the layers whose binary input was constant for the example: they learn nothing.
+    """
 
     replaced: tuple[str, ...]
     left_real: tuple[tuple[str, str], ...]
     already: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        rows = [("binary", name, "") for name in self.replaced] + [("before", name, "") for name in self.already]
+        rows = [("binary", name, "constant input" * (name in self.constant)) for name in self.replaced]
+        rows += [("before", name, "") for name in self.already]
         rows += [("real", name, reason) for name, reason in self.left_real]
         return html_table(("layer is", "name", "reason"), rows, left=(0, 1, 2), note=self._heading())
 
     def _heading(self) -> str:
         layers, before = "layer" if len(self.replaced) == 1 else "layers", len(self.already)
         heading = f"{len(self.replaced)} {layers} made binary, {len(self.left_real)} left real"
-        return f"{heading}, {before} binary before" if before else heading
+        heading = f"{heading}, {before} binary before" if before else heading
+        if not self.constant:
+            return heading
+        return f"{heading}; {len(self.constant)} have a constant binary input: call adapt_for_binary_inputs_"
 
     def __str__(self) -> str:
         width = max((len(name) for name, _ in self.left_real), default=0)
-        rows = [f"  binary  {name}" for name in self.replaced]
+        rows = [f"  binary  {name}{'  (constant input)' * (name in self.constant)}" for name in self.replaced]
         rows += [f"  before  {name}" for name in self.already]
         rows += [f"  real    {name:<{width}}  {reason}" for name, reason in self.left_real]
         return "\n".join([self._heading(), *rows])
@@ -51,6 +60,7 @@ def binarize_(
     *,
     input_quantizer: nn.Module | str | None = None,
     where: Policy | str | Iterable[str] = inner_layers,
+    example: Example | None = None,
 ) -> Conversion:
     """Replace layers of ``model`` by binary ones in place; return which were replaced, which were left, and why.
 
@@ -62,6 +72,10 @@ def binarize_(
     A layer is binary when it is called; code that accesses ``layer.weight`` directly gets the real latents. A layer
     whose weight is accessed by an enclosing ``forward``, as in torch's attention, is therefore left real.
     :func:`equalbits.summarize` shows layers that were never called.
+
+    With an ``example`` (a batch of inputs, a tuple of them, or a dict of them by name) the model is run on it, before
+    and after the conversion. Layers whose weight any function reads stay real, and the report names layers whose binary
+    input is constant, as the sign of a ReLU's output is (:func:`adapt_for_binary_inputs_`).
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> from equalbits.nn import BiHalf
@@ -75,21 +89,25 @@ def binarize_(
     weight_quantizer = quantizer_by_name(weight_quantizer) if isinstance(weight_quantizer, str) else weight_quantizer
     input_quantizer = input_quantizer_by_name(input_quantizer) if isinstance(input_quantizer, str) else input_quantizer
     check_quantizers(weight_quantizer, input_quantizer)
-    candidates, unsuited, already = _survey(model)
+    candidates, unsuited, already = _survey(model, {} if example is None else watch_forward(model, example).read)
     if not candidates:
         what = f"no layer can be binary{_others(unsuited, already)}"
-        raise ValueError(f"nothing to make binary: {what}; the model needs nn.Linear or convolutions that it calls")
+        way_out = _advice(unsuited, "the model needs nn.Linear or convolutions that it calls")
+        raise ValueError(f"nothing to make binary: {what}; {way_out}")
     policy = where if callable(where) else by_name(where, model, [candidate.layer for candidate in candidates])
     verdicts = [(candidate, policy(candidate)) for candidate in candidates]
     chosen = [candidate for candidate, verdict in verdicts if verdict is True]
     reasons = [(c.name, v if isinstance(v, str) else "not chosen") for c, v in verdicts if v is not True]
     if not chosen:
         what = f"where= selects none of {len(candidates)} layers{_others(unsuited, already)}"
-        raise ValueError(f"nothing to make binary: {what}; pass where=all_layers or names like where='layer1.*'")
+        way_out = _advice(unsuited, "pass where=all_layers or names like where='layer1.*'")
+        raise ValueError(f"nothing to make binary: {what}; {way_out}")
     for candidate in chosen:
         _check_plain_weight(candidate)
     replace_modules(model, _make_binary(chosen, weight_quantizer, input_quantizer))
-    return Conversion(tuple(c.name for c in chosen), (*reasons, *unsuited), already)
+    constant = {} if example is None or input_quantizer is None else watch_forward(model, example).constant
+    constant_names = tuple(name for name, layer in model.named_modules() if layer in constant)
+    return Conversion(tuple(c.name for c in chosen), (*reasons, *unsuited), already, constant_names)
 
 
 #: Layers with weights but without a binary class. They appear in the report, and count as first or last.
@@ -100,16 +118,22 @@ _NO_BINARY_CLASS: tuple[type[nn.Module], ...] = (
 _LAYERS = (*BINARY_CLASSES, *_NO_BINARY_CLASS)
 
 
-def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], tuple[str, ...]]:
-    """Return layers that can become binary, layers that cannot with the reason, and names of those that are."""
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _LAYERS)]
+def _survey(
+    model: nn.Module, read: Container[nn.Module]
+) -> tuple[list[Candidate], list[tuple[str, str]], tuple[str, ...]]:
+    """Return layers that can become binary, layers that cannot with the reason, and names of those that are.
+
+    ``read`` are the layers whose weight was read from outside when the model ran.
+    """
+    layers = [(name, module) for name, module in model.named_modules() if _is_layer(module)]
     accessed = directly_accessed_layers(model)
+    embeddings = {layer.weight: name for name, layer in layers if isinstance(layer, nn.Embedding | nn.EmbeddingBag)}
     compiled = {module._modules.get("_orig_mod") for module in model.modules()}
     candidates: list[Candidate] = []
     unsuited: list[tuple[str, str]] = []
     already: list[str] = []
     for position, (name, layer) in enumerate(layers):
-        kind = type(layer).__name__
+        kind, weight = type(layer).__name__, layer._parameters.get("weight")
         refused_later = parametrize.is_parametrized(layer) or isinstance(layer, nn.modules.lazy.LazyModuleMixin)
         if isinstance(layer, BinaryLayer):
             already.append(name)
@@ -117,6 +141,14 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
             unsuited.append((name, f"{accessed[layer]} accesses its .weight directly instead of calling the layer"))
         elif isinstance(layer, _NO_BINARY_CLASS):
             unsuited.append((name, f"of class {kind}, which has no binary version"))
+        elif not isinstance(layer, _LAYERS):
+            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which is {_FOREIGN}"))
+        elif weight in embeddings:
+            unsuited.append((name, f"tied to the embedding {embeddings[weight]!r}, which reads the weight as it is"))
+        elif layer in read:
+            unsuited.append((name, "a function reads its .weight, past the layer"))
+        elif weight is not None and not weight.is_floating_point():
+            unsuited.append((name, f"its weights are {weight.dtype}: only real numbers have a sign"))
         elif type(layer) not in BINARY_CLASSES and not refused_later:
             unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may override forward"))
         elif layer in compiled:
@@ -134,6 +166,22 @@ def _survey(model: nn.Module) -> tuple[list[Candidate], list[tuple[str, str]], t
             within = tuple(type(module).__name__ for module in enclosing)
             candidates.append(Candidate(name, layer, position, len(layers), within))
     return candidates, unsuited, tuple(already)
+
+
+_FOREIGN = "no layer of torch"
+
+
+def _is_layer(module: nn.Module) -> bool:
+    """Return whether a module is a layer of torch, or has a matrix of weights itself, as transformers' Conv1D has."""
+    weight, is_norm = module._parameters.get("weight"), "Norm" in type(module).__name__
+    is_matrix = weight is not None and not is_lazy(weight) and weight.dim() > 1
+    return isinstance(module, _LAYERS) or (is_matrix and not is_norm)
+
+
+def _advice(unsuited: list[tuple[str, str]], usual: str) -> str:
+    """Return the way out where no layer was chosen."""
+    foreign = [name for name, reason in unsuited if reason.endswith(_FOREIGN)]
+    return f"replace layers such as {foreign[0]!r} by nn.Linear or a convolution first" if foreign else usual
 
 
 def _others(unsuited: list[tuple[str, str]], already: tuple[str, ...]) -> str:

@@ -28,15 +28,19 @@ Policy = Callable[[Candidate], bool | str]
 
 
 def all_layers(candidate: Candidate) -> bool | str:
-    """Make every layer binary, as the paper does for its shallow nets."""
-    return True
+    """Make every layer binary, as the paper does for its shallow nets, but for LoRA adapters.
+
+    >>> all_layers(Candidate("attn.c_proj.lora_A.default", nn.Linear(8, 2), position=5, count=9))
+    'a LoRA adapter'
+    """
+    return "a LoRA adapter" if re.search(r"(^|\.)lora_", candidate.name) else True
 
 
 def inner_layers(candidate: Candidate) -> bool | str:
     """Leave the first, last, downsampling and gate layers real; the paper does so for its deep nets, but for gates.
 
     * First and last refer to the order in which the model registers its layers. A top-level layer named ``head``,
-      ``head_…`` or ``classifier`` is an output layer too, at any position.
+      ``head_…`` or ``classifier`` is an output layer too, at any position; so is ``fc`` or ``linear`` in it.
     * A downsampling layer is a convolution with a stride no smaller than its kernel (a 1×1 shortcut, a patch
       embedding), or has a name that contains ``downsample`` or ``shortcut``.
     * A gate is a layer of a squeeze-and-excite block. It has few weights, and scales whole channels.
@@ -44,11 +48,14 @@ def inner_layers(candidate: Candidate) -> bool | str:
     >>> inner_layers(Candidate("layer2.0.downsample.0", nn.Conv2d(8, 16, 1, stride=2), position=5, count=9))
     'a downsampling layer (by its name)'
     """
+    if (verdict := all_layers(candidate)) is not True:
+        return verdict
     if candidate.position == 0:
         return "the first layer"
     if candidate.position == candidate.count - 1:
         return "the last layer"
-    if re.fullmatch(r"((module|_orig_mod)\.)*(head(_\w+)?|classifier)", candidate.name):  # skip torch's wrappers
+    unwrapped = re.sub(r"^((module|_orig_mod)\.)*", "", candidate.name)  # without torch's wrappers
+    if re.fullmatch(r"(head(_\w+)?|classifier)(\.(fc|linear))?", unwrapped):
         return "an output layer (by its name)"
     if re.search(r"(^|[._])(downsample|shortcut)", candidate.name):
         return "a downsampling layer (by its name)"
