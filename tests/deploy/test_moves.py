@@ -26,6 +26,7 @@ MOVES = {
     "swapdims": lambda x: torch.swapdims(x, 1, -1),
     "mT": lambda x: x.mT,
     "movedim": lambda x: x.movedim(1, -1),
+    "movedim of the batch": lambda x: x.movedim(1, 0)[1:].movedim(0, 1),
     "moveaxis of two": lambda x: torch.moveaxis(x, (1, 2), (3, 1)),
     "narrow": lambda x: x.narrow(1, 1, 2),
     "narrow from the end": lambda x: x.narrow(-1, -3, 2),
@@ -86,7 +87,10 @@ def test_moves_pack_to_the_last_bit(name):
 @pytest.mark.parametrize(
     ("forward", "words"),
     [
-        (lambda x: x.movedim(1, 0).movedim(0, 1), "layer 'movedim' moves the batch"),
+        (
+            lambda x: x.movedim(1, 0).flatten(2).movedim(0, 1),
+            "does view.default while the batch is axis 1: keep the batch in front",
+        ),
         (lambda x: torch.stack([x, x]).flatten(0, 1)[:3], "layer 'flatten' .* gets values stacked before the batch"),
         (lambda x: torch.stack([x, -x]).mean(0, keepdim=True)[0], "layer 'mean' .* gets values stacked before"),
         (lambda x: torch.stack([x, -x, x]).amax(1), "layer 'amax' .* gets values stacked before the batch"),

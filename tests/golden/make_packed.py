@@ -97,13 +97,34 @@ def rounded() -> Network:
     return build.finish()
 
 
+def gated() -> Network:
+    """A gate of channels, norms, attention and every function; rows of two numbers, whose sums no order changes."""
+    build = NetworkBuilder((4, 3, 2))
+    x = build.add_binary("conv", build.image, symbols(4, 4, 1, 1, step=7), name="conv", scale=np.float32([0.25]))
+    x = build.add("mul", x, build.add("sigmoid", build.add("adaptive_avg_pool", x, size=(1, 1))))
+    x = build.add("layer_norm", x, axis=2, scale=eighths(2, step=3), name="gate.norm")
+    y = build.add("softplus", build.add("elu", build.add("tanh", x), alpha=0.5))
+    y = build.add("reciprocal", build.add("sqrt", build.add("exp", build.add("mish", y))))
+    x = build.add("add", build.add("silu", x), build.add("gelu_tanh", build.add("gelu", y)))
+    x = build.add("reshape", build.add("clamp", x, min=-0.0, max=0.0), shape=(6, 2, 2))
+    z = build.add("reshape", build.image, shape=(6, 2, 2))
+    z = build.add("softmax", build.add("matmul", z, build.add("add", z, x)), axis=2, causal=True)
+    z = build.add(
+        "affine", build.add("reshape", z, shape=(12, 2)), gain_shift=eighths(2, 2, step=5), axis=1, name="last"
+    )
+    z = build.add("rms_norm", z, axis=1, eps=0.125, bias=eighths(2, step=7), name="rms")
+    z = build.add("flatten", build.add("concat", z, build.add("reshape", y, shape=(12, 2))))
+    build.add("slice", z, start=(0,), stop=(48,), step=(1,))
+    return build.finish()
+
+
 def image(network: Network) -> np.ndarray:
     """The image whose logits are stored: multiples of ⅛."""
     return eighths(2, *network.input_shape, step=13)
 
 
 if __name__ == "__main__":
-    for make in (residual, plain, moving, rounded):
+    for make in (residual, plain, moving, rounded, gated):
         model = PackedModel(make(), engine="numpy")
         model.save(HERE / f"{make.__name__}.ebits")
         np.save(HERE / f"{make.__name__}.npy", model(image(model.network)))

@@ -52,7 +52,7 @@ class Growing:
         self.known.append(Known(value, shape, grain, bound))
 
     def elementwise(self, x: Known) -> None:
-        kind = self.data.draw(st.sampled_from(["affine", "prelu", "relu", "clamp", "sign", "add"]))
+        kind = self.data.draw(st.sampled_from(["affine", "prelu", "relu", "clamp", "sign", "add", "mul", "function"]))
         channels = x.shape[0]
         if kind == "affine":
             self.add(kind, x, grain=None, bound=2 * x.bound + 1, gain_shift=self.dyadic(2, channels))
@@ -65,6 +65,14 @@ class Growing:
             self.add(kind, x, grain=None, bound=x.bound, min=-0.5, max=self.data.draw(st.sampled_from([0.25, None])))
         elif kind == "sign":
             self.add(kind, x, grain=1.0, bound=1.0)
+        elif kind == "function":
+            name = self.data.draw(st.sampled_from(["sigmoid", "tanh", "silu", "gelu", "gelu_tanh", "mish", "elu"]))
+            self.add(name, x, grain=None, bound=x.bound + 1)
+        elif kind == "mul":
+            fits = [y for y in self.known if len(y.shape) == len(x.shape)]
+            fits = [y for y in fits if all(a == b or b == 1 for a, b in zip(x.shape, y.shape, strict=True))]
+            y = self.data.draw(st.sampled_from(fits))
+            self.add(kind, x, y.value, grain=None, bound=x.bound * y.bound)
         else:
             same = [y for y in self.known if y.shape == x.shape]
             y = self.data.draw(st.sampled_from(same))

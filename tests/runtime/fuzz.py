@@ -17,9 +17,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from mutations import mutated
 
-from equalbits.runtime import FormatError, Network, PackedModel, native
+from equalbits.runtime import OPS, FormatError, Network, PackedModel, native
 from equalbits.runtime.format import from_bytes
-from equalbits.runtime.op_specs import count_work
 
 #: What a file may claim, and what is run here at all: products, and numbers of values.
 MEMORY, MOST_WORK, MOST_NUMBERS = 3 << 30, 20_000_000, 2_000_000
@@ -80,7 +79,9 @@ def _is_small(network: Network) -> bool:
     total = 0
     for place, operation in enumerate(network.operations):
         inputs = tuple(network.shapes[i] for i in operation.inputs)
-        total += count_work(network.shapes[place + 1], operation.settings, inputs, network.arrays(operation))
+        total += OPS[operation.kind].work(
+            network.shapes[place + 1], inputs, operation.settings, network.arrays(operation)
+        )
     return total <= MOST_WORK and sum(int(np.prod(shape)) for shape in network.shapes) <= MOST_NUMBERS
 
 

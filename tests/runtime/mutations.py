@@ -183,6 +183,8 @@ _NEW = [
         "slice start=0,0,0 stop={0},{1},{2} step=1,1,1",
         "max_pool kernel=2 padding=1",
     ),
+    *("gelu", "silu in={0}", "softmax axis={0}", "softmax axis={0} causal=true", "layer_norm axis={0} eps={1}"),
+    *("mul in={0},{1}", "matmul in={0},{1}", "rms_norm gate.norm axis={0}", "elu alpha={0}", "reciprocal", "sqrt"),
     *("conv stem kernel={0}", "conv own groups={0} kernel=3", "conv block.conv1 kernel=3 padding={0} stride={1}"),
 ]
 _DEEP = ["[" * 50_000, '{"a":' * 50_000, '{"version":1,"version":1}', "", "7", '{"version":' + "9" * 5000 + "}"]

@@ -105,14 +105,14 @@ def test_a_convolution_may_be_pooled_by_windows_of_any_size(size: int, name: str
 
 
 def test_numpy_runs_what_the_native_engine_cannot() -> None:
-    build = NetworkBuilder((4, 2, 4))
-    x = build.add("reshape", build.image, shape=(2, 2, 2, 1, 2, 2, 1, 1))
-    build.add("permute", x, axes=(7, 6, 5, 4, 3, 2, 1, 0))
-    network, images = build.finish(), reals(2, 4, 2, 4)
+    build = NetworkBuilder((4, 4, 8))
+    x = build.add("reshape", build.image, shape=(2,) * 7)
+    build.add("permute", x, axes=(6, 5, 4, 3, 2, 1, 0))
+    network, images = build.finish(), reals(2, 4, 4, 8)
     model = PackedModel(network)
     assert model.engine == "numpy"
     np.testing.assert_array_equal(
-        model(images).ravel(), images.reshape(2, 2, 2, 2, 2, 2).transpose(0, 5, 4, 3, 2, 1).ravel()
+        model(images).ravel(), images.reshape(2, *[2] * 7).transpose(0, 7, 6, 5, 4, 3, 2, 1).ravel()
     )
     with pytest.raises(ValueError, match=r"engine='native' is not available: .* more axes than the native engine"):
         PackedModel(network, engine="native")

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from equalbits.deploy import batch_axis
 from equalbits.deploy.fold_batch_norm import fold_batch_norms
 from equalbits.deploy.graph import Graph, PackError, Value, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
 from equalbits.deploy.traced_program import FROZEN, Frozen
-from equalbits.deploy.tracer import Indices, Known, StepFunction, ThresholdComparison, Tracer
+from equalbits.deploy.tracer import BatchView, Indices, Known, StepFunction, ThresholdComparison, Tracer
 
 _BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 _SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
@@ -22,13 +23,12 @@ _HINTS = {
     "aten.sgn": f"torch.sgn gives 0 at 0; {_SIGN}",
     "aten.heaviside": _SIGN,
     "aten.copysign": _SIGN,
-    "aten.softmax": "pack the logits, before any softmax",
-    "aten.log_softmax": "pack the logits, before any softmax",
+    "aten.log_softmax": "pack the logits, before the logarithm",
     "aten.threshold": "use torch.clamp with numbers",
     "aten.max": _AXES,
     "aten.min": _AXES,
 }
-_HINT = "use convolutions, linear layers, batch norm, (P)ReLU, hardtanh, sign, sums, concatenation and pooling"
+_HINT = "replace it, or export plain torch layers: torch.onnx.export(eb.freeze(model), ...)"
 
 
 def trace(frozen: Frozen) -> Graph:
@@ -80,6 +80,8 @@ def _translate(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
         made: Known = several[index]  # type: ignore[index]
     else:
         made = _apply_rule(tracer, node, known)
+    if isinstance(made, BatchView) and made.folded and not made.axis:
+        _name_node(tracer, made.value, node)
     if isinstance(made, Value):
         value = node.meta.get("val")
         if isinstance(value, Tensor) and tuple(value.shape[1:]) != made.shape:
@@ -87,11 +89,16 @@ def _translate(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
                 f"layer {_describe_layer(node)} gives {tuple(value.shape[1:])} in torch and {made.shape} packed: "
                 f"please report this bug"
             )
-        step = tracer.maker(made)
-        while step is not None and step.node is None:  # also before a reshape, which has the same numbers
-            step.node = node.name
-            step = tracer.maker(tracer.source(step)) if step.kind in ("flatten", "reshape") else None
+        _name_node(tracer, made, node)
     return made
+
+
+def _name_node(tracer: Tracer, made: Value, node: Node) -> None:
+    """Note the node whose numbers a step computes; also before a reshape, which has the same numbers."""
+    step = tracer.maker(made)
+    while step is not None and step.node is None:
+        step.node = node.name
+        step = tracer.maker(tracer.source(step)) if step.kind in ("flatten", "reshape") else None
 
 
 def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
@@ -117,6 +124,9 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
         return tracer.value(found) if isinstance(found, StepFunction) else found
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]
+    elsewhere = batch_axis.translate(tracer, name.removeprefix("aten."), arguments, options)
+    if elsewhere is not None:
+        return elsewhere
     made: Known = rule(tracer, *arguments, **options)
     return made
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Graph, PackError, Step, Value, as_array
 from equalbits.deploy.weights import BinaryWeights
-from equalbits.runtime import OPS, Array, Floats, Operation, Shape
+from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Operation, Shape
 
 #: Operations that do the same to (channel, feature) and to (channel, 1, feature).
 _PER_CHANNEL = ("affine", "prelu", "relu", "clamp", "sign", "add", "concat")
@@ -64,8 +64,20 @@ class Stacked:
         return "values stacked before the batch"
 
 
+@dataclass(frozen=True)
+class BatchView:
+    """A value with the batch at ``axis`` of torch's shape; ``folded``: that axis is the batch times the value's own."""
+
+    value: Value
+    axis: int = 0
+    folded: bool = False
+
+    def __str__(self) -> str:
+        return "a value whose batch is not the first axis"
+
+
 #: Argument of a rule: a value that depends on the image, or a constant.
-Known = Value | ThresholdComparison | StepFunction | Indices | Stacked | Tensor | float | None
+Known = Value | ThresholdComparison | StepFunction | Indices | Stacked | BatchView | Tensor | float | None
 Rule = Callable[..., Any]
 _RuleT = TypeVar("_RuleT", bound=Rule)
 
@@ -163,6 +175,10 @@ class Tracer:
         if images := self._as_row_images(kind, inputs):
             made = self.add(kind, *images, layer=layer, arrays=arrays, **settings)
             return self.reshape(made, (made.shape[0], made.shape[2]))
+        if kind in FUNCTIONS and (step := self.maker(inputs[0])) is not None and step.kind in ("permute", "reshape"):
+            made = self.add(kind, self.source(step), layer=layer, **settings)
+            permuted = step.kind == "permute"
+            return self.permute(made, step.settings["axes"]) if permuted else self.reshape(made, inputs[0].shape)
         layer, stored = layer or self.layer, arrays or {}
         numbers = tuple(value.number for value in inputs)
         try:
@@ -187,7 +203,7 @@ class Tracer:
 
     def reshape(self, value: Value, shape: Iterable[int], *, merge: bool = True) -> Value:
         """Reshape; behind a reshape and a swap of groups, shuffle channels. The same shape adds no step."""
-        last, shape = self.maker(value) if merge else None, tuple(shape)
+        last, shape = self.maker(value) if merge else None, _resolve(tuple(shape), value.shape)
         if last is not None and last.kind in ("reshape", "flatten"):
             return self.reshape(self.source(last), shape, merge=False)
         if last is not None and last.kind == "permute" and last.settings["axes"] == (1, 0, 2, 3):
@@ -229,8 +245,17 @@ class Tracer:
     def affine(self, value: Value, gain: Tensor | float = 1.0, shift: Tensor | float = 0.0) -> Value:
         """Return ``value · gain + shift`` with constants; those that vary within a channel act on a flat value."""
         arrays, rank = [self._constant(known, value) for known in (gain, shift)], len(value.shape)
-        per_channel = all(size == 1 for array in arrays for size in array.shape[max(0, array.ndim - rank + 1) :])
-        target = (value.shape[0], *(1,) * (rank - 1)) if per_channel else value.shape
+        offsets = [(rank - array.ndim, array.shape) for array in arrays]
+        along = {axis for offset, shape in offsets for axis, size in enumerate(shape, offset) if size > 1}
+        step = self.maker(value)
+        if rank > 1 and along == {rank - 1} and step is not None and step.kind == "permute":
+            order = step.settings["axes"]
+            if order[-1] == 0:  # per channel of the value before the permutation
+                columns = [torch.from_numpy(np.array(array).reshape(-1, *(1,) * (rank - 1))) for array in arrays]
+                return self.permute(self.affine(self.source(step), *columns), order)
+        per_channel, last = along <= {0}, along == {rank - 1} and rank > 1
+        target = value.shape if not last else (*(1,) * (rank - 1), value.shape[-1])
+        target = (value.shape[0], *(1,) * (rank - 1)) if per_channel else target
         try:
             rows = np.stack([np.broadcast_to(array, target).reshape(-1) for array in arrays])
         except ValueError:
@@ -238,10 +263,13 @@ class Tracer:
                 f"combines {value.shape} with constants of shape {arrays[0].shape} and {arrays[1].shape}: they cannot "
                 f"be broadcast"
             ) from None
-        flat = value if per_channel else self.reshape(value, (math.prod(value.shape),), merge=False)
+        flat = value
+        if not per_channel:
+            flat = self.reshape(value, (-1, value.shape[-1]) if last else (-1,), merge=False)
         with np.errstate(over="ignore"):  # the network refuses numbers beyond float32
             stored = rows.astype(np.float32)
-        return self.reshape(self.add("affine", flat, arrays={"gain_shift": stored}), value.shape)
+        made = self.add("affine", flat, arrays={"gain_shift": stored}, axis=int(last and not per_channel))
+        return self.reshape(made, value.shape)
 
     def _constant(self, known: Tensor | float, value: Value) -> Array:
         """Return a constant that is combined with ``value``, without its batch axis, along which it must not vary."""
@@ -269,3 +297,8 @@ class Tracer:
             total, shift = part if total is None else self.add("add", total, part), 0.0
         assert total is not None
         return total
+
+
+def _resolve(shape: Shape, before: Shape) -> Shape:
+    """Return a shape with the size that a −1 in front stands for."""
+    return (math.prod(before) // math.prod(shape[1:]), *shape[1:]) if shape[0] == -1 else shape

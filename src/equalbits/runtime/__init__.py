@@ -9,6 +9,7 @@ from equalbits.runtime.format import read_network, write_network
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
+from equalbits.runtime.ops.activation import FUNCTIONS
 from equalbits.runtime.ops.pool import adaptive_windows
 from equalbits.runtime.pictures import (
     FORMATS,
@@ -25,6 +26,7 @@ from equalbits.runtime.predict import Prediction, top_classes
 
 __all__ = [
     "FORMATS",
+    "FUNCTIONS",
     "MAX_PIXELS",
     "MAX_THREADS",
     "OPS",

@@ -209,8 +209,7 @@ def run_numpy(network: Network, images: Floats) -> Floats:
     values: dict[int, Floats] = {0: images}
     last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
     for place, operation in enumerate(network.operations):
-        with np.errstate(over="ignore", invalid="ignore"):  # overflow gives infinity and NaN, as in torch
-            values[place + 1] = network.run_operation(operation, values)
+        values[place + 1] = network.run_operation(operation, values)
         for value in set(operation.inputs):
             if last_read[value] == place:
                 del values[value]

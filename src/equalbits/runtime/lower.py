@@ -9,11 +9,13 @@ floats: the chain ends with its sign, one bit per number.
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from equalbits.runtime.network import Network
-from equalbits.runtime.op_specs import ChainOp, Shape
+from equalbits.runtime.op_specs import Array, ChainOp, ElementwiseOp, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.conv_linear import multiplies_bits
-from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, as_image, contiguous_strides, strides
+from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, strides
 
 #: Slots of a chain in order; an operation takes the first of its kind behind the last one taken.
 _SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
@@ -43,6 +45,7 @@ class Lowering:
         for place, operation in enumerate(network.operations):
             for value in operation.inputs:
                 self.readers[value].append(place)
+        self._images = image_values(network)
         self.image = plan.value(IMAGE, network.input_shape)
 
     def run(self) -> int:
@@ -50,21 +53,32 @@ class Lowering:
         for place, operation in enumerate(self.network.operations):
             if place not in self._fused:
                 OPS[operation.kind].lower(self, place, operation)
-        shape = self.network.shapes[self.output]
-        found = self.as_real(self.output)
-        if len(shape) != 3 or shape[1:] == (1, 1) or shape[0] == 1:
-            return found
-        flat = self.plan.value(REAL, (math.prod(shape),))
-        self.plan.copy(found, flat, shape, (strides(shape), contiguous_strides(shape)))
-        return flat
+        in_order = self.network.shapes[self.output][0] == 1
+        return self.as_real(self.output) if in_order else self.as_flat(self.output)
+
+    def native_shape(self, value: int) -> Shape:
+        """Return the shape that the plan gives a value: an image, or one long list."""
+        shape = self.network.shapes[value]
+        return shape if value in self._images else (math.prod(shape),)
+
+    def strides(self, value: int) -> Shape:
+        """Return the strides of a value in memory: images are channels-last, everything else is contiguous."""
+        channels, *rest = shape = self.network.shapes[value]
+        return (1, rest[1] * channels, channels) if value in self._images else strides(shape)
+
+    def vector(self, array: Array, value: int, axis: int = 0) -> int:
+        """Add float32 numbers per entry of an axis of a value, repeated where the plan has one long list."""
+        shape = self.network.shapes[value]
+        spread = array.astype(np.float32).reshape(-1, *(1,) * (len(shape) - 1 - axis))
+        return self.plan.tensor(np.broadcast_to(spread, (*shape[:1], 1, 1) if value in self._images else shape))
 
     def new_bits(self, value: int) -> int:
         """Return a new value of the plan for a value of the network, as bits."""
-        return self.plan.value(BITS, self.network.shapes[value])
+        return self.plan.value(BITS, self.native_shape(value))
 
     def write_real(self, value: int) -> int:
         """Return a new value of the plan, which from now on holds ``value`` as floats."""
-        self.real[value] = self.plan.value(REAL, self.network.shapes[value])
+        self.real[value] = self.plan.value(REAL, self.native_shape(value))
         return self.real[value]
 
     def as_real(self, value: int) -> int:
@@ -159,14 +173,57 @@ class Lowering:
         fields |= spec.fields(self, self.network.operations[affine[0]], value, "5") or {}
         return signs, set(affine)
 
-    def reshape(self, source: int, before: Shape, after: Shape) -> int:
-        """Return a value with the same numbers in another shape: through a flat one where images are involved."""
-        if as_image(before) == as_image(after) and (as_image(after)[1:] == (1, 1) or before == after):
-            return source
-        flat = self.plan.value(REAL, (math.prod(after),))
-        self.plan.copy(source, flat, before, (strides(before), contiguous_strides(before)))
-        if len(after) != 3 or after[1:] == (1, 1):
+    def as_flat(self, value: int) -> int:
+        """Return a value of the plan that holds the numbers of ``value`` in torch's order."""
+        found, shape = self.as_real(value), self.network.shapes[value]
+        if value not in self._images or shape[1:] == (1, 1):
+            return found
+        flat = self.plan.value(REAL, (math.prod(shape),))
+        self.plan.copy(found, flat, shape, (self.strides(value), strides(shape)))
+        return flat
+
+    def write_flat(self, value: int, step: str, **fields: int) -> None:
+        """Emit a step that makes ``value`` in torch's order; an image is put in its own layout behind it."""
+        shape = self.network.shapes[value]
+        flat = self.plan.value(REAL, (math.prod(shape),))
+        self.plan.step(step, OUT=flat, **fields)
+        self.real[value] = self._from_flat(flat, value)
+
+    def reshape(self, before: int, after: int) -> int:
+        """Return a value with the numbers of ``before`` in the layout of ``after``: through a flat one for images."""
+        if self.native_shape(before) == self.native_shape(after):
+            return self.as_real(before)
+        return self._from_flat(self.as_flat(before), after)
+
+    def _from_flat(self, flat: int, value: int) -> int:
+        """Return a value of the plan with the numbers of ``flat`` in the layout of ``value``."""
+        shape = self.network.shapes[value]
+        if value not in self._images or shape[1:] == (1, 1):
             return flat
-        target = self.plan.value(REAL, after)
-        self.plan.copy(flat, target, after, (contiguous_strides(after), strides(after)))
+        target = self.plan.value(REAL, shape)
+        self.plan.copy(flat, target, shape, (strides(shape), self.strides(value)))
         return target
+
+
+def image_values(network: Network) -> set[int]:
+    """Return the values that lie in memory as images, channels last: those that windows slide over, and their kin.
+
+    Elementwise operations need all their values in one layout, so one image makes images of all.
+    """
+    leader = list(range(len(network.shapes)))
+
+    def find(value: int) -> int:
+        while leader[value] != value:
+            leader[value] = leader[leader[value]]
+            value = leader[value]
+        return value
+
+    images = {0}
+    for place, operation in enumerate(network.operations):
+        if isinstance(OPS[operation.kind], ElementwiseOp):
+            for value in operation.inputs:
+                leader[find(value)] = find(place + 1)
+        elif OPS[operation.kind].slides:
+            images |= {place + 1, *operation.inputs}
+    leaders = {find(value) for value in images}
+    return {value for value, shape in enumerate(network.shapes) if len(shape) == 3 and find(value) in leaders}

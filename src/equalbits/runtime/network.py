@@ -97,7 +97,7 @@ class Network:
         for place, operation in enumerate(self.operations):
             shapes.append(self._output_shape(place, operation, shapes))
             inputs = tuple(shapes[value] for value in operation.inputs)
-            total += op_specs.count_work(shapes[-1], operation.settings, inputs, self.arrays(operation))
+            total += OPS[operation.kind].work(shapes[-1], inputs, operation.settings, self.arrays(operation))
             if total > MAX_WORK:
                 raise ValueError(f"operation {place} takes the network over {MAX_WORK} products per image, the maximum")
         return tuple(shapes)
@@ -109,7 +109,8 @@ class Network:
     def run_operation(self, operation: Operation, values: Mapping[int, Floats]) -> Floats:
         """Run one operation in numpy on the values it reads."""
         inputs = [values[value] for value in operation.inputs]
-        return OPS[operation.kind].run(inputs, self.arrays(operation), operation.settings)
+        with np.errstate(all="ignore"):  # overflow gives infinity and NaN, as in torch
+            return OPS[operation.kind].run(inputs, self.arrays(operation), operation.settings)
 
     def binary_layers(self) -> Iterator[tuple[int, Operation]]:
         """Yield the operations whose weights are bits, with their place."""

@@ -42,7 +42,8 @@ SettingValue = int | float | bool | None | tuple[int, ...]
 class OpSpec:
     """One operation of a packed file, called ``kind`` in it.
 
-    ``inputs`` bounds the number of values it reads. ``moves`` marks operations that only move numbers. ``aten`` lists
+    ``inputs`` bounds the number of values it reads. ``moves`` marks operations that only move numbers, ``slides``
+    those with a window that slides over an image. ``aten`` lists
     ATen operations that are the same operation, each with the settings that its arguments after the first stand for.
     """
 
@@ -52,6 +53,7 @@ class OpSpec:
     optional: tuple[str, ...] = ()
     settings: ClassVar[Mapping[str, "Setting"]] = MappingProxyType({})
     moves: bool = False
+    slides: bool = False
     aten: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 
     @property
@@ -67,6 +69,12 @@ class OpSpec:
         """Compute the output in numpy: the reference of every engine."""
         raise NotImplementedError
 
+    def work(self, shape: Shape, inputs: Shapes, settings: Settings, tensors: Tensors) -> int:
+        """Count the products, or reads of a number, that the operation takes for one image."""
+        if "weight" in tensors:
+            return math.prod(shape) * connections(settings, inputs)
+        return math.prod(shape) * math.prod(settings.get("kernel", (1,))) + math.prod(inputs[0])
+
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         """Emit native steps; without a rule, numpy runs every network that holds the operation."""
         raise ValueError(f"the native engine has no {self.kind}: numpy runs the network, slowly")
@@ -80,7 +88,11 @@ class OpSpec:
         raise NotImplementedError
 
 
-class ChainOp(OpSpec):
+class ElementwiseOp(OpSpec):
+    """An operation on each number by itself: its output lies in memory as its inputs do."""
+
+
+class ChainOp(ElementwiseOp):
     """An elementwise operation, which the native engine fuses into the step before it."""
 
     def slot(self, lowering: "Lowering", place: int) -> str:
@@ -121,6 +133,13 @@ def count(value: object) -> int:
     return value
 
 
+def axis(value: object) -> int:
+    """Parse the number of an axis, from 0."""
+    if type(value) is not int or not 0 <= value < 8:
+        raise ValueError(f"is {_short(value)}: it must be an integer from 0 to 7")
+    return value
+
+
 def flag(value: object) -> bool:
     """Parse true or false."""
     if type(value) is not bool:
@@ -154,6 +173,13 @@ def input_bits(value: object) -> int:
     return value
 
 
+def axis_size(axis: int, shape: Shape) -> int:
+    """Return the size of an axis, checked to exist."""
+    if axis >= len(shape):
+        raise ValueError(f"works along axis {axis} of a value of shape {shape}: count the axes from 0")
+    return shape[axis]
+
+
 def per_axis(numbers: Shape, shape: Shape) -> Shape:
     """Return ``numbers``, checked to hold one for each axis of ``shape``."""
     if len(numbers) != len(shape):
@@ -178,13 +204,6 @@ def connections(settings: Settings, inputs: Shapes) -> int:
     """Return D, the connections of each filter of a convolution or linear layer that reads ``inputs``."""
     groups: int = settings.get("groups", 1)
     return inputs[0][0] // groups * math.prod(settings.get("kernel", ()))
-
-
-def count_work(shape: Shape, settings: Settings, inputs: Shapes, tensors: Tensors) -> int:
-    """Count the products, or reads of a number, that an operation takes for one image."""
-    if "weight" in tensors:
-        return math.prod(shape) * connections(settings, inputs)
-    return math.prod(shape) * math.prod(settings.get("kernel", (1,))) + math.prod(inputs[0])
 
 
 def _integers(value: object, *, size: int | None, least: int) -> tuple[int, ...]:

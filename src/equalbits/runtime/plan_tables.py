@@ -13,7 +13,7 @@ IMAGE, REAL, BITS = 0, 1, 2
 
 #: First letters of the fields that default to 1 and to 0; all others default to −1.
 _DEFAULT_ONE = ("KERNEL_", "STRIDE_", "DILATION_", "GROUPS")
-_DEFAULT_ZERO = ("COUNT_PADDING", "SIGN_REAL", "RELU", "FROM_OFFSET", "TO_OFFSET", "PAD_", "POOL_")
+_DEFAULT_ZERO = ("CAUSAL", "COUNT_PADDING", "SIGN_REAL", "RELU", "FROM_OFFSET", "TO_OFFSET", "PAD_", "POOL_")
 
 
 class PlanTables:
@@ -45,25 +45,24 @@ class PlanTables:
         self._tensors.append(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
         return len(self._tensors) - 1
 
-    def vector(self, array: Array, shape: Shape) -> int:
-        """Add float32 numbers per channel of a value of this shape; one number is repeated for all channels."""
-        channels, *rest = shape
-        vector = np.broadcast_to(array.astype(np.float32), (channels,))
-        repeats = math.prod(rest) if len(shape) not in (1, 3) else 1
-        return self.tensor(np.repeat(vector, repeats))
-
     def copy(
         self, source: int, target: int, sizes: Shape, strides: tuple[Shape, Shape], offsets: Shape = (0, 0)
     ) -> None:
         """Add a step that copies ``sizes`` numbers, with strides and offsets in the source and in the target."""
         axes = sorted(range(len(sizes)), key=lambda axis: (-strides[0][axis], -strides[1][axis]))
-        if len(axes) > 6:
-            raise ValueError(f"a value of shape {sizes} has more axes than the native engine can copy")
+        ordered = [tuple(numbers[axis] for axis in axes) for numbers in (sizes, *strides)]
         fields = {"IN": source, "OUT": target, "FROM_OFFSET": offsets[0], "TO_OFFSET": offsets[1]}
-        for place, axis in enumerate([-1] * (6 - len(axes)) + axes):
-            parts = (1, 0, 0) if axis < 0 else (sizes[axis], strides[0][axis], strides[1][axis])
-            fields |= {f"{name}{place}": number for name, number in zip(("SIZE", "FROM", "TO"), parts, strict=True)}
-        self.step("COPY", **fields)
+        self.strided("COPY", ordered[0], (ordered[1], ordered[2]), **fields)
+
+    def strided(self, kind: str, sizes: Shape, strides: tuple[Shape, ...], **fields: int) -> None:
+        """Add a step over ``sizes`` numbers, the last axis inmost, with strides in two of its values."""
+        kept = [row for row in zip(sizes[:-1], *(part[:-1] for part in strides), strict=True) if row[0] > 1]
+        rows = [*[(1, 0, 0)] * (5 - len(kept)), *kept, (sizes[-1], strides[0][-1], strides[1][-1])]
+        if len(rows) > 6:
+            raise ValueError(f"a value of shape {sizes} has more axes than the native engine can copy")
+        for place, row in enumerate(rows):
+            fields |= {f"{name}{place}": number for name, number in zip(("SIZE", "FROM", "TO"), row, strict=True)}
+        self.step(kind, **fields)
 
     def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sequence[NDArray[np.uint8]]]:
         """Return values, steps and tensors as the native plan takes them."""
@@ -83,16 +82,9 @@ def as_image(shape: Shape) -> Shape:
 
 
 def strides(shape: Shape) -> Shape:
-    """Return the strides of a native value: images are channels-last, everything else is contiguous.
+    """Return the strides of a contiguous array.
 
-    >>> strides((3, 4, 5)), strides((2, 3, 4, 5))
-    ((1, 15, 3), (60, 20, 5, 1))
+    >>> strides((2, 3, 4))
+    (12, 4, 1)
     """
-    if len(shape) == 3:
-        return 1, shape[2] * shape[0], shape[0]
-    return contiguous_strides(shape)
-
-
-def contiguous_strides(shape: Shape) -> Shape:
-    """Return the strides of a contiguous array."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

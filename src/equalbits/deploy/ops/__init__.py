@@ -3,11 +3,36 @@
 from functools import partial
 
 from equalbits.deploy.graph import Value
-from equalbits.deploy.ops import comparison, conv_linear, elementwise, gather, pool, reduce, resize, shape
+from equalbits.deploy.ops import (
+    activation,
+    attention,
+    comparison,
+    conv_linear,
+    elementwise,
+    gather,
+    normalization,
+    pool,
+    reduce,
+    resize,
+    shape,
+)
 from equalbits.deploy.tracer import RULES, Known, Tracer
 from equalbits.runtime import OPS, Settings
 
-__all__ = ["RULES", "comparison", "conv_linear", "elementwise", "gather", "pool", "reduce", "resize", "shape"]
+__all__ = [
+    "RULES",
+    "activation",
+    "attention",
+    "comparison",
+    "conv_linear",
+    "elementwise",
+    "gather",
+    "normalization",
+    "pool",
+    "reduce",
+    "resize",
+    "shape",
+]
 
 
 def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value: Known, *arguments: object) -> Value:

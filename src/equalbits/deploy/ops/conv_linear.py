@@ -9,7 +9,6 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Arrays, Value
 from equalbits.deploy.ops.gather import pad
-from equalbits.deploy.ops.shape import permute
 from equalbits.deploy.tracer import Known, Tracer, rule
 from equalbits.deploy.weights import plane_arrays
 from equalbits.runtime import Settings
@@ -124,20 +123,14 @@ def linear(tracer: Tracer, value: Known, weight: Tensor, bias: Known = None) -> 
     if len(source.shape) == 1:
         return _add_weighted(tracer, "linear", source, weight, bias, {})
     *positions, features = source.shape
+    if len(positions) == 2:
+        image = _as_image(tracer, source, source.shape, axes=(2, 0, 1))
+        made = _add_weighted(tracer, "conv", image, weight[:, :, None, None], bias, {"kernel": 1})
+        return tracer.permute(made, (1, 2, 0))
     image = _as_image(tracer, source, (math.prod(positions), features, 1), axes=(1, 0, 2))
     made = _add_weighted(tracer, "conv", image, weight[:, :, None, None], bias, {"kernel": 1})
-    made = tracer.add("permute", made, axes=(1, 0, 2))
+    made = tracer.permute(made, (1, 0, 2))
     return tracer.reshape(made, (*positions, made.shape[1]))
-
-
-@rule("matmul.default", "mm.default")
-def matmul(tracer: Tracer, value: Known, weight: Known) -> Value:
-    """Multiply by a constant matrix from either side."""
-    if isinstance(value, Tensor) and value.dim() == 2 and isinstance(weight, Value) and len(weight.shape) == 2:
-        return permute(tracer, linear(tracer, permute(tracer, weight, [0, 2, 1]), value), [0, 2, 1])
-    if not isinstance(weight, Tensor) or weight.dim() != 2:
-        raise tracer.refuse("multiplies two values computed from the image: a packed network multiplies by constants")
-    return linear(tracer, value, weight.T.contiguous())
 
 
 @rule("addmm.default")
@@ -171,5 +164,5 @@ def _as_image(tracer: Tracer, value: Value, shape: tuple[int, ...], *, axes: tup
     permuted = axes != (0, 1, 2)
     signed = step is not None and step.kind == "sign" and (permuted or step.shape != shape)
     image = tracer.reshape(tracer.source(step) if step is not None and signed else value, shape)
-    image = tracer.add("permute", image, axes=axes) if permuted else image
+    image = tracer.permute(image, axes) if permuted else image
     return tracer.add("sign", image) if signed else image

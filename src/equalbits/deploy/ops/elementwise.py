@@ -23,8 +23,8 @@ def add(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Val
             first, second = expand(tracer, first), expand(tracer, second)
         return tracer.add("add", first, second if alpha == 1 else tracer.affine(second, alpha))
     if isinstance(first, Value) and isinstance(second, Constant):
-        return tracer.affine(first, 1.0, second * alpha)
-    return tracer.affine(tracer.value(second), alpha, _constant(tracer, first))
+        return tracer.affine(_spread(tracer, first, second), 1.0, second * alpha)
+    return tracer.affine(_spread(tracer, tracer.value(second), first), alpha, _constant(tracer, first))
 
 
 @rule("sub.Tensor")
@@ -35,18 +35,33 @@ def sub(tracer: Tracer, first: Known, second: Known, *, alpha: float = 1) -> Val
 
 @rule("mul.Tensor")
 def mul(tracer: Tracer, first: Known, second: Known) -> Value:
-    """Multiply by a constant."""
+    """Multiply two values, or a value by a constant."""
     if isinstance(first, Value) and isinstance(second, Value):
-        raise tracer.refuse("multiplies two values computed from the image: a packed network multiplies by constants")
+        return multiply(tracer, first, second)
     value, constant = (first, second) if isinstance(first, Value) else (second, first)
-    return tracer.affine(tracer.value(value), _constant(tracer, constant))
+    return tracer.affine(_spread(tracer, tracer.value(value), constant), _constant(tracer, constant))
+
+
+def _spread(tracer: Tracer, value: Value, constant: Known) -> Value:
+    """Repeat axes of size 1 of a value that is combined with a larger constant."""
+    larger = isinstance(constant, Tensor) and any(
+        size > own == 1 for size, own in zip(reversed(constant.shape), reversed(value.shape), strict=False)
+    )
+    return expand(tracer, value) if larger else value
+
+
+def multiply(tracer: Tracer, first: Value, second: Value) -> Value:
+    """Multiply two values; an axis of size 1 is repeated."""
+    if len(first.shape) != len(second.shape):
+        raise tracer.refuse(f"multiplies values of shape {first.shape} and {second.shape}: give both as many axes")
+    return tracer.add("mul", first, second)
 
 
 @rule("div.Tensor")
 def div(tracer: Tracer, first: Known, second: Known) -> Value:
-    """Divide by a constant."""
+    """Divide by a constant, or multiply by the reciprocal of a value."""
     if isinstance(second, Value):
-        raise tracer.refuse("divides by a value computed from the image: a packed network divides by constants")
+        return mul(tracer, first, tracer.add("reciprocal", second))
     return tracer.affine(tracer.value(first), 1 / _constant(tracer, second))
 
 
@@ -84,7 +99,7 @@ def batch_norm(
     return (tracer.affine(source, gain.reshape(-1, *tail), shift.reshape(-1, *tail)),)
 
 
-@rule("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional.default", "instance_norm.default")
+@rule("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_functional.default")
 def norm_of_input(tracer: Tracer, *_: object, **__: object) -> Value:
     """Refuse a norm that computes its statistics from its input."""
     raise tracer.refuse("computes mean and variance from its input: use batch norm with running ones, in eval")

@@ -97,7 +97,11 @@ def stack(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value | Sta
 @rule("repeat.default", "expand.default")
 def expand(tracer: Tracer, value: Known, *_: object, **__: object) -> Value:
     """Repeat a value along each axis to the shape that the trace recorded."""
-    made, shape = tracer.value(value), tracer.output_shape()
+    return expand_to(tracer, tracer.value(value), tracer.output_shape())
+
+
+def expand_to(tracer: Tracer, made: Value, shape: Sequence[int]) -> Value:
+    """Repeat a value along each axis to ``shape``."""
     if len(shape) != len(made.shape):
         raise tracer.refuse(f"repeats a value of shape {made.shape} along new axes: add those with unsqueeze first")
     for axis, size in enumerate(shape, start=1):

@@ -75,7 +75,7 @@ typedef struct {
 typedef struct {
     int64_t field[EB_FIELDS];
     eb_stop *stop; /* of the plan */
-    eb_value in, out; /* shapes of what it reads and makes */
+    eb_value in, other, out; /* shapes of what it reads and makes */
     eb_chain chain;
     /* convolutions */
     int64_t group_in, group_out, blocks;      /* channels, filters and blocks of filters of a group */
@@ -104,6 +104,14 @@ typedef struct {
     float step;
     uint32_t total;
 } eb_bytes;
+
+/* How a row is normalized: scale and bias per number, or NULL. */
+typedef struct {
+    const float *scale, *bias;
+    float eps;
+    int64_t count;
+    int centered;
+} eb_norm;
 
 /* A window along one axis: what it covers, how far it moves, and how much padding it starts in. */
 typedef struct {
@@ -147,6 +155,11 @@ typedef struct {
                  float *to);
     void (*pool_line)(const float *line, int64_t pixels, const eb_window *window, int64_t count, float *to);
     void (*pool_rows)(const float *const *rows, int64_t count, int64_t numbers, float *to);
+    /* See functions.h. */
+    void (*function)(int64_t kind, const float *from, int64_t count, float alpha, float *to);
+    void (*softmax_row)(const float *from, int64_t count, float *to);
+    void (*norm_row)(const float *from, const eb_norm *norm, float *to);
+    void (*mul_row)(const float *a, int64_t a_apart, const float *b, int64_t b_apart, int64_t count, float *to);
     void (*chain_counts)(const eb_chain *chain, const eb_row *row, const int32_t *counts);
     void (*chain_reals)(const eb_chain *chain, const eb_row *row, const float *sums);
 } eb_kernels;
@@ -248,6 +261,12 @@ void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error);
 void eb_tables_prepare(const eb_context *context, const eb_step *step);
+
+/* rows.c */
+static inline int eb_is_rows(const eb_step *step) { return step->field[EB_KIND] >= EB_SIGMOID; }
+int eb_check_rows(eb_step *step, int64_t number, char *error);
+int64_t eb_rows_units(const eb_step *step);
+void eb_rows_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 
 /* copy.c */
 void eb_copy(const eb_context *context, const eb_step *step);

@@ -34,6 +34,11 @@ enum {
     EB_CHAIN,     /* the chain alone */
     EB_FILL,      /* one number everywhere */
     EB_COPY,      /* numbers from one place to another, by strides */
+    EB_SIGMOID, EB_TANH, EB_SILU, EB_GELU, EB_GELU_TANH, EB_MISH, EB_ELU, EB_SOFTPLUS, EB_EXP, EB_SQRT, EB_RECIPROCAL,
+    EB_MUL,       /* IN by IN2, number by number, by strides: FROM of IN, TO of IN2; OUT as it stands */
+    EB_SOFTMAX, EB_NORM, EB_RMS_NORM, /* rows along the last axis of the sizes, by strides; row i of every CAUSAL rows up
+                                         to its entry i, the rest 0 */
+    EB_MATMUL,    /* SIZE0 products of (SIZE1, SIZE2) by (SIZE2, SIZE3), all as they stand */
     EB_STEP_KINDS
 };
 
@@ -45,13 +50,13 @@ enum {
  *   · gain4 + shift4, clamp, the largest of each window (POOL_…, convolutions only; none if POOL_H is 0),
  *   stored in OUT (its sign, if SIGN_REAL), · gain5 + shift5, its sign as a bit in OUT_BITS. */
 #define EB_FIELD_LIST(X)                                                                                              \
-    X(KIND) X(IN) X(OUT) X(OUT_BITS) X(WEIGHT) X(KEPT)                                                                \
+    X(KIND) X(IN) X(IN2) X(OUT) X(OUT_BITS) X(WEIGHT) X(KEPT)                                                         \
     X(KERNEL_H) X(KERNEL_W) X(STRIDE_H) X(STRIDE_W) X(DILATION_H) X(DILATION_W)                                       \
     X(PAD_TOP) X(PAD_BOTTOM) X(PAD_LEFT) X(PAD_RIGHT) X(GROUPS) X(COUNT_PADDING)                                      \
     X(SCALE) X(BIAS) X(GAIN1) X(SHIFT1) X(SLOPE1) X(GAIN2) X(SHIFT2) X(RESIDUAL) X(GAIN3) X(SHIFT3) X(SLOPE2)         \
     X(GAIN4) X(SHIFT4) X(CLAMP) X(SIGN_REAL) X(GAIN5) X(SHIFT5) X(RELU1) X(RELU2)                                     \
     X(POOL_H) X(POOL_W) X(POOL_STRIDE_H) X(POOL_STRIDE_W) X(POOL_TOP) X(POOL_BOTTOM) X(POOL_LEFT) X(POOL_RIGHT)       \
-    X(FROM_OFFSET) X(TO_OFFSET)                                                                                       \
+    X(FROM_OFFSET) X(TO_OFFSET) X(CAUSAL)                                                                             \
     X(SIZE0) X(SIZE1) X(SIZE2) X(SIZE3) X(SIZE4) X(SIZE5)                                                             \
     X(FROM0) X(FROM1) X(FROM2) X(FROM3) X(FROM4) X(FROM5)                                                             \
     X(TO0) X(TO1) X(TO2) X(TO3) X(TO4) X(TO5)

@@ -70,9 +70,8 @@ static const eb_tensor *tensor_of(const eb_recipe *recipe, int64_t id, int64_t b
 }
 
 /* A copy of one of the chain's vectors, filled up with zeros so that whole blocks can be read anywhere. */
-static int read_vector(eb_plan *plan, const eb_recipe *recipe, const eb_step *step, int field, const float **vector,
+static int read_vector(eb_plan *plan, const eb_recipe *recipe, int64_t id, int64_t channels, const float **vector,
                        char *error) {
-    int64_t id = step->field[field], channels = step->out.channels;
     if (id == -1) return 1;
     const eb_tensor *tensor = tensor_of(recipe, id, channels * 4, error);
     if (!tensor) return 0;
@@ -92,7 +91,7 @@ static int read_chain(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int
     static const int fields[] = {EB_SCALE, EB_BIAS,   EB_GAIN1,  EB_SHIFT1, EB_SLOPE1, EB_GAIN2, EB_SHIFT2,
                                  EB_GAIN3, EB_SHIFT3, EB_SLOPE2, EB_GAIN4,  EB_SHIFT4, EB_GAIN5, EB_SHIFT5};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!read_vector(plan, recipe, step, fields[i], vectors[i], error)) return 0;
+        if (!read_vector(plan, recipe, step->field[fields[i]], step->out.channels, vectors[i], error)) return 0;
     const float *gains[] = {chain->gain1, chain->gain2, chain->gain3, chain->gain4, chain->gain5};
     const float *shifts[] = {chain->shift1, chain->shift2, chain->shift3, chain->shift4, chain->shift5};
     for (int i = 0; i < 5; i++)
@@ -136,6 +135,31 @@ static int read_places(eb_plan *plan, eb_step *step, int64_t number, char *error
     return 1;
 }
 
+/* A step of rows.c. WEIGHT is its one number; scale and bias are as long as a row. */
+static int read_rows(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int64_t number, char *error) {
+    const int64_t *field = step->field;
+    const int is_norm = field[EB_KIND] == EB_NORM || field[EB_KIND] == EB_RMS_NORM;
+    const int64_t second = field[EB_KIND] == EB_MUL || field[EB_KIND] == EB_MATMUL ? field[EB_IN2] : field[EB_IN];
+    const eb_value *from = touch(plan, field[EB_IN], number, EB_REAL, 0, error);
+    const eb_value *other = from ? touch(plan, second, number, EB_REAL, 0, error) : NULL;
+    if (!other) return 0;
+    if (field[EB_OUT] >= 0 && field[EB_OUT] < plan->value_count && plan->values[field[EB_OUT]].born >= 0)
+        return eb_fail(error, "step %d makes value %d again", (int)number, (int)field[EB_OUT]);
+    const eb_value *to = touch(plan, field[EB_OUT], number, EB_REAL, 1, error);
+    if (!to) return 0;
+    step->in = *from;
+    step->other = *other;
+    step->out = *to;
+    if (is_norm || field[EB_KIND] == EB_ELU) {
+        const eb_tensor *tensor = tensor_of(recipe, field[EB_WEIGHT], 4, error);
+        if (!tensor) return 0;
+        memcpy(&step->chain.low, tensor->data, 4);
+    }
+    if (!eb_check_rows(step, number, error)) return 0;
+    return !is_norm || (read_vector(plan, recipe, field[EB_SCALE], field[EB_SIZE5], &step->chain.scale, error) &&
+                        read_vector(plan, recipe, field[EB_BIAS], field[EB_SIZE5], &step->chain.bias, error));
+}
+
 static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, char *error) {
     eb_step *step = plan->steps + number;
     int64_t *field = step->field;
@@ -161,6 +185,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     default: break;
     }
     if (field[EB_KIND] < 0 || field[EB_KIND] >= EB_STEP_KINDS) return eb_fail(error, "step %d is unknown", (int)number);
+    if (eb_is_rows(step)) return read_rows(plan, recipe, step, number, error);
     int64_t kind = field[EB_KIND] == EB_CONV_BITS ? EB_BITS : EB_REAL;
     int64_t id = field[EB_IN];
     int reads_image = field[EB_KIND] == EB_CONV_REAL || field[EB_KIND] == EB_CONV_SIGNED;

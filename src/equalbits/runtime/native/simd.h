@@ -238,6 +238,7 @@ static void split(const float *from, int64_t count, float *even, float *odd) {
 }
 
 #include "winograd_vectors.h"
+#include "functions.h"
 
 /* The table's entries that every instruction set has, each a function of the same name in its file. */
 #define EVERY_KERNEL                                                                                                   \
@@ -245,5 +246,6 @@ static void split(const float *from, int64_t count, float *even, float *odd) {
     .bits_row = bits_row, .real_row = real_row, .signed_row = signed_row, .bytes_prepare = bytes_prepare,              \
     .bytes_row = bytes_row, .depthwise_row = depthwise_row, .split = split, .winograd_in = winograd_in,                \
     .winograd_down = winograd_down, .winograd_up = winograd_up, .winograd_out = winograd_out, .pool = pool,            \
-    .pool_line = pool_line, .pool_rows = pool_rows,                                                                    \
+    .pool_line = pool_line, .pool_rows = pool_rows, .function = function, .softmax_row = softmax_row,                  \
+    .norm_row = norm_row, .mul_row = mul_row,                                                                          \
     .chain_counts = chain_counts, .chain_reals = chain_reals

@@ -35,12 +35,12 @@ class _Weighted(OpSpec):
     optional = ("kept", "scale", "bias")
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
-        value, shape = operation.inputs[0], lowering.network.shapes[place + 1]
+        value = operation.inputs[0]
         arrays = lowering.network.arrays(operation)
         fields = windows.native_window(operation.settings) if self.kind == "conv" else {}
         for part in ("scale", "bias"):
             if part in arrays:
-                fields[part.upper()] = lowering.plan.vector(arrays[part], shape)
+                fields[part.upper()] = lowering.vector(arrays[part], place + 1)
         binary = arrays["weight"].dtype == np.uint8
         if binary:
             stored = {part: arrays[part] for part in ("weight", "kept") if part in arrays}
@@ -113,6 +113,7 @@ class _Conv(_Weighted):
     """Convolve with zero padding; with ±1 on both sides every sum is exact."""
 
     kind = "conv"
+    slides = True
     settings: ClassVar = {
         **windows.WINDOW,
         "dilation": windows.ONE,

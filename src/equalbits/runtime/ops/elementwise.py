@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import Array, ChainOp, Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.op_specs import (
+    Array,
+    ChainOp,
+    ElementwiseOp,
+    Floats,
+    Setting,
+    Settings,
+    Shape,
+    Shapes,
+    Tensors,
+)
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.onnx import OnnxGraph
@@ -28,31 +38,38 @@ def _per_channel(vector: Array, value: Floats) -> Floats:
 
 
 class _Affine(ChainOp):
-    """``value · gain + shift`` per channel."""
+    """``value · gain + shift`` per channel, or per entry of the last of two axes."""
 
     kind = "affine"
     tensors = ("gain_shift",)
+    settings: ClassVar = {"axis": Setting(op_specs.axis, 0)}
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-        op_specs.check_vector("gain_shift", tensors["gain_shift"], {(2, inputs[0][0])})
+        axis = settings["axis"]
+        if axis and (len(inputs[0]), axis) != (2, 1):
+            raise ValueError(f"has axis={axis} on a value of shape {inputs[0]}: only a value of two axes has axis 1")
+        op_specs.check_vector("gain_shift", tensors["gain_shift"], {(2, inputs[0][axis])})
         return inputs[0]
 
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
-        gain, shift = (_per_channel(row, values[0]) for row in tensors["gain_shift"])
-        return values[0] * gain + shift
+        tail = (1,) * (values[0].ndim - 2 - settings["axis"])
+        gain, shift = (row.astype(np.float32).reshape(-1, *tail) for row in tensors["gain_shift"])
+        result: Floats = values[0] * gain + shift
+        return result
 
     def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int]:
-        rows, shape = lowering.network.arrays(operation)["gain_shift"], lowering.network.shapes[value]
+        rows, axis = lowering.network.arrays(operation)["gain_shift"], operation.settings["axis"]
         names = (f"GAIN{number}", f"SHIFT{number}")
-        return {name: lowering.plan.vector(row, shape) for name, row in zip(names, rows, strict=True)}
+        return {name: lowering.vector(row, value, axis) for name, row in zip(names, rows, strict=True)}
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
-        both = graph.floats(operation, "gain_shift", (2, shape[0], *(1,) * (len(shape) - 1)))
+        axis = operation.settings["axis"]
+        both = graph.floats(operation, "gain_shift", (2, shape[axis], *(1,) * (len(shape) - 1 - axis)))
         gain, shift = (graph.node("Gather", both, graph.constant(np.int64(i), f":row{i}"), axis=0) for i in (0, 1))
         graph.node("Add", graph.node("Mul", *graph.inputs(operation), gain), shift)
 
     def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
-        tail = (1,) * (len(shape) - 1)
+        tail = (1,) * (len(shape) - 1 - operation.settings["axis"])
         gain, shift = (graph.stored(row.reshape(1, -1, *tail)) for row in graph.network.arrays(operation)["gain_shift"])
         return graph.op.add(graph.op.multiply(*graph.inputs(operation), gain), shift)
 
@@ -72,7 +89,7 @@ class _PReLU(ChainOp):
 
     def fields(self, lowering: "Lowering", operation: "Operation", value: int, number: str) -> dict[str, int]:
         slope = lowering.network.arrays(operation)["slope"]
-        return {f"SLOPE{number}": lowering.plan.vector(slope, lowering.network.shapes[value])}
+        return {f"SLOPE{number}": lowering.vector(slope, value)}
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
         size = graph.network.arrays(operation)["slope"].size
@@ -146,7 +163,7 @@ class _ReLU(_Clamp):
         return graph.op.relu(*graph.inputs(operation))
 
 
-class _Sign(OpSpec):
+class _Sign(ElementwiseOp):
     """+1 where the value is at least 0, else −1."""
 
     kind = "sign"

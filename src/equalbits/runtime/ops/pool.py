@@ -25,6 +25,7 @@ class _Pool(OpSpec):
 
     step: str
     settings = windows.WINDOW
+    slides = True
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
         op_specs.image_shape(inputs[0])

@@ -8,7 +8,6 @@ import numpy as np
 
 from equalbits.runtime import op_specs
 from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors, per_axis
-from equalbits.runtime.plan_tables import strides
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.onnx import OnnxGraph
@@ -35,11 +34,12 @@ class _Concat(OpSpec):
         return np.concatenate(values, axis=1)
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
-        sources = [(lowering.as_real(value), lowering.network.shapes[value]) for value in operation.inputs]
-        target, after = lowering.write_real(place + 1), strides(lowering.network.shapes[place + 1])
+        sources = [(lowering.as_real(value), value) for value in operation.inputs]
+        target, after = lowering.write_real(place + 1), lowering.strides(place + 1)
         start = 0
-        for source, part in sources:
-            lowering.plan.copy(source, target, part, (strides(part), after), (0, start * after[0]))
+        for source, value in sources:
+            part = lowering.network.shapes[value]
+            lowering.plan.copy(source, target, part, (lowering.strides(value), after), (0, start * after[0]))
             start += part[0]
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
@@ -66,8 +66,7 @@ class _Reshape(OpSpec):
         return values[0].reshape(len(values[0]), *settings.get("shape", (-1,)))
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
-        before, after = lowering.network.shapes[operation.inputs[0]], lowering.network.shapes[place + 1]
-        lowering.real[place + 1] = lowering.reshape(lowering.as_real(operation.inputs[0]), before, after)
+        lowering.real[place + 1] = lowering.reshape(operation.inputs[0], place + 1)
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
         graph.node("Reshape", *graph.inputs(operation), graph.int_list(-1, *shape))
@@ -103,9 +102,9 @@ class _Permute(OpSpec):
         return values[0].transpose(_with_batch(settings["axes"]))
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
-        source, apart = lowering.as_real(operation.inputs[0]), strides(lowering.network.shapes[operation.inputs[0]])
+        source, apart = lowering.as_real(operation.inputs[0]), lowering.strides(operation.inputs[0])
         shape, moved = lowering.network.shapes[place + 1], tuple(apart[axis] for axis in operation.settings["axes"])
-        lowering.plan.copy(source, lowering.write_real(place + 1), shape, (moved, strides(shape)))
+        lowering.plan.copy(source, lowering.write_real(place + 1), shape, (moved, lowering.strides(place + 1)))
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
         graph.node("Transpose", *graph.inputs(operation), perm=_with_batch(operation.settings["axes"]))
@@ -140,8 +139,11 @@ class _ChannelShuffle(OpSpec):
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         source, shape = lowering.as_real(operation.inputs[0]), lowering.network.shapes[place + 1]
         groups, part = operation.settings["groups"], shape[0] // operation.settings["groups"]
-        _, *apart = strides(shape)
-        moved = ((part, 1, *apart), (1, groups, *apart))
+        both = (lowering.strides(operation.inputs[0]), lowering.strides(place + 1))
+        moved = (
+            (part * both[0][0], *both[0]),
+            (both[1][0], groups * both[1][0], *both[1][1:]),
+        )
         lowering.plan.copy(source, lowering.write_real(place + 1), (groups, part, *shape[1:]), moved)
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
@@ -175,11 +177,12 @@ class _Slice(OpSpec):
         return values[0][(slice(None), *(slice(*entry) for entry in ranges))]
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
-        source, apart = lowering.as_real(operation.inputs[0]), strides(lowering.network.shapes[operation.inputs[0]])
+        source, apart = lowering.as_real(operation.inputs[0]), lowering.strides(operation.inputs[0])
         settings, shape = operation.settings, lowering.network.shapes[place + 1]
         steps = tuple(step * far for step, far in zip(settings["step"], apart, strict=True))
         offset = sum(start * far for start, far in zip(settings["start"], apart, strict=True))
-        lowering.plan.copy(source, lowering.write_real(place + 1), shape, (steps, strides(shape)), (offset, 0))
+        target = lowering.write_real(place + 1)
+        lowering.plan.copy(source, target, shape, (steps, lowering.strides(place + 1)), (offset, 0))
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
         start, stop, step = (operation.settings[name] for name in ("start", "stop", "step"))
@@ -209,11 +212,11 @@ class _Pad(OpSpec):
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         source, before = lowering.as_real(operation.inputs[0]), lowering.network.shapes[operation.inputs[0]]
-        target, after = lowering.write_real(place + 1), strides(lowering.network.shapes[place + 1])
+        target, after = lowering.write_real(place + 1), lowering.strides(place + 1)
         offset = sum(start * far for start, far in zip(operation.settings["before"], after, strict=True))
         fill = lowering.plan.tensor(np.array([operation.settings["value"]], np.float32))
         lowering.plan.step("FILL", OUT=target, WEIGHT=fill)
-        lowering.plan.copy(source, target, before, (strides(before), after), (0, offset))
+        lowering.plan.copy(source, target, before, (lowering.strides(operation.inputs[0]), after), (0, offset))
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
         sizes = graph.int_list(0, *operation.settings["before"], 0, *operation.settings["after"])

@@ -1,0 +1,193 @@
+"""Values whose batch is not an axis of its own in front, as inside attention: moved to another place, or folded.
+
+Most rules know only values with the batch in front. The few that models apply in between are translated here.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from equalbits.deploy.graph import Value
+from equalbits.deploy.tracer import RULES, BatchView, Known, Rule, Tracer
+
+#: Rules that hold for any place of the batch: functions of single numbers, and products along the last axis.
+_ANYWHERE = {
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "neg.default", "relu.default", "clamp.default"),
+    *("gelu.default", "silu.default", "sigmoid.default", "tanh.default", "hardtanh.default", "hardswish.default"),
+    *("clone.default", "alias.default", "_to_copy.default", "exp.default", "linear.default", "layer_norm.default"),
+    *("rms_norm.default", "matmul.default", "bmm.default", "baddbmm.default", "scaled_dot_product_attention.default"),
+    *("hardsigmoid.default", "leaky_relu.default", "addmm.default", "mm.default", "expand.default"),
+}
+#: Rules with an axis, and its place among the arguments.
+_AXIS_AT = {
+    "softmax.int": 1, "_softmax.default": 1, "select.int": 1, "slice.Tensor": 1, "split_with_sizes.default": 2,
+    "cat.default": 1, "mean.dim": 1, "sum.dim_IntList": 1, "amax.default": 1, "linalg_vector_norm.default": 2,
+}  # fmt: skip
+_RESHAPES = ("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims", "unflatten.int")
+
+
+def translate(tracer: Tracer, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> Known | None:
+    """Apply the rule ``name`` where one of its arguments, or its output, has the batch elsewhere; None where none has.
+
+    ``name`` has no ``aten.`` in front.
+    """
+    views = [known for known in _flatten(arguments) if isinstance(known, BatchView)]
+    if not views:
+        return _plain(tracer, name, arguments)
+    if all(view.folded and not view.axis for view in views):
+        return _folded(tracer, name, arguments, options)
+    if len(views) == 1 and arguments[0] is views[0]:
+        return _moved(tracer, name, views[0], arguments[1:], options)
+    raise tracer.refuse("combines values whose batch axes are in different places: keep the batch in front")
+
+
+def _plain(tracer: Tracer, name: str, arguments: Sequence[object]) -> Known | None:
+    """Fold or move the batch axis of a value that has it in front."""
+    value, batch = arguments[0] if arguments else None, tracer.batch
+    if not isinstance(value, Value) or tracer.shape is None:
+        return None
+    if name in _RESHAPES and tracer.shape and tracer.shape[0] != batch and tracer.shape[0] % batch == 0:
+        return _reshape(tracer, value)
+    if name == "permute.default":
+        axes: Sequence[int] = arguments[1]  # type: ignore[assignment]
+        order = [axis % (len(value.shape) + 1) for axis in axes]
+        return None if order[0] == 0 else _permute(tracer, BatchView(value), order)
+    return None
+
+
+def _reshape(tracer: Tracer, value: Value) -> Known:
+    """Reshape to the shape that the trace recorded; numbers keep their order, so a folded axis is split by image."""
+    shape = tracer.shape or ()
+    if not shape or shape[0] % tracer.batch or math.prod(shape) != tracer.batch * math.prod(value.shape):
+        raise tracer.refuse(f"reshapes to {shape}, which mixes images: keep the batch in front")
+    parts = shape[0] // tracer.batch
+    if parts == 1:
+        return tracer.reshape(value, shape[1:])
+    return BatchView(tracer.reshape(value, (parts, *shape[1:])), folded=True)
+
+
+def _permute(tracer: Tracer, view: BatchView, order: Sequence[int]) -> Known:
+    kept = order if view.folded else [axis - (axis > view.axis) for axis in order if axis != view.axis]
+    return _at(tracer.permute(view.value, kept), list(order).index(view.axis), view)
+
+
+def _at(value: Value, place: int, view: BatchView) -> Known:
+    """Return a value with the batch at ``place``, folded as in ``view``."""
+    return BatchView(value, place, view.folded) if place or view.folded else value
+
+
+def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> Known:
+    """Apply a rule as if the folded axis were two: the batch, and an axis of the value."""
+    shape, given = tracer.shape or (), list(arguments)
+    first = next(known for known in _flatten(given) if isinstance(known, BatchView)).value
+    if name in _RESHAPES:
+        return _reshape(tracer, first)
+    if name == "permute.default":
+        axes: Sequence[int] = given[1]  # type: ignore[assignment]
+        return _permute(tracer, BatchView(first, folded=True), [axis % len(first.shape) for axis in axes])
+    if name in _AXIS_AT and len(given) > _AXIS_AT[name]:
+        given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], len(first.shape))
+    elif name not in _ANYWHERE:
+        raise tracer.refuse(f"does {name} on a batch folded with another axis: keep the batch in front")
+    if not shape or shape[0] % tracer.batch:
+        raise tracer.refuse(f"returns shape {shape} for {tracer.batch} images: the batch must stay in front")
+    tracer.shape = (tracer.batch, shape[0] // tracer.batch, *shape[1:])
+    made: Known = RULES[f"aten.{name}"](tracer, *_unwrap(given), **options)
+    return _rewrap(made)
+
+
+def _behind_batch(tracer: Tracer, axes: object, rank: int) -> object:
+    """Return axes of a folded value as axes of one with the batch in front."""
+    if isinstance(axes, int):
+        if axes % rank == 0:
+            raise tracer.refuse("works along the batch: a packed network treats each image by itself")
+        return axes % rank + 1
+    return [_behind_batch(tracer, axis, rank) for axis in axes] if isinstance(axes, list | tuple) else axes
+
+
+def _moved(tracer: Tracer, name: str, view: BatchView, rest: Sequence[object], options: Mapping[str, object]) -> Known:
+    rank = len(view.value.shape) + (not view.folded)
+    if name == "permute.default":
+        axes: Sequence[int] = rest[0]  # type: ignore[assignment]
+        return _permute(tracer, view, [axis % rank for axis in axes])
+    if name in _CUTS:
+        made: Known = _CUTS[name](tracer, view, *rest)
+        return made
+    only_numbers = all(not isinstance(known, Tensor) or known.numel() == 1 for known in rest)
+    if (
+        name in _ANYWHERE
+        and not view.folded
+        and view.axis < rank - 1
+        and (only_numbers or name in ("linear.default", "layer_norm.default"))
+    ):
+        tracer.shape = (tracer.batch, *(size for i, size in enumerate(tracer.shape or ()) if i != view.axis))
+        return replace(view, value=RULES[f"aten.{name}"](tracer, view.value, *rest, **options))
+    raise tracer.refuse(f"does {name} while the batch is axis {view.axis}: keep the batch in front")
+
+
+def _own_axis(tracer: Tracer, view: BatchView, axis: int) -> tuple[int, bool]:
+    """Return an axis of the value itself, and whether it lies before the batch, which is refused."""
+    axis = axis % (len(view.value.shape) + (not view.folded))
+    if axis == view.axis:
+        raise tracer.refuse("works along the batch: a packed network treats each image by itself")
+    return axis if view.folded else axis - (axis > view.axis), axis < view.axis
+
+
+def _slice(
+    tracer: Tracer, view: BatchView, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
+) -> Known:
+    own, _ = _own_axis(tracer, view, axis)
+    return replace(view, value=tracer.slice_axis(view.value, own, slice(start, stop, step)))
+
+
+def _split(tracer: Tracer, view: BatchView, sizes: Sequence[int], axis: int = 0) -> Known:
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    parts = [_slice(tracer, view, axis, start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    return tuple(parts)  # type: ignore[return-value]
+
+
+def _squeeze(tracer: Tracer, view: BatchView, axes: Sequence[int]) -> Known:
+    value, place = view.value, view.axis
+    for axis in sorted((axis % (len(value.shape) + (not view.folded)) for axis in axes), reverse=True):
+        own, before = _own_axis(tracer, view, axis)
+        value = tracer.reshape(value, [size for i, size in enumerate(value.shape) if i != own])
+        place -= before
+    return _at(value, place, view)
+
+
+def _select(tracer: Tracer, view: BatchView, axis: int, index: int) -> Known:
+    own, _ = _own_axis(tracer, view, axis)
+    start = index % view.value.shape[own]
+    part = replace(view, value=tracer.slice_axis(view.value, own, slice(start, start + 1)))
+    return _squeeze(tracer, part, [axis])
+
+
+_CUTS: dict[str, Rule] = {
+    "select.int": _select,
+    "slice.Tensor": _slice,
+    "split_with_sizes.default": _split,
+    "squeeze.dims": _squeeze,
+}
+
+
+def _flatten(arguments: object) -> list[object]:
+    if isinstance(arguments, list | tuple):
+        return [known for part in arguments for known in _flatten(part)]
+    return [arguments]
+
+
+def _unwrap(arguments: Sequence[object]) -> list[object]:
+    def inner(known: object) -> object:
+        if isinstance(known, list | tuple):
+            return [inner(part) for part in known]
+        return known.value if isinstance(known, BatchView) else known
+
+    return [inner(known) for known in arguments]
+
+
+def _rewrap(made: Known | tuple[Known, ...]) -> Known:
+    if isinstance(made, tuple):
+        return tuple(map(_rewrap, made))  # type: ignore[return-value]
+    return BatchView(made, folded=True) if isinstance(made, Value) else made

@@ -1,0 +1,95 @@
+"""Products of two values, and attention."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from equalbits.deploy.graph import Value
+from equalbits.deploy.ops.conv_linear import linear
+from equalbits.deploy.ops.elementwise import add
+from equalbits.deploy.ops.shape import expand_to, permute
+from equalbits.deploy.tracer import Known, Tracer, rule
+
+#: Added to scores that a mask leaves out: far below any score, and finite, as every number of a file is.
+_MASKED = -1e30
+
+
+@rule("matmul.default", "mm.default", "bmm.default")
+def matmul(tracer: Tracer, first: Known, second: Known) -> Value:
+    """Multiply two values, or a value by a constant matrix from either side."""
+    if isinstance(first, Value) and isinstance(second, Value):
+        return _multiply(tracer, first, second)
+    if isinstance(first, Tensor) and first.dim() == 2 and isinstance(second, Value) and len(second.shape) == 2:
+        return permute(tracer, linear(tracer, permute(tracer, second, [0, 2, 1]), first), [0, 2, 1])
+    if not isinstance(second, Tensor) or second.dim() != 2:
+        raise tracer.refuse("multiplies by several constant matrices at once: a packed network multiplies by one")
+    return linear(tracer, first, second.T.contiguous())
+
+
+@rule("baddbmm.default")
+def baddbmm(tracer: Tracer, bias: Known, first: Known, second: Known, *, beta: float = 1, alpha: float = 1) -> Value:
+    """Multiply two values and add a third."""
+    made = matmul(tracer, first, second)
+    made = made if alpha == 1 else tracer.affine(made, alpha)
+    return made if beta == 0 else add(tracer, made, bias, alpha=beta)
+
+
+def _multiply(tracer: Tracer, first: Value, second: Value) -> Value:
+    if min(len(first.shape), len(second.shape)) < 2 or len(first.shape) != len(second.shape):
+        raise tracer.refuse(f"multiplies values of shape {first.shape} and {second.shape}: give both as many axes")
+    lead = tuple(map(max, first.shape[:-2], second.shape[:-2]))
+    both = (expand_to(tracer, value, (*lead, *value.shape[-2:])) for value in (first, second))
+    return tracer.add("matmul", *both)
+
+
+@rule("scaled_dot_product_attention.default")
+def attention(
+    tracer: Tracer,
+    query: Known,
+    key: Known,
+    value: Known,
+    mask: Known = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    """Multiply queries by keys, apply softmax, multiply by values; a mask is added to the scores."""
+    queries, keys, values = (tracer.value(known) for known in (query, key, value))
+    if enable_gqa and queries.shape[0] != keys.shape[0]:
+        shape = (queries.shape[0], *keys.shape[1:])
+        keys, values = (_repeat_heads(tracer, known, shape) for known in (keys, values))
+    rank, scale = len(keys.shape), queries.shape[-1] ** -0.5 if scale is None else scale
+    turned = tracer.permute(keys, [*range(rank - 2), rank - 1, rank - 2])
+    scores = _multiply(tracer, tracer.affine(queries, scale), turned)
+    if mask is not None:
+        if isinstance(mask, Tensor) and mask.dtype is torch.bool:
+            if not is_causal and torch.equal(mask.reshape(-1, *mask.shape[-2:])[0], _lower(mask)) and _same(mask):
+                mask, is_causal = None, True
+            else:
+                mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, _MASKED)
+        elif isinstance(mask, Tensor):
+            mask = mask.clamp(min=_MASKED)
+    if mask is not None:
+        tracer.shape = (tracer.batch, *scores.shape)
+        scores = add(tracer, scores, mask)
+    made = tracer.add("softmax", scores, axis=rank - 1, causal=is_causal)
+    return _multiply(tracer, made, values)
+
+
+def _lower(mask: Tensor) -> Tensor:
+    return torch.ones(mask.shape[-2:], dtype=torch.bool).tril()
+
+
+def _same(mask: Tensor) -> bool:
+    """Return whether a mask is the same for every image and head."""
+    rows = mask.reshape(-1, *mask.shape[-2:])
+    return bool((rows == rows[:1]).all())
+
+
+def _repeat_heads(tracer: Tracer, value: Value, shape: Sequence[int]) -> Value:
+    heads = value.shape[0]
+    apart = tracer.reshape(value, (heads, 1, *value.shape[1:]))
+    return tracer.reshape(expand_to(tracer, apart, (heads, shape[0] // heads, *value.shape[1:])), shape)

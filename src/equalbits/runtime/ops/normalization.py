@@ -1,0 +1,156 @@
+"""Softmax, and normalization by statistics of the value itself, along one axis: layer norm and RMS norm."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from equalbits.runtime import op_specs
+from equalbits.runtime.op_specs import Array, Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.ops import functions
+
+if TYPE_CHECKING:
+    from equalbits.runtime.export.onnx import OnnxGraph
+    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.lower import Lowering
+    from equalbits.runtime.network import Operation
+
+_AXIS = Setting(op_specs.axis, required=True)
+
+
+class _AlongAxis(OpSpec):
+    """An operation on rows of numbers along one axis; ``step`` is the kind of the native step."""
+
+    step: str
+    settings: ClassVar = {"axis": _AXIS}
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        op_specs.axis_size(settings["axis"], inputs[0])
+        return inputs[0]
+
+    def fields(self, lowering: "Lowering", operation: "Operation") -> dict[str, int]:
+        """Return the fields of the native step besides its sizes."""
+        return {}
+
+    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+        value, axis, shape = operation.inputs[0], operation.settings["axis"], lowering.network.shapes[place + 1]
+        source, fields = lowering.as_real(value), self.fields(lowering, operation)
+        target, order = lowering.write_real(place + 1), [i for i in range(len(shape)) if i != axis] + [axis]
+        both = (lowering.strides(value), lowering.strides(place + 1))
+        moved = tuple(tuple(strides[i] for i in order) for strides in both)
+        lowering.plan.strided(self.step, tuple(shape[i] for i in order), moved, IN=source, OUT=target, **fields)
+
+
+class _Softmax(_AlongAxis):
+    """e^value, divided by its sum along the axis; with ``causal``, of row i only the entries up to i, the rest 0."""
+
+    kind, step = "softmax", "SOFTMAX"
+    settings: ClassVar = {"axis": _AXIS, "causal": Setting(op_specs.flag, False)}
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        if settings["causal"] and not 1 <= settings["axis"] == len(inputs[0]) - 1:
+            raise ValueError(f"is causal along axis {settings['axis']} of {inputs[0]}: it must be the last of several")
+        return super().shape(inputs, settings, tensors)
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        (value,), axis = values, settings["axis"] + 1
+        value = np.where(_later(*value.shape[-2:]), np.float32(-np.inf), value) if settings["causal"] else value
+        powers = functions.exp(value - value.max(axis=axis, keepdims=True))
+        shares: Floats = powers / powers.sum(axis=axis, keepdims=True)
+        return shares
+
+    def fields(self, lowering: "Lowering", operation: "Operation") -> dict[str, int]:
+        return {"CAUSAL": lowering.network.shapes[operation.inputs[0]][-2] if operation.settings["causal"] else 0}
+
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        (value,) = graph.inputs(operation)
+        if operation.settings["causal"]:
+            value = graph.node("Where", graph.constant(_later(*shape[-2:])), graph.constant(np.float32(-np.inf)), value)
+        graph.node("Softmax", value, axis=operation.settings["axis"] + 1)
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        (value,) = graph.inputs(operation)
+        if operation.settings["causal"]:
+            value = graph.op.select(graph.op.constant(_later(*shape[-2:])), graph.number(-np.inf), value)
+        return graph.op.softmax(value, operation.settings["axis"] + 1)
+
+
+class _RMSNorm(_AlongAxis):
+    """The value divided by the root of its mean square along the axis, then ``· scale + bias`` per entry."""
+
+    kind, step = "rms_norm", "RMS_NORM"
+    optional = ("scale", "bias")
+    settings: ClassVar = {"axis": _AXIS, "eps": Setting(op_specs.number, 1e-5)}
+    centered = False
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        size = op_specs.axis_size(settings["axis"], inputs[0])
+        if not 0 <= settings["eps"] <= 1:
+            raise ValueError(f"has eps={settings['eps']}: it must lie in [0, 1]")
+        for name, tensor in tensors.items():
+            op_specs.check_vector(name, tensor, {(size,)})
+        return inputs[0]
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        (value,), axis = values, settings["axis"] + 1
+        if self.centered:
+            value = value - value.mean(axis=axis, keepdims=True, dtype=np.float64).astype(np.float32)
+        square = np.square(value).mean(axis=axis, keepdims=True, dtype=np.float64).astype(np.float32)
+        value = value * (np.float32(1) / np.sqrt(square + np.float32(settings["eps"])))
+        tail = (1,) * (value.ndim - 1 - axis)
+        for name in ("scale", "bias"):
+            if name in tensors:
+                entries = tensors[name].astype(np.float32).reshape(-1, *tail)
+                value = value * entries if name == "scale" else value + entries
+        result: Floats = value
+        return result
+
+    def fields(self, lowering: "Lowering", operation: "Operation") -> dict[str, int]:
+        arrays = lowering.network.arrays(operation)
+        found = {name.upper(): lowering.plan.tensor(array.astype(np.float32)) for name, array in arrays.items()}
+        return found | {"WEIGHT": lowering.plan.tensor(np.array([operation.settings["eps"]], np.float32))}
+
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        (value,), axis = graph.inputs(operation), operation.settings["axis"]
+        axes = graph.int_list(axis + 1)
+        if self.centered:
+            value = graph.node("Sub", value, graph.node("ReduceMean", value, axes))
+        square = graph.node("ReduceMean", graph.node("Mul", value, value), axes)
+        eps = graph.constant(np.float32(operation.settings["eps"]))
+        made = graph.node("Div", value, graph.node("Sqrt", graph.node("Add", square, eps)))
+        tail = (1,) * (len(shape) - 1 - axis)
+        for part, kind in (("scale", "Mul"), ("bias", "Add")):
+            if part in operation.tensors:
+                made = graph.node(kind, made, graph.floats(operation, part, (shape[axis], *tail)))
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        (value,), axis = graph.inputs(operation), operation.settings["axis"]
+        axes, arrays = graph.int_list(axis + 1), graph.network.arrays(operation)
+        if self.centered:
+            value = graph.op.subtract(value, graph.op.reduce_mean(value, axes, True))
+        square = graph.op.reduce_mean(graph.op.multiply(value, value), axes, True)
+        root = graph.op.sqrt(graph.op.add(square, graph.number(operation.settings["eps"])))
+        made = graph.op.divide(value, root)
+        for part, emit in (("scale", graph.op.multiply), ("bias", graph.op.add)):
+            if part in arrays:
+                made = emit(made, graph.stored(_entries(arrays[part], axis, shape)))
+        return made
+
+
+class _LayerNorm(_RMSNorm):
+    """RMS norm of the value minus its mean along the axis."""
+
+    kind, step = "layer_norm", "NORM"
+    centered = True
+
+
+def _later(rows: int, columns: int) -> Array:
+    """Return where a column comes after its row: the entries that a causal softmax leaves out."""
+    return np.arange(columns) > np.arange(rows)[:, None]
+
+
+def _entries(array: Array, axis: int, shape: Shape) -> Array:
+    return array.reshape(*(1,) * (axis + 1), -1, *(1,) * (len(shape) - 1 - axis))
+
+
+OPS = (_Softmax(), _LayerNorm(), _RMSNorm())
