@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equalbits.data import DataError, Decoding, FolderLoader, Shard, load_dataset, normalise
+from equalbits.data import DataError, Decoding, FolderLoader, Loader, Shard, load_dataset, normalise
 from equalbits.data.folder import decode_image
 
 SMALL = Decoding(resize=16, crop=12, workers=0)
@@ -162,10 +162,39 @@ def test_all_of_a_wide_image_is_shown(tmp_path):
     assert all(whole[channel].min() < 10 and whole[channel].max() > 245 for channel in (0, 1))
 
 
-def test_draft_decoding_comes_close_to_the_full_one(tmp_path):
-    path = gradient(tmp_path / "large.jpg", (512, 384), quality=95)
-    full = np.array(Image.open(path).resize((32, 32), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    assert np.abs(decode_image(path, Decoding(resize=32, crop=32)).numpy() - full.astype(int)).max() <= 4
+def test_large_jpeg_files_are_decoded_in_full_before_they_are_scaled(tmp_path):
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (256, 200, 3), dtype=np.uint8)).save(tmp_path / "a.jpg")
+    with Image.open(tmp_path / "a.jpg") as image:
+        wanted = np.asarray(image.convert("RGB").resize((16, 16), Image.Resampling.BILINEAR))
+    assert np.array_equal(decode_image(str(tmp_path / "a.jpg"), SMALL).permute(1, 2, 0).numpy(), wanted)
+
+
+def test_fit_keeps_the_aspect_ratio_by_cutting_or_by_padding(tmp_path):
+    wide = np.zeros((8, 16, 3), np.uint8)
+    wide[:, :4], wide[:, 4:12], wide[:, 12:] = 50, 100, 150
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    columns = {
+        fit: decode_image(str(tmp_path / "wide.png"), Decoding(8, 8, 0, fit=fit))[0]
+        for fit in ("stretch", "crop", "pad")
+    }
+    assert columns["stretch"][0, 0] == 50 and columns["stretch"][0, -1] == 150
+    assert (columns["crop"] == 100).all()
+    assert (columns["pad"][:2] == 0).all() and (columns["pad"][-2:] == 0).all() and columns["pad"][4, 0] == 50
+    with pytest.raises(DataError, match="fit='square' must be one of stretch, crop, pad"):
+        Decoding(fit="square")
+
+
+def test_loader_is_the_one_loader_of_all_data_sets(tmp_path, image_tree):
+    data = replace(load_dataset("imagefolder", image_tree(tmp_path), split="train"), decoding=SMALL)
+    found = Loader(data, batch_size=5, shuffle=True, augment=True, seed=3)
+    assert isinstance(found, FolderLoader)
+    for (ours, labels), (theirs, others) in zip(
+        found.epoch(1), FolderLoader(data, batch_size=5, shuffle=True, augment=True, seed=3).epoch(1), strict=True
+    ):
+        assert torch.equal(ours, theirs) and torch.equal(labels, others)
+    with pytest.raises(DataError, match="batch_size=0 must be an integer"):
+        Loader(data, batch_size=0)
 
 
 @pytest.mark.parametrize(

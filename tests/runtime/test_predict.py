@@ -1,10 +1,12 @@
 """A packed model classifies image files, Pillow images and arrays, and says what it takes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from equalbits.runtime import NetworkBuilder, PackedModel
+from equalbits.runtime import NetworkBuilder, PackedModel, load_packed
 
 
 def packed(*, resize: int | None = None, mean: tuple[float, ...] | None = (0.5,) * 3) -> PackedModel:
@@ -51,6 +53,18 @@ def test_a_picture_the_model_cannot_take_is_refused_in_one_line(tmp_path) -> Non
         assert line in str(caught.value)
     with pytest.raises(ValueError, match="top=0 must be an integer, at least 1"):
         model.predict(picture((0, 0, 0)), top=0)
+
+
+def test_a_file_stores_how_pictures_become_square(tmp_path) -> None:
+    model = packed(resize=8)
+    cropping = PackedModel(replace(model.network, fit="crop"))
+    wide = np.zeros((8, 16, 3), np.uint8)
+    wide[:, 4:12] = 255
+    assert model.prepare(wide).min() < 100 and cropping.prepare(wide).min() == 255
+    cropping.save(tmp_path / "net.ebits")
+    assert load_packed(tmp_path / "net.ebits").network.fit == "crop" and model.network.fit == "stretch"
+    with pytest.raises(ValueError, match="fit is 'square': it must be one of stretch, crop, pad, beside a resize"):
+        replace(model.network, fit="square")
 
 
 def test_floats_from_0_to_1_are_warned_of_where_the_file_normalizes_bytes() -> None:

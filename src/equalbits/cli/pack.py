@@ -139,7 +139,7 @@ def pack_run(
         rest=rest,
         linear_inputs=linear_inputs,
         class_names=images.classes,
-        preprocessing=Preprocessing(images.mean, images.std, images.resize),
+        preprocessing=Preprocessing(images.mean, images.std, images.resize, images.fit),
     )
     return packed, model, example
 

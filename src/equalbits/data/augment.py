@@ -4,19 +4,40 @@ Every function is pure: images and tensors of random choices in, one tensor out.
 synchronizes with the device or has a shape that depends on values, so each can be compiled or captured in a CUDA graph.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
+from torch.nn import functional as nnf
+
+from equalbits.data.records import DataError
 
 PADDING = 4
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random shift and mirroring of each image; with ``erase`` also a square of that side set to the mean (cutout)."""
+    """Random changes of each training image.
+
+    It is shifted by up to 4 pixels or, with ``resized_crop`` above 0, cropped to a random part of at least that share
+    of its area and scaled back. ``mirror`` flips half of the images. ``randaugment`` applies that many random
+    operations to each. ``erase`` sets a square of that side to the mean (cutout).
+    """
 
     erase: int = 0
+    mirror: bool = True
+    resized_crop: float = 0.0
+    randaugment: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.resized_crop <= 1:
+            raise DataError(f"resized_crop={self.resized_crop!r} must be a share of the area, 0 to 1 (0: none)")
+
+    def __str__(self) -> str:
+        """Describe what is on; ``erase`` always, as a checkpoint made before the others has it."""
+        others = [each for each in fields(self) if each.name != "erase" and getattr(self, each.name) != each.default]
+        given = [f"{each.name}={getattr(self, each.name)}" for each in others]
+        return f"Augmentation({', '.join([f'erase={self.erase}', *given])})"
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -58,6 +79,27 @@ def random_crop(
     planes = images.flatten(2)  # (image, channel, pixel)
     picked = planes.gather(2, positions.flatten(1)[:, None].expand(-1, planes.shape[1], -1))
     return picked.view(*planes.shape[:2], *size) * inside[:, None]
+
+
+def resized_crop(
+    images: Tensor, left: Tensor, top: Tensor, flips: Tensor, sides: tuple[Tensor, Tensor], *, size: tuple[int, int]
+) -> Tensor:
+    """Cut a part of each image and scale it bilinearly to ``size``, mirrored where ``flips``; returns float32.
+
+    ``left``, ``top`` and the ``sides`` (height, width) of the part are shares of the image's.
+
+    >>> images = torch.arange(16.0).view(1, 1, 4, 4)
+    >>> half = torch.tensor([0.5])
+    >>> resized_crop(images, half, half * 0, half > 1, (half, half), size=(2, 2))  # the upper right quarter
+    tensor([[[[2., 3.],
+              [6., 7.]]]])
+    """
+    rows, columns = ((torch.arange(count, device=images.device) + 0.5) / count for count in size)
+    down = top[:, None] + sides[0][:, None] * rows  # (image, row)
+    across = left[:, None] + sides[1][:, None] * torch.where(flips[:, None], 1 - columns, columns)  # (image, column)
+    shape = (len(images), *size)
+    grid = 2 * torch.stack([across[:, None, :].expand(shape), down[:, :, None].expand(shape)], dim=-1) - 1
+    return nnf.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
 
 
 def _within(positions: Tensor, length: int) -> Tensor:

@@ -102,7 +102,7 @@ def decode_image(path: str, decoding: Decoding) -> Tensor:
     try:
         with Image.open(path, formats=FORMATS) as image:
             check_pixels(image, decoding.max_pixels)
-            pixels = scaled_square(image, decoding.resize)
+            pixels = scaled_square(image, decoding.resize, fit=decoding.fit)
     except TooLargeError as error:
         raise DataError(f"{path}: {error}, raise data.max_pixels, or remove it") from None
     except Image.DecompressionBombError:

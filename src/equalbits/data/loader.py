@@ -4,13 +4,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from equalbits.data.augment import PADDING, Augmentation, centre_crop, erase_squares, normalise, random_crop
+from equalbits.data.augment import (
+    PADDING,
+    Augmentation,
+    centre_crop,
+    erase_squares,
+    normalise,
+    random_crop,
+    resized_crop,
+)
 from equalbits.data.plan import Plan, Shard
+from equalbits.data.randaugment import OPERATIONS, random_operation
 from equalbits.data.records import DataError, Dataset, FolderDataset
 
 AnyDataset = TypeVar("AnyDataset", bound=Dataset | FolderDataset)
@@ -27,7 +36,7 @@ class BaseLoader(ABC, Generic[AnyDataset]):
 
     def __init__(
         self,
-        dataset: AnyDataset,
+        dataset: Dataset | FolderDataset,
         *,
         batch_size: int,
         shuffle: bool = False,
@@ -41,7 +50,7 @@ class BaseLoader(ABC, Generic[AnyDataset]):
             raise DataError(f"the data set is a {kind}: load it first, as in eb.load_dataset('fashion', split='train')")
         if not isinstance(augment, bool | Augmentation):
             raise DataError(f"augment={augment!r} must be True, False or an Augmentation")
-        self.dataset = dataset
+        self.dataset = cast("AnyDataset", dataset)
         self.augment = augment if isinstance(augment, Augmentation) else Augmentation() if augment else None
         largest = 2 * max(dataset.crop_size)
         if self.augment and not 0 <= self.augment.erase <= largest:
@@ -70,13 +79,19 @@ class BaseLoader(ABC, Generic[AnyDataset]):
     def randoms(self, epoch: int) -> tuple[Tensor, ...] | None:
         """Draw the random choices of an epoch, each (batch, image), on the device; None without augmentation.
 
-        They are the columns, rows and flips of :func:`random_crop`; if squares are erased, their rows and columns
-        follow.
+        They are the columns, rows and flips of :func:`random_crop`, or those and the sides of :func:`resized_crop`;
+        then choices and magnitudes of :func:`random_operation`; then the rows and columns of erased squares.
         """
         if self.augment is None:
             return None
         offsets = self.dataset.image_size[0] - self.dataset.crop_size[0] + 2 * self.padding + 1
         drawn: tuple[Tensor, ...] = self.plan.windows(epoch, offsets=offsets)
+        if not self.augment.mirror:
+            drawn = (*drawn[:2], torch.zeros_like(drawn[2]))
+        if self.augment.resized_crop:
+            left, top, *sides = self.plan.parts(epoch, smallest=self.augment.resized_crop)
+            drawn = (left, top, drawn[2], *sides)
+        drawn += self.plan.operations(epoch, count=self.augment.randaugment, kinds=len(OPERATIONS))
         if self.augment.erase:
             drawn += self.plan.squares(epoch, size=self.dataset.crop_size)
         return tuple(values.to(self.dataset.device) for values in drawn)
@@ -103,14 +118,24 @@ class BaseLoader(ABC, Generic[AnyDataset]):
         size = self.dataset.crop_size
         if randoms is None or self.augment is None:
             return normalise(centre_crop(images, size=size), self.mean, self.std)
-        dx, dy, flips, *squares = randoms
-        cropped = random_crop(images, dx, dy, flips, size=size, padding=self.padding)
+        dx, dy, flips, *rest = randoms
+        if self.augment.resized_crop:
+            height, width, *rest = rest
+            cropped = resized_crop(images, dx, dy, flips, (height, width), size=size)
+        else:
+            cropped = random_crop(images, dx, dy, flips, size=size, padding=self.padding)
+        count = self.augment.randaugment
+        for choices, magnitudes in zip(rest[:count], rest[count : 2 * count], strict=True):
+            cropped = random_operation(cropped, choices, magnitudes)
         normalised = normalise(cropped, self.mean, self.std)
+        squares = rest[2 * count :]
         return erase_squares(normalised, *squares, side=self.augment.erase) if squares else normalised
 
 
 class Loader(BaseLoader[Dataset]):
-    """The :class:`BaseLoader` of a :class:`Dataset`: batches are made on its device.
+    """The :class:`BaseLoader` of a data set; batches are made on its device.
+
+    Of a :class:`FolderDataset` it is a :class:`FolderLoader`, which decodes image files.
 
     >>> from equalbits.data import load_dataset
     >>> dataset = load_dataset("synthetic:3x8x8:10:100", split="train")
@@ -124,6 +149,16 @@ class Loader(BaseLoader[Dataset]):
     A step in a CUDA graph does not iterate. It holds the whole epoch's ``permutation`` and ``randoms`` and a step
     counter on the device, and calls :meth:`pick` with their rows.
     """
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *given: Any, **settings: Any) -> BaseLoader:
+            """Create the loader that suits the data set; a copy gives none."""
+            if given and isinstance(given[0], FolderDataset):
+                from equalbits.data.folder_loader import FolderLoader  # which imports this module
+
+                return FolderLoader(*given, **settings)
+            return super().__new__(cls)
 
     def with_seed(self, seed: int) -> "Loader":
         """Return a loader with another seed; the images are shared, not copied."""

@@ -106,3 +106,21 @@ class Plan:
         generator = self.generator(epoch, "squares")
         rows, columns = (torch.randint(length, (self.count,), generator=generator) for length in size)
         return rows[self.places], columns[self.places]
+
+    def parts(self, epoch: int, *, smallest: float) -> tuple[Tensor, ...]:
+        """Draw the left, top, height and width of a part of each image, as shares: an area of ``smallest`` to 1.
+
+        The ratio of the sides is 3/4 to 4/3, as far as the image allows.
+        """
+        generator = self.generator(epoch, "parts")
+        area, ratio, down, across = torch.rand(4, self.count, generator=generator)
+        area, ratio = smallest + (1 - smallest) * area, (4 / 3) ** (2 * ratio - 1)
+        height, width = ((area * factor).sqrt().clamp(max=1) for factor in (1 / ratio, ratio))
+        return tuple(each[self.places] for each in ((1 - width) * across, (1 - height) * down, height, width))
+
+    def operations(self, epoch: int, *, count: int, kinds: int) -> tuple[Tensor, ...]:
+        """Draw ``count`` operations of ``kinds`` for each image: their choices, then their magnitudes, −1 to 1."""
+        generator = self.generator(epoch, "operations")
+        choices = torch.randint(kinds, (count, self.count), generator=generator)
+        magnitudes = 2 * torch.rand(count, self.count, generator=generator) - 1
+        return tuple(each[self.places] for each in (*choices, *magnitudes))

@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from equalbits.runtime import MAX_PIXELS
+from equalbits.runtime import FITS, MAX_PIXELS
 
 
 class DataError(ValueError):
@@ -94,7 +94,8 @@ class Dataset:
 class Decoding:
     """Decoding of image files to square uint8 images, and the crop of them that a batch holds.
 
-    A file is scaled to ``resize``×``resize`` without keeping its aspect ratio. A batch holds ``crop``×``crop`` of it:
+    A file is scaled to ``resize``×``resize``: by ``fit`` without keeping its aspect ratio ("stretch"), keeping it and
+    cutting the longer side ("crop"), or adding black ("pad"). A batch holds ``crop``×``crop`` of it:
     the center, or with augmentation a random window. ``workers`` processes decode in advance, at most one per core (0:
     this process decodes). A file of more than ``max_pixels`` is refused before it is decoded.
     """
@@ -103,8 +104,11 @@ class Decoding:
     crop: int = 224
     workers: int = 4
     max_pixels: int = MAX_PIXELS
+    fit: str = "stretch"
 
     def __post_init__(self) -> None:
+        if self.fit not in FITS:
+            raise DataError(f"fit={self.fit!r} must be one of {', '.join(FITS)}")
         if not 1 <= self.crop <= self.resize:
             raise DataError(f"crop={self.crop} must be 1 to resize={self.resize}")
         if self.workers < 0:
@@ -161,10 +165,11 @@ class FolderDataset:
         """
         names = "\n".join("/".join(Path(path).parts[-2:]) for path in self.paths).encode(errors="surrogateescape")
         found = [_stat(self.paths[place]) for place in spread(10_000, len(self)).tolist()]
+        fit = "" if self.decoding.fit == "stretch" else f" {self.decoding.fit}"
         some = (self.paths[place] for place in spread(32, len(self)).tolist())
         return {
             "labels": _digest(self.labels.numpy().tobytes()),
-            "names": _digest(f"{self.decoding.resize} {self.mean} {self.std} {self.classes}".encode(), names),
+            "names": _digest(f"{self.decoding.resize}{fit} {self.mean} {self.std} {self.classes}".encode(), names),
             "sizes": _digest(repr([size for size, _ in found]).encode()),
             "images": _digest(*map(_first_bytes, some)),
             "times": _digest(repr([changed for _, changed in found]).encode()),

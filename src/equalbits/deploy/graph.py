@@ -26,6 +26,7 @@ class Header(TypedDict, total=False):
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
     resize: int | None
+    fit: str
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,17 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Preprocessing of pictures: ``mean`` and ``std`` per channel, and the side to ``resize`` to.
+    """Preprocessing of pictures: ``mean`` and ``std`` per channel, the side to ``resize`` to, and ``fit``.
 
     With ``mean`` and ``std`` the packed model also takes images of bytes. With ``resize``, ``equalbits run`` scales
-    each picture to a square of that side and crops its centre; without, it scales a picture to cover the model's input.
+    each picture to a square of that side, as ``fit`` says (``stretch``, ``crop`` or ``pad``), and crops its centre;
+    without, it scales a picture to cover the model's input.
     """
 
     mean: Iterable[float] | None = None
     std: Iterable[float] | None = None
     resize: int | None = None
+    fit: str = "stretch"
 
 
 def pack(
@@ -100,6 +102,7 @@ def _header(class_names: Iterable[str] | None, preprocessing: Preprocessing) -> 
         "mean": _floats("mean", preprocessing.mean),
         "std": _floats("std", preprocessing.std),
         "resize": preprocessing.resize,
+        "fit": preprocessing.fit,
     }
 
 

@@ -81,11 +81,12 @@ class DataSpec:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     resize: int | None = None  # image files only: side they are scaled to before the center crop
+    fit: str = "stretch"  # image files only
 
     @classmethod
     def of(cls, loader: Loader | FolderLoader) -> "DataSpec":
         """Describe the images of a loader."""
-        dataset, resize = loader.dataset, None
+        dataset, resize, fit = loader.dataset, None, "stretch"
         if isinstance(dataset, Dataset):
             channels, height, width = dataset.images.shape[1:]
             if height != width:
@@ -94,7 +95,8 @@ class DataSpec:
                 height, resize = dataset.crop, height
         else:
             channels, height, resize = 3, dataset.decoding.crop, dataset.decoding.resize
-        return cls(dataset.classes, channels, height, dataset.mean, dataset.std, resize)
+            fit = dataset.decoding.fit
+        return cls(dataset.classes, channels, height, dataset.mean, dataset.std, resize, fit)
 
     @classmethod
     def read(cls, path: Path) -> "DataSpec":
@@ -111,7 +113,8 @@ class DataSpec:
         """Rebuild it from plain data, as ``asdict`` and JSON give it."""
         mean, std = tuple(facts["mean"]), tuple(facts["std"])
         channels, size, resize = int(facts["channels"]), int(facts["size"]), facts.get("resize")
-        return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize))
+        fit = str(facts.get("fit", "stretch"))
+        return cls(tuple(facts["classes"]), channels, size, mean, std, resize and int(resize), fit)
 
     def difference(self, other: "DataSpec") -> str:
         """Describe why a model of these images cannot take others, as ``2 classes (a, b), this data has 1 (a)``.
@@ -178,16 +181,20 @@ def make_loader(
     shared: dict[str, Any] = {
         "batch_size": max(1, size // place.world_size),
         "shuffle": training,
-        "augment": Augmentation(data.erase) if training and data.augment else False,
+        "augment": _augmentation(data) if training and data.augment else False,
         "seed": seed,
         "shard": Shard(place.rank, place.world_size),
     }
     if isinstance(dataset, FolderDataset):
-        decoding = Decoding(resize=data.resize, crop=data.crop, workers=data.workers, max_pixels=data.max_pixels)
+        decoding = Decoding(data.resize, data.crop, data.workers, data.max_pixels, data.fit)
         if training and place.is_writer:
             _warn_if_enlarged(dataset, decoding)
-        return FolderLoader(replace(dataset, decoding=decoding), **shared)
+        dataset = replace(dataset, decoding=decoding)
     return Loader(dataset, **shared)
+
+
+def _augmentation(data: DataConfig) -> Augmentation:
+    return Augmentation(data.erase, data.mirror, data.resized_crop, data.randaugment)
 
 
 def on_device(loader: Loader | FolderLoader) -> Loader:

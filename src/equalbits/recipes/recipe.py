@@ -59,6 +59,20 @@ class DataConfig(Settings, group="data"):
         default=0,
         at_least=0,
     )
+    mirror: bool = setting("flip half of the training images horizontally; part of ``augment``", default=True)
+    resized_crop: float = setting(
+        "smallest share of the area of a training image that is cropped at random and scaled back, such as 0.25, in "
+        "place of random shifts (0: none); needs ``augment``",
+        default=0.0,
+        at_least=0,
+        at_most=1,
+    )
+    randaugment: int = setting(
+        "number of random operations (RandAugment) on each training image, such as 2 (0: none); needs ``augment``",
+        default=0,
+        at_least=0,
+        at_most=8,
+    )
     statistics: str = setting(
         "data set whose mean and std normalize the pixels",
         default="",
@@ -72,6 +86,11 @@ class DataConfig(Settings, group="data"):
         at_least=0,
     )
     resize: int = setting("image files: side of the square that images are resized to", default=256)
+    fit: Literal["stretch", "crop", "pad"] = setting(
+        "image files: how they become square; ``stretch`` ignores the aspect ratio, ``crop`` cuts the longer side, "
+        "``pad`` adds black",
+        default="stretch",
+    )
     crop: int = setting("image files: side of the crop that the network sees; at most ``resize``", default=224)
     workers: int = setting(
         "image files: number of decoding processes (0: decode in the training process)", default=4, at_least=0
@@ -84,9 +103,11 @@ class DataConfig(Settings, group="data"):
     )
 
     def check(self) -> None:
-        """Require augmentation for erasing."""
-        if self.erase and not self.augment:
-            raise ValueError(f"data.erase={self.erase} is part of augmentation: set data.augment=true, or data.erase=0")
+        """Require augmentation for its parts."""
+        for name in ("erase", "resized_crop", "randaugment"):
+            if getattr(self, name) and not self.augment:
+                given = f"data.{name}={getattr(self, name)}"
+                raise ValueError(f"{given} is part of augmentation: set data.augment=true, or data.{name}=0")
 
 
 class Recipe(Settings):

@@ -166,7 +166,10 @@ def _earlier_run(
 
 def images_of(recipe: Recipe) -> dict[str, Any]:
     """Return the data settings that a teacher or first stage takes from the recipe that needs it."""
-    return {name: getattr(recipe.data, name) for name in ("name", "statistics", "limit", "hold_out", "resize", "crop")}
+    return {
+        name: getattr(recipe.data, name)
+        for name in ("name", "statistics", "limit", "hold_out", "resize", "crop", "fit")
+    }
 
 
 def _load_initial_weights(model: nn.Module, folder: Path, images: DataSpec) -> None:

@@ -12,6 +12,7 @@ from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.activation import FUNCTIONS
 from equalbits.runtime.ops.pool import adaptive_windows
 from equalbits.runtime.pictures import (
+    FITS,
     FORMATS,
     MAX_PIXELS,
     SUFFIXES,
@@ -25,6 +26,7 @@ from equalbits.runtime.pictures import (
 from equalbits.runtime.predict import Prediction, top_classes
 
 __all__ = [
+    "FITS",
     "FORMATS",
     "FUNCTIONS",
     "MAX_PIXELS",

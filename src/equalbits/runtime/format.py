@@ -54,7 +54,8 @@ def to_chunks(network: Network) -> list[bytes]:
     writer = Writer(network.operations, network.tensors)
     lines = "\n".join(writer.line(place, operation) for place, operation in enumerate(network.operations))
     tensors = writer.tensors
-    facts = {"resize": network.resize, "mean": network.mean, "std": network.std, "classes": network.classes}
+    fit = None if network.fit == "stretch" else network.fit  # as in files of before there was another
+    facts = {"resize": network.resize, "fit": fit, "mean": network.mean, "std": network.std, "classes": network.classes}
     given = {name: fact for name, fact in {**facts, "notes": dict(network.notes)}.items() if fact}
     texts = {"equalbits": to_json({**_HEADER, "input": network.input_shape, **given}), "operations": lines}
     _, data = container.encode(tensors, {})
@@ -100,7 +101,7 @@ def _interpret(found: container.Container) -> Network:
     version = header.get("version")
     if type(version) is not int or version != VERSION:
         raise FormatError(f"the header says version {repr(version)[:80]}: this reader knows {VERSION}; update it")
-    allowed = {*_HEADER, "input", "resize", "mean", "std", "classes", "notes"}
+    allowed = {*_HEADER, "input", "resize", "fit", "mean", "std", "classes", "notes"}
     for name in header:
         if name not in allowed:
             raise FormatError(f"the header says {name[:80]!r}, which this version does not know: update equalbits")
@@ -137,6 +138,7 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
         std=_numbers(header, "std"),
         classes=tuple(_texts(header.get("classes", []), "classes")),
         resize=header.get("resize"),
+        fit=header.get("fit", "stretch"),
         notes=dict(zip(notes, note_texts, strict=True)),
     )
     reader.finish()

@@ -10,6 +10,7 @@ import numpy as np
 from equalbits.runtime import bits, op_specs
 from equalbits.runtime.op_specs import MAX_ELEMENTS, Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
+from equalbits.runtime.pictures import FITS
 
 #: Maximum number of operations.
 MAX_OPERATIONS = 1 << 14
@@ -63,7 +64,7 @@ class Network:
 
     ``tensors`` holds arrays as they are stored: planes of bits (uint8), int8, float16 or float32. ``mean`` and ``std``
     normalize an image of bytes, ``(byte / 255 − mean) / std`` per channel. ``resize`` is the side of the square that a
-    picture is scaled to before its centre is cropped.
+    picture is scaled to before its centre is cropped, and ``fit`` how: one of :data:`~equalbits.runtime.FITS`.
     """
 
     input_shape: Shape
@@ -74,6 +75,7 @@ class Network:
     classes: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     resize: int | None = None
+    fit: str = "stretch"
 
     def __post_init__(self) -> None:
         _check_input(self)
@@ -156,6 +158,8 @@ def _check_input(network: Network) -> None:
     least = max(network.input_shape[1:])
     if network.resize is not None and not (type(network.resize) is int and least <= network.resize <= MAX_SIDE):
         raise ValueError(f"resize is {str(network.resize)[:80]}: it must be an integer from {least} to {MAX_SIDE}")
+    if network.fit not in FITS or (network.resize is None and network.fit != FITS[0]):
+        raise ValueError(f"fit is {str(network.fit)[:80]!r}: it must be one of {', '.join(FITS)}, beside a resize")
 
 
 def _check_normalization(network: Network) -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 Pixels = NDArray[np.uint8]
 #: Image formats that are opened, whatever the file is called. Pillow passes PostScript to an interpreter.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+#: Ways to make a picture square.
+FITS = ("stretch", "crop", "pad")
 #: Names of image files end so in folders, in lower or upper case.
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -34,12 +36,20 @@ def check_pixels(image: "Image.Image", most: int) -> None:
         raise TooLargeError(f"{width}×{height} pixels are more than {most}: make the picture smaller")
 
 
-def scaled_square(image: "Image.Image", side: int, *, mode: str = "RGB") -> Pixels:
-    """Scale a picture to uint8 (side, side, channel), without keeping its aspect ratio."""
-    from PIL.Image import Resampling  # slow to import, and only pictures need it
+def scaled_square(image: "Image.Image", side: int, *, mode: str = "RGB", fit: str = "stretch") -> Pixels:
+    """Scale a picture to uint8 (side, side, channel), bilinearly, as one of :data:`FITS` says.
 
-    image.draft("RGB", (side, side))  # lets the JPEG decoder skip detail that the scaling would lose anyway
-    pixels: Pixels = np.array(in_bytes(image, mode).resize((side, side), Resampling.BILINEAR))
+    ``stretch`` ignores the aspect ratio, ``crop`` keeps it and cuts the longer side, ``pad`` keeps it and adds black.
+    """
+    from PIL import ImageOps  # slow to import, and only pictures need it
+    from PIL.Image import Resampling
+
+    image, size = in_bytes(image, mode), (side, side)
+    if fit == "stretch":
+        scaled = image.resize(size, Resampling.BILINEAR)
+    else:
+        scaled = (ImageOps.fit if fit == "crop" else ImageOps.pad)(image, size, Resampling.BILINEAR)
+    pixels: Pixels = np.array(scaled)
     return pixels.reshape(side, side, -1)
 
 

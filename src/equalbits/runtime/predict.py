@@ -86,7 +86,7 @@ def _fit(image: "Image.Image", network: Network) -> Array:
         raise ValueError(f"a picture has 1 or 3 channels, but the model takes {channels}: give an array")
     mode = "L" if channels == 1 else "RGB"
     if network.resize is not None:
-        pixels = centre(scaled_square(image, network.resize, mode=mode), height=height, width=width)
+        pixels = centre(scaled_square(image, network.resize, mode=mode, fit=network.fit), height=height, width=width)
     else:
         ImageOps.exif_transpose(image, in_place=True)  # in place: a copy loses its format
         pixels = np.asarray(ImageOps.fit(in_bytes(image, mode), (width, height), Image.Resampling.BILINEAR))

@@ -30,6 +30,11 @@ def soft_label_loss(logits: Tensor, teacher_logits: Tensor, temperature: float =
     return nnf.cross_entropy(logits / temperature, targets) * temperature**2
 
 
+def mixup_share(alpha: float, device: torch.device) -> Tensor:
+    """Draw the share of the first image in a mixed one from Beta(alpha, alpha) (Zhang et al. 2018), on the device."""
+    return torch.distributions.Dirichlet(torch.full((2,), alpha, device=device), validate_args=False).sample()[0]
+
+
 def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:
     """Distance between the attention maps of two layers: mean squared activations, normalized to unit length.
 

@@ -16,7 +16,7 @@ from equalbits.training.batches import AnyBatches, as_batches, check_iterable
 from equalbits.training.checkpoint import LAST
 from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
-from equalbits.training.distill import Loss, training_loss
+from equalbits.training.distill import Loss, mixup_share, training_loss
 from equalbits.training.history import History, Reporter
 from equalbits.training.progress import ProgressBar
 from equalbits.training.provenance import Resume, run_facts
@@ -140,12 +140,18 @@ class TrainStep:
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss of some images, and their counts (:func:`count_correct`)."""
+        share = None
+        if self.config.mixup:
+            share = mixup_share(self.config.mixup, images.device)
+            images = share * images + (1 - share) * images.flip(0)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             output = self.model(images)
         logits = as_logits(output)
         if not torch.compiler.is_compiling():
             check_labels(labels, logits)
         loss = self.loss(logits, labels, images)
+        if share is not None:
+            loss = share * loss + (1 - share) * self.loss(logits, labels.flip(0), images)
         counts = count_correct(logits, labels, loss * len(labels))
         return (loss + penalty(self.penalised) if self.penalised else loss), counts
 
