@@ -13,7 +13,7 @@ from equalbits.models import LayerFactory, create_model
 from equalbits.models import residual_blocks as blocks
 from equalbits.models.residual_blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock, RPReLUBlock
 from equalbits.models.shufflenet import ShuffleUnit
-from equalbits.nn import BiHalf, BinaryConv2d, RPReLU, SignActivation, fused_norm
+from equalbits.nn import BiHalf, BinaryConv2d, RPReLU, SignActivation, fused_norm, recompute_convolutions_
 
 ONE_BIT = LayerFactory(BiHalf(), SignActivation())
 REAL_INPUTS = LayerFactory(BiHalf())
@@ -191,6 +191,43 @@ def test_a_fused_block_keeps_the_outputs_of_its_convolutions_and_two_bits_of_the
     weights = 4 * [(torch.float32, block.conv1.weight.numel())]
     bits = (2 * 4 + 1) * [(torch.uint8, inputs.numel() // 8)]  # the last signs are read by no convolution here
     assert sorted(map(str, sizes.values())) == sorted(map(str, 4 * [(torch.float32, inputs.numel())] + weights + bits))
+
+
+def small_resnet() -> nn.Module:
+    torch.manual_seed(0)
+    return create_model("resnet18", width=0.125, num_classes=3, input_quantizer="sign")
+
+
+def test_a_net_that_recomputes_its_convolutions_keeps_bits_and_has_the_same_gradients() -> None:
+    plain, small = small_resnet().double(), small_resnet().double()
+    assert recompute_convolutions_(small) == 8
+    images = torch.randn(8, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    kept: dict[nn.Module, dict[int, int]] = {plain: {}, small: {}}
+    for net in (plain, small):
+        keep = lambda x, found=kept[net]: found.update({x.untyped_storage().data_ptr(): x.nbytes}) or x  # noqa: E731
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            outputs = net(images)
+        outputs.square().sum().backward()
+    for (name, mine), theirs in zip(plain.named_parameters(), small.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
+    torch.testing.assert_close(dict(plain.named_buffers()), dict(small.named_buffers()))
+    assert sum(kept[small].values()) < 0.45 * sum(kept[plain].values())
+    with torch.no_grad():
+        torch.testing.assert_close(small.eval()(images), plain.eval()(images))
+
+
+def test_recomputed_sums_are_those_of_the_forward_pass_to_the_bit() -> None:
+    once, again = (PReLUBlock(ONE_BIT, 8, 8, 1, nn.Identity(), prelus=2) for _ in range(2))
+    again.load_state_dict(once.state_dict())
+    again.recomputes_convolutions = True
+    found = []
+    for block in (once, again):
+        inputs = torch.linspace(-2, 2, 800).view(4, 8, 5, 5).sin().mul(2).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            reals, signs, _ = block.forward_fused(blocks.Activations(inputs), signs=True)
+        wanted = [inputs, *block.parameters()]
+        found.append([reals, *signs, *torch.autograd.grad((reals + signs[0] * reals).sum(), wanted)])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
 def test_a_modified_block_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,10 @@
 from dataclasses import FrozenInstanceError
 
 import pytest
+import torch
 
-from equalbits.training import DistillConfig, OptimizerConfig, TrainConfig
+from equalbits.models import create_model
+from equalbits.training import DistillConfig, OptimizerConfig, TrainConfig, train
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,19 @@ def test_an_explicit_precision_or_speed_is_never_changed() -> None:
     config = TrainConfig(epochs=1, precision="tf32", speed="compiled")
     for device in ("cpu", "cuda"):
         assert config.resolve_auto(device, can_capture=True) == config
+
+
+def test_small_memory_trains_the_same_resnet() -> None:
+    losses = []
+    for memory in ("normal", "small"):
+        torch.manual_seed(0)
+        model = create_model("resnet18", width=0.125, num_classes=3, input_quantizer="sign").double()
+        batches = [(torch.randn(4, 3, 32, 32).double(), torch.arange(4) % 3) for _ in range(2)]
+        losses.append(train(model, batches, TrainConfig(epochs=1, memory=memory)).epochs[-1].train.loss)
+        assert model.stage1[0].recomputes_convolutions == (memory == "small")
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
+
+
+def test_small_memory_is_refused_where_it_saves_nothing() -> None:
+    with pytest.raises(ValueError, match="memory='small' needs a binary ResNet"):
+        train(torch.nn.Linear(2, 2), [(torch.ones(2, 2), torch.zeros(2).long())], TrainConfig(epochs=1, memory="small"))

@@ -33,6 +33,7 @@ from equalbits.functional.optimal_transport import (
     transport_by_sorting,
     transport_symbols,
 )
+from equalbits.functional.packed_bits import keeps_bits
 from equalbits.functional.precision import at_least_float32, autocast_disabled
 from equalbits.functional.pruning import (
     check_scope,
@@ -46,6 +47,7 @@ from equalbits.functional.pruning import (
     released_counts,
 )
 from equalbits.functional.ranking import check_finite, stable_ranks
+from equalbits.functional.recomputed_norm import NormSettings, convolve_and_norm
 from equalbits.functional.sign_products import ConvSettings, convolve_signs, linear_of_signs, saves_signs
 from equalbits.functional.standardize import centred_symbols, standardize
 from equalbits.functional.symbol_convolution import convolve_symbols
@@ -53,6 +55,7 @@ from equalbits.functional.symbol_convolution import convolve_symbols
 __all__ = [
     "ConvSettings",
     "Flips",
+    "NormSettings",
     "Plane",
     "as_filters",
     "at_least_float32",
@@ -70,6 +73,7 @@ __all__ = [
     "check_sparsity",
     "clipped",
     "convolve",
+    "convolve_and_norm",
     "convolve_signs",
     "convolve_symbols",
     "count_flips",
@@ -84,6 +88,7 @@ __all__ = [
     "keep_largest",
     "keep_largest_globally",
     "keep_outer_ranks",
+    "keeps_bits",
     "linear_of_signs",
     "polynomial",
     "positive_count",

@@ -44,7 +44,7 @@ def convolve_signs(
     >>> weight.grad
     tensor([[[[0., 0.]]]])
     """
-    signs, weight, bias = _as_autocast((signs, weight, bias))
+    signs, weight, bias = as_autocast((signs, weight, bias))
     layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
     packed = layout.pack(signs > 0) if packed is None else packed
     return _Convolution.apply(signs, _link(signs), weight, bias, packed, (layout, settings))  # type: ignore[no-any-return, no-untyped-call]
@@ -58,12 +58,12 @@ def linear_of_signs(signs: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
     >>> weight.grad
     tensor([[ 2., -2.]])
     """
-    signs, weight, bias = _as_autocast((signs, weight, bias))
+    signs, weight, bias = as_autocast((signs, weight, bias))
     layout = BitLayout.of(signs)
     return _Linear.apply(signs, _link(signs), weight, bias, layout.pack(signs > 0), layout)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _as_autocast(tensors: tuple[Tensor, Tensor, Tensor | None]) -> Any:
+def as_autocast(tensors: tuple[Tensor, Tensor, Tensor | None]) -> Any:
     """Cast as autocast would, but outside the autograd functions: it does not reach their backward."""
     device = tensors[0].device.type
     if device == "meta" or not torch.is_autocast_enabled(device):

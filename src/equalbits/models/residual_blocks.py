@@ -14,8 +14,12 @@ from equalbits.models.image_classifier import ImageClassifier
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.nn import (
     BatchStatistics,
+    BinaryConv2d,
     RPReLU,
     can_fuse,
+    can_recompute,
+    conv_norm_and_add,
+    is_recomputable,
     norm_and_add,
     starts_with_clipped_sign,
     update_running_statistics,
@@ -75,10 +79,15 @@ class PReLUBlock(ResidualBlock):
     """The paper's block for binary inputs: sign, convolution, PReLU, norm, add; twice; no activation after the sum.
 
     With ``prelus=1`` both halves share one PReLU, as in the released networks; with 2 each has its own.
+    :func:`~equalbits.nn.recompute_convolutions_` sets ``recomputes_convolutions``.
     """
+
+    recomputes_convolutions = False
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply two convolutions with a shortcut around each."""
+        if self.recomputes_convolutions and self.is_fusable(inputs):
+            return run_fused([self], inputs)
         middle = self.norm1(self.prelu[0](self.conv1(inputs))) + self.shortcut(inputs)
         outputs: Tensor = self.norm2(self.prelu[-1](self.conv2(middle))) + middle
         return outputs
@@ -86,7 +95,8 @@ class PReLUBlock(ResidualBlock):
     def is_fusable(self, inputs: Tensor) -> bool:
         """Return whether :meth:`forward_fused` may replace :meth:`forward`: no module inside was replaced."""
         unmodified = type(self) is PReLUBlock and all(type(each) is nn.PReLU for each in self.prelu)
-        return unmodified and can_fuse(inputs, self.norm1, self.norm2)
+        fits = can_recompute if self.recomputes_convolutions else can_fuse
+        return unmodified and fits(inputs, self.norm1, self.norm2)
 
     def forward_fused(self, inputs: "Activations", *, signs: bool) -> "Activations":
         """Apply the block in fewer passes; return the outputs' signs if ``signs``."""
@@ -95,8 +105,15 @@ class PReLUBlock(ResidualBlock):
             inputs,
             residual=self.shortcut(inputs.reals),
             signs=starts_with_clipped_sign(self.conv2),
+            recompute=self.recomputes_convolutions,
         )
-        return _conv_norm((self.conv2, self.prelu[-1], self.norm2), middle, residual=middle.reals, signs=signs)
+        return _conv_norm(
+            (self.conv2, self.prelu[-1], self.norm2),
+            middle,
+            residual=middle.reals,
+            signs=signs,
+            recompute=self.recomputes_convolutions,
+        )
 
 
 class ConvNorm(nn.Sequential):
@@ -165,12 +182,21 @@ def _conv_norm(
     *,
     residual: Tensor | None,
     signs: bool,
+    recompute: bool = False,
 ) -> Activations:
-    """Apply a convolution, on signs if they are known; then PReLU, norm and sum in one operation."""
+    """Apply a convolution, on signs if they are known; then PReLU, norm and sum in one operation.
+
+    With ``recompute`` the backward pass computes a binary convolution again.
+    """
     conv, prelu, norm = modules
-    outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(*inputs.signs)  # type: ignore[operator]
     slope = None if prelu is None else cast("Tensor", prelu.weight)
-    reals, signed, statistics = norm_and_add(norm, outputs, slope=slope, residual=residual, signs=signs)
+    if recompute and is_recomputable(conv):
+        binary = cast("BinaryConv2d", conv)
+        known = inputs.signs or (binary.quantize_input(inputs.reals), None)
+        reals, signed, statistics = conv_norm_and_add(binary, norm, known, slope=slope, residual=residual, signs=signs)
+    else:
+        outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(*inputs.signs)  # type: ignore[operator]
+        reals, signed, statistics = norm_and_add(norm, outputs, slope=slope, residual=residual, signs=signs)
     return Activations(reals, signed, (*inputs.statistics, statistics))
 
 

@@ -1,12 +1,19 @@
 """Batch norm, PReLU and residual sum between two binary convolutions, fused into one operation on a GPU."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from equalbits.functional import prelu_norm_add_sign, update_running_stats
+from equalbits.functional import (
+    ConvSettings,
+    NormSettings,
+    convolve_and_norm,
+    keeps_bits,
+    prelu_norm_add_sign,
+    update_running_stats,
+)
 from equalbits.nn.inputs.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
 
@@ -20,10 +27,36 @@ def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
     return compiled and all(_is_default(norm) for norm in norms)
 
 
+def recompute_convolutions_(model: nn.Module, on: bool = True) -> int:
+    """Make blocks keep bits alone for the backward pass, and compute their convolutions again there; return how many.
+
+    These are the blocks with an attribute ``recomputes_convolutions``: those of the binary ResNets with PReLU. They
+    save most of the memory of training for one more convolution per layer. Forward hooks inside them are not called.
+    """
+    blocks = [block for block in model.modules() if hasattr(type(block), "recomputes_convolutions")]
+    for block in blocks:
+        block.recomputes_convolutions = on  # type: ignore[assignment]
+    return len(blocks)
+
+
+def can_recompute(inputs: Tensor, *norms: nn.Module) -> bool:
+    """Return whether :func:`conv_norm_and_add` can replace modules with these norms: in a training step."""
+    return torch.is_grad_enabled() and keeps_bits(inputs) and all(_is_default(norm) for norm in norms)
+
+
 def starts_with_clipped_sign(conv: nn.Module) -> bool:
     """Return whether a convolution quantizes its input by the clipped sign, which :func:`norm_and_add` can compute."""
     quantizer = conv.input_quantizer if type(conv) is BinaryConv2d else None
     return type(quantizer) is SignActivation and quantizer.estimator == "clipped"
+
+
+def is_recomputable(conv: nn.Module) -> bool:
+    """Return whether :func:`conv_norm_and_add` can compute a convolution: the clipped sign, zero padding, no bias."""
+    if not starts_with_clipped_sign(conv):
+        return False
+    binary = cast("BinaryConv2d", conv)
+    plain = binary.bias is None and binary.padding_mode == "zeros" and not isinstance(binary.padding, str)
+    return plain and not cast("SignActivation", binary.input_quantizer)._forward_hooks
 
 
 class BatchStatistics(NamedTuple):
@@ -47,6 +80,27 @@ def norm_and_add(
         inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
     )
     statistics = BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
+    return summed, None if of_sum is None or bits is None else (of_sum, bits), statistics
+
+
+def conv_norm_and_add(
+    conv: BinaryConv2d,
+    norm: nn.BatchNorm2d,
+    inputs: tuple[Tensor, Tensor | None],
+    *,
+    slope: Tensor | None,
+    residual: Tensor | None,
+    signs: bool = False,
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
+    """Return :func:`norm_and_add` of a convolution of ±1 inputs and, if known, their bits; keep only bits.
+
+    The function is :func:`equalbits.functional.convolve_and_norm`.
+    """
+    stride, padding = conv.stride, [int(size) for size in conv.padding]
+    settings = ConvSettings(stride, padding, conv.dilation, False, conv.output_padding, conv.groups)
+    of_norm = NormSettings(slope, norm.weight, norm.bias, residual, norm.eps, signs)
+    summed, of_sum, bits, mean, variance = convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm)
+    statistics = BatchStatistics(norm, mean.detach(), variance.detach(), summed.numel() // summed.shape[1])
     return summed, None if of_sum is None or bits is None else (of_sum, bits), statistics
 
 

@@ -134,6 +134,10 @@ class TrainConfig(Settings):
         "that works on a GPU, and plain on a CPU",
         default="auto",
     )
+    memory: Literal["normal", "small"] = setting(
+        "``small`` computes the convolutions of binary ResNets again in the backward pass, where it keeps only bits",
+        default="normal",
+    )
     label_smoothing: float = setting(
         "share of each label that is spread evenly over all classes", default=0.0, at_least=0, below=1
     )

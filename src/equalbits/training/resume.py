@@ -202,7 +202,7 @@ def invalid_content(path: Path) -> Iterator[None]:
 _REQUIRED = frozenset({"config", "epoch", "batch", "batches", "seconds", "history", "optimizer"})
 
 #: Settings that do not change the result, and may differ in a resumed run.
-FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "speed"})
+FREE_SETTINGS = frozenset({"checkpoint_seconds", "evaluate_every", "memory", "speed"})
 
 
 def _check_same_settings(path: Path, saved: dict[str, Any], now: dict[str, Any], *, allow: bool) -> list[str]:

@@ -19,6 +19,7 @@ from equalbits.nn import (
     at_epoch_,
     end_ramps_,
     freeze_latents_,
+    recompute_convolutions_,
     set_global_masks_,
     set_progress,
     warn_empty_layers,
@@ -65,6 +66,11 @@ class TrainingRun:
         if self.config.uses_cuda_graph and not can_capture:
             raise ValueError(
                 f"speed={self.config.speed!r} needs one process, data on a GPU and distill.attention=0: use 'compiled'"
+            )
+        if not recompute_convolutions_(model, config.memory == "small") and config.memory == "small":
+            raise ValueError(
+                "memory='small' needs a binary ResNet with PReLU, which can compute its convolutions again: set it to "
+                "'normal', and accumulate to split the batch"
             )
         if self.config.speed != "plain":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

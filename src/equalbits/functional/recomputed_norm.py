@@ -1,0 +1,83 @@
+"""A convolution of ±1 inputs and the fused norm behind it, keeping bits alone for the backward pass.
+
+The fused norm keeps its input, the convolution's output, 2 or 4 bytes per value. Here the backward pass computes that
+output again from the bits of the convolution's input. One more convolution per layer saves most of the memory.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equalbits.functional.fused_norm import MEAN, VARIANCE, _backward_op, _forward_op
+from equalbits.functional.packed_bits import BitLayout
+from equalbits.functional.sign_products import ConvSettings, as_autocast
+
+
+class NormSettings(NamedTuple):
+    """Tensors and settings of :func:`~equalbits.functional.prelu_norm_add_sign` besides its input."""
+
+    slope: Tensor | None
+    weight: Tensor
+    bias: Tensor
+    residual: Tensor | None = None
+    eps: float = 1e-5
+    signs: bool = False
+
+
+def convolve_and_norm(
+    signs: Tensor, packed: Tensor | None, weight: Tensor, convolution: ConvSettings, norm: NormSettings
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
+    """Return ``prelu_norm_add_sign`` of the convolution of ±1 inputs, which keeps only bits.
+
+    ``packed`` holds the bits of ``signs`` if they are known, as (position, byte of 8 channels). There is no second
+    gradient.
+    """
+    signs, weight, _ = as_autocast((signs, weight, None))
+    layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
+    packed = layout.pack(signs > 0) if packed is None else packed
+    residual = None if norm.residual is None else norm.residual.to(signs.dtype)
+    form = layout, convolution, norm.eps, norm.signs
+    y, s, positive, _, stats = _Recomputed.apply(  # type: ignore[no-untyped-call]
+        signs, packed, weight, norm.slope, norm.weight, norm.bias, residual, form
+    )
+    return y, s if norm.signs else None, positive if norm.signs else None, stats[MEAN], stats[VARIANCE]
+
+
+class _Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        signs: Tensor, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        gain, bias, residual, (_, convolution, eps, wanted) = others
+        outputs = torch.convolution(signs, weight, None, *convolution)
+        results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+        results = _forward_op(outputs, slope, gain, bias, residual, eps, wanted)
+        return results
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, packed, weight, slope, gain, _, _, ctx.form = inputs
+        _, s, positive, near, stats = output
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(() if ctx.form[3] else (s,)), positive, near, stats)
+        ctx.save_for_backward(packed, weight, slope, gain, near, stats)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if g_y is None and g_s is None:
+            return (None,) * 8
+        packed, weight, slope, gain, near, stats = ctx.saved_tensors
+        layout, convolution, _, _ = ctx.form
+        signs = layout.unpack(packed, weight.dtype)
+        outputs = torch.convolution(signs, weight, None, *convolution)
+        total, g_outputs, (g_gain, g_bias), g_slope = _backward_op(g_y, g_s, outputs, slope, gain, near, stats)
+        of_signs, _, of_weight, _, _, _, of_residual, _ = ctx.needs_input_grad
+        g_signs, g_weight, _ = torch.ops.aten.convolution_backward(
+            g_outputs, signs, weight, None, *convolution, [of_signs, of_weight, False]
+        )
+        if slope is not None and slope.shape[0] == 1:
+            g_slope = g_slope.sum(dim=0, keepdim=True)
+        g_residual = (g_y if g_s is None else total) if of_residual else None
+        return g_signs, None, g_weight, g_slope if slope is not None else None, g_gain, g_bias, g_residual, None
