@@ -15,7 +15,8 @@ from equalbits.deploy.ops import RULES, comparison, elementwise
 from equalbits.deploy.traced_program import FROZEN, Frozen
 from equalbits.deploy.tracer import BatchView, Indices, Known, StepFunction, ThresholdComparison, Tracer
 
-_BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
+_BATCH_NORM = "aten.batch_norm.default"
+_DECOMPOSED_BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"  # returns a tuple
 _SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
 _AXES = "name all axes but the batch: a packed network treats each image by itself"
 _HINTS = {
@@ -58,7 +59,8 @@ def trace(frozen: Frozen) -> Graph:
                 f"layer {weights.name!r} is binary, but the model changes its weights before it multiplies by them, or "
                 f"reads its latents: pass binary_weight() unchanged to a convolution or linear layer"
             )
-    norms = {user.name for node in needed if str(node.target) == _BATCH_NORM for user in node.users}
+    norms = {node.name for node in needed if str(node.target) == _BATCH_NORM}
+    norms |= {user.name for node in needed if str(node.target) == _DECOMPOSED_BATCH_NORM for user in node.users}
     graph = drop_unused(tracer.graph, output)
     output = Value(len(graph.steps), output.shape)
     fold_batch_norms(graph, output, norms)
