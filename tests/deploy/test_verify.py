@@ -68,6 +68,29 @@ def test_an_answer_that_the_native_engine_does_not_give_is_refused():
         verify_native(network, graph, images, (answer + 1,))
 
 
+class Amplifying(nn.Module):
+    """A deep net that doubles every rounding error at each step, as ours and torch's sums make different ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 6)
+
+    def forward(self, images):
+        x = torch.sigmoid(self.first(images.flatten(1)))
+        for _ in range(15):
+            x = 4 * x * (1 - x)
+        return x
+
+
+def test_rounding_that_adds_up_over_a_deep_net_is_no_fault():
+    torch.manual_seed(0)
+    model, images = Amplifying(), torch.randn(4, 1, 8, 8)
+    packed = pack(model, images)
+    with torch.no_grad():
+        change = np.abs(packed(images.numpy()) - model(images).numpy()).max()
+    assert 1e-4 < change < 0.1
+
+
 class OwnRandom(nn.Module):
     calls = 0
 
