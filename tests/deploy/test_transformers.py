@@ -71,12 +71,14 @@ class Windows(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm, self.attention, self.bias = nn.LayerNorm(16), Attention(), nn.Parameter(torch.randn(1, 2, 4, 4))
+        self.flat = nn.BatchNorm1d(16)
+        self.flat.running_mean.normal_()
 
     def forward(self, images):
         x = self.norm(images.permute(0, 2, 3, 1))
         batch, rows, columns, width = x.shape
         x = x.roll((1, 1), (1, 2)).view(batch, rows // 2, 2, columns // 2, 2, width).transpose(2, 3)
-        x = x.reshape(-1, 4, width)
+        x = self.flat(x.reshape(-1, width)).reshape(-1, 4, width)
         scores = (x @ x.transpose(1, 2)).unsqueeze(1) + self.bias
         x = self.attention(x) + (scores.softmax(-1).mean(1) @ x) * torch.sigmoid(x)
         x = x.view(batch, rows // 2, columns // 2, 2, 2, width).transpose(2, 3).reshape(batch, rows, columns, width)

@@ -25,6 +25,7 @@ _AXIS_AT = {
     "softmax.int": 1, "_softmax.default": 1, "select.int": 1, "slice.Tensor": 1, "split_with_sizes.default": 2,
     "cat.default": 1, "mean.dim": 1, "sum.dim_IntList": 1, "amax.default": 1, "linalg_vector_norm.default": 2,
 }  # fmt: skip
+_BATCH_NORM = "_native_batch_norm_legit_no_training.default"
 _RESHAPES = ("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims", "unflatten.int")
 
 
@@ -87,6 +88,9 @@ def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Map
     if name == "permute.default":
         axes: Sequence[int] = given[1]  # type: ignore[assignment]
         return _permute(tracer, BatchView(first, folded=True), [axis % len(first.shape) for axis in axes])
+    if name == _BATCH_NORM:  # its channels are axis 1 of the value, and the rule takes them in front
+        (normed,) = RULES[f"aten.{name}"](tracer, tracer.move_axis(first, 1, 0), *given[1:])
+        return (BatchView(tracer.move_axis(normed, 0, 1), folded=True),)  # type: ignore[return-value]
     if name in _AXIS_AT and len(given) > _AXIS_AT[name]:
         given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], len(first.shape))
     elif name not in _ANYWHERE:
