@@ -17,13 +17,18 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test test-gpu lint fuzz sanitize clean pages help
+.PHONY: demo test pytest test-gpu lint fuzz sanitize clean pages help
 
 demo: $(READY)
 	$(BIN)/python -m equalbits demo --out $(OUT)
 
-test: $(READY) lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu and not slow and not browser"
+# Lint runs beside pytest; either one that fails fails the target. Stealing work keeps the tests of a file, and so the
+# fixtures they share, in one process as far as it can.
+test: $(READY)
+	$(MAKE) --no-print-directory -j 2 lint pytest
+
+pytest: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not browser"
 
 # Only the files with such tests are collected: others may import packages that the GPU machine lacks. Many files at
 # a time, the longest first, because most of the time is compilation on the CPU.

@@ -43,15 +43,29 @@ def net(weights="bihalf", inputs=None):
     )
 
 
-@pytest.mark.parametrize("weights", _METHODS)
-@pytest.mark.parametrize("inputs", [None, "sign", "rsign"])
+#: One method of each form in which weights are stored: one scale, one per filter, shifted, several bases, with zeros.
+_FORMS = ["bihalf", "xnor", "adabin", "abc-net:bases=3", "pruned-bihalf:sparsity=0.9"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "inputs"),
+    [*((name, None) for name in _METHODS), *((name, inputs) for name in _FORMS for inputs in ("sign", "rsign"))],
+)
 def test_of_every_method(weights, inputs):
     foretold, stored = foretold_and_stored(net(weights, inputs), 3, 8, 8)
     assert foretold == stored
 
 
-@pytest.mark.parametrize("values", ["as they start", "as they are learned", "one of them learned"])
-@pytest.mark.parametrize("inputs", _INPUTS)
+_LEARNED = [name for name in _INPUTS if name and any(True for _ in input_quantizer_by_name(name).parameters())]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "values"),
+    [
+        *((name, "as they start") for name in _INPUTS),
+        *((name, values) for name in _LEARNED for values in ("as they are learned", "one of them learned")),
+    ],
+)
 def test_of_every_input_quantizer(inputs, values):
     model = net(inputs=inputs)
     with torch.no_grad():

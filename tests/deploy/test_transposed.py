@@ -48,10 +48,15 @@ def test_real_ones_pack(settings):
     assert "weight" in next(iter(packed.network.tensors))
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("inputs", [None, SignActivation()], ids=["reals", "signs"])
 @pytest.mark.parametrize(
-    "quantizer", [BiHalf(0.25), PrunedBiHalf(0.4), AdaBin()], ids=lambda found: type(found).__name__
+    ("settings", "quantizer"),
+    [
+        *((settings, BiHalf(0.25)) for settings in SETTINGS),
+        *((settings, PrunedBiHalf(0.4)) for settings in SETTINGS[1::3]),
+        *((settings, AdaBin()) for settings in SETTINGS[1::3]),
+    ],
+    ids=str,
 )
 def test_binary_ones_pack_with_the_filters_of_the_layer(settings, inputs, quantizer):
     torch.manual_seed(0)
