@@ -1,6 +1,7 @@
 """Run a packed network in torch, operation by operation in float32, for ``bench --torch``."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def _tensors(network: Network, place: int) -> dict[str, Tensor]:
     """Return an operation's tensors for torch: weights in full shape and scaled, vectors broadcast per channel."""
     operation, shape = network.operations[place], network.shapes[place + 1]
     arrays = {part: np.asarray(array) for part, array in network.arrays(operation).items()}
-    tail = (1,) * (len(shape) - 1)
+    tail = (1,) * (len(shape) - 1 - operation.settings.get("axis", 0))
     if "weight" in arrays:
         weight = arrays["weight"]
         weight = network.symbols(place) if weight.dtype == np.uint8 else weight
@@ -87,6 +88,23 @@ def _pad(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) 
     return functional.pad(x, [side for pair in pairs for side in pair], value=settings["value"])
 
 
+def _softmax(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> Tensor:
+    if settings["causal"]:
+        x = x.masked_fill(~torch.ones(x.shape[-2:], dtype=torch.bool).tril(), -torch.inf)
+    return x.softmax(settings["axis"] + 1)
+
+
+def _norm(x: Tensor, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], *, centered: bool) -> Tensor:
+    axis = settings["axis"] + 1
+    x = x - x.mean(axis, keepdim=True) if centered else x
+    x = x * torch.rsqrt(x.square().mean(axis, keepdim=True) + settings["eps"])
+    return x * tensors.get("scale", 1.0) + tensors.get("bias", 0.0)
+
+
+def _elementwise(function: Callable[[Tensor], Tensor]) -> Run:
+    return lambda x, tensors, settings: function(x)
+
+
 _ONE = torch.ones(())
 _RUN: dict[str, Run] = {
     "conv": _conv,
@@ -107,4 +125,16 @@ _RUN: dict[str, Run] = {
     "channel_shuffle": lambda x, tensors, settings: functional.channel_shuffle(x, settings["groups"]),
     "slice": _slice,
     "pad": _pad,
+    "softmax": _softmax,
+    "layer_norm": partial(_norm, centered=True),
+    "rms_norm": partial(_norm, centered=False),
+    "mul": lambda x, y, tensors, settings: x * y,
+    "matmul": lambda x, y, tensors, settings: x @ y,
+    "elu": lambda x, tensors, settings: functional.elu(x, settings["alpha"]),
+    "silu": _elementwise(functional.silu),
+    "gelu": _elementwise(functional.gelu),
+    "gelu_tanh": _elementwise(partial(functional.gelu, approximate="tanh")),
+    "mish": _elementwise(functional.mish),
+    "softplus": _elementwise(functional.softplus),
+    **{kind: _elementwise(getattr(torch, kind)) for kind in ("sigmoid", "tanh", "exp", "sqrt", "reciprocal")},
 }
