@@ -119,7 +119,8 @@ def check_finite(latents: Tensor) -> None:
     if not (math.isfinite(low) and math.isfinite(high)):
         value = low if math.isnan(low) or math.isinf(low) else high
         raise ValueError(
-            f"latents hold {value}: only finite weights have symbols; lower the learning rate or clip the gradients"
+            f"latents hold {value}: only finite weights have symbols; lower the learning rate or clip the gradients; "
+            f"for binary inputs behind ReLUs see equalbits.adapt_for_binary_inputs_"
         )
 
 

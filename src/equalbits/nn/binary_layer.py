@@ -28,7 +28,7 @@ class BinaryLayer(LoadableLayer):
     """Base class of all binary layers. A custom layer calls :meth:`make_binary_`, and defines ``forward``."""
 
     init: str
-    input_is_checked: bool
+    input_is_checked: bool = False
     cached_weight: CachedWeight | None
     ranked_ahead: tuple[int, torch.dtype] | None  # layer number and dtype, set by equalbits.nn.rank_ahead
 
@@ -56,7 +56,6 @@ class BinaryLayer(LoadableLayer):
         self.awaits_weights = self.weight.is_meta
         self.cached_weight = None
         self.ranked_ahead = None
-        self.input_is_checked = False
 
     def from_filters(self, filters: Tensor) -> Tensor:
         """Invert :meth:`to_filters`."""

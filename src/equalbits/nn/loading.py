@@ -66,8 +66,14 @@ class LoadableLayer(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; a scale that Hugging Face's loader did not find in the checkpoint stays the initial one.
 
-        That loader replaces each tensor of a ``meta`` model, missing ones by uninitialized memory.
+        That loader replaces each tensor of a ``meta`` model, missing ones by uninitialized memory. Weights quantized by
+        torchao raise: they would be quantized latents.
         """
+        if name == "weight" and type(value).__module__.partition(".")[0] == "torchao":
+            raise ValueError(
+                f"{type(value).__name__} would quantize the latents of a binary layer, not its bits: call "
+                f"equalbits.freeze(model) first, or leave binary layers out"
+            )
         is_new = name == "scale" and self.awaits_weights and type(value) is Tensor and not value.is_meta
         if is_new and not _was_loaded(value):
             value = torch.full_like(value, self.initial_scale())
