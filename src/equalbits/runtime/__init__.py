@@ -6,6 +6,7 @@ from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
 from equalbits.runtime.export import build_openvino, export_onnx, export_openvino
 from equalbits.runtime.format import read_network, write_network
+from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
@@ -38,6 +39,8 @@ __all__ = [
     "Floats",
     "FormatError",
     "LayerAudit",
+    "LimitError",
+    "Limits",
     "NativeEngine",
     "Network",
     "NetworkBuilder",

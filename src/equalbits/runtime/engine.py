@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 from equalbits.runtime import native
 from equalbits.runtime.audit import Audit, PackedSummary, audit, summarize
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
+from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
 from equalbits.runtime.normalization import byte_table, normalize
@@ -26,13 +28,19 @@ _CHUNK = 16
 MAX_THREADS = 1024
 
 
-def load_packed(path: str | os.PathLike[str], *, threads: int = 1, engine: str = "auto") -> "PackedModel":
+def load_packed(
+    path: str | os.PathLike[str], *, threads: int = 1, engine: str = "auto", limits: Limits | None = None
+) -> "PackedModel":
     """Load a packed file, validated and ready to run.
 
     ``threads`` is for the native engine. ``engine`` is ``"auto"`` (native where it is built and can run the file, else
-    numpy), ``"native"`` or ``"numpy"``.
+    numpy), ``"native"`` or ``"numpy"``. ``limits`` bounds the memory and the work that a file may ask for, by default 1
+    GiB beyond four times the size of the file.
     """
-    return PackedModel(read_network(path), threads=threads, engine=engine)
+    try:
+        return PackedModel(read_network(path), threads=threads, engine=engine, limits=limits)
+    except LimitError as error:
+        raise LimitError(f"{os.fspath(path)}: {error}") from None
 
 
 class PackedModel:
@@ -53,16 +61,22 @@ class PackedModel:
     True
     """
 
-    def __init__(self, network: Network, *, threads: int = 1, engine: str = "auto") -> None:
+    def __init__(
+        self, network: Network, *, threads: int = 1, engine: str = "auto", limits: Limits | None = None
+    ) -> None:
         if type(threads) is not int or not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads={threads!r} must be an integer from 1 to {MAX_THREADS}")
         if engine not in ("auto", "native", "numpy"):
             raise ValueError(f"engine={engine!r} is not known: choose 'auto', 'native' or 'numpy'")
-        self.network, self.threads, self._requested = network, threads, engine
+        limits = limits or Limits()
+        limits.check(network)
+        self.network, self.threads, self._requested, self._limits = network, threads, engine, limits
         self._native: NativeEngine | None = None
         if engine != "numpy":
             try:
-                self._native = NativeEngine(network)
+                self._native = NativeEngine(network, limits=limits)
+            except LimitError:
+                raise
             except ValueError as error:
                 if engine == "native":
                     raise ValueError(f"engine='native' is not available: {error}") from None
@@ -121,9 +135,12 @@ class PackedModel:
         """Write the packed file."""
         write_network(self.network, path)
 
-    def __reduce__(self) -> tuple[Callable[[bytes, int, str], "PackedModel"], tuple[bytes, int, str]]:
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[[bytes, int, str, int, int], "PackedModel"], tuple[bytes, int, str, int, int]]:
         """Copy and pickle as the bytes of a file, which are validated and planned again on loading."""
-        return _from_packed, (b"".join(to_chunks(self.network)), self.threads, self._requested)
+        limits, packed = self._limits, b"".join(to_chunks(self.network))
+        return _from_packed, (packed, self.threads, self._requested, limits.memory, limits.work)
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.network.input_shape))
@@ -170,21 +187,27 @@ class PackedModel:
         return reals
 
 
-def _from_packed(packed: bytes, threads: int, engine: str) -> PackedModel:
+def _from_packed(
+    packed: bytes, threads: int, engine: str, memory: int = Limits.memory, work: int = Limits.work
+) -> PackedModel:
     """Load a model from the bytes of a packed file, for ``pickle`` and ``copy``."""
-    return PackedModel(from_bytes(packed), threads=threads, engine=engine)
+    return PackedModel(from_bytes(packed), threads=threads, engine=engine, limits=Limits(memory, work))
 
 
 class NativeEngine:
     """The native plan of a network; ``instruction_set`` selects its kernels, by default the best of the machine."""
 
-    def __init__(self, network: Network, instruction_set: str = "") -> None:
+    def __init__(self, network: Network, instruction_set: str = "", *, limits: Limits | None = None) -> None:
         if native.BUILT is None:
             raise ValueError(native.REASON)
         self.instruction_set = instruction_set or native.BUILT.instruction_sets()[0]
-        plan, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS)
+        most = limits.budget(network) if limits else sys.maxsize
+        try:
+            plan, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS, most)
+            self._plan = native.BUILT.Plan(*plan.tables(), answer, self.instruction_set, most)
+        except OverflowError:
+            raise LimitError((limits or Limits()).refusal(f"a plan of more than {most} bytes", network)) from None
         self.step_kinds = plan.step_kinds
-        self._plan = native.BUILT.Plan(*plan.tables(), answer, self.instruction_set)
         self._shape = network.shapes[-1]
         self._table = None if network.mean is None else byte_table(network).reshape(-1)
 
@@ -209,7 +232,12 @@ def run_numpy(network: Network, images: Floats) -> Floats:
     values: dict[int, Floats] = {0: images}
     last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
     for place, operation in enumerate(network.operations):
-        values[place + 1] = network.run_operation(operation, values)
+        result = network.run_operation(operation, values)
+        whole = result.base
+        if isinstance(whole, np.ndarray) and whole.nbytes > 2 * result.nbytes:  # a slice would keep all of it alive
+            result = result.copy()
+        if place + 1 in last_read or place + 1 == len(network.operations):
+            values[place + 1] = result
         for value in set(operation.inputs):
             if last_read[value] == place:
                 del values[value]

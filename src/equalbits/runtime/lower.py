@@ -7,6 +7,7 @@ floats: the chain ends with its sign, one bit per number.
 """
 
 import math
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,9 +24,14 @@ _SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affi
 _MAX_POOLED_ROWS = 8
 
 
-def lower(network: Network, fields: Mapping[str, int], kinds: Mapping[str, int]) -> tuple[PlanTables, int]:
-    """Return the tables of a network's native plan, and the number of the value that is the output."""
-    plan = PlanTables(fields, kinds)
+def lower(
+    network: Network, fields: Mapping[str, int], kinds: Mapping[str, int], max_bytes: int = sys.maxsize
+) -> tuple[PlanTables, int]:
+    """Return the tables of a network's native plan, and the number of the value that is the output.
+
+    Raise OverflowError where the tensors of the plan take more than ``max_bytes``.
+    """
+    plan = PlanTables(fields, kinds, max_bytes)
     return plan, Lowering(network, plan).run()
 
 

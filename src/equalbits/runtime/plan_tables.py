@@ -1,10 +1,11 @@
 """Tables that a native plan is made from: values, steps and tensors, named as in ``native/equalbits.h``."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from equalbits.runtime.op_specs import Array, Shape
 
@@ -19,8 +20,9 @@ _DEFAULT_ZERO = ("CAUSAL", "COUNT_PADDING", "SIGN_REAL", "RELU", "FROM_OFFSET", 
 class PlanTables:
     """Collects values, steps and tensors by number; :meth:`tables` returns the arrays."""
 
-    def __init__(self, fields: Mapping[str, int], kinds: Mapping[str, int]) -> None:
-        self._fields, self._kinds = fields, kinds
+    def __init__(self, fields: Mapping[str, int], kinds: Mapping[str, int], max_bytes: int = sys.maxsize) -> None:
+        self._fields, self._kinds, self._bytes_left = fields, kinds, max_bytes
+        self._weights: dict[tuple[int, np.dtype[np.generic]], int] = {}
         self._values: list[tuple[int, ...]] = []
         self._steps: list[dict[str, int]] = []
         self._tensors: list[NDArray[np.uint8]] = []
@@ -42,8 +44,18 @@ class PlanTables:
 
     def tensor(self, array: Array) -> int:
         """Add a tensor by its bytes; return its number."""
+        self._bytes_left -= array.nbytes
+        if self._bytes_left < 0:
+            raise OverflowError("the tables of the plan take more memory than allowed")
         self._tensors.append(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
         return len(self._tensors) - 1
+
+    def weight(self, array: Array, dtype: DTypeLike) -> int:
+        """Add a tensor of the network in a dtype, once for all operations that share it; return its number."""
+        key = id(array), np.dtype(dtype)  # the network keeps it alive
+        if key not in self._weights:
+            self._weights[key] = self.tensor(array.astype(dtype, copy=False))
+        return self._weights[key]
 
     def copy(
         self, source: int, target: int, sizes: Shape, strides: tuple[Shape, Shape], offsets: Shape = (0, 0)

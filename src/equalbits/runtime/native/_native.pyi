@@ -17,6 +17,7 @@ class Plan:
         tensors: Sequence[NDArray[np.uint8]],
         answer: int,
         instruction_set: str,
+        max_bytes: int = ...,
     ) -> None: ...
     def run(self, images: NDArray[np.float32], answers: NDArray[np.float32], threads: int) -> None: ...
     def run_bytes(

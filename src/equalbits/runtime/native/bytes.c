@@ -29,7 +29,7 @@ int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error) {
     step->sums = (wide + 16 * STEPS - 1) / (16 * STEPS) * STEPS;
     step->block_bytes = step->sums * 64 * (kept < 0 ? 1 : 2);
     step->scratch_bytes = EB_BYTES_HEAD + step->sums * EB_BYTES_STEP;
-    step->weights = eb_aligned(step->blocks * step->block_bytes);
+    step->weights = eb_take(step->budget, step->blocks * step->block_bytes);
     if (!step->weights) return eb_fail(error, "there is no memory");
     for (int64_t filter = 0; filter < step->out.channels; filter++)
         pack_filter(step, (const uint8_t *)recipe->tensors[weight].data + filter * row_bytes,

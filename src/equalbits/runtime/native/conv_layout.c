@@ -34,17 +34,16 @@ static int64_t ones_in(const uint32_t *words, int64_t count) {
 static int64_t classes_of(int64_t places, int64_t size, int64_t stride, int64_t pad, int64_t taps, int64_t dilation,
                           int32_t *class_of, int64_t *first, int64_t *end) {
     int64_t classes = 0;
-    for (int64_t place = 0; place < places; place++) {
-        int64_t from = 0, to = taps, at = place * stride - pad;
-        while (from < to && at + from * dilation < 0) from++;
-        while (to > from && at + (to - 1) * dilation >= size) to--;
-        int64_t found = 0;
-        while (found < classes && !(first[found] == from && end[found] == to)) found++;
-        if (found == classes) {
+    for (int64_t place = 0; place < places; place++) { /* both only fall, so places of one class stand together */
+        const int64_t at = place * stride - pad, left = (dilation - 1 - at) / dilation;
+        const int64_t right = at < size ? (size - 1 - at) / dilation + 1 : 0;
+        const int64_t from = at >= 0 ? 0 : left < taps ? left : taps, within = right < taps ? right : taps;
+        const int64_t to = within > from ? within : from;
+        if (!classes || first[classes - 1] != from || end[classes - 1] != to) {
             first[classes] = from;
             end[classes++] = to;
         }
-        class_of[place] = (int32_t)found;
+        class_of[place] = (int32_t)(classes - 1);
     }
     return classes;
 }
@@ -93,7 +92,9 @@ static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *si
                      const borders *border) {
     int64_t per_filter = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W] * step->words;
     int64_t slots = step->field[EB_GROUPS] * step->blocks * EB_BLOCK;
-    uint32_t *words = calloc((size_t)(2 * EB_BLOCK * per_filter), 4);
+    const int64_t room = 2 * EB_BLOCK * per_filter * 4; /* counted for good, so that planning ends soon, too */
+    if (!eb_spend(step->budget, room)) return 0;
+    uint32_t *words = calloc((size_t)room / 4, 4);
     int64_t *sums = calloc((size_t)(2 * (step->field[EB_KERNEL_H] + 1) * (step->field[EB_KERNEL_W] + 1)), sizeof *sums);
     if (!words || !sums) {
         free(words);
@@ -155,8 +156,9 @@ static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, ch
             free(space);
             return eb_fail(error, "a binary convolution has too many kinds of border");
         }
-        step->constants = calloc((size_t)(border.row_classes * step->column_classes * slots), 4);
-        step->weights = eb_aligned(slots / EB_BLOCK * step->block_bytes);
+        const int64_t constants = border.row_classes * step->column_classes * slots;
+        if (eb_spend(step->budget, constants * 4)) step->constants = calloc((size_t)constants, 4);
+        step->weights = eb_take(step->budget, slots / EB_BLOCK * step->block_bytes);
         good = step->constants && step->weights &&
                pack_bits(plan->kernels, step, recipe->tensors[weight].data,
                          kept < 0 ? NULL : recipe->tensors[kept].data, &border);
@@ -197,8 +199,8 @@ static int layout_real(const eb_kernels *kernels, eb_step *step, const float *gi
     layout_offsets(step);
     if (!step->offsets) return eb_fail(error, "there is no memory");
     if (!given) return 1; /* the weights are packed in another way */
-    step->weights = eb_aligned(depthwise ? taps * (channels + EB_BLOCK) * 4
-                                         : field[EB_GROUPS] * step->blocks * step->block_bytes);
+    step->weights = eb_take(step->budget, depthwise ? taps * (channels + EB_BLOCK) * 4
+                                                    : field[EB_GROUPS] * step->blocks * step->block_bytes);
     if (!step->weights) return eb_fail(error, "there is no memory");
     float *packed = step->weights;
     for (int64_t filter = 0; filter < step->out.channels; filter++) {
@@ -225,7 +227,7 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     field[EB_KIND] = EB_CONV_REAL; /* before it is asked whether it is depthwise */
     if (!kept && eb_has_tables(kernels, step)) return eb_layout_tables(step, sign, error);
     int stay = step->conv_rows * step->conv_columns <= FEW_PIXELS && step->in.kind == EB_REAL && !eb_is_depthwise(step);
-    float *reals = eb_aligned(stay ? 0 : filters * wide * 4);
+    float *reals = eb_take(step->budget, stay ? 0 : filters * wide * 4);
     if (!reals) return eb_fail(error, "there is no memory");
     for (int64_t i = 0; !stay && i < filters * wide; i++) {
         int64_t at = i / wide * row_bytes * 8 + i % wide;
@@ -236,7 +238,7 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     if (!good || !stay) return good;
     step->signs = kept ? 2 : 1;
     step->block_bytes = wide * step->signs * 4;
-    step->weights = eb_aligned(field[EB_GROUPS] * step->blocks * step->block_bytes);
+    step->weights = eb_take(step->budget, field[EB_GROUPS] * step->blocks * step->block_bytes);
     if (!step->weights) return eb_fail(error, "there is no memory");
     for (int64_t filter = 0; filter < filters; filter++) {
         int64_t group = filter / step->group_out, place = filter % step->group_out;

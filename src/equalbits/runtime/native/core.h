@@ -72,9 +72,13 @@ typedef struct {
     int64_t next; /* when it is called again, in milliseconds */
 } eb_stop;
 
+typedef struct { int64_t left; int over; } eb_budget; /* bytes a plan may still take, and whether it asked for more */
+
 typedef struct {
     int64_t field[EB_FIELDS];
-    eb_stop *stop; /* of the plan */
+    eb_stop *stop;
+    eb_budget *budget; /* both of the plan */
+    int shared;        /* whether another step owns its weights */
     eb_value in, other, out; /* shapes of what it reads and makes */
     eb_chain chain;
     /* convolutions */
@@ -186,6 +190,7 @@ typedef struct eb_pool eb_pool;
 struct eb_plan {
     const eb_kernels *kernels;
     eb_stop stop;
+    eb_budget budget;
     eb_value *values;
     eb_step *steps;
     int64_t value_count, step_count, answer;
@@ -212,7 +217,6 @@ int eb_poll(eb_stop *stop);
 static inline int eb_stopped(const eb_step *step) {
     return __atomic_load_n(&step->stop->asked, __ATOMIC_RELAXED) || eb_poll(step->stop);
 }
-/* How many turns of `work` entries each may pass between two of these questions. */
 static inline int64_t eb_turns(int64_t work) { return 1 + (1 << 16) / (work + 1); }
 
 /* Rows, or tiles, of a step that pass between two questions whether to stop. */
@@ -249,6 +253,7 @@ int eb_check_conv(eb_step *step, int64_t number, char *error);
 int eb_check_pool(eb_step *step, int64_t number, char *error);
 int eb_check_copy(const eb_step *step, int64_t number, char *error);
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
+int eb_layout_shared(eb_plan *plan, const eb_recipe *recipe, int64_t number, char *error);
 int eb_is_winograd(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_winograd(eb_step *step, const float *given);
 
@@ -274,6 +279,8 @@ void eb_fill(const eb_context *context, const eb_step *step);
 
 /* memory.c */
 void *eb_aligned(int64_t bytes); /* zeroed, at a multiple of 64; NULL where there is no memory */
+int eb_spend(eb_budget *budget, int64_t bytes);        /* 0 where the budget does not hold them */
+void *eb_take(eb_budget *budget, int64_t bytes);       /* the same, from the budget */
 void eb_aligned_free(void *pointer);
 int eb_place_values(eb_plan *plan);
 

@@ -74,6 +74,7 @@ typedef struct {
     const eb_tensor *tensors;
     int64_t value_count, step_count, tensor_count;
     int64_t answer; /* the value that is given back: its numbers in the order they stand */
+    int64_t max_bytes; /* that the plan may take: weights, constants, and the memory of a run on one thread */
 } eb_recipe;
 
 typedef struct eb_plan eb_plan;
@@ -81,8 +82,9 @@ typedef struct eb_plan eb_plan;
 /* The instruction sets this machine can use, best first; the names end with NULL. */
 const char *const *eb_instruction_sets(void);
 
-/* A plan, or NULL with a line of reason. The tensors are copied; nothing of the recipe is kept. */
-eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char error[EB_ERROR_BYTES]);
+/* A plan, or NULL with a line of reason; `over` says whether max_bytes is it. The tensors are copied; nothing of the
+ * recipe is kept. */
+eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char error[EB_ERROR_BYTES], int *over);
 void eb_plan_free(eb_plan *plan);
 
 /* For a forked child: its parent may have been in the middle of a run, and the threads are not there. What runs use is let

@@ -24,6 +24,14 @@ void *eb_aligned(int64_t wanted) {
     return aligned;
 }
 
+int eb_spend(eb_budget *budget, int64_t bytes) {
+    if (bytes > budget->left) budget->over = 1;
+    else budget->left -= bytes;
+    return !budget->over;
+}
+
+void *eb_take(eb_budget *budget, int64_t bytes) { return eb_spend(budget, bytes) ? eb_aligned(bytes) : NULL; }
+
 void eb_aligned_free(void *pointer) {
     if (!pointer) return;
     void *whole;

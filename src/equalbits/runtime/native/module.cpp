@@ -28,18 +28,22 @@ struct Plan {
     std::unique_ptr<std::timed_mutex> in_use = std::make_unique<std::timed_mutex>();
     int process = eb_process();
 
-    Plan(Table values, Table steps, const std::vector<Bytes> &arrays, int64_t answer, const std::string &instruction_set) {
+    Plan(Table values, Table steps, const std::vector<Bytes> &arrays, int64_t answer, const std::string &instruction_set,
+         int64_t max_bytes) {
         if (values.shape(1) != EB_VALUE_FIELDS || steps.shape(1) != EB_FIELDS || values.shape(0) < 2)
             throw std::invalid_argument("the tables of values and steps have another width than this build");
         std::vector<eb_tensor> tensors;
         for (const Bytes &array : arrays) tensors.push_back({array.data(), (int64_t)array.size()});
         eb_recipe recipe = {values.data(),           steps.data(),           tensors.data(),
-                            (int64_t)values.shape(0), (int64_t)steps.shape(0), (int64_t)tensors.size(), answer};
+                            (int64_t)values.shape(0), (int64_t)steps.shape(0), (int64_t)tensors.size(), answer,
+                            max_bytes};
+        int over = 0;
         char error[EB_ERROR_BYTES] = "";
         {
             nb::gil_scoped_release release;
-            plan = eb_plan_new(&recipe, instruction_set.empty() ? nullptr : instruction_set.c_str(), error);
+            plan = eb_plan_new(&recipe, instruction_set.empty() ? nullptr : instruction_set.c_str(), error, &over);
         }
+        if (over) throw std::overflow_error("the plan takes more memory than allowed");
         if (plan) eb_plan_set_poll(plan, has_signal);
         if (!plan) throw std::invalid_argument(error);
         auto numbers = [&](size_t row) {
@@ -117,7 +121,9 @@ struct Plan {
 NB_MODULE(_native, module) {
     nb::set_leak_warnings(false);  // a program may end while a thread of it still runs a plan: that is no leak
     nb::class_<Plan>(module, "Plan")
-        .def(nb::init<Table, Table, const std::vector<Bytes> &, int64_t, const std::string &>())
+        .def(nb::init<Table, Table, const std::vector<Bytes> &, int64_t, const std::string &, int64_t>(),
+             nb::arg("values"), nb::arg("steps"), nb::arg("tensors"), nb::arg("answer"), nb::arg("instruction_set"),
+             nb::arg("max_bytes") = INT64_MAX)
         .def("run", &Plan::run)
         .def("run_bytes", &Plan::run_bytes)
         .def("time", &Plan::time);

@@ -75,7 +75,7 @@ static int read_vector(eb_plan *plan, const eb_recipe *recipe, int64_t id, int64
     if (id == -1) return 1;
     const eb_tensor *tensor = tensor_of(recipe, id, channels * 4, error);
     if (!tensor) return 0;
-    float *copy = eb_aligned((channels + 2 * EB_BLOCK) * 4);
+    float *copy = eb_take(&plan->budget, (channels + 2 * EB_BLOCK) * 4);
     if (!copy) return eb_fail(error, "there is no memory");
     memcpy(copy, tensor->data, (size_t)channels * 4);
     plan->vectors[plan->vector_count++] = copy;
@@ -164,6 +164,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     eb_step *step = plan->steps + number;
     int64_t *field = step->field;
     step->stop = &plan->stop;
+    step->budget = &plan->budget;
     memcpy(field, recipe->steps + number * EB_FIELDS, sizeof step->field);
     switch (field[EB_KIND]) {
     case EB_COPY: {
@@ -204,7 +205,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     case EB_CONV_BITS:
     case EB_CONV_REAL:
     case EB_CONV_SIGNED:
-        return eb_check_conv(step, number, error) && eb_layout_conv(plan, step, recipe, error);
+        return eb_check_conv(step, number, error) && eb_layout_shared(plan, recipe, number, error);
     case EB_LINEAR_BYTES: return eb_layout_bytes(step, recipe, error);
     default: return eb_check_pool(step, number, error);
     }
@@ -221,7 +222,7 @@ static void add_up_memory(eb_plan *plan, eb_step *step) {
     if (scratch > plan->scratch_bytes) plan->scratch_bytes = scratch;
 }
 
-eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char error[EB_ERROR_BYTES]) {
+eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char error[EB_ERROR_BYTES], int *over) {
     eb_plan *plan = calloc(1, sizeof *plan);
     const int64_t most = 1 << 16;
     if (!plan || recipe->value_count < 2 || recipe->value_count > most || recipe->step_count < 1 ||
@@ -231,6 +232,7 @@ eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char 
         return NULL;
     }
     plan->kernels = eb_kernels_named(instruction_set);
+    plan->budget.left = recipe->max_bytes;
     plan->values = calloc((size_t)recipe->value_count, sizeof *plan->values);
     plan->steps = calloc((size_t)recipe->step_count, sizeof *plan->steps);
     plan->vectors = calloc((size_t)recipe->step_count * 14, sizeof *plan->vectors);
@@ -248,7 +250,9 @@ eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char 
     plan->answer = recipe->answer;
     good = good && touch(plan, recipe->answer, recipe->step_count, EB_REAL, 0, error);
     if (good && !eb_place_values(plan)) good = eb_fail(error, "there is no memory");
+    good = good && eb_spend(&plan->budget, plan->arena_bytes + plan->scratch_bytes + plan->thread_bytes);
     if (good) return plan;
+    *over = plan->budget.over;
     eb_plan_free(plan);
     return NULL;
 }
@@ -267,6 +271,7 @@ void eb_plan_free(eb_plan *plan) {
     for (int64_t i = 0; i < plan->vector_count; i++) eb_aligned_free(plan->vectors[i]);
     for (int64_t i = 0; plan->steps && i < plan->step_count; i++) {
         eb_step *step = plan->steps + i;
+        if (step->shared) continue;
         eb_aligned_free(step->weights);
         free(step->offsets);
         free(step->constants);

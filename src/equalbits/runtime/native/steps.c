@@ -108,9 +108,8 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
     const float *input = step->scratch_bytes ? (const float *)context->scratch : eb_value_at(context, step->field[EB_IN]);
     const int64_t columns = target.pixels;
     float *sums = (float *)context->own;
-    const int64_t turns = eb_turns(step->sums * PIECE / 8) * PIECE;
     for (int64_t x = 0; x < columns; x += PIECE) {
-        if (x && x % turns == 0 && eb_stopped(step)) return;
+        if (x && x % (eb_turns(step->sums * PIECE / 8) * PIECE) == 0 && eb_stopped(step)) return;
         target.pixels = columns - x < PIECE ? columns - x : PIECE;
         sum_pixels(context, step, block, input + row * step->row_apart + x * step->apart, target.pixels, sums);
         context->plan->kernels->chain_reals(&step->chain, &target, sums);
@@ -252,10 +251,9 @@ static void run_tile(const eb_context *context, const eb_step *step, int64_t til
 /* Units [from, to): for each tile, all blocks. A tile is gathered once for the blocks of a group. */
 static void run_tiles(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const int64_t blocks = step->field[EB_GROUPS] * step->blocks;
-    const int64_t turns = eb_turns_of(step, EB_TILE);
     void *gathered = (int32_t *)context->own + EB_TILE * EB_BLOCK;
     for (int64_t i = from; i < to; i++) {
-        if ((i + 1) % turns == 0 && eb_stopped(step)) return;
+        if ((i + 1) % eb_turns_of(step, EB_TILE) == 0 && eb_stopped(step)) return;
         if (i == from || i % step->blocks == 0)
             context->plan->kernels->gather_tile(step, prepared_of(context, step, i % blocks), i / blocks, gathered);
         run_tile(context, step, i / blocks, i % blocks);

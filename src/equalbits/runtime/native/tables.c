@@ -37,7 +37,7 @@ int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error) {
     step->prepared_bytes = step->padded_rows * step->words * step->padded_columns * EB_WORD_TABLES * 4;
     step->scratch_bytes = field[EB_GROUPS] * step->prepared_bytes;
     step->block_bytes = taps * step->words * EB_BLOCK * 4;
-    step->weights = eb_aligned(field[EB_GROUPS] * step->blocks * step->block_bytes);
+    step->weights = eb_take(step->budget, field[EB_GROUPS] * step->blocks * step->block_bytes);
     if (!step->weights) return eb_fail(error, "there is no memory");
     for (int64_t filter = 0; filter < step->out.channels; filter++) {
         const int64_t group = filter / step->group_out, place = filter % step->group_out;

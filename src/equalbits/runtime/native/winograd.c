@@ -110,7 +110,7 @@ int eb_layout_winograd(eb_step *step, const float *given) {
     step->row_bytes = (line_at(step) + (2 + channels) * line_length(step) + phase_length(step) + EB_QUADS) * 4;
     step->block_bytes = EB_POINTS * ROW_POINTS * step->sums * EB_BLOCK * 4;
     step->offsets = calloc((size_t)(EB_POINTS * ROW_POINTS * (1 + step->sums)), sizeof *step->offsets);
-    step->weights = eb_aligned(step->blocks * step->block_bytes);
+    step->weights = eb_take(step->budget, step->blocks * step->block_bytes);
     if (!step->offsets || !step->weights) return 0;
     for (int point = 0; point < EB_POINTS; point++)
         for (int row_point = 0; row_point < ROW_POINTS; row_point++) {

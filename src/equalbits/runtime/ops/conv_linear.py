@@ -44,7 +44,7 @@ class _Weighted(OpSpec):
         binary = arrays["weight"].dtype == np.uint8
         if binary:
             stored = {part: arrays[part] for part in ("weight", "kept") if part in arrays}
-            fields |= {part.upper(): lowering.plan.tensor(array) for part, array in stored.items()}
+            fields |= {part.upper(): lowering.plan.weight(array, np.uint8) for part, array in stored.items()}
         if multiplies_bits(lowering, place):
             step, read = "CONV_BITS", lowering.bits[value]
         elif operation.settings.get("input_bits") == 8:
@@ -53,7 +53,7 @@ class _Weighted(OpSpec):
             step = "CONV_SIGNED" if binary else "CONV_REAL"
             read = lowering.image if value == 0 and fields.get("GROUPS", 1) == 1 else lowering.as_real(value)
         if not binary:
-            fields["WEIGHT"] = lowering.plan.tensor(arrays["weight"].astype(np.float32))
+            fields["WEIGHT"] = lowering.plan.weight(arrays["weight"], np.float32)
         lowering.finish_step(step, place + 1, fields | {"IN": read})
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
