@@ -1,5 +1,6 @@
 """What all tests share: those that need a GPU are skipped where there is none, and disks that are nearly full."""
 
+import gc
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -26,6 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the objects of all imports from garbage collection, which would visit them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

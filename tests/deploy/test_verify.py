@@ -127,7 +127,7 @@ def test_sums_that_are_nought_fall_on_the_side_of_exact_arithmetic(caplog):
     assert warning.startswith(f"{classes_that_differ(model.float(), packed, images)} of 4 example images get another")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_warning_says_how_many_images_get_another_class_where_the_model_leaves_signs_to_rounding(seed, caplog):
     """Shortcuts and fresh batch norms leave hundreds of sums at 0: the model answers otherwise in float64, too."""
     torch.manual_seed(seed)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equalbits.paper import Options, get_item, list_items, reproduce
@@ -283,6 +283,7 @@ def test_the_same_in_other_words_is_the_same(part, tmp_path, cifar10):
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 
 
+@settings(max_examples=40)
 @given(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_what_is_readable_is_the_same_json(value):
     assert json.loads(readable(value)) == value
