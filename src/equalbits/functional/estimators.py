@@ -176,16 +176,16 @@ class _Surrogate(torch.autograd.Function):
 
 
 class _Masked(torch.autograd.Function):
-    """:class:`_Surrogate` with a boolean slope that is kept as bits."""
+    """:class:`_Surrogate` with a boolean slope that is kept as bits.
+
+    Not for ``torch.func``, so without ``setup_context``: binding its arguments takes longer than a small layer.
+    """
 
     @staticmethod
-    def forward(reals: Tensor, symbols: Tensor, packed: Tensor, layout: BitLayout) -> Tensor:
+    def forward(ctx: Any, reals: Tensor, symbols: Tensor, packed: Tensor, layout: BitLayout) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.layout = layout
         return symbols.view_as(symbols)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, BitLayout], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
-        ctx.layout = inputs[3]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:

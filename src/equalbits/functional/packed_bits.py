@@ -5,6 +5,7 @@ padded with zeros. :func:`pack_by_shifts` and :func:`unpack_by_shifts` define th
 kernels of ``kernels/pack_bits.py``.
 """
 
+import functools
 from types import ModuleType
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional.execution import is_plain_execution
+
+_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # torch before 2.7 does not tell: False
 
 
 class BitLayout(NamedTuple):
@@ -50,7 +53,7 @@ class BitLayout(NamedTuple):
 def keeps_bits(tensor: Tensor) -> bool:
     """Return whether a tensor may be kept as bits: in plain or compiled execution, not traced or transformed."""
     if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting() and not torch._C._are_functorch_transforms_active()
+        return not _is_exporting() and not torch._C._are_functorch_transforms_active()
     return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta and is_plain_execution()
 
 
@@ -85,11 +88,7 @@ def unpack_by_shifts(packed: Tensor, columns: int, dtype: torch.dtype = torch.bo
     """Unpack in torch's own operations: the slow twin."""
     places = torch.arange(8, dtype=torch.uint8, device=packed.device)
     bits = ((packed[:, :, None] >> places) & 1).flatten(1)[:, :columns]
-    return _as_values(bits.bool().contiguous(), dtype)
-
-
-def _as_values(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    return bits if dtype == torch.bool else bits.to(dtype).mul_(2).sub_(1)
+    return bits.bool().contiguous() if dtype == torch.bool else bits.to(dtype).mul(2).sub(1).contiguous()
 
 
 def _pack(bits: Tensor) -> Tensor:
@@ -100,11 +99,20 @@ def _pack(bits: Tensor) -> Tensor:
 
 
 def _unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    if packed.device.type == "cpu":
+    if packed.device.type == "cpu" and dtype == torch.bool:
         bits = np.unpackbits(packed.numpy(), axis=1, count=columns, bitorder="little")
-        return _as_values(torch.from_numpy(bits).view(torch.bool), dtype)
+        return torch.from_numpy(bits).view(torch.bool)
+    if packed.device.type == "cpu":  # eight values per byte by a table: one pass over memory
+        rows = _table(dtype).index_select(0, packed.flatten().int()).view(len(packed), 8 * packed.shape[1])
+        return rows[:, :columns].contiguous()
     gpu = _gpu_for(packed)
     return gpu.unpack(packed, columns, dtype) if gpu else unpack_by_shifts(packed, columns, dtype)
+
+
+@functools.cache
+def _table(dtype: torch.dtype) -> Tensor:
+    """Return the eight values of every byte."""
+    return unpack_by_shifts(torch.arange(256, dtype=torch.uint8, device="cpu")[:, None], 8, dtype)
 
 
 def _gpu_for(tensor: Tensor) -> ModuleType | None:

@@ -100,19 +100,12 @@ class _Link(torch.autograd.Function):
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        signs: Tensor,
-        link: Tensor | None,
-        weight: Tensor,
-        bias: Tensor | None,
-        packed: Tensor,
-        form: tuple[BitLayout, ConvSettings],
+        ctx: Any, signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, *kept: Any
     ) -> Tensor:
-        return torch.convolution(signs, weight, bias, *form[1])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.link, weight, _, packed, ctx.form = inputs
+        packed, ctx.form = kept
+        ctx.link = link
         ctx.save_for_backward(packed, weight)
+        return torch.convolution(signs, weight, bias, *ctx.form[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -129,14 +122,12 @@ class _Convolution(torch.autograd.Function):
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, packed: Tensor, layout: BitLayout
+        ctx: Any, signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, *kept: Any
     ) -> Tensor:
-        return nnf.linear(signs, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.link, weight, _, packed, ctx.layout = inputs
+        packed, ctx.layout = kept
+        ctx.link = link
         ctx.save_for_backward(packed, weight)
+        return nnf.linear(signs, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
