@@ -115,7 +115,10 @@ def measure(timm: object, family: str) -> dict[str, object]:
     model: nn.Module = timm.create_model(name, num_classes=10, **settings)  # type: ignore[attr-defined]
     row: dict[str, object] = {"variant": name, "image": side}
     row["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    row["binary_layers"] = len(eb.binarize_(model, eb.BiHalf()).replaced)
+    try:
+        row["binary_layers"] = len(eb.binarize_(model, eb.BiHalf()).replaced)
+    except ValueError as error:
+        return {**row, "refused": f"by binarize_: {error}"}
     train_one_step(model, torch.randn(4, 3, side, side))
     images = torch.randn(4, 3, side, side)
     try:

@@ -130,6 +130,24 @@ def test_a_model_gives_its_own_logits_packed_and_exported(name, tmp_path):
     np.testing.assert_allclose(compiled(images.numpy())[0], expected, atol=2e-5 * np.abs(expected).max())
 
 
+class Constant(nn.Module):
+    """A binary layer whose input is the same for every image, as of positions in XCiT."""
+
+    def __init__(self):
+        super().__init__()
+        self.places, self.layer = nn.Parameter(torch.randn(1, 5, 1, 1)), nn.Conv2d(5, 4, 1)
+
+    def forward(self, images):
+        return (images + self.layer(self.places)).flatten(1)
+
+
+def test_a_binary_layer_with_a_constant_input_is_a_constant():
+    torch.manual_seed(0)
+    model = Constant()
+    binarize_(model, BiHalf(), where="layer")
+    assert [step.kind for step in packs(model, torch.randn(3, 4, 5, 6)).network.operations] == ["affine", "flatten"]
+
+
 class Written(nn.Module):
     def __init__(self, forward):
         super().__init__()

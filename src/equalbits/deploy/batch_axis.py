@@ -18,15 +18,18 @@ _ANYWHERE = {
     *("gelu.default", "silu.default", "sigmoid.default", "tanh.default", "hardtanh.default", "hardswish.default"),
     *("clone.default", "alias.default", "_to_copy.default", "exp.default", "linear.default", "layer_norm.default"),
     *("rms_norm.default", "matmul.default", "bmm.default", "baddbmm.default", "scaled_dot_product_attention.default"),
-    *("hardsigmoid.default", "leaky_relu.default", "addmm.default", "mm.default", "expand.default"),
+    *("rsub.Scalar", "hardsigmoid.default", "leaky_relu.default", "addmm.default", "mm.default", "expand.default"),
 }
 #: Rules with an axis, and its place among the arguments.
 _AXIS_AT = {
     "softmax.int": 1, "_softmax.default": 1, "select.int": 1, "slice.Tensor": 1, "split_with_sizes.default": 2,
     "cat.default": 1, "mean.dim": 1, "sum.dim_IntList": 1, "amax.default": 1, "linalg_vector_norm.default": 2,
 }  # fmt: skip
-_BATCH_NORM = "_native_batch_norm_legit_no_training.default"
-_RESHAPES = ("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims", "unflatten.int")
+_BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default")  # the last returns a tuple
+_RESHAPES = (
+    *("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims", "unflatten.int"),
+    *("reshape.default", "flatten.using_ints", "view_as.default"),
+)
 
 
 def translate(tracer: Tracer, name: str, arguments: Sequence[object], options: Mapping[str, object]) -> Known | None:
@@ -88,9 +91,11 @@ def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Map
     if name == "permute.default":
         axes: Sequence[int] = given[1]  # type: ignore[assignment]
         return _permute(tracer, BatchView(first, folded=True), [axis % len(first.shape) for axis in axes])
-    if name == _BATCH_NORM:  # its channels are axis 1 of the value, and the rule takes them in front
-        (normed,) = RULES[f"aten.{name}"](tracer, tracer.move_axis(first, 1, 0), *given[1:])
-        return (BatchView(tracer.move_axis(normed, 0, 1), folded=True),)  # type: ignore[return-value]
+    if name in _BATCH_NORMS:  # its channels are axis 1 of the value, and the rule takes them in front
+        normed = RULES[f"aten.{name}"](tracer, tracer.move_axis(first, 1, 0), *given[1:])
+        several = isinstance(normed, tuple)
+        view = BatchView(tracer.move_axis(normed[0] if several else normed, 0, 1), folded=True)
+        return (view,) if several else view  # type: ignore[return-value]
     if name in _AXIS_AT and len(given) > _AXIS_AT[name]:
         given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], len(first.shape))
     elif name not in _ANYWHERE:

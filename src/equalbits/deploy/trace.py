@@ -15,6 +15,7 @@ from equalbits.deploy.ops import RULES, comparison, elementwise
 from equalbits.deploy.traced_program import FROZEN, Frozen
 from equalbits.deploy.tracer import BatchView, Indices, Known, StepFunction, ThresholdComparison, Tracer
 
+_MULTIPLIES = ("aten.linear.default", "aten.convolution.default", "aten.conv2d.default", "aten.conv1d.default")
 _BATCH_NORM = "aten.batch_norm.default"
 _DECOMPOSED_BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"  # returns a tuple
 _SIGN = "use equalbits.SignActivation, or torch.where(x >= 0, 1.0, -1.0)"
@@ -75,6 +76,9 @@ def _translate(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
             f"values are float32 throughout"
         )
     if all(_is_constant(known[read]) for read in node.all_input_nodes):
+        if str(node.target) in _MULTIPLIES:  # a layer whose input is the same for every image gives a constant
+            weights = [tracer.binary_weights(known[read]) for read in node.all_input_nodes]
+            tracer.used |= {found.name for found in weights if found is not None}
         arguments, options = map_arg((node.args, node.kwargs), known.__getitem__)  # type: ignore[arg-type]
         return node.target(*arguments, **options)  # type: ignore[operator, no-any-return]
     if node.target is operator.getitem:  # one result of an operation with several

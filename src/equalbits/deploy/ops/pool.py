@@ -53,7 +53,7 @@ def avg_pool2d(
     return tracer.reshape(made, tracer.output_shape())
 
 
-@rule("_adaptive_avg_pool2d.default", "adaptive_avg_pool2d.default")
+@rule("_adaptive_avg_pool2d.default")
 def adaptive_avg_pool2d(tracer: Tracer, value: Known, size: Sequence[int]) -> Value:
     """Take the mean over a grid of windows."""
     made = tracer.add("adaptive_avg_pool", _as_image(tracer, value), size=tracer.output_shape()[-2:])
