@@ -19,7 +19,7 @@ _PACKAGE_OF = {
     **dict.fromkeys(("BinaryConv1d", "BinaryConv2d", "BinaryConvTranspose2d", "BinaryLinear"), "nn"),
     **dict.fromkeys(("binarize_", "adapt_for_binary_inputs_", "freeze"), "nn"),
     **dict.fromkeys(("inner_layers", "all_layers", "set_progress"), "nn"),
-    **dict.fromkeys(("create_model", "list_models", "register_model"), "models"),
+    **dict.fromkeys(("create_model", "list_models", "load_real", "register_model"), "models"),
     **dict.fromkeys(("load_dataset", "Loader"), "data"),
     **dict.fromkeys(("TrainConfig", "train", "evaluate"), "training"),
     **dict.fromkeys(("audit", "summarize"), "analysis"),
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from equalbits.data import Loader, load_dataset
     from equalbits.deploy import PackError
     from equalbits.deploy.pack import pack
-    from equalbits.models import create_model, list_models, register_model
+    from equalbits.models import create_model, list_models, load_real, register_model
     from equalbits.nn import (
         BiHalf,
         BinaryConv1d,
@@ -90,6 +90,7 @@ __all__ = [  # noqa: RUF022 (by topic)
     "set_progress",
     "create_model",
     "list_models",
+    "load_real",
     "register_model",
     "Loader",
     "load_dataset",

@@ -1,6 +1,7 @@
 """A packed file or a run is exported to other runtimes; errors are one line."""
 
 import errno
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -145,3 +146,20 @@ def test_both_files_of_openvino_are_named():
     assert written_files(Path("a/net.xml")) == f"{Path('a/net.xml')} and net.bin"
     assert written_files(Path("a/net.onnx")) == str(Path("a/net.onnx"))
     assert written_files(Path("a/net.ebits")) == str(Path("a/net.ebits"))
+
+
+def test_the_runtime_follows_from_the_suffix_and_one_file_is_named(tmp_path, call):
+    packed = tmp_path / "net.ebits"
+    packed.write_bytes((Path(__file__).parents[1] / "golden" / "plain.ebits").read_bytes())
+    for words, line in (
+        ((), "give one file to write, such as net.onnx, as the second argument or with --out"),
+        (("a.onnx", "--out", "b.onnx"), "give one file to write"),
+        (("a.bin",), "a.bin: unknown suffix .bin; use .onnx or .xml, or give --to"),
+        (("a.xml", "--to", "onnx"), "a.xml: a file for onnx must end in .onnx, as a.onnx"),
+    ):
+        code, _, errors = call("export", packed, *words)
+        assert (code, errors.count("\n")) == (1, 1) and line in errors
+    if find_spec("onnx"):
+        code, printed, _ = call("export", packed, tmp_path / "net.onnx", "--json")
+        facts = json.loads(printed)
+        assert (code, facts["runtime"]) == (0, "onnx") and facts["bytes"] == (tmp_path / "net.onnx").stat().st_size

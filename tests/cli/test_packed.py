@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from equalbits.cli.pack import written_files
+from equalbits.cli.pack import size_ratio, written_files
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import load_run
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native
@@ -48,6 +48,14 @@ def test_pack_reports_the_size_and_the_effect_of_rounding(trained, tmp_path, cal
     assert f"{(tmp_path / 'a.ebits').stat().st_size:,} bytes" in printed
     assert "every promised share of +1 exact" in printed
     assert "of 8 images keep their class" in errors
+
+
+def test_pack_prints_json_and_a_size_that_hardly_differs_is_not_called_larger(trained, tmp_path, call):
+    code, printed, _ = call("pack", trained, tmp_path / "a.ebits", "--json")
+    facts = json.loads(printed)
+    assert code == 0 and facts["bytes"] == (tmp_path / "a.ebits").stat().st_size and facts["exact"] is True
+    assert facts["compared"].startswith("6 of 6 test images, accuracy ")
+    assert size_ratio(1000, 1020) == "as large as" and size_ratio(100, 250) == "2.5 times smaller than"
 
 
 @pytest.mark.parametrize(("name", "package"), [("net.onnx", "onnx"), ("net.xml", "openvino")])

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from equalbits._extras import install_hint
 from equalbits.data import EDITIONS, load_dataset
 from equalbits.models import list_models
-from equalbits.recipes import get_recipe, list_recipes, read_recipe
+from equalbits.recipes import get_recipe, list_recipes, load_run, read_recipe
 from equalbits.recipes.catalogue import published_score
 from equalbits.training import load_checkpoint, save_checkpoint
 
@@ -211,3 +213,41 @@ def test_data_sets_are_read_from_the_given_directory(call, tmp_path: Path) -> No
     assert str(tmp_path) in errors
     with pytest.raises(ValueError, match="cifar10"):
         load_dataset("cifar10", tmp_path, split="train")
+
+
+def test_training_starts_from_a_run_or_a_file_of_weights(recipe, tmp_path, call) -> None:
+    def train(name: str, *words: object) -> dict[str, torch.Tensor]:
+        still = (
+            "--set",
+            "optimizer.lr=1e-9",
+            "--set",
+            "epochs=1",
+            "--out",
+            tmp_path / name,
+            "--device",
+            "cpu",
+            "--json",
+        )
+        assert call("train", recipe, *still, *words)[0] == 0
+        return load_run(tmp_path / name).model.state_dict()
+
+    real = train("real", "--set", "model.weight_quantizer=", "--set", "seed=5")
+    save_file(real, tmp_path / "real.safetensors")
+    for source in ("real", "real.safetensors"):
+        started = train(f"from-{source}", "--start-from", tmp_path / source)
+        assert all(torch.allclose(started[name], value, atol=1e-6) for name, value in real.items())
+    code, _, errors = call("train", "--resume", tmp_path / "real", "--start-from", tmp_path / "real.safetensors")
+    assert code == 1 and errors.endswith("has its weights; omit --start-from\n")
+
+
+def test_extend_trains_a_finished_run_longer(recipe, tmp_path, call) -> None:
+    out = tmp_path / "run"
+    assert call("train", recipe, "--out", out, "--device", "cpu", "--json")[0] == 0
+    before = load_run(out)
+    code, printed, _ = call("train", "--resume", out, "--extend", 2, "--device", "cpu", "--json")
+    assert code == 0 and json.loads(printed)["last"]["epoch"] == 4
+    after = load_run(out)
+    assert after.history.epochs[:2] == before.history.epochs and after.recipe.train.epochs == 4
+    for words in (("--extend", 0, "--resume", out), (recipe, "--extend", 2)):
+        code, _, errors = call("train", *words)
+        assert code == 1 and "give --resume DIR and a number of epochs, at least 1, alone" in errors

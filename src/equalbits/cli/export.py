@@ -1,13 +1,14 @@
 """``equalbits export``."""
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equalbits.cli.arguments import add_which
+from equalbits.cli.arguments import add_json, add_which
 from equalbits.cli.pack import check_source, export_packed, pack_run, replace_when_done, written_files
 
 if TYPE_CHECKING:
@@ -26,19 +27,19 @@ _SUFFIX = {"onnx": ".onnx", "openvino": ".xml"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``export``."""
     parser.add_argument("source", metavar="FILE|DIR", help="a packed file, or the output directory of a run")
-    parser.add_argument("--to", choices=tuple(_SUFFIX), required=True, help="the target runtime")
-    parser.add_argument("--out", metavar="PATH", required=True, help="the file to write: net.onnx or net.xml")
+    parser.add_argument("file", metavar="PATH", nargs="?", help="the file to write: net.onnx, or net.xml for OpenVINO")
+    parser.add_argument("--to", choices=tuple(_SUFFIX), help="the target runtime (default: by the suffix of PATH)")
+    parser.add_argument("--out", metavar="PATH", help="the file to write, in place of PATH")
     add_which(parser)
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the network for another runtime, run it there, and compare the logits with the packed network's."""
-    source, path, suffix = Path(options.source), Path(options.out), _SUFFIX[options.to]
-    if path.suffix != suffix:
-        raise ValueError(f"--out {path}: a file for {options.to} must end in {suffix}, as {path.stem or 'net'}{suffix}")
+    source, path, to = Path(options.source), *_target(options)
     check_source(source, options.which)
-    if find_spec(options.to) is None:
-        raise ModuleNotFoundError(name=options.to)
+    if find_spec(to) is None:
+        raise ModuleNotFoundError(name=to)
     if source.is_dir():
         packed, _, _ = pack_run(source, which=options.which)
     else:
@@ -47,10 +48,30 @@ def run(options: argparse.Namespace) -> None:
         packed = load_packed(source)
     with replace_when_done(path) as temporary:
         size = export_packed(packed, temporary)
-        exported = _load_onnx(temporary) if options.to == "onnx" else _load_openvino(temporary)
+        exported = _load_onnx(temporary) if to == "onnx" else _load_openvino(temporary)
         verdict = _verify(packed, exported)
-    batch = "; batch size 1 only" if options.to == "openvino" else ""
-    print(f"{written_files(path)}: {size:,} bytes for {options.to}; {verdict}{batch}")
+    if options.json:
+        print(json.dumps({"file": str(path), "bytes": size, "runtime": to, "compared": verdict}))
+        return
+    batch = "; batch size 1 only" if to == "openvino" else ""
+    print(f"{written_files(path)}: {size:,} bytes for {to}; {verdict}{batch}")
+
+
+def _target(options: argparse.Namespace) -> tuple[Path, str]:
+    """Return the file to write and its runtime, given by ``--to`` or by the suffix."""
+    if bool(options.file) == bool(options.out):
+        raise ValueError("give one file to write, such as net.onnx, as the second argument or with --out")
+    path = Path(options.file or options.out)
+    by_suffix = {suffix: name for name, suffix in _SUFFIX.items()}
+    to = options.to or by_suffix.get(path.suffix)
+    if to is None:
+        raise ValueError(
+            f"{path}: unknown suffix {path.suffix or '(none)'}; use {' or '.join(by_suffix)}, or give --to"
+        )
+    if path.suffix != _SUFFIX[to]:
+        example = f"{path.stem or 'net'}{_SUFFIX[to]}"
+        raise ValueError(f"--out {path}: a file for {to} must end in {_SUFFIX[to]}, as {example}")
+    return path, to
 
 
 def _load_onnx(path: Path) -> "Call":

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import json
 import logging
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from equalbits.cli.arguments import add_data, add_which
+from equalbits.cli.arguments import add_data, add_json, add_which
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_which(parser)
     add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -59,20 +61,24 @@ def run(options: argparse.Namespace) -> None:
         with replace_when_done(path) as temporary:
             written = export_packed(packed, temporary)
     real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
-    ratio = _ratio(written, real)
+    ratio = size_ratio(written, real)
     layers, shares = packed.audit().layers, "no binary layer"
     if layers:
         promised = any(layer.p_pos is not None for layer in layers)
         exact = "every promised share of +1 exact" if promised else "no share of +1 promised"
         plural = "s" * (len(layers) > 1)
         shares = f"{len(layers)} binary layer{plural}, {exact if packed.audit().exact else 'SHARES OF +1 NOT EXACT'}"
+    if options.json:
+        facts = {"file": str(path), "bytes": written, "float32_bytes": real, "binary_layers": len(layers)}
+        print(json.dumps({**facts, "exact": packed.audit().exact, "compared": same}))
+        return
     print(
         f"{written_files(path)}: {written:,} bytes, {ratio} its parameters in float32; "
         f"same class as the model for {same}; {shares}"
     )
 
 
-def _ratio(written: int, real: int) -> str:
+def size_ratio(written: int, real: int) -> str:
     """Compare two sizes in words."""
     factor = max(written, real) / min(written, real)
     if factor < 1.05:

@@ -1,8 +1,11 @@
 """``equalbits report``."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
+
+from equalbits.cli.arguments import add_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="output directory of train, sweep, compare or reproduce, or one that holds several",
     )
     parser.add_argument("--out", metavar="FILE", help="the HTML file to write (default: report.html in DIR)")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -24,4 +28,4 @@ def run(options: argparse.Namespace) -> None:
         Path(options.out) if options.out else None,
         log=lambda line: print(f"equalbits report: {line}", file=sys.stderr),
     )
-    print(f"report: {path}")
+    print(json.dumps({"report": str(path)}) if options.json else f"report: {path}")

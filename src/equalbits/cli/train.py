@@ -18,6 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe, or path of a TOML file")
     parser.add_argument("--out", metavar="DIR", help="output directory (default: runs/RECIPE)")
     parser.add_argument("--resume", metavar="DIR", help="resume the run in DIR with its own settings")
+    parser.add_argument(
+        "--extend", type=int, metavar="N", help="with --resume: train N epochs more than the run has, finished or not"
+    )
+    parser.add_argument(
+        "--start-from", metavar="NET", default="",
+        help="trained network to take the initial weights from: the directory of a run, a .safetensors file, timm:NAME "
+        "for pretrained weights of timm, or a recipe, which is trained first",
+    )  # fmt: skip
     add_settings(parser)
     add_data(parser, default="where a resumed run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
     add_device(parser)
@@ -51,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
                     device=options.device,
                     reporters=reporters,
                     teacher=Path(options.teacher) if options.teacher else None,
-                    allow_changes=options.allow_changes,
+                    allow_changes=options.allow_changes or bool(options.extend),
                 )
         except InterruptedTraining as interrupted:
             bar.close()
@@ -94,9 +102,18 @@ def _recipe_and_out(options: argparse.Namespace) -> tuple["Recipe", Path]:
         if not (out / "recipe.toml").exists():
             raise ValueError(f"{out} has no run to resume: recipe.toml is missing")
         recipe = read_recipe(out / "recipe.toml")
+        if options.start_from:
+            raise ValueError(f"--start-from {options.start_from}: the run in {out} has its weights; omit --start-from")
     elif options.recipe:
         recipe = find_recipe(options.recipe)
         out = Path(options.out or f"runs/{recipe.name}")
     else:
         raise ValueError("give a recipe, such as equalbits train fashion-conv2 (equalbits list shows all)")
-    return recipe.with_settings(parse_settings(options.settings)), out
+    settings = parse_settings(options.settings)
+    if options.start_from:
+        settings["model.init_from"] = options.start_from
+    if options.extend is not None:
+        if not options.resume or options.extend < 1 or "epochs" in settings:
+            raise ValueError(f"--extend {options.extend}: give --resume DIR and a number of epochs, at least 1, alone")
+        settings["epochs"] = recipe.train.epochs + options.extend
+    return recipe.with_settings(settings), out

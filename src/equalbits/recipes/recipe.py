@@ -32,10 +32,11 @@ class ModelConfig(Settings, group="model"):
         "initialization of the weights: torch's default or Kaiming normal", default="torch"
     )
     init_from: str = setting(
-        "run whose weights are the initial ones, for training in two stages; a recipe is trained first, on the images "
-        "of this one, into ``OUT/init``",
+        "trained network whose weights are the initial ones, as ``--start-from`` gives it; a recipe is trained first, "
+        "on the images of this one, into ``OUT/init``",
         default="",
-        allowed="a name of ``equalbits list``, or the directory of a finished run; empty: none",
+        allowed="a name of ``equalbits list``, the directory of a finished run, a ``.safetensors`` file, or "
+        "``timm:NAME`` for pretrained weights of timm; empty: none",
     )
     options: dict[str, Any] = setting(
         "keyword arguments of the network",

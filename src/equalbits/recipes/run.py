@@ -13,6 +13,7 @@ from torch import nn
 
 from equalbits._files import write_atomically
 from equalbits.data import DataError
+from equalbits.models import load_real
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe
 from equalbits.recipes.output_dir import check_kind, lock_dir
@@ -90,8 +91,11 @@ def run_recipe(
         if not teacher and distill.needs_teacher and distill.teacher:
             teacher = _earlier_run(distill.teacher, teacher_out or out / "teacher", recipe, root, device)
         if init_from and not started:
-            init = _earlier_run(init_from, out / "init", recipe, root, device, teacher)
-            _load_initial_weights(model, init, images)
+            if init_from.startswith("timm:") or init_from.endswith(".safetensors"):
+                logging.getLogger("equalbits").warning("%s: %s", init_from, load_real(model, init_from))
+            else:
+                init = _earlier_run(init_from, out / "init", recipe, root, device, teacher)
+                _load_initial_weights(model, init, images)
         model.to(device)
         teacher_model = _load_model(teacher, images).to(device) if teacher else None
 
@@ -119,7 +123,8 @@ def run_recipe(
             written = None
             with suppress(FileNotFoundError, CheckpointError):
                 written = RunRecord.read(out / "run.json")
-            if written is None or written.diverged:  # the record of a finished run stays
+            # The record of a finished run stays, unless it was trained longer since.
+            if written is None or written.diverged or (written.last and written.last.epoch < len(history.epochs)):
                 seconds = sum(record.seconds for record in history.epochs)
                 more = {"processes": place.world_size, "changes": read_metadata(out / LAST).get("changes", [])}
                 record = RunRecord.of(recipe, device, history, seconds, **more)
