@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -228,8 +227,9 @@ def test_enlarged_images_are_reported_in_one_line(own, pictures, tmp_path, call,
     assert call(*words, "--out", tmp_path / "a")[2] == ""
     assert caplog.messages == []
     larger = ["--set", "data.resize=40", "--set", "data.crop=32", "--out", tmp_path / "b"]
-    command = [sys.executable, "-m", "equalbits", *map(str, [*words, *larger])]
-    (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    done = forked.run("-m", "equalbits", *words, *larger)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 0
     assert "is 26×31 pixels: pictures are enlarged to 40×40 and cropped to 32×32" in line
     assert line.endswith("set data.resize and data.crop to change that")
 
