@@ -91,8 +91,8 @@ REFUSED = [
     (lambda _, x: x.flatten(1) / len(x), "treats a single image differently from a batch of 3"),
     (lambda _, x: x.flatten(1) if len(x) > 1 else x.flatten(1) + 1, "treats a single image differently"),
     (
-        lambda _, x: x[:, :, 0] * x,
-        r"layer 'mul' multiplies values of shape \(4, 6\) and \(4, 5, 6\): give both as many",
+        lambda _, x: x[:, 0] * x[:, :3],  # three images: torch repeats it along the channels
+        r"layer 'mul' multiplies values of shape \(5, 6\) and \(3, 5, 6\): give both as many",
     ),
     (lambda _, x: (x > 0) * (x < 1), "layer 'mul' needs a value computed from the image but gets a comparison"),
     (lambda _, x: x.half().float(), r"layer 'to' casts to torch\.float16, which rounds"),

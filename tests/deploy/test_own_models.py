@@ -129,10 +129,15 @@ def test_every_input_quantizer_packs(name):
     packs(nn.Sequential(conv, nn.Flatten(), nn.Linear(6 * 9 * 11, 3)))
 
 
-@pytest.mark.parametrize("name", ["rbnn", "horq"])
-def test_inputs_normalized_by_their_own_statistics_pack(name):
-    conv = BinaryConv2d(4, 6, 3, input_quantizer=input_quantizer_by_name(name))
+def test_inputs_scaled_by_their_own_magnitude_pack():
+    conv = BinaryConv2d(4, 6, 3, input_quantizer=input_quantizer_by_name("horq"))
     packs(nn.Sequential(conv, nn.Flatten()))
+
+
+def test_inputs_divided_by_a_deviation_unless_it_is_nought_are_refused():
+    conv = BinaryConv2d(4, 6, 3, input_quantizer=input_quantizer_by_name("rbnn"))
+    with pytest.raises(PackError, match=r"layer '0\.input_quantizer' compares with a value computed from the image"):
+        packs(nn.Sequential(conv, nn.Flatten()))
 
 
 def test_a_half_wave_of_two_bits_is_a_stair():

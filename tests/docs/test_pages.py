@@ -52,7 +52,7 @@ def test_links_between_pages_lead_somewhere():
 
 
 def test_the_format_page_states_every_limit_and_operation():
-    from equalbits.runtime import container, network, op_specs
+    from equalbits.runtime import Limits, container, network, op_specs
     from equalbits.runtime.ops import OPS, conv_linear, pool
 
     page = (ROOT / "docs" / "format.md").read_text()
@@ -60,6 +60,7 @@ def test_the_format_page_states_every_limit_and_operation():
     limits = (
         *(container.MAX_TABLE_BYTES, network.MAX_OPERATIONS, network.MAX_WORK, op_specs.MAX_ELEMENTS),
         *(conv_linear.MAX_CONNECTIONS, op_specs.MAX_INT, network.MAX_SIDE),
+        *(Limits().memory, Limits().work, Limits().work),
     )
     assert [1 << int(unicodedata.normalize("NFKC", digits)) for digits in said] == list(limits)
     assert pool.MAX_WINDOW == op_specs.MAX_INT  # the page names them together

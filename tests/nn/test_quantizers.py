@@ -193,7 +193,7 @@ def test_activations_are_signs_with_the_estimators_gradient(estimator, expected)
         (lambda: BiHalf(float("nan")), "p_pos=nan is not a share"),
         (lambda: BiHalf("half"), "p_pos='half' is not a share"),
         (lambda: BiHalf(True), "p_pos=True is not a share"),
-        (lambda: binarize_("hello", BiHalf()), "the model is a str: pass a torch.nn.Module"),
+        (lambda: binarize_("hello", BiHalf()), "the model is a str: load it with eb.load_run"),
         (lambda: IRNet("median"), "statistics='median' is not known: choose one of 'learned', 'fixed', 'through'"),
         (lambda: IRNet(t_min=0), "the sharpness must grow from a value above 0"),
         (lambda: SignActivation("tanh"), "estimator='tanh' is not known"),
