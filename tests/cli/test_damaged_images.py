@@ -53,13 +53,13 @@ def test_results_before_a_damaged_image_are_printed(tmp_path, call):
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits here")
 def test_out_of_memory_is_reported_with_a_remedy(tmp_path):
     build = NetworkBuilder((1, 2, 2))
-    x = build.add("pad", build.image, before=(0, 1 << 13, 1 << 14), after=(0, 0, 0))
+    x = build.add("pad", build.image, before=(0, 1 << 12, 1 << 14), after=(0, 0, 0))
     build.add("adaptive_avg_pool", build.add("add", build.add("sign", x), x))
     PackedModel(build.finish()).save(tmp_path / "net.ebits")
     np.save(tmp_path / "x.npy", np.zeros((3, 1, 2, 2), np.float32))
     code = (
         "import resource, sys; from equalbits.cli import main; import equalbits.runtime\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (900 << 20, 900 << 20)); sys.exit(main(sys.argv[1:]))"
+        "resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20)); sys.exit(main(sys.argv[1:]))"
     )
     words = [sys.executable, "-c", code, "run", tmp_path / "net.ebits", tmp_path / "x.npy"]
     done = subprocess.run(words, capture_output=True, text=True, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})

@@ -294,7 +294,7 @@ def test_missing_matplotlib_is_reported_before_training(words, call, recipe, tmp
 def test_suggested_commands_quote_paths_with_spaces(call, trained, tmp_path):
     shutil.copytree(trained, tmp_path / "a run")
     offered = {
-        ("run", tmp_path / "a run", "x.npy"): f"equalbits pack '{tmp_path}/a run' net.ebits",
+        ("bench", tmp_path / "a run"): f"equalbits pack '{tmp_path}/a run' net.ebits",
         ("train", tmp_path / "a run"): f"train --resume '{tmp_path}/a run', or give '{tmp_path}/a run/recipe.toml'",
         ("train", "cifar10-conv2", "--data", tmp_path / "no data"): f"download cifar10 --data '{tmp_path}/no data'",
     }

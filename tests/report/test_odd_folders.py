@@ -139,7 +139,7 @@ def test_the_accuracy_of_a_comparison_ignores_its_tuning_runs(run: Path, tmp_pat
     facts = json.loads((run / "run.json").read_text())
     for name, right in (("sign/seed0", 1), ("tuning/lr0.1/sign/seed9", 2), ("tuning/lr0.2/sign/seed9", 3)):
         shutil.copytree(run, tmp_path / "held" / name)
-        facts["last"]["test"] |= {"correct": right, "total": 4}
+        facts["last"]["test"] |= {"correct": right, "correct_top5": 4, "total": 4}
         (tmp_path / "held" / name / "run.json").write_text(json.dumps(facts))
     (tmp_path / "held" / "compare.json").write_text("{}")
     (found,) = scan(tmp_path)

@@ -118,18 +118,20 @@ def _joined_values(words: Sequence[str], unknown: Sequence[str]) -> str:
 
 
 def _similar_flag(word: str, unknown: Sequence[str], parser: argparse.ArgumentParser) -> str:
-    """Return the most similar flag, or ``--set`` with the setting of that name."""
+    """Return ``--set`` with the setting of that name, or the most similar flag."""
     name, _, value = word.lstrip("-").partition("=")
     flags = {flag.lstrip("-"): flag for action in parser._actions for flag in action.option_strings}
-    nearest = nearest_name(name, flags)
-    if nearest or "set" not in flags:
-        return flags[nearest] if nearest else ""
+    setting = _setting_named(name.replace("-", "_")) if "set" in flags else None
+    if setting is None:
+        return flags.get(nearest_name(name, flags) or "", "")
+    after = [other for other in unknown[list(unknown).index(word) + 1 :] if not other.startswith("-")]
+    return f"--set {setting}={value or next(iter(after), 'VALUE')}"
+
+
+def _setting_named(name: str) -> str | None:
+    """Return the path of a recipe's setting, such as ``optimizer.lr`` for ``lr``."""
     try:
         from equalbits.recipes import Recipe
     except ImportError:  # without torch
-        return ""
-    setting = next(
-        (path for path in Recipe.declarations() if name.replace("-", "_") in (path, path.rpartition(".")[2])), None
-    )
-    after = [other for other in unknown[list(unknown).index(word) + 1 :] if not other.startswith("-")]
-    return f"--set {setting}={value or next(iter(after), 'VALUE')}" if setting else ""
+        return None
+    return next((path for path in Recipe.declarations() if name in (path, path.rpartition(".")[2])), None)
