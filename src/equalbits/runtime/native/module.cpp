@@ -20,6 +20,9 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 using Reals = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Answers = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+// Whether this thread, which runs a plan, is the main one of Python.
+static thread_local bool is_main = false;
+
 struct Plan {
     eb_plan *plan = nullptr;
     size_t image_numbers = 0, answer_numbers = 0, channels = 0, step_count = 0;
@@ -79,8 +82,10 @@ struct Plan {
         return (int64_t)batch;
     }
 
-    // Let Python's signal handlers run, in the main thread: anything but 0 where one has raised, as that of Ctrl-C does.
+    // Let Python's signal handlers run: anything but 0 where one has raised, as that of Ctrl-C does. Python runs them in the
+    // main thread alone. Another one must not ask for the interpreter lock: a program that ends would end the thread there.
     static int has_signal() {
+        if (!is_main) return 0;
         nb::gil_scoped_acquire hold;
         return PyErr_CheckSignals();
     }
@@ -89,6 +94,8 @@ struct Plan {
     template <typename Work> void run_alone(Work work) {
         std::timed_mutex &mutex = mutex_here();
         int failed = 0;
+        nb::object main = nb::module_::import_("threading").attr("main_thread")();
+        is_main = nb::cast<unsigned long>(main.attr("ident")) == PyThread_get_thread_ident();
         {
             nb::gil_scoped_release release;
             std::unique_lock<std::timed_mutex> turn(mutex, std::defer_lock);
