@@ -17,7 +17,6 @@ KEPT_BACK = {name: value for name, value in os.environ.items() if name != "PYTHO
 COMMANDS = {
     "inspect": ["inspect", PACKED],
     "bench": ["bench", PACKED, "--seconds", "0"],
-    "list": ["list", "recipes"],
     "run": ["run", PACKED, "{images}"],
     "--version": ["--version"],
     "--help": ["--help"],
@@ -55,7 +54,7 @@ def test_a_full_disk_is_reported_in_one_line(command, images, settings, tmp_path
     assert (done.returncode, done.stderr) == (1, f"{who}: no space left on the disk; free some space and retry\n")
 
 
-@pytest.mark.parametrize("words", [["inspect", PACKED], ["--help"], ["list"]])
+@pytest.mark.parametrize("words", [["inspect", PACKED], ["--help"]])
 def test_an_ascii_pipe_gets_replacement_characters(words, settings):
     command = [sys.executable, "-m", "equalbits", *map(str, words)]
     done = subprocess.run(command, capture_output=True, env=settings | {"PYTHONIOENCODING": "ascii"})

@@ -10,7 +10,9 @@ from equalbits.runtime import load_packed
 
 _NO_WIDTH = ("inception_v3", "shufflenet")
 # Twins in all but depth, or in all but the input's sign, of one that is packed each time.
-_LONG = {("inception_v3", None), *((name, i) for name in ("resnet34", "imagenet_resnet34") for i in (None, "sign"))}
+_LONG = {(name, "sign") for name in (*_NO_WIDTH, "resnet34", "imagenet_resnet34")} | {
+    (name, None) for name in ("resnet34", "imagenet_resnet34")
+}
 
 
 def _make(name, inputs):
