@@ -69,7 +69,7 @@ lint: $(READY)
 $(READY): pyproject.toml constraints.txt $(NATIVE)
 	@echo "Installing torch, the other dependencies and the native engine into $(VENV). This takes minutes the first time."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
 help:
