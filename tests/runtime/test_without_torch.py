@@ -58,6 +58,8 @@ def test_commands_that_need_no_torch_run(tmp_path: Path) -> None:
     for words in (
         ["--help"],
         ["completion", "bash"],
+        ["list", "zoo"],
+        ["inspect", "zoo:fashion-conv4"],
         ["inspect", GOLDEN / "residual.ebits"],
         ["run", GOLDEN / "residual.ebits", tmp_path / "image.npy"],
         ["bench", GOLDEN / "residual.ebits", "--seconds", "0.1"],

@@ -23,7 +23,7 @@ Call = Callable[[], object]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``bench``."""
-    parser.add_argument("file", metavar="FILE", help="a packed file, written by equalbits pack")
+    parser.add_argument("file", metavar="FILE", help="a packed file, written by equalbits pack, or zoo:NAME")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of threads (default: 1)")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="batch size (default: 1)")
     parser.add_argument(
@@ -60,9 +60,9 @@ def run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from equalbits.runtime import read_network
+    from equalbits.runtime import find_packed, read_network
 
-    path = Path(options.file)
+    path = find_packed(options.file)
     network = read_network(path)
     try:
         images = np.random.default_rng(0).standard_normal((options.batch, *network.input_shape)).astype(np.float32)
@@ -72,7 +72,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     if options.layers and not engine.startswith("native"):
         raise ValueError("--layers needs the native engine, but numpy would run: omit --layers")
     call()
-    facts: dict[str, Any] = {"file": str(path), "bytes": path.stat().st_size, "engine": engine}
+    facts: dict[str, Any] = {"file": options.file, "bytes": path.stat().st_size, "engine": engine}
     facts |= {"threads": options.threads, "batch": options.batch, "peak_memory_bytes": _peak_memory()}
     calls = {"ms_per_image": call}
     if options.torch:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``evaluate``."""
-    parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, or a packed file")
+    parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, a packed file, or zoo:NAME")
     add_which(parser)
     add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
     parser.add_argument(
@@ -30,9 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Evaluate a run or a packed file, and print its score."""
     from equalbits.recipes import evaluate_run, unfinished_epoch
+    from equalbits.runtime import find_packed
 
     extra: dict[str, object]
-    source, root = Path(options.source), Path(options.data) if options.data else None
+    source, root = find_packed(options.source), Path(options.data) if options.data else None
     check_source(source, options.which)
     if source.is_file():
         score, data = _evaluate_packed(source, root, options)
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         shares = {"accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}
         print(json.dumps({**asdict(score), **shares, **extra}))
     else:
-        print(f"{source} ({note}): {score}{_top5(score)}")
+        print(f"{options.source} ({note}): {score}{_top5(score)}")
 
 
 def _evaluate_packed(path: Path, root: Path | None, options: argparse.Namespace) -> tuple["Score", str]:

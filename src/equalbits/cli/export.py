@@ -26,7 +26,7 @@ _SUFFIX = {"onnx": ".onnx", "openvino": ".xml"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``export``."""
-    parser.add_argument("source", metavar="FILE|DIR", help="a packed file, or the output directory of a run")
+    parser.add_argument("source", metavar="FILE|DIR", help="a packed file, zoo:NAME, or the output directory of a run")
     parser.add_argument("file", metavar="PATH", nargs="?", help="the file to write: net.onnx, or net.xml for OpenVINO")
     parser.add_argument("--to", choices=tuple(_SUFFIX), help="the target runtime (default: by the suffix of PATH)")
     parser.add_argument("--out", metavar="PATH", help="the file to write, in place of PATH")
@@ -36,15 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the network for another runtime, run it there, and compare the logits with the packed network's."""
-    source, path, to = Path(options.source), *_target(options)
+    from equalbits.runtime import find_packed, load_packed
+
+    source, path, to = find_packed(options.source), *_target(options)
     check_source(source, options.which)
     if find_spec(to) is None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
         packed, _, _ = pack_run(source, which=options.which)
     else:
-        from equalbits.runtime import load_packed
-
         packed = load_packed(source)
     with replace_when_done(path) as temporary:
         size = export_packed(packed, temporary)

@@ -12,17 +12,19 @@ from equalbits.cli.pack import check_source
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``inspect``."""
-    parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, or a packed file")
+    parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, a packed file, or zoo:NAME")
     add_which(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the layers, then the audit of their shares of +1."""
-    path = Path(options.source)
+    from equalbits.runtime import find_packed
+
+    path = find_packed(options.source)
     check_source(path, options.which)
     if path.is_file():
-        _inspect_packed(path, as_json=options.json)
+        _inspect_packed(path, options.source, as_json=options.json)
     else:
         _inspect_run(path, options)
 
@@ -46,7 +48,7 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
         print(f"{recipe.name}: {recipe.model.name}, {method}\n\n{summary}\n\n{verdict}")
 
 
-def _inspect_packed(path: Path, *, as_json: bool) -> None:
+def _inspect_packed(path: Path, name: str, *, as_json: bool) -> None:
     """Inspect a packed file, without torch."""
     from equalbits.runtime import load_packed
 
@@ -70,5 +72,5 @@ def _inspect_packed(path: Path, *, as_json: bool) -> None:
         return
     shape = "×".join(map(str, network.input_shape))
     classes = f", {len(network.classes)} classes" if network.classes else ""
-    print(f"{path}: {size:,} bytes, images of {shape}{classes}\n")
+    print(f"{name}: {size:,} bytes, images of {shape}{classes}\n")
     print(f"{summary}\n\n{report}")

@@ -14,7 +14,7 @@ from equalbits.cli.descriptions import DESCRIPTIONS
 if TYPE_CHECKING:
     from equalbits.recipes import Table
 
-_KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data")
+_KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data", "zoo")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _print_names(options: argparse.Namespace) -> None:
-    known = descriptions()
+    known = {} if options.kind == "zoo" else descriptions()
+    known["zoo"] = _zoo_descriptions()
     kinds = [options.kind] if options.kind else _KINDS
     found = {kind: {n: line for n, line in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
     if not any(found.values()):
@@ -56,6 +57,19 @@ def _print_names(options: argparse.Namespace) -> None:
             print(f"{kind}:")
             for name, line in names.items():
                 print(f"  {name:<{width}}  {line}".rstrip())
+
+
+def _zoo_descriptions() -> dict[str, str]:
+    """Return one line per trained network of the package; needs no torch."""
+    from equalbits.runtime import list_zoo, zoo_card
+
+    lines = {}
+    for name in list_zoo():
+        card = zoo_card(name)
+        test, ms = card["test"], card["milliseconds"]
+        score = f"{test['accuracy']:.2f} % of {test['total']:,} test images of {card['data']}"
+        lines[f"zoo:{name}"] = f"{score}, {card['bytes']:,} bytes, {ms['least']:.2f} ms ({ms['cpu'].split(',')[0]})"
+    return lines
 
 
 def descriptions() -> dict[str, dict[str, str]]:

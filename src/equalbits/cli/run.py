@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``run``."""
     parser.add_argument(
-        "file", metavar="FILE|DIR", help="a packed file, or the output directory of a run, which is packed first"
+        "file",
+        metavar="FILE|DIR",
+        help="a packed file, zoo:NAME, or the output directory of a run, which is packed first",
     )
     parser.add_argument(
         "images", metavar="IMAGE", nargs="+",
@@ -39,11 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the most likely classes of each image."""
-    from equalbits.runtime import native, top_classes
+    from equalbits.runtime import find_packed, native, top_classes
 
     if options.top < 1:
         raise ValueError(f"--top {options.top} must be at least 1")
-    model = load_model(Path(options.file), threads=options.threads)
+    model = load_model(find_packed(options.file), threads=options.threads)
     if native.BUILT is None:
         print(native.REASON, file=sys.stderr)
     results: dict[str, list[dict[str, Any]]] = {}

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-from", metavar="NET", default="",
         help="trained network to take the initial weights from: the directory of a run, a .safetensors file, timm:NAME "
-        "for pretrained weights of timm, or a recipe, which is trained first",
+        "for pretrained weights of timm, zoo:NAME, or a recipe, which is trained first",
     )  # fmt: skip
     add_settings(parser)
     add_data(parser, default="where a resumed run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")

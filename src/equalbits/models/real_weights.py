@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from equalbits._extras import install_hint
 from equalbits._text import html_table
+from equalbits.runtime import find_checkpoint
 
 _NONE = torch.empty(0)
 #: Tensors of one module by their last name, as {"weight": …, "bias": …}.
@@ -37,10 +38,10 @@ def load_real(model: nn.Module, source: nn.Module | Mapping[str, Tensor] | str |
     """Copy the weights of a trained real network into ``model``, whose binary layers take them as latents.
 
     ``source`` is a model, its state dict, a ``.safetensors`` file, or ``"timm:resnet18"`` for pretrained weights of
-    timm. Modules are paired by name; where most names differ, by order and shape, as of a ResNet-18 of timm and one of
-    this package. Modules of other shapes, such as a classifier of other classes, stay new, and so do modules without
-    weights in the source, such as learned scales. Raises for another network: by order, all layers but the first and
-    the last must be found.
+    timm, or ``"zoo:NAME"``. Modules are paired by name; where most names differ, by order and shape, as of a ResNet-18
+    of timm and one of this package. Modules of other shapes, such as a classifier of other classes, stay new, and so do
+    modules without weights in the source, such as learned scales. Raises for another network: by order, all layers but
+    the first and the last must be found.
 
     >>> real = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.PReLU(), nn.Linear(8, 3))
@@ -75,6 +76,8 @@ def _state_dict(source: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str
     word = os.fspath(source)
     if word.startswith("timm:"):
         return _timm_weights(word.removeprefix("timm:"))
+    if word.startswith("zoo:"):
+        word = str(find_checkpoint(word))
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

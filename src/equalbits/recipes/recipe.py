@@ -35,8 +35,8 @@ class ModelConfig(Settings, group="model"):
         "trained network whose weights are the initial ones, as ``--start-from`` gives it; a recipe is trained first, "
         "on the images of this one, into ``OUT/init``",
         default="",
-        allowed="a name of ``equalbits list``, the directory of a finished run, a ``.safetensors`` file, or "
-        "``timm:NAME`` for pretrained weights of timm; empty: none",
+        allowed="a name of ``equalbits list``, the directory of a finished run, a ``.safetensors`` file, "
+        "``timm:NAME`` for pretrained weights of timm, or ``zoo:NAME``; empty: none",
     )
     options: dict[str, Any] = setting(
         "keyword arguments of the network",

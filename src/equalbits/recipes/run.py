@@ -91,7 +91,7 @@ def run_recipe(
         if not teacher and distill.needs_teacher and distill.teacher:
             teacher = _earlier_run(distill.teacher, teacher_out or out / "teacher", recipe, root, device)
         if init_from and not started:
-            if init_from.startswith("timm:") or init_from.endswith(".safetensors"):
+            if init_from.startswith(("timm:", "zoo:")) or init_from.endswith(".safetensors"):
                 logging.getLogger("equalbits").warning("%s: %s", init_from, load_real(model, init_from))
             else:
                 init = _earlier_run(init_from, out / "init", recipe, root, device, teacher)

@@ -25,6 +25,7 @@ from equalbits.runtime.pictures import (
     scaled_square,
 )
 from equalbits.runtime.predict import Prediction, top_classes
+from equalbits.runtime.zoo import find_checkpoint, find_packed, list_zoo, zoo_card
 
 __all__ = [
     "FITS",
@@ -57,11 +58,15 @@ __all__ = [
     "check_pixels",
     "export_onnx",
     "export_openvino",
+    "find_checkpoint",
+    "find_packed",
     "in_bytes",
+    "list_zoo",
     "load_packed",
     "read_network",
     "run_numpy",
     "scaled_square",
     "top_classes",
     "write_network",
+    "zoo_card",
 ]

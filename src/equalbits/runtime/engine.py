@@ -31,7 +31,7 @@ MAX_THREADS = 1024
 def load_packed(
     path: str | os.PathLike[str], *, threads: int = 1, engine: str = "auto", limits: Limits | None = None
 ) -> "PackedModel":
-    """Load a packed file, validated and ready to run.
+    """Load a packed file, validated and ready to run; ``"zoo:NAME"`` loads a network of the package.
 
     ``threads`` is for the native engine. ``engine`` is ``"auto"`` (native where it is built and can run the file, else
     numpy), ``"native"`` or ``"numpy"``. ``limits`` bounds the memory and the work that a file may ask for, by default 1

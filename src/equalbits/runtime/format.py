@@ -21,6 +21,7 @@ from equalbits.runtime.container import FormatError, is_counts, parse_json
 from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network
 from equalbits.runtime.op_specs import Array
 from equalbits.runtime.op_text import Reader, Writer
+from equalbits.runtime.zoo import find_packed
 
 #: Format version written, and the only one read.
 VERSION = 1
@@ -77,7 +78,7 @@ def read_network(path: str | os.PathLike[str]) -> Network:
     """
     name = os.fspath(path)
     try:
-        return _interpret(container.read(path))
+        return _interpret(container.read(find_packed(path)))
     except FileNotFoundError:
         raise FileNotFoundError(f"{name} does not exist: give a packed file, made by equalbits pack") from None
     except IsADirectoryError:
