@@ -51,6 +51,9 @@ def convolution(device: str) -> None:
     few = gpu.choose_tiles(2048, 512, 512, 9)
     many = gpu.choose_tiles(128 * 32 * 32, 64, 64, 9)
     assert few.split > 1 and many.split == 1
+    for size in (1, 2):  # bytes of the operands of all stages; a multiprocessor has 227 KiB
+        tiles = gpu.choose_tiles(2048, 512, 512, 9, size)
+        assert (tiles.positions + tiles.filters) * tiles.channels * size * tiles.stages <= 227 * 2**10
 
 
 LAWS = {"packing": packing, "convolution": convolution}

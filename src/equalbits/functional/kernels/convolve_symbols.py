@@ -35,11 +35,11 @@ class Tiles(NamedTuple):
     stages: int = 4
 
 
-def choose_tiles(positions: int, filters: int, channels: int, taps: int) -> Tiles:
-    """Return tiles that fit the layer, with enough programs to fill the GPU."""
+def choose_tiles(positions: int, filters: int, channels: int, taps: int, size: int = 1) -> Tiles:
+    """Return tiles that fit the layer, with enough programs to fill the GPU; an entry has ``size`` bytes."""
     tiles = Tiles(
         filters=min(128, max(16, triton.next_power_of_2(filters))),
-        channels=min(128, max(32, triton.next_power_of_2(channels))),
+        channels=min(128 // size, max(32, triton.next_power_of_2(channels))),  # a stage then fits shared memory
     )
     programs = triton.cdiv(positions, tiles.positions) * triton.cdiv(filters, tiles.filters)
     steps = taps * triton.cdiv(channels, tiles.channels)
@@ -62,7 +62,7 @@ def convolve(
     out_height, out_width = (height + 2 * above - rows) // down + 1, (width + 2 * left - columns) // across + 1
     positions = images * out_height * out_width
     out = torch.empty((images, out_height, out_width, filters), dtype=dtype, device=signs.device)
-    tiles = tiles or choose_tiles(positions, filters, channels, rows * columns)
+    tiles = tiles or choose_tiles(positions, filters, channels, rows * columns, signs.element_size())
     steps = triton.cdiv(rows * columns * triton.cdiv(channels, tiles.channels), tiles.split)
     parts = torch.empty((tiles.split, *out.shape), dtype=torch.int16, device=out.device) if tiles.split > 1 else None
     settings = {"C": channels, "ROWS": rows, "COLUMNS": columns, "DOWN": down, "ACROSS": across}
