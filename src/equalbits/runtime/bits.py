@@ -20,6 +20,8 @@ Symbols = NDArray[np.int8]
 
 #: Order of bits in a byte, as numpy names it.
 BIT_ORDER = "little"
+#: Symbols packed at a time, so that a large layer takes little memory beside its planes.
+_SYMBOLS_AT_A_TIME = 1 << 24
 
 
 def plane_width(connections: int) -> int:
@@ -48,11 +50,20 @@ def pack_symbols(symbols: NDArray[np.generic]) -> tuple[Plane, Plane | None]:
     (array([[5]], dtype=uint8), array([[7]], dtype=uint8))
     """
     rows = symbols.reshape(symbols.shape[0], math.prod(symbols.shape[1:]))
-    positive, kept = rows == 1, rows != 0
-    if not (positive | (rows == -1) | ~kept).all():
-        value = rows[kept & ~positive & (rows != -1)][0]
-        raise ValueError(f"a symbol is {value}: it must be -1, +1, or 0 for a pruned connection; leave out the scale")
-    return pack_bits(positive), None if kept.all() else pack_bits(kept)
+    shape = len(rows), plane_width(rows.shape[1])
+    sign, kept, pruned = np.empty(shape, np.uint8), np.empty(shape, np.uint8), False
+    step = max(1, _SYMBOLS_AT_A_TIME // max(1, rows.shape[1]))
+    for start in range(0, len(rows), step):
+        block = rows[start : start + step]
+        positive, nonzero = block == 1, block != 0
+        if not (positive | (block == -1) | ~nonzero).all():
+            value = block[nonzero & ~positive & (block != -1)][0]
+            raise ValueError(
+                f"a symbol is {value}: it must be -1, +1, or 0 for a pruned connection; leave out the scale"
+            )
+        sign[start : start + step], kept[start : start + step] = pack_bits(positive), pack_bits(nonzero)
+        pruned = pruned or not nonzero.all()
+    return sign, kept if pruned else None
 
 
 def unpack_symbols(sign: Plane, kept: Plane | None, connections: int) -> Symbols:

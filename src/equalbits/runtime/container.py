@@ -52,13 +52,14 @@ class Container:
         self.tensors, self.texts, self.data = tensors, texts, data
 
 
-def encode(tensors: Mapping[str, Array], texts: Mapping[str, str]) -> tuple[bytes, list[bytes]]:
-    """Return the head of a container, and the bytes of its tensors in file order."""
+def encode(tensors: Mapping[str, Array], texts: Mapping[str, str]) -> tuple[bytes, list[memoryview]]:
+    """Return the head of a container, and the bytes of its tensors in file order, without a copy of them."""
     table: dict[str, object] = {_METADATA: dict(texts)}
-    start, chunks = 0, []
+    start, chunks = 0, list[memoryview]()
     for name in in_file_order(tensors):
         tensor = tensors[name]
-        chunks.append(np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<")).tobytes())
+        stored = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("<"))
+        chunks.append(stored.reshape(-1).view(np.uint8).data)
         end = start + len(chunks[-1])
         table[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
         start = end

@@ -50,8 +50,8 @@ def write_network(network: Network, path: str | os.PathLike[str]) -> None:
             raise
 
 
-def to_chunks(network: Network) -> list[bytes]:
-    """Return the bytes of a file in chunks."""
+def to_chunks(network: Network) -> list[bytes | memoryview]:
+    """Return the bytes of a file in chunks: the head, then views of the tensors."""
     writer = Writer(network.operations, network.tensors)
     lines = "\n".join(writer.line(place, operation) for place, operation in enumerate(network.operations))
     tensors = writer.tensors
