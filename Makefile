@@ -3,8 +3,9 @@
 # make test-gpu   run the tests that need a CUDA device with the installed python3; nothing is installed or built
 # make lint       check formatting, lint, types and import layers
 # make pages      generate docs/results.md, docs/comparison.md, docs/settings.md and the README's table
-# make fuzz       read and run 20,000 mutated packed files
-# make sanitize   test the native engine under the address and undefined-behaviour sanitizers
+# make fuzz       read and run 100,000 mutated packed files
+# make soak       pack, load and run 10⁹ weights in bounded memory
+# make sanitize   test the native engine under the address, undefined-behaviour and thread sanitizers
 # make help       print this list
 #
 # All but test-gpu install what they need into .venv, and are quick the second time.
@@ -17,7 +18,7 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test pytest test-gpu lint fuzz sanitize clean pages help
+.PHONY: demo test pytest test-gpu lint fuzz soak sanitize clean pages help
 
 demo: $(READY)
 	$(BIN)/python -m equalbits demo --out $(OUT)
@@ -28,7 +29,7 @@ test: $(READY)
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not soak and not browser"
 
 # Only the files with such tests are collected: others may import packages that the GPU machine lacks. Many files at
 # a time, the longest first, because most of the time is compilation on the CPU.
@@ -45,20 +46,33 @@ pages: $(READY)
 		equalbits.recipes.settings_page(), encoding='utf-8')"
 
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -W error tests/runtime/fuzz.py 0 20000
+	OMP_NUM_THREADS=1 $(BIN)/python -W error tests/runtime/fuzz.py 0 100000
 
+soak: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak tests/runtime
+
+# Each of them is built by itself, and takes the place of the installed engine. The thread sanitizer leaves out what forks.
 SANITIZED := build/sanitized
+BUILD_SANITIZED = PATH=$(CURDIR)/$(BIN):$$PATH cmake -G Ninja -S src/equalbits/runtime/native -B $(SANITIZED)/$(1) \
+	-DEQUALBITS_SANITIZE=$(1) -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
+	PATH=$(CURDIR)/$(BIN):$$PATH cmake --build $(SANITIZED)/$(1)
+KERNEL_TESTS := $(addprefix tests/runtime/test_,native.py edges.py first_convolution.py tiles.py tables.py copies.py \
+	bytes.py functions.py format.py)
+comma := ,
 sanitize: $(READY)
 	command -v cmake ninja >/dev/null || $(BIN)/python -m pip install --quiet cmake ninja
 	$(BIN)/python -c "import nanobind" || $(BIN)/python -m pip install --quiet nanobind
-	PATH=$(CURDIR)/$(BIN):$$PATH cmake -G Ninja -S src/equalbits/runtime/native -B $(SANITIZED) -DEQUALBITS_SANITIZE=ON \
-		-DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
-	PATH=$(CURDIR)/$(BIN):$$PATH cmake --build $(SANITIZED)
+	$(call BUILD_SANITIZED,address$(comma)undefined)
+	$(call BUILD_SANITIZED,thread)
 	export LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libstdc++.so)" OMP_NUM_THREADS=1 \
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-		PYTHONPATH=tests/runtime EQUALBITS_SANITIZED=$$(ls $(CURDIR)/$(SANITIZED)/_native*.so) && \
-	$(BIN)/python -m pytest -p sanitized $(addprefix tests/runtime/test_,native.py edges.py first_convolution.py tiles.py tables.py copies.py bytes.py format.py) && \
+		PYTHONPATH=tests/runtime EQUALBITS_SANITIZED=$$(ls $(CURDIR)/$(SANITIZED)/address,undefined/_native*.so) && \
+	$(BIN)/python -m pytest -p sanitized $(KERNEL_TESTS) && \
 	$(BIN)/python -c "import sanitized, fuzz; fuzz.main(0, 4000)"
+	LD_PRELOAD="$$(cc -print-file-name=libtsan.so)" OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+		PYTHONPATH=tests/runtime EQUALBITS_SANITIZED=$$(ls $(CURDIR)/$(SANITIZED)/thread/_native*.so) \
+		$(BIN)/python -m pytest -p sanitized $(KERNEL_TESTS) \
+		tests/runtime/test_processes.py::test_callers_in_several_threads_each_get_their_own_answer
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -17,7 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from mutations import mutated
 
-from equalbits.runtime import OPS, FormatError, Network, PackedModel, native
+from equalbits.runtime import OPS, FormatError, LimitError, Network, PackedModel, native
 from equalbits.runtime.format import from_bytes
 
 #: What a file may claim, and what is run here at all: products, and numbers of values.
@@ -35,6 +35,8 @@ def outcome(seed: int) -> str:
         return "refused by the reader"
     try:
         engine = PackedModel(network, engine="native" if native.BUILT else "numpy")
+    except LimitError:
+        return "refused for what it costs"
     except ValueError:
         return "refused by the native engine"
     except MemoryError:

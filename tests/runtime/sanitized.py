@@ -1,6 +1,6 @@
 """Put the native engine named by ``EQUALBITS_SANITIZED`` in place of the installed one: ``pytest -p sanitized``.
 
-``make sanitize`` builds that one with the address and undefined-behaviour sanitizers.
+``make sanitize`` builds that one with the address and undefined-behaviour sanitizers, and with the thread sanitizer.
 """
 
 import importlib.util
