@@ -28,6 +28,7 @@ EXPECTED = {
         "4 of 4 layers promise a share of +1; all 192 filters are exact",
         "times smaller",
     ),
+    "char_gpt": ("100000 characters", "bihalf seed 0: ", "nats per character"),
     "own_network": ("usage: equalbits",),
     "own_quantizer": ("1 layer made binary, 2 left real", "0 of 1 layers promise a share of +1"),
 }
