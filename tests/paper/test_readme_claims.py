@@ -1,4 +1,4 @@
-"""Every number of the README's part on the paper is computed from results/; one that is not is an error."""
+"""Every number of docs/paper.md, and of the README's part on the paper, is computed from results/."""
 
 import json
 import math
@@ -18,11 +18,14 @@ KEPT = {name: json.loads(path.read_text()) for name in list_items() if (path := 
 ROWS = {name: kept_claims(get_item(name), kept) for name, kept in KEPT.items()}
 
 
-def science() -> str:
-    """The part of the README on the paper, without its generated tables and without the targets of links."""
-    part = (ROOT / "README.md").read_text().partition("## Does it reproduce the paper?")[2].partition("\n## ")[0]
-    text = re.sub(r"<!-- results table: begin -->.*<!-- results table: end -->", "", part, flags=re.DOTALL)
-    return " ".join(re.sub(r"\]\([^)]*\)", "]", text).split())
+def plain(text: str) -> str:
+    """Return a page in one line, without its generated tables, its headings and the targets of its links."""
+    text = re.sub(r"<!-- results table: begin -->.*<!-- results table: end -->", "", text, flags=re.DOTALL)
+    return " ".join(re.sub(r"\]\([^)]*\)|^#.*$", "]", text, flags=re.MULTILINE).split())
+
+
+PAPER = plain((ROOT / "docs" / "paper.md").read_text())
+README = plain((ROOT / "README.md").read_text().partition("## Does it reproduce the paper?")[2].partition("\n## ")[0])
 
 
 def scores(case):
@@ -214,12 +217,13 @@ NAMES = r"Conv[2468]|[Ff]igure \d|[Tt]able \d|CIFAR-10|share of \+1|\+1|tenth of
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_the_readme_states_what_the_results_hold(fact):
-    assert fact in science()
+def test_the_page_on_the_paper_states_what_the_results_hold(fact):
+    assert fact in PAPER
 
 
-def test_no_number_of_the_readme_is_without_a_result():
-    rest = science()
+@pytest.mark.parametrize("page", [PAPER, README], ids=["docs/paper.md", "README.md"])
+def test_no_number_is_without_a_result(page):
+    rest = page
     for fact in sorted(FACTS, key=len, reverse=True):
         rest = rest.replace(fact, "…")
     rest = re.sub(NAMES, "…", rest)
