@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from equalbits.training.compilation import can_compile, compile_separately
 from equalbits.training.config import TrainConfig
 from equalbits.training.score import device_of, evaluation_mode
 
@@ -80,11 +81,14 @@ def _distillation_loss(teacher: nn.Module, config: TrainConfig, outputs: dict[tu
     """Return the loss with a teacher; ``outputs`` holds the last outputs of the paired layers."""
     distill, labels_only = config.distill, label_loss(config)
     device = device_of(teacher).type
-    half = config.resolve_auto(device, can_capture=False).precision == "bf16"
+    resolved = config.resolve_auto(device, can_capture=False, can_compile=can_compile())
+    half = resolved.precision == "bf16"
+    # A compiled forward would not call the hooks of paired layers.
+    ask = compile_teacher(teacher) if resolved.speed in ("compiled", "captured") and not distill.layers else teacher
 
     def loss(logits: Tensor, labels: Tensor, images: Tensor) -> Tensor:
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=half):
-            teacher_logits = teacher(images).float()
+            teacher_logits = ask(images).float()
         total = (1 - distill.weight) * labels_only(logits, labels, images)
         total = total + distill.weight * soft_label_loss(logits, teacher_logits, distill.temperature)
         for name in distill.layers:
@@ -99,6 +103,24 @@ def _distillation_loss(teacher: nn.Module, config: TrainConfig, outputs: dict[tu
         return total
 
     return loss
+
+
+def compile_teacher(teacher: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Compile the teacher's forward for full batches; a smaller last batch would need a second compilation."""
+    full_size = 0
+
+    def forward(images: Tensor) -> Tensor:
+        logits: Tensor = teacher(images)
+        return logits
+
+    compiled = compile_separately(forward)
+
+    def ask(images: Tensor) -> Tensor:
+        nonlocal full_size
+        full_size = max(full_size, len(images))
+        return (compiled if len(images) == full_size else forward)(images)
+
+    return ask
 
 
 def _recorder(
