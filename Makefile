@@ -8,6 +8,7 @@
 # make soak       pack, load and run 10⁹ weights in bounded memory
 # make sanitize   test the native engine under the address, undefined-behaviour and thread sanitizers
 # make wheel      build an sdist and a manylinux wheel into dist/, and run the wheel where there is no compiler
+# make test-embedded  run exported C on an emulated Cortex-M7 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
 # make help       print this list
 #
 # All but test-gpu and wheel install what they need into .venv, and are quick the second time.
@@ -21,7 +22,7 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test pytest test-gpu lint fuzz soak sanitize wheel clean pages docs help
+.PHONY: demo test pytest test-gpu test-embedded lint fuzz soak sanitize wheel clean pages docs help
 
 demo: $(if $(wildcard $(READY)),$(READY),$(TRAIN))
 	$(BIN)/python -m equalbits demo --out $(OUT)
@@ -32,7 +33,7 @@ test: $(READY)
 	$(MAKE) --no-print-directory -j 2 lint pytest
 
 pytest: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not soak and not browser"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu and not slow and not soak and not browser and not embedded"
 
 # Only the files with such tests are collected: others may import packages that the GPU machine lacks. Many files at
 # a time, the longest first, because most of the time is compilation on the CPU.
@@ -40,6 +41,9 @@ test-gpu:
 	@$(PYTHON) -c "import sys, torch; sys.exit(None if torch.cuda.is_available() else 'no CUDA device here')"
 	grep -rl --include='test_*.py' 'mark\.gpu' tests | xargs ls -S | \
 		PYTHONPATH=src xargs -P 16 -n 1 $(PYTHON) -m pytest -v -m gpu --show-capture=stdout
+
+test-embedded: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m embedded tests/runtime/test_embedded.py
 
 pages: $(READY)
 	$(BIN)/python -m equalbits.paper.results

@@ -21,6 +21,20 @@ ROUNDED = RESIDUAL.with_name("rounded.ebits")
 KINDS = [("onnx", "net.onnx"), ("openvino", "net.xml")]
 
 
+def test_c_is_named_as_its_source_compiled_and_compared(tmp_path, call, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, printed, errors = call("export", RESIDUAL, "--to", "c")
+    assert code == 0, errors
+    written = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert printed.startswith(f"residual.c and residual.h: {written:,} bytes for c; ")
+    assert "bytes of constants in flash" in printed and "4 of 4 images" in printed
+    code, printed, errors = call("export", ROUNDED, "net.c", "--json")
+    assert code == 0, errors
+    assert json.loads(printed)["compared"].startswith("the same logits as the packed network, ")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "not compiled: there is no C compiler (cc)" in call("export", RESIDUAL, "--to", "c")[1]
+
+
 @pytest.mark.parametrize(("kind", "name"), KINDS)
 def test_a_packed_file_and_a_run_are_exported_if_the_package_is_installed(kind, name, trained, tmp_path, call):
     for source in (RESIDUAL, trained):
@@ -154,7 +168,7 @@ def test_the_runtime_follows_from_the_suffix_and_one_file_is_named(tmp_path, cal
     for words, line in (
         ((), "give one file to write, such as net.onnx, as the second argument or with --out"),
         (("a.onnx", "--out", "b.onnx"), "give one file to write"),
-        (("a.bin",), "a.bin: unknown suffix .bin; use .onnx or .xml, or give --to"),
+        (("a.bin",), "a.bin: unknown suffix .bin; use .onnx, .xml, .c, or give --to"),
         (("a.xml", "--to", "onnx"), "a.xml: a file for onnx must end in .onnx, as a.onnx"),
     ):
         code, _, errors = call("export", packed, *words)

@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_json, add_which
@@ -21,13 +23,16 @@ if TYPE_CHECKING:
 
 #: Random images to compare on, and the largest relative difference of logits: rounding may flip a sign near 0.
 _IMAGES, _TOLERANCE = 4, 0.05
-_SUFFIX = {"onnx": ".onnx", "openvino": ".xml"}
+_SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "c": ".c"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``export``."""
     parser.add_argument("source", metavar="FILE|DIR", help="a packed file, zoo:NAME, or the output directory of a run")
-    parser.add_argument("file", metavar="PATH", nargs="?", help="the file to write: net.onnx, or net.xml for OpenVINO")
+    parser.add_argument(
+        "file", metavar="PATH", nargs="?",
+        help="the file to write: net.onnx, net.xml for OpenVINO, or net.c (default with --to: named as the source)",
+    )  # fmt: skip
     parser.add_argument("--to", choices=tuple(_SUFFIX), help="the target runtime (default: by the suffix of PATH)")
     parser.add_argument("--out", metavar="PATH", help="the file to write, in place of PATH")
     add_which(parser)
@@ -40,34 +45,34 @@ def run(options: argparse.Namespace) -> None:
 
     source, path, to = find_packed(options.source), *_target(options)
     check_source(source, options.which)
-    if find_spec(to) is None:
+    if to != "c" and find_spec(to) is None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
         packed, _, _ = pack_run(source, which=options.which)
     else:
         packed = load_packed(source)
     with replace_when_done(path) as temporary:
-        size = export_packed(packed, temporary)
-        exported = _load_onnx(temporary) if to == "onnx" else _load_openvino(temporary)
-        verdict = _verify(packed, exported)
+        size, memory = export_packed(packed, temporary)
+        exported = {"onnx": _load_onnx, "openvino": _load_openvino, "c": _load_c}[to](temporary)
+        verdict = _verify(packed, exported, to=to) if exported else "not compiled: there is no C compiler (cc)"
     if options.json:
-        print(json.dumps({"file": str(path), "bytes": size, "runtime": to, "compared": verdict}))
+        facts = {"file": str(path), "bytes": size, "runtime": to, "compared": verdict}
+        print(json.dumps(facts | ({"flash": memory.flash, "ram": memory.ram} if memory else {})))
         return
     batch = "; batch size 1 only" if to == "openvino" else ""
-    print(f"{written_files(path)}: {size:,} bytes for {to}; {verdict}{batch}")
+    print(f"{written_files(path)}: {size:,} bytes for {to}; {f'{memory}; ' if memory else ''}{verdict}{batch}")
 
 
 def _target(options: argparse.Namespace) -> tuple[Path, str]:
     """Return the file to write and its runtime, given by ``--to`` or by the suffix."""
-    if bool(options.file) == bool(options.out):
+    given = [name for name in (options.file, options.out) if name]
+    if len(given) > 1 or not (given or options.to):
         raise ValueError("give one file to write, such as net.onnx, as the second argument or with --out")
-    path = Path(options.file or options.out)
+    path = Path(given[0]) if given else Path(Path(options.source).resolve().stem + _SUFFIX[options.to])
     by_suffix = {suffix: name for name, suffix in _SUFFIX.items()}
     to = options.to or by_suffix.get(path.suffix)
     if to is None:
-        raise ValueError(
-            f"{path}: unknown suffix {path.suffix or '(none)'}; use {' or '.join(by_suffix)}, or give --to"
-        )
+        raise ValueError(f"{path}: unknown suffix {path.suffix or '(none)'}; use {', '.join(by_suffix)}, or give --to")
     if path.suffix != _SUFFIX[to]:
         example = f"{path.stem or 'net'}{_SUFFIX[to]}"
         raise ValueError(f"--out {path}: a file for {to} must end in {_SUFFIX[to]}, as {example}")
@@ -94,15 +99,39 @@ def _load_openvino(path: Path) -> "Call":
     return lambda image: model({"images": image})["logits"]
 
 
-def _verify(packed: "PackedModel", exported: "Call") -> str:
+def _load_c(path: Path) -> "Call | None":
+    """Compile the file as a shared library; None where there is no compiler."""
+    import ctypes
+    import shutil
+    import subprocess
+
+    import numpy as np
+
+    if (compiler := shutil.which("cc")) is None:
+        return None
+    with TemporaryDirectory() as folder:
+        library = Path(folder, "net.so")
+        subprocess.run([compiler, "-std=c99", "-O2", "-fPIC", "-shared", "-o", library, path], check=True)
+        run = ctypes.CDLL(str(library)).equalbits_run
+    outputs = int(re.findall(r"EQUALBITS_OUTPUTS (\d+)", path.with_suffix(".h").read_text())[0])
+
+    def call(image: "NDArray[np.float32]") -> "NDArray[np.float32]":
+        logits = np.empty((1, outputs), np.float32)
+        run(image.ctypes.data_as(ctypes.c_void_p), logits.ctypes.data_as(ctypes.c_void_p))
+        return logits
+
+    return call
+
+
+def _verify(packed: "PackedModel", exported: "Call", *, to: str = "onnx") -> str:
     """Return how closely the logits agree; raise if they do not. Sums are rounded in another order there."""
     import numpy as np
 
     from equalbits.runtime import PackedModel
 
     network, reference, note = packed.network, packed, ""
-    if any(operation.settings.get("input_bits", 32) != 32 for operation in network.operations):
-        # Other runtimes do not round the inputs of linear layers.
+    if to != "c" and any(operation.settings.get("input_bits", 32) != 32 for operation in network.operations):
+        # ONNX and OpenVINO do not round the inputs of linear layers.
         operations = tuple(
             replace(operation, settings={**operation.settings, "input_bits": 32})
             if operation.kind == "linear"
@@ -111,9 +140,12 @@ def _verify(packed: "PackedModel", exported: "Call") -> str:
         )
         reference = PackedModel(replace(network, operations=operations))
         note = " before it rounds inputs of linear layers"
-    images = np.random.default_rng(0).standard_normal((_IMAGES, 1, *network.input_shape)).astype(np.float32)
-    ours = np.concatenate([reference(image) for image in images])
-    theirs = np.concatenate([np.asarray(exported(image)) for image in images])
+    shape, random = (_IMAGES, 1, *network.input_shape), np.random.default_rng(0)
+    images = random.standard_normal(shape).astype(np.float32)
+    if to == "c" and network.mean is not None:
+        images = random.integers(0, 256, shape).astype(np.uint8)
+    ours = np.concatenate([reference(image).reshape(1, -1) for image in images])
+    theirs = np.concatenate([np.asarray(exported(image)).reshape(1, -1) for image in images])
     if ours.shape != theirs.shape:
         raise ValueError(f"the exported network returns shape {theirs.shape}, the packed one {ours.shape}")
     difference = float(np.abs(ours - theirs).max() / np.abs(ours).max(initial=1e-6))

@@ -18,7 +18,7 @@ from equalbits.cli.arguments import add_data, add_json, add_which
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from equalbits.runtime import PackedModel
+    from equalbits.runtime import CSizes, PackedModel
 
 _PREFIX = ".unfinished-"
 
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
         written = path.stat().st_size
     else:
         with replace_when_done(path) as temporary:
-            written = export_packed(packed, temporary)
+            written, _ = export_packed(packed, temporary)
     real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
     ratio = size_ratio(written, real)
     layers, shares = packed.audit().layers, "no binary layer"
@@ -150,17 +150,20 @@ def pack_run(
     return packed, model, example
 
 
-def export_packed(packed: "PackedModel", path: Path) -> int:
-    """Write an ONNX file, or an OpenVINO IR for the suffix ``.xml``; return the bytes of all files beside it."""
-    from equalbits.runtime import export_onnx, export_openvino
+def export_packed(packed: "PackedModel", path: Path) -> "tuple[int, CSizes | None]":
+    """Write the files of the runtime that the suffix names; return their bytes, and the memory that C takes."""
+    from equalbits.runtime import export_c, export_onnx, export_openvino
 
-    (export_onnx if path.suffix == ".onnx" else export_openvino)(packed, path)
-    return sum(file.stat().st_size for file in path.parent.iterdir())
+    memory = export_c(packed, path) if path.suffix == ".c" else None
+    if memory is None:
+        (export_onnx if path.suffix == ".onnx" else export_openvino)(packed, path)
+    return sum(file.stat().st_size for file in path.parent.iterdir()), memory
 
 
 def written_files(path: Path) -> str:
-    """Return the names of the written files: OpenVINO keeps its weights in a second one."""
-    return f"{path} and {path.with_suffix('.bin').name}" if path.suffix == ".xml" else str(path)
+    """Return the names of the written files: C has a header, and OpenVINO keeps its weights in a second file."""
+    second = {".xml": ".bin", ".c": ".h"}.get(path.suffix)
+    return f"{path} and {path.with_suffix(second).name}" if second else str(path)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from equalbits.runtime.audit import Audit, LayerAudit
 from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
-from equalbits.runtime.export import build_openvino, export_onnx, export_openvino
+from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino
 from equalbits.runtime.format import read_network, write_network
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.network import Network, Operation
@@ -37,6 +37,7 @@ __all__ = [
     "SUFFIXES",
     "Array",
     "Audit",
+    "CSizes",
     "Floats",
     "FormatError",
     "LayerAudit",
@@ -56,6 +57,7 @@ __all__ = [
     "build_openvino",
     "centre",
     "check_pixels",
+    "export_c",
     "export_onnx",
     "export_openvino",
     "find_checkpoint",

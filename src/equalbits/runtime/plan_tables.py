@@ -18,37 +18,39 @@ _DEFAULT_ZERO = ("CAUSAL", "COUNT_PADDING", "SIGN_REAL", "RELU", "FROM_OFFSET", 
 
 
 class PlanTables:
-    """Collects values, steps and tensors by number; :meth:`tables` returns the arrays."""
+    """Collects values, steps and tensors by number; :meth:`tables` returns the arrays.
+
+    ``fields`` are the columns of the native table of steps in order, ``kinds`` its kinds of steps.
+    """
 
     def __init__(self, fields: Mapping[str, int], kinds: Mapping[str, int], max_bytes: int = sys.maxsize) -> None:
         self._fields, self._kinds, self._bytes_left = fields, kinds, max_bytes
         self._weights: dict[tuple[int, np.dtype[np.generic]], int] = {}
-        self._values: list[tuple[int, ...]] = []
-        self._steps: list[dict[str, int]] = []
-        self._tensors: list[NDArray[np.uint8]] = []
+        self.values: list[tuple[int, ...]] = []
+        self.steps: list[tuple[str, dict[str, int]]] = []
+        self.tensors: list[Array] = []
 
     def value(self, kind: int, shape: Shape) -> int:
         """Add a value; return its number. Anything but an image or a feature list is kept flat, in torch's order."""
-        self._values.append((kind, *as_image(shape)))
-        return len(self._values) - 1
+        self.values.append((kind, *as_image(shape)))
+        return len(self.values) - 1
 
     def step(self, kind: str, **fields: int) -> None:
         """Add a step; fields that are not given take their default."""
-        self._steps.append({"KIND": self._kinds[kind], **fields})
+        self.steps.append((kind, fields))
 
     @property
     def step_kinds(self) -> list[str]:
         """Kind of every step so far."""
-        names = {number: name for name, number in self._kinds.items()}
-        return [names[step["KIND"]] for step in self._steps]
+        return [kind for kind, _ in self.steps]
 
     def tensor(self, array: Array) -> int:
         """Add a tensor by its bytes; return its number."""
         self._bytes_left -= array.nbytes
         if self._bytes_left < 0:
             raise OverflowError("the tables of the plan take more memory than allowed")
-        self._tensors.append(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
-        return len(self._tensors) - 1
+        self.tensors.append(np.ascontiguousarray(array))
+        return len(self.tensors) - 1
 
     def weight(self, array: Array, dtype: DTypeLike) -> int:
         """Add a tensor of the network in a dtype, once for all operations that share it; return its number."""
@@ -78,14 +80,15 @@ class PlanTables:
 
     def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64], Sequence[NDArray[np.uint8]]]:
         """Return values, steps and tensors as the native plan takes them."""
-        steps = np.full((len(self._steps), len(self._fields)), -1, np.int64)
-        for name, column in self._fields.items():
-            if name.startswith((*_DEFAULT_ONE, *_DEFAULT_ZERO)):
-                steps[:, column] = int(name.startswith(_DEFAULT_ONE))
-        for row, fields in zip(steps, self._steps, strict=True):
-            for name, number in fields.items():
-                row[self._fields[name]] = number
-        return np.array(self._values, np.int64), steps, self._tensors
+        rows = [{"KIND": self._kinds[kind], **fields} for kind, fields in self.steps]
+        steps = [[row.get(name, field_default(name)) for name in self._fields] for row in rows]
+        tensors = [tensor.reshape(-1).view(np.uint8) for tensor in self.tensors]
+        return np.array(self.values, np.int64), np.array(steps, np.int64), tensors
+
+
+def field_default(name: str) -> int:
+    """Return the number that a step has in a field it is not given."""
+    return 1 if name.startswith(_DEFAULT_ONE) else 0 if name.startswith(_DEFAULT_ZERO) else -1
 
 
 def as_image(shape: Shape) -> Shape:

@@ -1,6 +1,7 @@
-"""Export a packed network to other runtimes: ONNX and OpenVINO."""
+"""Export a packed network to other runtimes: C, ONNX and OpenVINO."""
 
+from equalbits.runtime.export.c import CSizes, export_c
 from equalbits.runtime.export.onnx import export_onnx
 from equalbits.runtime.export.openvino import build_openvino, export_openvino
 
-__all__ = ["build_openvino", "export_onnx", "export_openvino"]
+__all__ = ["CSizes", "build_openvino", "export_c", "export_onnx", "export_openvino"]

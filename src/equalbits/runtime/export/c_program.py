@@ -1,0 +1,155 @@
+"""State of a C export: constants, functions, and the place of each value in static memory."""
+
+import math
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from equalbits.runtime.lower import Lowering
+from equalbits.runtime.network import Network
+from equalbits.runtime.normalization import byte_table
+from equalbits.runtime.op_specs import Array
+from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, field_default
+
+_C_TYPES = {"f": "float", "i": "int8_t", "u": "uint32_t"}
+
+
+class _Plan(PlanTables):
+    """A plan whose int8 weights stay int8."""
+
+    def weight(self, array: Array, dtype: DTypeLike) -> int:
+        return super().weight(array, np.int8 if array.dtype == np.int8 else dtype)
+
+
+class CProgram:
+    """The C code of a network under construction: constants and functions, and the place of each value in memory."""
+
+    def __init__(self, network: Network) -> None:
+        self.plan = _Plan({}, {})
+        self.answer = Lowering(network, self.plan).run()
+        self.outputs = math.prod(network.shapes[-1])
+        self.constants: list[str] = []
+        self.functions: list[str] = []
+        self.flash_bytes = 0
+        self._names: dict[int, str] = {}
+        self._places, self._floats, self._words = _place_values(self.plan, self.answer)
+        rounded = [self.shape(fields["IN"])[0] for kind, fields in self.plan.steps if kind == "LINEAR_BYTES"]
+        self._rounded = max(rounded, default=0)
+        self.ram_bytes = 4 * (self._floats + self._words) + self._rounded
+        self.pixel_type = "float" if network.mean is None else "uint8_t"
+        if network.mean is not None:
+            self.constant("normal", byte_table(network))
+
+    def memory(self) -> str:
+        """Return the declarations of the static memory."""
+        lines = [f"static const {self.pixel_type} *image;"]
+        sizes = (
+            ("float", "floats", self._floats),
+            ("uint32_t", "words", self._words),
+            ("int8_t", "bytes", self._rounded),
+        )
+        return "\n".join(lines + [f"static {kind} {name}[{size}];" for kind, name, size in sizes if size]) + "\n"
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        """Return channels, rows and columns of a value."""
+        return self.plan.values[value][1:]
+
+    def name(self, value: int) -> str:
+        """Return the C expression that points to a value."""
+        array = "words" if self.plan.values[value][0] == BITS else "floats"
+        return f"({array} + {self._places[value]})" if self._places[value] else array
+
+    def pixel(self, value: int, row: str, column: str, channel: str) -> str:
+        """Return the C expression of one number of a value."""
+        channels, rows, columns = self.shape(value)
+        if self.plan.values[value][0] == REAL:
+            return f"{self.name(value)}[({row} * {columns} + {column}) * {channels} + {channel}]"
+        pixel = f"image[({channel} * {rows} + {row}) * {columns} + {column}]"
+        return pixel if self.pixel_type == "float" else f"normal[{channel} * 256 + {pixel}]"
+
+    def constant(self, name: str, array: Array) -> str:
+        """Add a constant array; return its name."""
+        flat = array.reshape(-1)
+        kind = _C_TYPES[flat.dtype.kind]
+        rows = (", ".join(map(literal, flat[start : start + 10])) for start in range(0, flat.size, 10))
+        self.constants.append(f"static const {kind} {name}[{flat.size}] = {{\n    " + ",\n    ".join(rows) + "};\n")
+        self.flash_bytes += flat.nbytes
+        return name
+
+    def tensor(self, number: int) -> str:
+        """Return the name of a tensor of the plan, added once."""
+        if number not in self._names:
+            self._names[number] = self.constant(f"tensor_{number}", self.plan.tensors[number])
+        return self._names[number]
+
+    def entry(self, number: int, index: str = "f") -> str:
+        """Return the C expression of one entry of a vector: a literal where all are equal."""
+        flat = self.plan.tensors[number].reshape(-1)
+        same = flat.size > 0 and (flat.view(np.uint32) == flat.view(np.uint32)[0]).all()
+        return literal(flat[0]) if same else f"{self.tensor(number)}[{index}]"
+
+    def field(self, number: int, name: str) -> int:
+        """Return a field of a step."""
+        return self.plan.steps[number][1].get(name, field_default(name))
+
+    def window(self, number: int, *, pooling: bool = False) -> tuple[tuple[int, ...], ...]:
+        """Return kernel, stride, dilation and padding before of a step's window, or of the pooling fused into it."""
+        own = (
+            ("KERNEL_H", "KERNEL_W"),
+            ("STRIDE_H", "STRIDE_W"),
+            ("DILATION_H", "DILATION_W"),
+            ("PAD_TOP", "PAD_LEFT"),
+        )
+        fused = (("POOL_H", "POOL_W"), ("POOL_STRIDE_H", "POOL_STRIDE_W"), own[2], ("POOL_TOP", "POOL_LEFT"))
+        found = [tuple(self.field(number, name) for name in names) for names in (fused if pooling else own)]
+        return (*found[:2], (1, 1), found[3]) if pooling else tuple(found)
+
+
+def _place_values(plan: PlanTables, answer: int) -> tuple[dict[int, int], int, int]:
+    """Return the offset of each value, and the floats and words they take: first fit among those alive together.
+
+    An elementwise step, and one that adds a value it reads last, writes over that value.
+    """
+    born, dies = dict[int, int](), {answer: len(plan.steps)}
+    for number, (_, fields) in enumerate(plan.steps):
+        for name in ("IN", "IN2", "RESIDUAL", "OUT", "OUT_BITS"):
+            if (value := fields.get(name, -1)) >= 0 and plan.values[value][0] != IMAGE:
+                born.setdefault(value, number)
+                dies[value] = max(dies.get(value, 0), number)
+    places, tops = dict[int, int](), {REAL: 0, BITS: 0}
+    for value in sorted(born, key=lambda value: (born[value], value)):
+        kind, size = plan.values[value][0], _size(plan, value)
+        step, fields = plan.steps[born[value]]
+        over = fields.get("IN" if step == "CHAIN" else "RESIDUAL", -1)
+        reusable = over in places and dies[over] == born[value] and value == fields.get("OUT")
+        if reusable and plan.values[over] == plan.values[value] and not fields.get("POOL_H"):
+            places[value] = places[over]
+            continue
+        alive = [other for other in places if plan.values[other][0] == kind and dies[other] >= born[value]]
+        taken = sorted((places[other], places[other] + _size(plan, other)) for other in alive)
+        place = 0
+        for start, end in taken:
+            if place + size <= start:
+                break
+            place = max(place, end)
+        places[value], tops[kind] = place, max(tops[kind], place + size)
+    return places, tops[REAL], tops[BITS]
+
+
+def _size(plan: PlanTables, value: int) -> int:
+    """Return the floats or words of a value."""
+    kind, channels, rows, columns = plan.values[value]
+    return (word_count(channels) if kind == BITS else channels) * rows * columns
+
+
+def word_count(channels: int) -> int:
+    """Return the words that hold one bit of each channel."""
+    return -(-channels // 32)
+
+
+def literal(number: np.generic) -> str:
+    """Return a C constant of exactly this number."""
+    if number.dtype.kind == "f":
+        text = f"{number:.9g}"
+        return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+    return f"0x{number:08x}u" if number.dtype.kind == "u" else str(number)

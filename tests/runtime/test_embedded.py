@@ -1,0 +1,42 @@
+"""An exported network runs on a microcontroller: logits of an emulated Cortex-M7 are numpy's."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import cortex_m
+import numpy as np
+import pytest
+from ordered_sums import run_in_order
+
+from equalbits.runtime import Network, NetworkBuilder, load_packed
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RANDOM = np.random.default_rng(1)
+
+
+def fashion_net() -> Network:
+    """The shape of a small convnet for 28×28 images: every layer binary, int8 last."""
+    build = NetworkBuilder((1, 28, 28))
+    x = build.image
+    for name, shape in (("first", (32, 1, 3, 3)), ("second", (64, 32, 3, 3))):
+        x = build.add_binary("conv", x, RANDOM.choice([-1, 1], shape), name=name, kernel=3, padding=1)
+        x = build.add("max_pool", x, kernel=2, stride=2)
+        x = build.add(
+            "sign", build.add("affine", x, gain_shift=RANDOM.standard_normal((2, shape[0])), name=f"{name}.norm")
+        )
+    x = build.add_binary("linear", build.add("flatten", x), RANDOM.choice([-1, 1], (128, 3136)), name="hidden")
+    weight = RANDOM.integers(-127, 128, (10, 128)).astype(np.int8)
+    build.add("linear", x, weight=weight, scale=np.full(10, 0.01, np.float32), name="last")
+    return replace(build.finish(), mean=(0.25,), std=(0.5,))
+
+
+@pytest.mark.embedded
+@pytest.mark.skipif(bool(cortex_m.MISSING), reason=f"not installed: {', '.join(cortex_m.MISSING)}")
+@pytest.mark.parametrize("name", ["fashion", "residual", "rounded"])
+def test_logits_of_a_cortex_m7_are_those_of_numpy(name: str, tmp_path: Path) -> None:
+    network = fashion_net() if name == "fashion" else load_packed(GOLDEN / f"{name}.ebits").network
+    images = RANDOM.standard_normal((20, *network.input_shape)).astype(np.float32)
+    if network.mean is not None:
+        images = RANDOM.integers(0, 256, images.shape).astype(np.uint8)
+    logits = cortex_m.run(network, images, tmp_path)
+    np.testing.assert_array_equal(logits, run_in_order(network, images))
