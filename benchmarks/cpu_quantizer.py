@@ -21,9 +21,9 @@ from equalbits.data import Loader, load_dataset
 from equalbits.functional import transport_by_sorting, transport_symbols
 from equalbits.models import create_model
 from equalbits.training import TrainConfig, make_optimizer
-from equalbits.training.distill import label_loss
+from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
-from equalbits.training.score import Meter
+from equalbits.training.losses import label_loss
 
 RESNET18 = (
     [(64, 576)] * 4 + [(128, 576)] + [(128, 1152)] * 3 + [(256, 1152)] + [(256, 2304)] * 3 + [(512, 2304)]

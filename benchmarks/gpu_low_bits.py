@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.functional import convolve_symbols
-from equalbits.functional.kernels.convolve_symbols import Tiles, convolve
+from equalbits.functional.kernels.int8_convolution import Tiles, convolve
 
 #: Channels, side and number of ResNet-18's inner 3×3 convolutions on 32×32 images.
 SHAPES = {(64, 32): 4, (128, 16): 3, (256, 8): 3, (512, 4): 3}

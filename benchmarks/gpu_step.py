@@ -27,9 +27,9 @@ from equalbits.models import create_model
 from equalbits.nn import WeightQuantizer
 from equalbits.training import TrainConfig, make_optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
-from equalbits.training.distill import label_loss
+from equalbits.training.evaluation import Meter
 from equalbits.training.loop import CompiledForward, TrainStep
-from equalbits.training.score import Meter
+from equalbits.training.losses import label_loss
 
 NETS = {
     **{name: (name, False) for name in ("conv2", "conv4", "conv6", "conv8")},

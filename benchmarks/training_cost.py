@@ -28,9 +28,9 @@ from equalbits.models import create_model
 from equalbits.nn import SignActivation, recompute_convolutions_
 from equalbits.training import TrainConfig, make_optimizer, train_stack
 from equalbits.training.cuda_graph import CudaGraphSteps
-from equalbits.training.distill import label_loss
+from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
-from equalbits.training.score import Meter
+from equalbits.training.losses import label_loss
 
 PARTS = ("time", "memory", "imagenet", "losses")
 NETS = ("real", "1w1a", "1w1a floats", "1w1a small")

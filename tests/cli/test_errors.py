@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from equalbits.models import registry
-from equalbits.recipes.experiments.methods import parse_methods
+from equalbits.recipes.experiments.compared_methods import parse_methods
 from equalbits.training import save_checkpoint
 
 

@@ -87,7 +87,7 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 
 
 def test_reproduce_states_how_many_runs_it_stacks(call) -> None:
-    from equalbits.paper.runs import _MAX_STACK
+    from equalbits.paper.item_runs import _MAX_STACK
 
     printed = " ".join(call("reproduce", "--help")[1].split())
     assert f"(default: {_MAX_STACK} on a GPU, else 1)" in printed

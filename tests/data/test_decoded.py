@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from equalbits.data import Augmentation, DataError, Dataset, Decoding, FolderLoader, Shard, load_dataset
-from equalbits.data import folder as module
+from equalbits.data import image_folder as module
 
 DECODING = Decoding(resize=16, crop=12, workers=0)
 

@@ -21,7 +21,7 @@ from equalbits.data import (
     erase_squares,
     load_dataset,
 )
-from equalbits.data.plan import Plan, Shard
+from equalbits.data.sampling import Plan, Shard
 
 OPTIONS = {"shuffle": True, "augment": True}
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from equalbits.data import DataError, Decoding, FolderLoader, load_dataset
-from equalbits.data.folder import decode_image
+from equalbits.data.image_folder import decode_image
 
 SMALL = Decoding(resize=16, crop=12, workers=0)
 

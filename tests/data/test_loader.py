@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equalbits.data import DataError, Dataset, Loader, load_dataset
-from equalbits.data.plan import Plan, Shard
+from equalbits.data.sampling import Plan, Shard
 
 
 def numbered(count: int) -> Dataset:

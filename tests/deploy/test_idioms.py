@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.deploy import PackError, pack
-from equalbits.deploy.traced_program import trace_program
+from equalbits.deploy.torch_export import trace_program
 from equalbits.nn import BinaryConv1d, BinaryConv2d, BinaryLinear, SignActivation
 
 

@@ -9,10 +9,10 @@ from torch import nn
 
 from equalbits.deploy import PackError, pack
 from equalbits.deploy.graph import to_network
-from equalbits.deploy.trace import trace
-from equalbits.deploy.traced_program import trace_program
+from equalbits.deploy.pack_weights import round_linear_inputs
+from equalbits.deploy.torch_export import trace_program
+from equalbits.deploy.translate import trace
 from equalbits.deploy.verify import _rounding_error, verify_native
-from equalbits.deploy.weights import round_linear_inputs
 from equalbits.nn import BinaryLinear, Sign, SignActivation
 from equalbits.runtime import load_packed, native
 from equalbits.runtime.engine import run_numpy

@@ -13,10 +13,10 @@ from torch import nn
 
 from equalbits.deploy import PackError, Preprocessing, pack
 from equalbits.deploy.graph import to_network
-from equalbits.deploy.trace import trace
-from equalbits.deploy.traced_program import trace_program
+from equalbits.deploy.pack_weights import quantize_int8
+from equalbits.deploy.torch_export import trace_program
+from equalbits.deploy.translate import trace
 from equalbits.deploy.verify import _check_ties, verify, verify_native
-from equalbits.deploy.weights import quantize_int8
 from equalbits.models import create_model
 from equalbits.nn import BinaryConv2d, BinaryLinear, SignActivation
 from equalbits.runtime import native

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from equalbits.functional import convolve_symbols
+from equalbits.functional.int8_convolution import convolve_symbols_in_float
 from equalbits.functional.packed_bits import pack_by_shifts, unpack_by_shifts
-from equalbits.functional.symbol_convolution import convolve_symbols_in_float
 
 #: Channels, filters, kernel size, stride and padding; none fills a tile.
 FORMS = ((40, 20, 3, 1, 1), (70, 20, 3, 2, 1), (33, 5, 1, 2, 0), (5, 17, 1, 1, 0))
@@ -32,7 +32,7 @@ def packing(device: str) -> None:
 
 
 def convolution(device: str) -> None:
-    from equalbits.functional.kernels import convolve_symbols as gpu
+    from equalbits.functional.kernels import int8_convolution as gpu
 
     # Triton's interpreter cannot multiply in bfloat16.
     dtypes = (torch.float8_e4m3fn, torch.int8, torch.float16, torch.bfloat16)[: 4 if device == "cuda" else 3]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as nnf
 
-from equalbits.functional.convolution import conv1x1_as_matmul, conv_as_matmul, convolve
+from equalbits.functional.conv_as_matmul import conv1x1_as_matmul, conv_as_matmul, convolve
 
 SIZES = st.integers(1, 6)
 

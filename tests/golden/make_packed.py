@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.engine import PackedModel
 from equalbits.runtime.network import Network
+from equalbits.runtime.network_builder import NetworkBuilder
 
 HERE = Path(__file__).parent
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from equalbits.nn import BinaryLinear, Bits, bop_parameters
 from equalbits.optim import BalancedBop, CombinedOptimizer
-from equalbits.training.checkpoint import load_optimizer, optimizer_tensors
+from equalbits.training.checkpoint_file import load_optimizer, optimizer_tensors
 
 
 def make(model: nn.Module) -> CombinedOptimizer:

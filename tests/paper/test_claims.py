@@ -8,7 +8,7 @@ from scipy.stats import ttest_ind, ttest_ind_from_stats
 from equalbits._plotting import METHOD_NAMES
 from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, Claim, above, above_published, correct, near
 from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning, flip_rate
-from equalbits.paper.published import Published
+from equalbits.paper.published_numbers import Published
 from equalbits.paper.tables import tab3_imagenet
 
 

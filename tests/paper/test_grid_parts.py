@@ -6,11 +6,11 @@ import pytest
 
 from equalbits.cli import main
 from equalbits.paper import Options, get_item, list_items, reproduce
-from equalbits.paper.cost import cost, made_with
-from equalbits.paper.grid_parts import command, split
-from equalbits.paper.results.page import missing_parts
+from equalbits.paper.grid_parameters import command, split
+from equalbits.paper.measurement_cost import cost, made_with
+from equalbits.paper.results.results_page import missing_parts
 from equalbits.recipes import parse_settings
-from equalbits.report.page import report_page
+from equalbits.report.html_page import report_page
 
 
 def test_a_setting_that_names_a_part_is_a_list_of_values_to_go_through():

@@ -11,7 +11,7 @@ from equalbits.data import DataError
 from equalbits.paper import Options, get_item, reproduce
 from equalbits.paper.claims import accuracies, signed
 from equalbits.paper.figures.fig4_repetitions import values
-from equalbits.paper.published import TABLE_2, TABLE_3
+from equalbits.paper.published_numbers import TABLE_2, TABLE_3
 from equalbits.paper.tables.tab2_convnets import READINGS
 from equalbits.paper.tables.tab2_tuned import pick, tried_with
 from equalbits.recipes import get_recipe

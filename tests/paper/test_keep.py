@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equalbits.paper import Options, get_item, list_items, reproduce
-from equalbits.paper.published import TABLE_2
-from equalbits.paper.results import keep
+from equalbits.paper.published_numbers import TABLE_2
+from equalbits.paper.results import keep_measurements
 from equalbits.paper.results.__main__ import main
-from equalbits.paper.results.keep import keep_item, readable
-from equalbits.paper.results.page import kept_claims, missing_parts, origin, results_page
+from equalbits.paper.results.keep_measurements import keep_item, readable
+from equalbits.paper.results.results_page import kept_claims, missing_parts, origin, results_page
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"epochs": 2, "data.batch_size": 10, "speed": "plain", "model.options.width": 0.05}
@@ -222,7 +222,7 @@ def test_the_pages_are_drawn_only_where_they_lie(tmp_path, monkeypatch, capsys):
 
 
 def test_curves_of_every_step_are_left_out_by_name(tmp_path, cifar10, monkeypatch):
-    monkeypatch.setattr(keep, "LONGEST", 5)  # a full measurement has tens of thousands of steps
+    monkeypatch.setattr(keep_measurements, "LONGEST", 5)  # a full measurement has tens of thousands of steps
     reproduce("fig2", tmp_path, options=Options(root=cifar10, device="cpu", settings=SMALL))
     (tmp_path / "kept").mkdir()
     kept = json.loads(keep_item(tmp_path, tmp_path / "kept", tmp_path / "kept").read_text())

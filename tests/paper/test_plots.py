@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from equalbits._plotting import new_figure
 from equalbits.paper import get_item
-from equalbits.paper.drawing import heading
 from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries
+from equalbits.paper.plot_parts import heading
 
 
 def drawn(figure: Figure) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from equalbits.paper import get_item, list_items
-from equalbits.paper.published import TABLE_2
-from equalbits.paper.results.page import kept_claims, missing_parts
+from equalbits.paper.published_numbers import TABLE_2
+from equalbits.paper.results.results_page import kept_claims, missing_parts
 
 ROOT = Path(__file__).parents[2]
 NETS = ("conv2", "conv4", "conv6", "conv8")

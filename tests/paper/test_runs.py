@@ -9,7 +9,7 @@ import pytest
 from equalbits.data import DataError
 from equalbits.paper import Options, reproduce
 from equalbits.paper.claims import accuracies
-from equalbits.paper.runs import Watch, item_cases, run_cases, run_watched
+from equalbits.paper.item_runs import Watch, item_cases, run_cases, run_watched
 from equalbits.recipes import get_recipe
 from equalbits.training import InterruptedTraining
 

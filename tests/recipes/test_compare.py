@@ -12,7 +12,7 @@ from equalbits.nn import BinaryLayer
 from equalbits.recipes import Comparison, RunRecord, get_recipe
 from equalbits.recipes.build import DataSpec
 from equalbits.recipes.experiments.compare import _method_result
-from equalbits.recipes.experiments.methods import (
+from equalbits.recipes.experiments.compared_methods import (
     case_of,
     list_methods,
     make_with_common_start,

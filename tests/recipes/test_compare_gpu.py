@@ -5,7 +5,7 @@ import torch
 from small_recipe import compare
 
 from equalbits.recipes import get_recipe
-from equalbits.recipes.experiments.methods import list_methods
+from equalbits.recipes.experiments.compared_methods import list_methods
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 RECIPE = get_recipe("fashion-compare").with_settings({"epochs": 2, "data.limit": 2000, "precision": "tf32"})

@@ -11,8 +11,8 @@ from small_recipe import compare
 
 from equalbits.recipes import Comparison, Recipe, get_recipe
 from equalbits.recipes.build import DataSpec
-from equalbits.recipes.experiments.measurements import BitMeasurements
-from equalbits.recipes.experiments.methods import list_methods, make_with_common_start
+from equalbits.recipes.experiments.bit_measurements import BitMeasurements
+from equalbits.recipes.experiments.compared_methods import list_methods, make_with_common_start
 from equalbits.training import EpochRecord, InterruptedTraining
 
 BLINK = get_recipe("fashion-compare").with_settings({
@@ -84,7 +84,7 @@ def test_a_net_that_died_goes_on_from_its_last_checkpoint_and_counts_no_epoch_tw
 def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not(tmp_path, monkeypatch) -> None:
     look, clock = BitMeasurements(make_with_common_start(BLINK, IMAGES)), iter((100.0, 1000.0, 1007.0))
     look.began = 95.0
-    monkeypatch.setattr("equalbits.recipes.experiments.measurements.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("equalbits.recipes.experiments.bit_measurements.time.perf_counter", lambda: next(clock))
     look.load_state_dict(look.state_dict())
     assert look.seconds == 12.0
 

@@ -2,7 +2,7 @@
 
 from equalbits.analysis import audit
 from equalbits.recipes import get_recipe, run_recipe
-from equalbits.recipes.experiments.methods import recipe_for
+from equalbits.recipes.experiments.compared_methods import recipe_for
 
 
 def test_balanced_bop_trains_conv2_on_the_embedded_data_thirty_points_above_chance(tmp_path):

@@ -127,7 +127,7 @@ SWEPT = """
 import json, sys
 from pathlib import Path
 from equalbits.paper.item import Options
-from equalbits.paper.runs import item_cases, run_cases
+from equalbits.paper.item_runs import item_cases, run_cases
 from equalbits.recipes import read_recipe
 
 out, vary = Path(sys.argv[2]), {"optimizer.lr": [0.1, 1e30]}

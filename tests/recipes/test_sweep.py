@@ -15,11 +15,11 @@ import torch
 from small_recipe import own, sweep
 
 from equalbits.recipes import DivergedError, evaluate_run, get_recipe, load_run, run_recipe
-from equalbits.recipes.experiments.engine import make_stacks
 from equalbits.recipes.experiments.grid import cases_of
-from equalbits.recipes.experiments.store import RunStore
+from equalbits.recipes.experiments.run_store import RunStore
+from equalbits.recipes.experiments.scheduler import make_stacks
 from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint, save_checkpoint
-from equalbits.training.checkpoint import WEIGHTS
+from equalbits.training.checkpoint_file import WEIGHTS
 
 METHODS = {"model.weight_quantizer": ["sign", "bihalf:p_pos=0.25"]}
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from equalbits.recipes import Comparison, list_methods
 from equalbits.report import comparison_plot, describe_precision, draw_comparison, markdown, text_table, write_markdown
-from equalbits.report.comparison import comparison_page
+from equalbits.report.comparison_table import comparison_page
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "results" / "fashion-compare.json"

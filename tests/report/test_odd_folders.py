@@ -12,8 +12,8 @@ from equalbits.cli import main
 from equalbits.paper import reproduce
 from equalbits.recipes import Recipe, run_recipe
 from equalbits.report import report_page, write_report
-from equalbits.report.page import _accuracy_range
-from equalbits.report.scan import scan
+from equalbits.report.find_outputs import scan
+from equalbits.report.html_page import _accuracy_range
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Recipe.from_dict(

@@ -7,7 +7,7 @@ import pytest
 
 from equalbits.recipes import Execution, Recipe, compare
 from equalbits.report import report_page, write_report
-from equalbits.report.scan import scan
+from equalbits.report.find_outputs import scan
 
 RECIPE = Recipe.from_dict(
     {

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from equalbits.runtime import native
-from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.engine import PackedModel, load_packed
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
 from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.network_builder import NetworkBuilder
 from equalbits.runtime.op_specs import VECTORS
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as nnf
 
 from equalbits.runtime import bits
-from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.network_builder import NetworkBuilder
 from equalbits.runtime.ops import OPS
 
 RANDOM = np.random.default_rng(0)

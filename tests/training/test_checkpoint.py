@@ -15,7 +15,7 @@ from torch import nn
 
 from equalbits._files import remove_partial_files, write_all_atomically, write_atomically
 from equalbits.training import CheckpointError, load_checkpoint, save_checkpoint
-from equalbits.training.checkpoint import load_optimizer, load_weights, optimizer_tensors
+from equalbits.training.checkpoint_file import load_optimizer, load_weights, optimizer_tensors
 
 TENSORS = {
     "weight": torch.randn(3, 4),

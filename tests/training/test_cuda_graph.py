@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from equalbits.data import Loader, load_dataset
 from equalbits.training import TrainConfig, cuda_graph, make_optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
-from equalbits.training.distill import label_loss
+from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
-from equalbits.training.score import Meter
+from equalbits.training.losses import label_loss
 
 
 class Graph:

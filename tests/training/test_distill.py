@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 from equalbits.training import DistillConfig, TrainConfig, train
-from equalbits.training.distill import attention_distance, soft_label_loss, training_loss
+from equalbits.training.losses import attention_distance, soft_label_loss, training_loss
 
 LOGITS = torch.tensor([[1.0, 0.0, -1.0], [0.5, 2.0, 0.0]])
 ADVICE = torch.tensor([[0.0, 3.0, 0.0], [1.0, 1.0, 4.0]])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import equalbits as eb
-from equalbits.training.distill import mixup_share
+from equalbits.training.losses import mixup_share
 
 
 def test_a_step_with_mixup_is_the_step_on_mixed_images_and_losses() -> None:

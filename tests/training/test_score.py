@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from equalbits.training import EpochRecord, History, Score, evaluate, train
-from equalbits.training.score import count_correct
+from equalbits.training.evaluation import count_correct
 
 
 def counted(logits: Tensor, labels: Tensor) -> list[float]:

@@ -4,7 +4,7 @@ from equalbits.analysis.activations import ActivationBits, activation_bits
 from equalbits.analysis.audit import AuditError, audit
 from equalbits.analysis.entropy import EntropyWatcher
 from equalbits.analysis.flips import FlipSeries, FlipWatcher
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis.layer_hooks import binary_layers
 from equalbits.analysis.summary import LayerSummary, Summary, summarize
 from equalbits.runtime import Audit, LayerAudit
 

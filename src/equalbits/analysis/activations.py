@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from equalbits.analysis.observe import binary_layers, device_and_dtype, observe_calls
+from equalbits.analysis.layer_hooks import binary_layers, device_and_dtype, observe_calls
 from equalbits.functional import binary_entropy
 from equalbits.nn import BinaryLayer
 

@@ -5,7 +5,7 @@ import warnings
 import torch
 from torch import nn
 
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis.layer_hooks import binary_layers
 from equalbits.functional import as_filters, check_finite
 from equalbits.nn import BinaryLayer, parametrization_in_eval
 from equalbits.runtime import Audit, LayerAudit, PackedModel

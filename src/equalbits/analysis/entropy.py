@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis.layer_hooks import binary_layers
 from equalbits.analysis.step_table import StepTable
 from equalbits.functional import filter_entropy
 

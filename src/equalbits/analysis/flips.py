@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equalbits.analysis.observe import binary_layers
+from equalbits.analysis.layer_hooks import binary_layers
 from equalbits.analysis.step_table import StepTable
 from equalbits.functional import count_flips
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._text import format_table, html_table
-from equalbits.analysis.observe import device_and_dtype, first_tensor, observe_calls
+from equalbits.analysis.layer_hooks import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer, check_module, watch_calls
 

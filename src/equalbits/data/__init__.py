@@ -2,13 +2,13 @@
 
 from equalbits.data.augment import Augmentation, centre_crop, erase_squares, normalise, random_crop
 from equalbits.data.cifar import EDITIONS
-from equalbits.data.datasets import NAMES, data_root, load_dataset
+from equalbits.data.dataset import DataError, Dataset, Decoding, FolderDataset, spread
 from equalbits.data.download import download_dataset
-from equalbits.data.folder_loader import FolderLoader
+from equalbits.data.image_folder_loader import FolderLoader
 from equalbits.data.loader import Loader
+from equalbits.data.named_datasets import NAMES, data_root, load_dataset
 from equalbits.data.normalization import STATISTICS, Statistics
-from equalbits.data.plan import Shard
-from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset, spread
+from equalbits.data.sampling import Shard
 
 __all__ = [
     "EDITIONS",

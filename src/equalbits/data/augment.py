@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.data.records import DataError
+from equalbits.data.dataset import DataError
 
 PADDING = 4
 

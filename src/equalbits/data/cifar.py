@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equalbits.data.records import DataError, check_labels
+from equalbits.data.dataset import DataError, check_labels
 
 PIXELS = 3 * 32 * 32
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from equalbits._extras import install_hint
 from equalbits.data.cifar import EDITIONS, Edition
-from equalbits.data.datasets import data_root
-from equalbits.data.records import DataError
+from equalbits.data.dataset import DataError
+from equalbits.data.named_datasets import data_root
 
 _CHUNK = 1 << 16  # bytes; a connection that breaks loses less than this
 _TIMEOUT = 30.0

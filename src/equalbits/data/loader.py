@@ -18,9 +18,9 @@ from equalbits.data.augment import (
     random_crop,
     resized_crop,
 )
-from equalbits.data.plan import Plan, Shard
+from equalbits.data.dataset import DataError, Dataset, FolderDataset
 from equalbits.data.randaugment import OPERATIONS, random_operation
-from equalbits.data.records import DataError, Dataset, FolderDataset
+from equalbits.data.sampling import Plan, Shard
 
 AnyDataset = TypeVar("AnyDataset", bound=Dataset | FolderDataset)
 
@@ -155,7 +155,7 @@ class Loader(BaseLoader[Dataset]):
         def __new__(cls, *given: Any, **settings: Any) -> BaseLoader:
             """Create the loader that suits the data set; a copy gives none."""
             if given and isinstance(given[0], FolderDataset):
-                from equalbits.data.folder_loader import FolderLoader  # which imports this module
+                from equalbits.data.image_folder_loader import FolderLoader  # which imports this module
 
                 return FolderLoader(*given, **settings)
             return super().__new__(cls)

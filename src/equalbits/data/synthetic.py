@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.data.records import DataError
+from equalbits.data.dataset import DataError
 
 _FORM = re.compile(r"synthetic(?::(\d+)x(\d+)x(\d+)(?::(\d+)(?::(\d+)(?::(\d+))?)?)?)?")
 _DEFAULTS = (3, 32, 32, 10, 1024, 0)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from equalbits.deploy.graph import Header, PackError, as_array, same_computation, to_network
-from equalbits.deploy.trace import trace
-from equalbits.deploy.traced_program import trace_program
+from equalbits.deploy.pack_weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
+from equalbits.deploy.torch_export import trace_program
+from equalbits.deploy.translate import trace
 from equalbits.deploy.verify import verify, verify_rounding
-from equalbits.deploy.weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
 from equalbits.runtime import PackedModel
 
 #: torch.export has global state, which two exports at once would corrupt.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from equalbits.deploy.graph import Graph, PackError, Step, Value, as_array
-from equalbits.deploy.weights import BinaryWeights
+from equalbits.deploy.pack_weights import BinaryWeights
 from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Operation, Shape
 
 #: Operations that do the same to (channel, feature) and to (channel, 1, feature).

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equalbits.deploy.graph import Graph, PackError, as_array
-from equalbits.deploy.traced_program import TOLERANCE, Frozen
+from equalbits.deploy.torch_export import TOLERANCE, Frozen
 from equalbits.runtime import Floats, NativeEngine, Network, Operation, PackedModel, native, run_numpy
 
 _LOG = logging.getLogger("equalbits")

@@ -2,7 +2,7 @@
 
 from equalbits.functional.binarize import bihalf, sign, sign_symbols
 from equalbits.functional.bit_planes import Plane, bases_to_bit_planes, to_bit_planes
-from equalbits.functional.convolution import convolve
+from equalbits.functional.conv_as_matmul import convolve
 from equalbits.functional.entropy import (
     Flips,
     attainable_entropy,
@@ -23,8 +23,10 @@ from equalbits.functional.estimators import (
     swish_sign,
     triangle_slope,
 )
-from equalbits.functional.execution import in_forward_mode, is_plain_execution
+from equalbits.functional.execution_mode import in_forward_mode, is_plain_execution
 from equalbits.functional.fused_norm import prelu_norm_add_sign, update_running_stats
+from equalbits.functional.inputs_as_bits import ConvSettings, convolve_signs, linear_of_signs, saves_signs
+from equalbits.functional.int8_convolution import convolve_symbols
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_p_pos,
@@ -48,9 +50,7 @@ from equalbits.functional.pruning import (
 )
 from equalbits.functional.ranking import check_finite, stable_ranks
 from equalbits.functional.recomputed_norm import NormSettings, convolve_and_norm
-from equalbits.functional.sign_products import ConvSettings, convolve_signs, linear_of_signs, saves_signs
 from equalbits.functional.standardize import centred_symbols, standardize
-from equalbits.functional.symbol_convolution import convolve_symbols
 
 __all__ = [
     "ConvSettings",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from equalbits.functional.execution import in_forward_mode
+from equalbits.functional.execution_mode import in_forward_mode
 from equalbits.functional.packed_bits import BitLayout, keeps_bits
 
 

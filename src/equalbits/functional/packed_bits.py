@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional.execution import is_plain_execution
+from equalbits.functional.execution_mode import is_plain_execution
 
 _is_exporting = getattr(torch.compiler, "is_exporting", bool)  # torch before 2.7 does not tell: False
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from equalbits.functional.estimators import forward_mode_form
-from equalbits.functional.execution import in_forward_mode
+from equalbits.functional.execution_mode import in_forward_mode
 from equalbits.functional.optimal_transport import (
     as_filters,
     check_latents,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.fused_norm import MEAN, VARIANCE, _backward_op, _forward_op
+from equalbits.functional.inputs_as_bits import ConvSettings, as_autocast
 from equalbits.functional.packed_bits import BitLayout
-from equalbits.functional.sign_products import ConvSettings, as_autocast
 
 
 class NormSettings(NamedTuple):

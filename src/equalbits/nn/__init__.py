@@ -1,9 +1,9 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
-from equalbits.nn.adapt import Adaptation, adapt_for_binary_inputs_
+from equalbits.nn.adapt_for_binary_inputs import Adaptation, adapt_for_binary_inputs_
+from equalbits.nn.binarize_model import Conversion, binarize_
 from equalbits.nn.binary_layer import BinaryLayer, check_module, parametrization_in_eval
-from equalbits.nn.convert import Conversion, binarize_
-from equalbits.nn.forward_watch import watch_calls
+from equalbits.nn.forward_checks import watch_calls
 from equalbits.nn.freeze import copy_model, freeze
 from equalbits.nn.fused_norm import (
     BatchStatistics,
@@ -16,14 +16,21 @@ from equalbits.nn.fused_norm import (
     starts_with_clipped_sign,
     update_running_statistics,
 )
-from equalbits.nn.inputs.adabin import AdaBinActivation
-from equalbits.nn.inputs.bihalf import BiHalfActivation
-from equalbits.nn.inputs.horq import HORQ
-from equalbits.nn.inputs.hwgq import HWGQ, HWGQ_LEVELS
-from equalbits.nn.inputs.rbnn import RBNNActivation
-from equalbits.nn.inputs.rsign import RSign
-from equalbits.nn.inputs.sign import SignActivation
-from equalbits.nn.inputs.swish_sign import SwishSignActivation
+from equalbits.nn.global_pruning import (
+    empty_filters,
+    end_ramps_,
+    freeze_latents_,
+    set_global_masks_,
+    warn_empty_layers,
+)
+from equalbits.nn.input_quantizers.adabin import AdaBinActivation
+from equalbits.nn.input_quantizers.bihalf import BiHalfActivation
+from equalbits.nn.input_quantizers.horq import HORQ
+from equalbits.nn.input_quantizers.hwgq import HWGQ, HWGQ_LEVELS
+from equalbits.nn.input_quantizers.rbnn import RBNNActivation
+from equalbits.nn.input_quantizers.rsign import RSign
+from equalbits.nn.input_quantizers.sign import SignActivation
+from equalbits.nn.input_quantizers.swish_sign import SwishSignActivation
 from equalbits.nn.layer_policies import Candidate, all_layers, inner_layers
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, QuickConv2d
 from equalbits.nn.methods.abcnet import ABCNet, abcnet_bases
@@ -45,13 +52,6 @@ from equalbits.nn.methods.xnor import XNOR
 from equalbits.nn.methods.xnor_plus_plus import XNORPlusPlus
 from equalbits.nn.methods.zero_mean import ZeroMean
 from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
-from equalbits.nn.pruning_mask import (
-    empty_filters,
-    end_ramps_,
-    freeze_latents_,
-    set_global_masks_,
-    warn_empty_layers,
-)
 from equalbits.nn.quantizer import InputQuantizer, WeightQuantizer
 from equalbits.nn.rank_ahead import ahead_ranker
 from equalbits.nn.registry import (

@@ -18,9 +18,9 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from equalbits import functional as F
-from equalbits.nn.loading import LoadableLayer
 from equalbits.nn.methods.bihalf import BiHalf
 from equalbits.nn.quantizer import WeightQuantizer, refit_, reset_
+from equalbits.nn.state_loading import LoadableLayer
 from equalbits.nn.weight_cache import CachedWeight, find_sources, lookup_weight
 
 

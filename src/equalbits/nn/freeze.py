@@ -11,8 +11,8 @@ from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from equalbits import functional as F
+from equalbits.nn.binarize_model import replace_modules
 from equalbits.nn.binary_layer import BinaryLayer, check_module
-from equalbits.nn.convert import replace_modules
 from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear
 from equalbits.nn.quantizer import InputQuantizer
 

@@ -14,7 +14,7 @@ from equalbits.functional import (
     prelu_norm_add_sign,
     update_running_stats,
 )
-from equalbits.nn.inputs.sign import SignActivation
+from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
 
 

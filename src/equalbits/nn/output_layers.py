@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.nn.inputs.rsign import per_channel
+from equalbits.nn.input_quantizers.rsign import per_channel
 
 #: Shape of the factors of each form of :class:`LearnedScale`, by axis.
 _FACTORS = {"channel": ("c11",), "dense": ("chw",), "channel-map": ("c11", "1hw"), "rank-1": ("c11", "1h1", "11w")}

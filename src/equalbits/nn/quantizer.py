@@ -2,7 +2,7 @@
 
 A weight quantizer has two methods: ``symbols`` returns the symbol of each latent, and ``forward`` returns the values
 that the layer multiplies with, including their gradient. The methods of the literature are in ``equalbits.nn.methods``,
-one file each; the input quantizers are in ``equalbits.nn.inputs``.
+one file each; the input quantizers are in ``equalbits.nn.input_quantizers``.
 """
 
 import inspect

@@ -16,8 +16,8 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 from equalbits._files import write_atomically
 from equalbits._statistics import Difference, Sample, equivalence, holm, one_sample, welch
 from equalbits._text import markdown_table
-from equalbits.paper.cost import cost, made_with
-from equalbits.paper.published import TABLE_2_SEEDS, TEST_IMAGES, Published
+from equalbits.paper.measurement_cost import cost, made_with
+from equalbits.paper.published_numbers import TABLE_2_SEEDS, TEST_IMAGES, Published
 
 HEADER = ("claim", "paper", "ours", "difference", "agrees", "decided by", "n")
 NO_CLAIM = "The paper makes no claim that these numbers could be compared with."

@@ -21,7 +21,7 @@ from equalbits.data import load_dataset
 from equalbits.deploy import Preprocessing, pack
 from equalbits.functional import attainable_entropy, positive_count
 from equalbits.paper.claims import signed
-from equalbits.paper.drawing import legend, panel
+from equalbits.paper.plot_parts import legend, panel
 from equalbits.recipes import (
     DataSpec,
     Recipe,

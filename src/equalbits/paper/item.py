@@ -16,8 +16,8 @@ from typing import Any
 from equalbits._files import write_atomically
 from equalbits._text import unknown_name
 from equalbits.paper.claims import Claim, correct, write_claims
-from equalbits.paper.cost import count_trained
-from equalbits.paper.grid_parts import Grid, split
+from equalbits.paper.grid_parameters import Grid, split
+from equalbits.paper.measurement_cost import count_trained
 from equalbits.recipes import (
     FREE,
     Execution,

@@ -3,17 +3,16 @@
 from equalbits._settings import parse_settings
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
+from equalbits.recipes.evaluate_packed import ByteBatches, check_on_test_images, images_with_classes
 from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
-from equalbits.recipes.experiments.engine import check_runs, run_missing
+from equalbits.recipes.experiments.compared_methods import list_methods, parse_methods
 from equalbits.recipes.experiments.grid import Case, cases_of, split_values
-from equalbits.recipes.experiments.methods import list_methods, parse_methods
-from equalbits.recipes.experiments.store import PlannedRun, RunStore
+from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
+from equalbits.recipes.experiments.scheduler import check_runs, run_missing
 from equalbits.recipes.experiments.sweep import CaseResult, DivergedError, sweep
 from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer, check_one_process
 from equalbits.recipes.output_dir import check_kind, lock_dir
-from equalbits.recipes.packed import ByteBatches, check_on_test_images, images_with_classes
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
-from equalbits.recipes.run import evaluate_run, run_recipe
 from equalbits.recipes.run_dir import TrainedRun, data_root_of, last_weights, load_run, unfinished_epoch
 from equalbits.recipes.run_record import (
     FREE,
@@ -24,6 +23,7 @@ from equalbits.recipes.run_record import (
     where_and_with,
 )
 from equalbits.recipes.settings_tables import Table, settings_page, settings_tables
+from equalbits.recipes.train_recipe import evaluate_run, run_recipe
 
 __all__ = [
     "FREE",

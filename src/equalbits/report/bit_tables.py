@@ -13,8 +13,8 @@ from equalbits._text import format_range
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import DataSpec, last_weights, load_run
-from equalbits.report.scan import RunFiles, one_line
-from equalbits.report.tables import ReportTable, verdict
+from equalbits.report.find_outputs import RunFiles, one_line
+from equalbits.report.run_tables import ReportTable, verdict
 
 #: Bytes of weights read for one table, so that the report of many large nets stays fast.
 MAX_BYTES = 256 * 2**20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from equalbits._plotting import new_figure, save_figure
 from equalbits.nn import list_quantizers, quantizer_settings
 from equalbits.recipes import Comparison, MethodResult
-from equalbits.report.comparison import ranked
+from equalbits.report.comparison_table import ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

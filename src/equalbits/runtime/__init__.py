@@ -1,18 +1,19 @@
 """Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
 
 from equalbits.runtime.audit import Audit, LayerAudit
-from equalbits.runtime.build import NetworkBuilder
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
 from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino
 from equalbits.runtime.format import read_network, write_network
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.network import Network, Operation
+from equalbits.runtime.network_builder import NetworkBuilder
 from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.activation import FUNCTIONS
 from equalbits.runtime.ops.pool import adaptive_windows
-from equalbits.runtime.pictures import (
+from equalbits.runtime.predict import Prediction, top_classes
+from equalbits.runtime.resize_pictures import (
     FITS,
     FORMATS,
     MAX_PIXELS,
@@ -24,7 +25,6 @@ from equalbits.runtime.pictures import (
     in_bytes,
     scaled_square,
 )
-from equalbits.runtime.predict import Prediction, top_classes
 from equalbits.runtime.zoo import find_checkpoint, find_packed, list_zoo, zoo_card
 
 __all__ = [

@@ -50,7 +50,7 @@ class PackedModel:
     file's mean and std. A single image may have no batch axis; its logits then have none either. Numbers that are not
     finite are refused.
 
-    >>> from equalbits.runtime.build import NetworkBuilder
+    >>> from equalbits.runtime.network_builder import NetworkBuilder
     >>> build = NetworkBuilder((1, 2, 2))
     >>> x = build.add("sign", build.add("flatten", build.image))
     >>> x = build.add_binary("linear", x, np.array([[1, -1, 1, 1]]), name="fc", p_pos=0.75)

@@ -10,7 +10,7 @@ import numpy as np
 from equalbits.runtime import bits, op_specs
 from equalbits.runtime.op_specs import MAX_ELEMENTS, Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
-from equalbits.runtime.pictures import FITS
+from equalbits.runtime.resize_pictures import FITS
 
 #: Maximum number of operations.
 MAX_OPERATIONS = 1 << 14

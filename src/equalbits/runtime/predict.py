@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import Array, Floats
-from equalbits.runtime.pictures import (
+from equalbits.runtime.resize_pictures import (
     FORMATS,
     MAX_PIXELS,
     NoRangeError,

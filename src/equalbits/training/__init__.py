@@ -1,6 +1,6 @@
 """Training: loop, optimizer, schedule, precision, processes and checkpoints, for any model and any batches."""
 
-from equalbits.training.checkpoint import (
+from equalbits.training.checkpoint_file import (
     BEST,
     LAST,
     WEIGHTS,
@@ -14,15 +14,15 @@ from equalbits.training.checkpoint import (
 from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 from equalbits.training.distributed import PeerLostError, ProcessRank, process_group, rank_from_env, wait_for_all
 from equalbits.training.divergence import NonFiniteError, check_weights
+from equalbits.training.evaluation import Score, device_of, evaluate
 from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
 from equalbits.training.loop import Watcher, train
 from equalbits.training.optimizer import make_optimizer
 from equalbits.training.progress import ProgressBar
-from equalbits.training.provenance import Resume, device_name, refuse_changes
 from equalbits.training.reporters import JsonLines, TensorBoard, WeightsAndBiases
-from equalbits.training.resume import FREE_SETTINGS, prefixed, with_prefix
+from equalbits.training.resume_checks import Resume, device_name, refuse_changes
+from equalbits.training.save_and_resume import FREE_SETTINGS, prefixed, with_prefix
 from equalbits.training.schedule import Position, learning_rate
-from equalbits.training.score import Score, device_of, evaluate
 from equalbits.training.stack import StackError, shared, train_stack
 from equalbits.training.stop_signals import InterruptedTraining, stop_requests
 

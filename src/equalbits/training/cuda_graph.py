@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.training.batches import DeviceBatches
-from equalbits.training.checkpoint import optimizer_tensors
+from equalbits.training.checkpoint_file import optimizer_tensors
 from equalbits.training.compilation import compile_separately
-from equalbits.training.score import device_of
+from equalbits.training.evaluation import device_of
 
 if TYPE_CHECKING:
     from equalbits.training.loop import TrainStep

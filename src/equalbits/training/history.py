@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from equalbits._plotting import DOWN, UP, new_figure, shown_in_notebooks
 from equalbits._text import format_table, html_table
-from equalbits.training.score import Score
+from equalbits.training.evaluation import Score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

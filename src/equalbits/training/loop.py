@@ -13,17 +13,17 @@ from torch.nn.parallel import DistributedDataParallel
 from equalbits.nn import after_step_, ahead_ranker, check_module, layers_with_hook, penalty
 from equalbits.training import distributed
 from equalbits.training.batches import AnyBatches, as_batches, check_iterable
-from equalbits.training.checkpoint import LAST
+from equalbits.training.checkpoint_file import LAST
 from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
-from equalbits.training.distill import Loss, mixup_share, training_loss
+from equalbits.training.evaluation import Meter, as_logits, check_labels, count_correct
 from equalbits.training.history import History, Reporter
+from equalbits.training.losses import Loss, mixup_share, training_loss
 from equalbits.training.progress import ProgressBar
-from equalbits.training.provenance import Resume, run_facts
 from equalbits.training.randomness import preserved_rng
-from equalbits.training.resume import Checkpointer
-from equalbits.training.run import TrainingRun
-from equalbits.training.score import Meter, as_logits, check_labels, count_correct
+from equalbits.training.resume_checks import Resume, run_facts
+from equalbits.training.run_state import TrainingRun
+from equalbits.training.save_and_resume import Checkpointer
 from equalbits.training.stop_signals import stop_requests
 from equalbits.training.weight_average import WeightAverage
 

@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 from equalbits._files import remove_partial_files
 from equalbits.training.batches import Batches, DeviceBatches
-from equalbits.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from equalbits.training.checkpoint_file import CheckpointError, load_checkpoint, save_checkpoint
 from equalbits.training.config import OptimizerConfig, ScheduleConfig, TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
-from equalbits.training.distill import label_loss
 from equalbits.training.divergence import NonFiniteError
 from equalbits.training.history import History, Reporter
 from equalbits.training.loop import TrainStep, compile_forward, matmul_precision
-from equalbits.training.provenance import run_facts
+from equalbits.training.losses import label_loss
 from equalbits.training.randomness import preserved_rng
-from equalbits.training.resume import invalid_content, prefixed, restore_run, run_state, with_prefix
-from equalbits.training.run import TrainingRun
+from equalbits.training.resume_checks import run_facts
+from equalbits.training.run_state import TrainingRun
+from equalbits.training.save_and_resume import invalid_content, prefixed, restore_run, run_state, with_prefix
 from equalbits.training.stop_signals import InterruptedTraining, StopRequest, stop_requests
 
 

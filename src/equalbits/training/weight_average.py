@@ -5,7 +5,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from equalbits.training.score import device_of
+from equalbits.training.evaluation import device_of
 
 _STATISTICS = ("running_mean", "running_var")
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equalbits.functional import positive_count
-from equalbits.nn.inputs.bihalf import batch_symbols, bihalf_inputs
-from equalbits.nn.inputs.hwgq import HWGQ, HWGQ_LEVELS, hwgq
+from equalbits.nn.input_quantizers.bihalf import batch_symbols, bihalf_inputs
+from equalbits.nn.input_quantizers.hwgq import HWGQ, HWGQ_LEVELS, hwgq
 
 
 @settings(deadline=None)

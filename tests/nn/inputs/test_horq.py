@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equalbits.nn import HORQ, XNOR, BinaryConv2d
-from equalbits.nn.inputs.horq import horq
+from equalbits.nn.input_quantizers.horq import horq
 
 
 @given(st.integers(1, 5), st.integers(0, 99))

@@ -11,7 +11,7 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits.data.records import DataError
+from equalbits.data.dataset import DataError
 
 Bytes = NDArray[np.uint8]
 

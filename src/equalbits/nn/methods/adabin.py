@@ -1,4 +1,4 @@
-"""AdaBin (Tu et al. 2022): two values per filter, ``mean ± rms``. Its input quantizer is in ``nn/inputs/adabin.py``."""
+"""AdaBin (Tu et al. 2022): two values per filter: ``mean ± rms``. Inputs: ``nn/input_quantizers/adabin.py``."""
 
 import torch
 from torch import Tensor

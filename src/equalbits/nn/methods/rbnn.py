@@ -2,7 +2,7 @@
 
 A rotation of all ``D`` weights of a filter would take ``D²`` numbers. A filter written as an ``a × b`` matrix ``X``
 with ``a · b = D`` is rotated by two small matrices: ``R1ᵀ X R2``. All filters of a layer share them. The input
-quantizer is in ``nn/inputs/rbnn.py``.
+quantizer is in ``nn/input_quantizers/rbnn.py``.
 """
 
 import math

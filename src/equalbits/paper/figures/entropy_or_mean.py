@@ -10,9 +10,9 @@ from pathlib import Path
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import heading, panels
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import by_method, item_cases, nest, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, nest, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, panels
 from equalbits.paper.tables.tab2_convnets import draw_scores
 from equalbits.recipes import get_recipe
 

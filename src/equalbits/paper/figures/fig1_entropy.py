@@ -20,10 +20,10 @@ from equalbits._statistics import Sample
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
 from equalbits.paper.claims import Claim, counted, decide_by_welch, signed, undecided
-from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.figures import fig7_architectures as fig7
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
+from equalbits.paper.item_runs import EachEpoch, Watch, quick_recipe, run_watched
+from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Recipe, RunStore, TrainedRun, get_recipe, load_run, make_loader, pick_device
 from equalbits.training import CheckpointError, ProcessRank
 

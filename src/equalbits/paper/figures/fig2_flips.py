@@ -15,9 +15,9 @@ from equalbits._plotting import DOWN, GAP, UP, method_name, new_figure, save_fig
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim, counted
-from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import Watch, quick_recipe, run_watched
+from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
+from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from equalbits._statistics import kendall
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import ONE_SEED, Claim, signed, undecided
-from equalbits.paper.drawing import heading, legend, panel, shades
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import EachEpoch, Watch, quick_recipe, run_watched
+from equalbits.paper.item_runs import EachEpoch, Watch, quick_recipe, run_watched
+from equalbits.paper.plot_parts import heading, legend, panel, shades
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 DECAYS = (0.0, 1e-5, 1e-4, 5e-4, 1e-3)

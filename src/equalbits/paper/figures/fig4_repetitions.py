@@ -8,9 +8,9 @@ from typing import Literal
 from equalbits._plotting import METHOD_NAMES, method_color, method_name, new_figure, save_figure
 from equalbits._statistics import Sample
 from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, CaseCounts, Claim, decide_by_welch, signed, undecided
-from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import get_recipe
 
 Split = Literal["train", "test"]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, score_of
-from equalbits.paper.drawing import heading, legend, mean_and_range, panels
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import item_cases, nest, quick_recipe, run_cases
+from equalbits.paper.item_runs import item_cases, nest, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, legend, mean_and_range, panels
 from equalbits.recipes import Recipe, get_recipe
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.paper.claims import Claim, counted, undecided
-from equalbits.paper.drawing import legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.published import TOY, TOY_BOUNDARIES
+from equalbits.paper.plot_parts import legend, panel
+from equalbits.paper.published_numbers import TOY, TOY_BOUNDARIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from typing import Any
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import Claim, above, accuracies
-from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Case, Recipe, get_recipe
 
 SEEDS = 5

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key
-from equalbits.paper.drawing import heading, mean_and_range, panels
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import item_cases, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, mean_and_range, panels
 from equalbits.recipes import Recipe, get_recipe
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.analysis import FlipWatcher
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies
-from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import Watch, quick_recipe, run_watched
+from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
+from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import TrainedRun, get_recipe
 
 METHODS = ("sign", "bihalf")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from equalbits.paper.results.page import keep_items
+from equalbits.paper.results.results_page import keep_items
 
 
 def main(words: Sequence[str] | None = None) -> int:

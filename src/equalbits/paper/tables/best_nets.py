@@ -10,9 +10,9 @@ from pathlib import Path
 from equalbits._plotting import method_color, new_figure, save_figure
 from equalbits._statistics import Sample
 from equalbits.paper.claims import SOME_DIVERGED, Claim, RunCounts, accuracies, decide_by_one_sample, score_of
-from equalbits.paper.drawing import heading, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import item_cases, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, panel
 from equalbits.paper.tables.tab2_convnets import draw_scores
 from equalbits.recipes import Recipe, get_recipe
 

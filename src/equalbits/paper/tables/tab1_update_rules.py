@@ -17,9 +17,9 @@ from equalbits._plotting import DOWN, UP, method_color, method_name, new_figure,
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import Claim, counted, signed, undecided
-from equalbits.paper.drawing import heading, legend, panel
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.runs import Watch, quick_recipe, run_watched
+from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
+from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
 
 #: Method to its further settings.

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, near
-from equalbits.paper.drawing import heading, panels
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.published import TABLE_2
-from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, panels
+from equalbits.paper.published_numbers import TABLE_2
 from equalbits.recipes import Recipe, get_recipe
 
 if TYPE_CHECKING:

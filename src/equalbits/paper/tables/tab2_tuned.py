@@ -13,8 +13,8 @@ from typing import Any
 from equalbits._plotting import method_name
 from equalbits.paper.claims import CaseCounts, Claim, above_published, accuracies
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.published import TABLE_2
-from equalbits.paper.runs import by_method, item_cases, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, run_cases
+from equalbits.paper.published_numbers import TABLE_2
 from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, draw, nets, recipe_of
 
 #: Settings to tune and their values, narrowed down by a wider search.

@@ -21,10 +21,10 @@ from equalbits.paper.claims import (
     other_images,
     undecided,
 )
-from equalbits.paper.drawing import heading, panels
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.published import TABLE_3
-from equalbits.paper.runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.plot_parts import heading, panels
+from equalbits.paper.published_numbers import TABLE_3
 from equalbits.recipes import Recipe, get_recipe
 
 NETS = {"ResNet-18": "imagenet-resnet18", "ResNet-34": "imagenet-resnet34"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits.recipes.experiments.methods import case_of, check_method, method_runs, train_methods
-from equalbits.recipes.experiments.store import RunStore
+from equalbits.recipes.experiments.compared_methods import case_of, check_method, method_runs, train_methods
+from equalbits.recipes.experiments.run_store import RunStore
 from equalbits.recipes.experiments.train_runs import Execution, check_one_process
 from equalbits.recipes.experiments.tuning import tune_methods
 from equalbits.recipes.output_dir import check_kind, lock_dir

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equalbits.recipes.experiments.store import PlannedRun
+from equalbits.recipes.experiments.run_store import PlannedRun
 from equalbits.recipes.recipe import Recipe
 
 _MAX_NAME_BYTES = 255  # of a directory, on nearly every file system

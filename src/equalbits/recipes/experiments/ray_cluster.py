@@ -19,7 +19,7 @@ from typing import Any
 import equalbits
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
-from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe
+from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.train_runs import Execution, Trainer
 from equalbits.recipes.run_record import command_line
 from equalbits.training import InterruptedTraining, stop_requests

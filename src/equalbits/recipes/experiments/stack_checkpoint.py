@@ -17,7 +17,7 @@ from torch import Tensor
 from equalbits._files import write_atomically
 from equalbits._settings import flatten
 from equalbits.recipes.build import DataSpec
-from equalbits.recipes.experiments.store import PlannedRun
+from equalbits.recipes.experiments.run_store import PlannedRun
 from equalbits.recipes.run_record import FREE
 from equalbits.training import CheckpointError, load_checkpoint, prefixed, save_checkpoint, with_prefix
 

@@ -12,13 +12,13 @@ from torch import nn
 from equalbits._files import remove_partial_files, write_all_atomically, write_atomically
 from equalbits.data import Loader
 from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device, pick_device
-from equalbits.recipes.experiments.measurements import BitMeasurements
+from equalbits.recipes.experiments.bit_measurements import BitMeasurements
+from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
 from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ended_stacks, stack_checkpoint
-from equalbits.recipes.experiments.store import PlannedRun, RunStore
 from equalbits.recipes.recipe import DataConfig, Recipe
-from equalbits.recipes.run import images_of, run_recipe
 from equalbits.recipes.run_dir import TrainedRun, stacked_files
 from equalbits.recipes.run_record import DIVERGED, RunRecord
+from equalbits.recipes.train_recipe import images_of, run_recipe
 from equalbits.training import (
     BEST,
     LAST,

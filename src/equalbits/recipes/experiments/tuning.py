@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equalbits.recipes.build import make_loader
-from equalbits.recipes.experiments.methods import method_runs, recipe_for, train_methods
-from equalbits.recipes.experiments.store import PlannedRun, RunStore
+from equalbits.recipes.experiments.compared_methods import method_runs, recipe_for, train_methods
+from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
 from equalbits.recipes.experiments.train_runs import Execution
 from equalbits.recipes.recipe import Recipe
 

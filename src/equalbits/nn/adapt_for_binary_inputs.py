@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from equalbits.nn.binarize_model import replace_modules
 from equalbits.nn.binary_layer import BinaryLayer, check_module
-from equalbits.nn.convert import replace_modules
-from equalbits.nn.forward_watch import RECTIFIERS, Example, watch_forward
+from equalbits.nn.forward_checks import RECTIFIERS, Example, watch_forward
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 from equalbits.report.charts import data_uri
-from equalbits.report.scan import Entry, one_line, scan
-from equalbits.report.sections import SECTIONS, title_of
-from equalbits.report.tables import ReportTable, scored_epochs
+from equalbits.report.find_outputs import Entry, one_line, scan
+from equalbits.report.page_sections import SECTIONS, title_of
+from equalbits.report.run_tables import ReportTable, scored_epochs
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits.paper.cost import cost, count_trained
 from equalbits.paper.item import from_file, get_item, read_result
-from equalbits.paper.results.merge import END_KEPT, check_same_settings, covers, merge
+from equalbits.paper.measurement_cost import cost, count_trained
+from equalbits.paper.results.merge_measurements import END_KEPT, check_same_settings, covers, merge
 
 #: Fields of result.json about how it was measured; the others are measurements.
 FACTS = ("item", "title", "asked", "device", "versions", "seconds", "trained", "seeds", "notes")

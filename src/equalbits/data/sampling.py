@@ -12,7 +12,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from equalbits.data.records import DataError
+from equalbits.data.dataset import DataError
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.fx.node import Argument, map_aggregate
 
 from equalbits.deploy.graph import PackError
 from equalbits.deploy.ops import RULES
-from equalbits.deploy.weights import BinaryWeights, binary_weights
+from equalbits.deploy.pack_weights import BinaryWeights, binary_weights
 from equalbits.nn import BinaryLayer, copy_model
 
 #: Number of example images that the packed model is verified on.

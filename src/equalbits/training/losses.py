@@ -9,7 +9,7 @@ from torch.nn import functional as nnf
 
 from equalbits.training.compilation import can_compile, compile_separately
 from equalbits.training.config import TrainConfig
-from equalbits.training.score import device_of, evaluation_mode
+from equalbits.training.evaluation import device_of, evaluation_mode
 
 #: Maps (logits, labels, images) to the batch's mean loss.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -26,17 +26,17 @@ from equalbits.nn import (
 )
 from equalbits.training import distributed
 from equalbits.training.batches import Batches, DeviceBatches, images_and_labels
-from equalbits.training.checkpoint import LAST
+from equalbits.training.checkpoint_file import LAST
 from equalbits.training.compilation import can_compile
 from equalbits.training.config import TrainConfig
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.divergence import NonFiniteError, check_finite, check_weights
+from equalbits.training.evaluation import LabelError, Meter, Score, count_score, device_of
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 from equalbits.training.optimizer import make_optimizer, set_learning_rate
-from equalbits.training.provenance import Resume
 from equalbits.training.randomness import seed_generators, step_seed
+from equalbits.training.resume_checks import Resume
 from equalbits.training.schedule import Position, learning_rate
-from equalbits.training.score import LabelError, Meter, Score, count_score, device_of
 from equalbits.training.weight_average import WeightAverage
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ def convolve_symbols(
 
     ``signs`` (batch, channel, …) and ``symbols`` (filter, channel, …) hold −1, 0 or +1 in one dtype, and ``scale`` is
     one float32 number on their device. On a GPU operands in FP8, INT8, float16 or bfloat16 use
-    ``kernels/convolve_symbols.py``, which copies operands that are not ``channels_last``. The result is
+    ``kernels/int8_convolution.py``, which copies operands that are not ``channels_last``. The result is
     ``channels_last`` and has no gradient.
 
     >>> signs = torch.tensor([[[[1, -1, 1]]]], dtype=torch.int8)
@@ -34,7 +34,7 @@ def convolve_symbols(
         raise ValueError(f"signs are {signs.dtype}, symbols {symbols.dtype}: convert both to one dtype")
     if signs.device.type == "cuda":
         try:
-            from equalbits.functional.kernels import convolve_symbols as gpu  # imports Triton, so only when needed
+            from equalbits.functional.kernels import int8_convolution as gpu  # imports Triton, so only when needed
         except ImportError:
             return convolve_symbols_in_float(signs, symbols, scale, stride, padding, dtype)
         if signs.dtype in gpu.DTYPES and math.prod(symbols.shape[1:]) <= gpu.LONGEST:

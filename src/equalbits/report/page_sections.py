@@ -10,9 +10,9 @@ from equalbits._settings import flatten
 from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
 from equalbits.report.bit_tables import layer_bits, run_bits
 from equalbits.report.charts import Chart, Curve, line_chart
-from equalbits.report.comparison import ALT_TEXT, HEADER, describe_precision, failures, remarks, table_rows
-from equalbits.report.scan import Entry, Facts, RunFiles
-from equalbits.report.tables import ReportTable, case_name, case_table, epoch_table, run_table, score_table, verdict
+from equalbits.report.comparison_table import ALT_TEXT, HEADER, describe_precision, failures, remarks, table_rows
+from equalbits.report.find_outputs import Entry, Facts, RunFiles
+from equalbits.report.run_tables import ReportTable, case_name, case_table, epoch_table, run_table, score_table, verdict
 
 _TITLES = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "run_set": "Runs of"}
 

@@ -12,7 +12,7 @@ from equalbits.deploy import batch_axis
 from equalbits.deploy.fold_batch_norm import fold_batch_norms
 from equalbits.deploy.graph import Graph, PackError, Value, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
-from equalbits.deploy.traced_program import FROZEN, Frozen
+from equalbits.deploy.torch_export import FROZEN, Frozen
 from equalbits.deploy.tracer import BatchView, Indices, Known, StepFunction, ThresholdComparison, Tracer
 
 _MULTIPLIES = ("aten.linear.default", "aten.convolution.default", "aten.conv2d.default", "aten.conv1d.default")

@@ -12,7 +12,7 @@ from torch import Tensor
 from equalbits._files import remove_partial_files
 from equalbits._settings import flatten
 from equalbits.training import distributed
-from equalbits.training.checkpoint import (
+from equalbits.training.checkpoint_file import (
     BEST,
     LAST,
     CheckpointError,
@@ -24,8 +24,8 @@ from equalbits.training.checkpoint import (
 )
 from equalbits.training.config import TrainConfig
 from equalbits.training.history import EpochRecord, History
-from equalbits.training.provenance import check_facts, refuse_changes
-from equalbits.training.run import TrainingRun
+from equalbits.training.resume_checks import check_facts, refuse_changes
+from equalbits.training.run_state import TrainingRun
 from equalbits.training.stop_signals import InterruptedTraining, StopRequest
 
 # Processes agree whether to stop at most this many seconds apart, since agreeing costs an all-reduce.

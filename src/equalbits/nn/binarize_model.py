@@ -12,12 +12,12 @@ from torch.nn.utils import parametrize
 
 from equalbits._text import html_table
 from equalbits.nn.binary_layer import BinaryLayer, check_module, check_quantizers
-from equalbits.nn.forward_watch import Example, watch_forward
+from equalbits.nn.direct_weight_access import directly_accessed_layers
+from equalbits.nn.forward_checks import Example, watch_forward
 from equalbits.nn.layer_policies import Candidate, Policy, by_name, inner_layers
 from equalbits.nn.layers import BINARY_CLASSES, as_binary_layer
 from equalbits.nn.quantizer import WeightQuantizer
 from equalbits.nn.registry import input_quantizer_by_name, quantizer_by_name
-from equalbits.nn.weight_access import directly_accessed_layers
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from torch import nn
 from equalbits._text import unknown_name
 from equalbits.nn import BinaryLayer, list_quantizers, quantizer_by_name
 from equalbits.recipes.build import DataSpec, make_model
-from equalbits.recipes.experiments.engine import run_missing
 from equalbits.recipes.experiments.grid import split_values
-from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe_seeds
+from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe_seeds
+from equalbits.recipes.experiments.scheduler import run_missing
 from equalbits.recipes.experiments.train_runs import Execution, Protocol
 from equalbits.recipes.recipe import Recipe
 

@@ -115,7 +115,7 @@ def _asked_for(item: Item, block: Block, settings: Mapping[str, Any]) -> dict[st
 
 
 def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Add up the cost of both (:func:`~equalbits.paper.cost.count_trained`)."""
+    """Add up the cost of both (:func:`~equalbits.paper.measurement_cost.count_trained`)."""
     sums = {name: round(one[name] + other[name], 2) for name in ("nets", "diverged", "seconds")}
     lists = {name: sorted({*one[name], *other[name]}) for name in ("data", "devices", "versions")}
     return {**sums, "side_by_side": max(one["side_by_side"], other["side_by_side"]), **lists}

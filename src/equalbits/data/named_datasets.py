@@ -11,9 +11,9 @@ from equalbits._extras import install_hint
 from equalbits._text import nearest_name
 from equalbits.data import embedded
 from equalbits.data.cifar import EDITIONS, read_cifar
-from equalbits.data.folder import HELD_OUT, scan_tree
+from equalbits.data.dataset import DataError, Dataset, FolderDataset
+from equalbits.data.image_folder import HELD_OUT, scan_tree
 from equalbits.data.normalization import STATISTICS, Statistics
-from equalbits.data.records import DataError, Dataset, FolderDataset
 from equalbits.data.synthetic import make_synthetic
 
 NAMES = ("fashion", *EDITIONS, *HELD_OUT, "synthetic")

@@ -12,14 +12,14 @@ from equalbits._files import remove_partial_files, write_all_atomically
 from equalbits._plotting import method_name
 from equalbits._text import markdown_table
 from equalbits.paper.claims import HEADER, CaseCounts, Claim, score_of
-from equalbits.paper.cost import cost, made_with
-from equalbits.paper.grid_parts import command, ranges
+from equalbits.paper.grid_parameters import command, ranges
 from equalbits.paper.item import Item, get_item, list_items
-from equalbits.paper.published import TABLE_2
-from equalbits.paper.results.benchmarks import benchmark_sections
-from equalbits.paper.results.keep import keep_item
-from equalbits.paper.results.merge import Block, all_asked, blocks
-from equalbits.paper.runs import by_method
+from equalbits.paper.item_runs import by_method
+from equalbits.paper.measurement_cost import cost, made_with
+from equalbits.paper.published_numbers import TABLE_2
+from equalbits.paper.results.benchmark_sections import benchmark_sections
+from equalbits.paper.results.keep_measurements import keep_item
+from equalbits.paper.results.merge_measurements import Block, all_asked, blocks
 from equalbits.paper.tables.tab2_convnets import COMPARED
 from equalbits.recipes import FREE
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from equalbits._settings import flatten
-from equalbits.training.checkpoint import CheckpointError, checksum
+from equalbits.training.checkpoint_file import CheckpointError, checksum
 
 #: Facts that may differ in a resumed run: its results are then right, but not bit-identical.
 _INEXACT = ("torch", "machine", "data.times", "test.times")

@@ -9,7 +9,7 @@ from equalbits._files import write_atomically
 from equalbits._statistics import student_t
 from equalbits._text import format_table
 from equalbits.recipes import HOW, Comparison, MethodResult, list_methods
-from equalbits.report.scan import Facts
+from equalbits.report.find_outputs import Facts
 
 _OTHER_SPEED_MARK = "†"
 ALT_TEXT = "accuracy, entropy, flips, exact filters, seconds and packed size of every method"

@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from equalbits.recipes import RunRecord
-from equalbits.report.scan import RunFiles
+from equalbits.report.find_outputs import RunFiles
 from equalbits.training import EpochRecord, Score
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from equalbits.data.folder import cores, decode_image, decode_whole
+from equalbits.data.dataset import DataError, Decoding, FolderDataset
+from equalbits.data.image_folder import cores, decode_image, decode_whole
 from equalbits.data.loader import BaseLoader, Loader
-from equalbits.data.records import DataError, Decoding, FolderDataset
 
 _main_module_lock = threading.Lock()
 

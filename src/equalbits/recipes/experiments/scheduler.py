@@ -14,8 +14,8 @@ from equalbits._files import remove_partial_files
 from equalbits.data import DataError
 from equalbits.recipes.build import DataSpec, check_names, make_loader, make_model
 from equalbits.recipes.experiments.ray_cluster import import_ray, train_on_ray
+from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.stack_checkpoint import find_stack, remove_ended_stacks
-from equalbits.recipes.experiments.store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer
 from equalbits.recipes.recipe import DataConfig
 from equalbits.training import LAST, CheckpointError, make_optimizer, shared

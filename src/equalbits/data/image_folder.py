@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equalbits._text import escape_control_chars
-from equalbits.data.records import DataError, Dataset, Decoding, FolderDataset
+from equalbits.data.dataset import DataError, Dataset, Decoding, FolderDataset
 from equalbits.runtime import FORMATS, SUFFIXES, TooLargeError, check_pixels, scaled_square
 
 HELD_OUT = {"imagenet": ("val", "test"), "imagefolder": ("test", "val")}
