@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from ordered_sums import run_in_order
 
-from equalbits.runtime import Network, NetworkBuilder, PackedModel, export_c, load_packed, run_numpy
+from equalbits.runtime import Network, NetworkBuilder, PackedModel, export_c, find_packed, load_packed, run_numpy
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -143,8 +143,28 @@ def test_int8_weights_and_bits_stay_small_and_values_share_memory(tmp_path: Path
 def test_an_operation_without_a_c_form_is_refused_in_one_line(tmp_path: Path) -> None:
     build = NetworkBuilder((1, 2, 2))
     build.add("softmax", build.add("flatten", build.image), axis=0)
-    with pytest.raises(
-        ValueError, match=r"^the operation softmax has no C form \(there are .*\): export to onnx instead$"
-    ):
+    with pytest.raises(ValueError, match=r"^softmax #1 has no C form: export to onnx instead$"):
         export_c(PackedModel(build.finish()), tmp_path / "net.c")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
+    model = load_packed("zoo:fashion-conv4", engine="numpy")
+    for limits, line in (
+        ({"max_ram": 32768}, r"^conv conv2 needs 62,724 bytes of RAM, more than --max-ram 32,768: use fewer channels"),
+        ({"max_flash": 16384}, r"^the constants need 18,128 bytes of flash, more than --max-flash 16,384: use fewer"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            export_c(model, tmp_path / "net.c", **limits)
+    assert not list(tmp_path.iterdir())
+    assert export_c(model, tmp_path / "net.c", max_flash=18128, max_ram=62724).ram == 62724
+
+
+@needs_compiler
+def test_the_zoo_gives_the_same_logits_in_c_to_the_last_bit(tmp_path: Path) -> None:
+    network = load_packed("zoo:fashion-conv4", engine="numpy").network
+    with np.load(find_packed("zoo:fashion-conv4").with_suffix(".npz")) as stored:
+        images = stored["images"][:4]
+    np.testing.assert_array_equal(compiled(network, tmp_path)(images), run_in_order(network, images))
+    lines = (tmp_path / "net.c").read_text()
+    assert "/* conv conv2: 16x28x28 to floats 16x14x14 */" in lines and "step_1(); /* conv conv2 */" in lines

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from ordered_sums import run_in_order
 
-from equalbits.runtime import Network, NetworkBuilder, load_packed
+from equalbits.runtime import Network, NetworkBuilder, export_c, find_packed, list_zoo, load_packed
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
 RANDOM = np.random.default_rng(1)
 
 
@@ -38,5 +39,25 @@ def test_logits_of_a_cortex_m7_are_those_of_numpy(name: str, tmp_path: Path) -> 
     images = RANDOM.standard_normal((20, *network.input_shape)).astype(np.float32)
     if network.mean is not None:
         images = RANDOM.integers(0, 256, images.shape).astype(np.uint8)
-    logits = cortex_m.run(network, images, tmp_path)
-    np.testing.assert_array_equal(logits, run_in_order(network, images))
+    measured = cortex_m.run(network, images, tmp_path)
+    np.testing.assert_array_equal(measured.logits, run_in_order(network, images))
+
+
+@pytest.mark.embedded
+@pytest.mark.skipif(bool(cortex_m.MISSING), reason=f"not installed: {', '.join(cortex_m.MISSING)}")
+@pytest.mark.parametrize("name", list_zoo())
+def test_stored_pictures_of_the_zoo_give_the_same_logits_and_the_sizes_of_the_page(name: str, tmp_path: Path) -> None:
+    model = load_packed(f"zoo:{name}", engine="numpy")
+    with np.load(find_packed(f"zoo:{name}").with_suffix(".npz")) as stored:
+        images = stored["images"][:100]
+    try:
+        sizes = export_c(model, tmp_path / "net.c", max_flash=3 << 20, max_ram=3 << 20)
+    except ValueError as error:
+        pytest.skip(str(error))
+    measured = cortex_m.run(model.network, images, tmp_path)
+    np.testing.assert_array_equal(measured.logits, run_in_order(model.network, images))
+    np.testing.assert_array_equal(measured.logits.argmax(axis=1), model(images).argmax(axis=1))
+    assert measured.ram == sizes.ram and measured.flash > sizes.flash
+    row = f"| {name} | {sizes.flash:,} | {measured.flash:,} | {measured.ram:,} | {measured.instructions:,} |"
+    assert f"| {name} | {sizes.flash:,} | " in PAGE and f" | {sizes.ram:,} | " in PAGE, row
+    print(row)

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,14 @@ static void host(unsigned call, const void *argument) {
     __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
 }
 
+static void print(uint32_t bits) {
+    static char line[10] = "00000000\\n";
+    for (int digit = 0; digit < 8; digit++) line[7 - digit] = "0123456789abcdef"[bits >> 4 * digit & 15];
+    host(4, line);
+}
+
+#define SYSTICK(offset) ((volatile uint32_t *)(0xE000E010 + offset))
+
 static const PIXEL images[COUNT][EQUALBITS_CHANNELS * EQUALBITS_ROWS * EQUALBITS_COLUMNS] = {
 #include "images.h"
 };
@@ -39,14 +48,20 @@ static void start(void) {
     *(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; /* the floating-point unit */
     __asm__ volatile("dsb\\nisb");
     static float logits[EQUALBITS_OUTPUTS];
-    static char line[10] = "00000000\\n";
+    *SYSTICK(4) = 0xFFFFFF;
+    *SYSTICK(0) = 5;
+    uint32_t begin = *SYSTICK(8), loops = 1000000;
+    __asm__ volatile("1: subs %0, #1\\nbne 1b" : "+r"(loops));
+    print((begin - *SYSTICK(8)) & 0xFFFFFF);
+    begin = *SYSTICK(8);
+    equalbits_run(images[0], logits);
+    print((begin - *SYSTICK(8)) & 0xFFFFFF);
     for (int image = 0; image < COUNT; image++) {
         if (equalbits_run(images[image], logits)) break;
         for (int i = 0; i < EQUALBITS_OUTPUTS; i++) {
             uint32_t bits;
             memcpy(&bits, logits + i, 4);
-            for (int digit = 0; digit < 8; digit++) line[7 - digit] = "0123456789abcdef"[bits >> 4 * digit & 15];
-            host(4, line);
+            print(bits);
         }
     }
     host(0x18, (const void *)0x20026);
@@ -77,10 +92,23 @@ def build(network: Network, images: np.ndarray, folder: Path) -> Path:
     return program
 
 
-def run(network: Network, images: np.ndarray, folder: Path) -> np.ndarray:
-    """Return the logits of images, computed by the emulated board."""
+@dataclass(frozen=True)
+class Measured:
+    """Logits of all images, executed instructions of the first, bytes of flash (constants and code) and of RAM."""
+
+    logits: np.ndarray
+    instructions: int
+    flash: int
+    ram: int
+
+
+def run(network: Network, images: np.ndarray, folder: Path) -> Measured:
+    """Run images on the emulated board, whose clock advances by a fixed time per instruction."""
     program = build(network, images, folder)
-    machine = ["-M", "mps2-an500", "-nographic", "-semihosting", "-kernel", program]
-    printed = subprocess.run([EMULATOR, *machine], capture_output=True, timeout=300).stderr
-    words = [int(line, 16) for line in printed.decode().split("\n") if line]
-    return np.array(words, np.uint32).view(np.float32).reshape(len(images), -1)
+    machine = ["-M", "mps2-an500", "-icount", "shift=0", "-nographic", "-semihosting", "-kernel", program]
+    printed = subprocess.run([EMULATOR, *machine], capture_output=True, timeout=600).stderr
+    two_million, ticks, *words = [int(line, 16) for line in printed.decode().split("\n") if line]
+    logits = np.array(words, np.uint32).view(np.float32).reshape(len(images), -1)
+    size = subprocess.run(["arm-none-eabi-size", folder / "net.o"], check=True, capture_output=True, text=True).stdout
+    text, data, bss, *_ = map(int, size.split("\n")[1].split()[:3])
+    return Measured(logits, round(ticks * 2_000_000 / two_million), text + data, data + bss)

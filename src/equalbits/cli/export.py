@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--to", choices=tuple(_SUFFIX), help="the target runtime (default: by the suffix of PATH)")
     parser.add_argument("--out", metavar="PATH", help="the file to write, in place of PATH")
+    for name, what in (("flash", "constants"), ("ram", "static memory")):
+        parser.add_argument(f"--max-{name}", type=int, metavar="BYTES", help=f"refuse C with more {what} than this")
     add_which(parser)
     add_json(parser)
 
@@ -45,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
 
     source, path, to = find_packed(options.source), *_target(options)
     check_source(source, options.which)
+    if to != "c" and (options.max_flash is not None or options.max_ram is not None):
+        raise ValueError(f"--max-flash and --max-ram are for C: give a file such as net.c, or leave them out for {to}")
     if to != "c" and find_spec(to) is None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
@@ -52,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         packed = load_packed(source)
     with replace_when_done(path) as temporary:
-        size, memory = export_packed(packed, temporary)
+        size, memory = export_packed(packed, temporary, max_flash=options.max_flash, max_ram=options.max_ram)
         exported = {"onnx": _load_onnx, "openvino": _load_openvino, "c": _load_c}[to](temporary)
         verdict = _verify(packed, exported, to=to) if exported else "not compiled: there is no C compiler (cc)"
     if options.json:

@@ -150,11 +150,11 @@ def pack_run(
     return packed, model, example
 
 
-def export_packed(packed: "PackedModel", path: Path) -> "tuple[int, CSizes | None]":
+def export_packed(packed: "PackedModel", path: Path, **limits: int | None) -> "tuple[int, CSizes | None]":
     """Write the files of the runtime that the suffix names; return their bytes, and the memory that C takes."""
     from equalbits.runtime import export_c, export_onnx, export_openvino
 
-    memory = export_c(packed, path) if path.suffix == ".c" else None
+    memory = export_c(packed, path, **limits) if path.suffix == ".c" else None
     if memory is None:
         (export_onnx if path.suffix == ".onnx" else export_openvino)(packed, path)
     return sum(file.stat().st_size for file in path.parent.iterdir()), memory

@@ -58,6 +58,7 @@ class Lowering:
         """Emit all steps; return the plan's value that is the output, its numbers in torch's order."""
         for place, operation in enumerate(self.network.operations):
             if place not in self._fused:
+                self.plan.place = place
                 OPS[operation.kind].lower(self, place, operation)
         in_order = self.network.shapes[self.output][0] == 1
         return self.as_real(self.output) if in_order else self.as_flat(self.output)

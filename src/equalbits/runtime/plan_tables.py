@@ -29,6 +29,8 @@ class PlanTables:
         self.values: list[tuple[int, ...]] = []
         self.steps: list[tuple[str, dict[str, int]]] = []
         self.tensors: list[Array] = []
+        #: Operation that is lowered now, and the operation of each step.
+        self.place, self.places = 0, list[int]()
 
     def value(self, kind: int, shape: Shape) -> int:
         """Add a value; return its number. Anything but an image or a feature list is kept flat, in torch's order."""
@@ -38,6 +40,7 @@ class PlanTables:
     def step(self, kind: str, **fields: int) -> None:
         """Add a step; fields that are not given take their default."""
         self.steps.append((kind, fields))
+        self.places.append(self.place)
 
     @property
     def step_kinds(self) -> list[str]:

@@ -38,34 +38,51 @@ class CSizes:
         return f"{self.flash:,} bytes of constants in flash, {self.ram:,} bytes of static RAM"
 
 
-def export_c(packed: PackedModel, path: str | os.PathLike[str]) -> CSizes:
+def export_c(
+    packed: PackedModel, path: str | os.PathLike[str], *, max_flash: int | None = None, max_ram: int | None = None
+) -> CSizes:
     """Write ``path`` (net.c) and the header beside it (net.h); return the memory they take.
 
     ``equalbits_run`` takes the bytes of one image, channel by channel, or normalized floats where the file has no mean
-    and std. An operation without a C form raises ValueError.
+    and std. An operation without a C form raises ValueError, and so do constants or static memory of more bytes than
+    ``max_flash`` or ``max_ram``.
     """
     path = Path(path)
-    source, header, sizes = c_source(packed.network, path.with_suffix(".h").name)
+    source, header, sizes = c_source(packed.network, path.with_suffix(".h").name, max_ram=max_ram)
+    if max_flash is not None and sizes.flash > max_flash:
+        raise ValueError(
+            f"the constants need {sizes.flash:,} bytes of flash, more than --max-flash {max_flash:,}: use fewer filters"
+        )
     path.write_text(source)
     path.with_suffix(".h").write_text(header)
     return sizes
 
 
-def c_source(network: Network, header_name: str = "net.h") -> tuple[str, str, CSizes]:
+def c_source(network: Network, header_name: str = "net.h", *, max_ram: int | None = None) -> tuple[str, str, CSizes]:
     """Return the C source and the header of a network, and the memory they take."""
     program = CProgram(network)
     for number, (kind, _) in enumerate(program.plan.steps):
         if kind not in C_STEPS:
-            known = ", ".join(name.lower() for name in C_STEPS)
-            raise ValueError(f"the operation {kind.lower()} has no C form (there are {known}): export to onnx instead")
+            raise ValueError(f"{program.layer(number)} has no C form: export to onnx instead")
+        program.functions.append(f"/* {program.layer(number)}: {program.sizes(number)} */\n")
         C_STEPS[kind](program, number)
     sizes = CSizes(program.flash_bytes, program.ram_bytes)
+    if max_ram is not None and sizes.ram > max_ram:
+        layer = program.layer(program.largest_step())
+        raise ValueError(
+            f"{layer} needs {sizes.ram:,} bytes of RAM, more than --max-ram {max_ram:,}: "
+            "use fewer channels or a smaller image"
+        )
     parameters = f"const {program.pixel_type} *pixels, float *logits"
     popcount = _POPCOUNT if any("popcount(" in text for text in program.functions) else ""
     source = f"""\
 /* A network packed by equalbits, as plain C99: no allocation, no dependencies.
  *
- * Flash: {sizes.flash:,} bytes of constants, and the code. RAM: {sizes.ram:,} bytes, static; so one run at a time. */
+ * Flash: {sizes.flash:,} bytes of constants, and the code. RAM: {sizes.ram:,} bytes, static; so one run at a time.
+ *
+ * Each layer is a function step_N, in order; value_N makes one number of its output, at row y, column x and filter f.
+ * Floats lie in memory as (row, column, channel), signs as words of 32 channels, lowest bit first, 1 for +1. Compile
+ * with -std=c99, or -ffp-contract=off, so that every compiler and board rounds alike. */
 #include "{header_name}"
 
 #include <math.h>
@@ -81,7 +98,7 @@ def c_source(network: Network, header_name: str = "net.h") -> tuple[str, str, CS
 int equalbits_run({parameters}) {{
     if (!pixels || !logits) return 1;
     image = pixels;
-{"".join(f"    step_{number}();{chr(10)}" for number in range(len(program.plan.steps)))}\
+{"".join(f"    step_{number}(); /* {program.layer(number)} */{chr(10)}" for number in range(len(program.plan.steps)))}\
     for (int i = 0; i < {program.outputs}; i++) logits[i] = {program.name(program.answer)}[i];
     return 0;
 }}

@@ -18,7 +18,7 @@ def _chain(program: CProgram, number: int) -> Iterator[str]:
         return program.field(number, name) >= 0
 
     def entry(name: str) -> str:
-        return program.entry(program.field(number, name))
+        return program.entry(number, name)
 
     def affine(which: str) -> Iterator[str]:
         if has(f"GAIN{which}"):
@@ -66,8 +66,8 @@ def add_pixels(program: CProgram, number: int, sum_lines: str, prologue: str = "
         words = word_count(channels)
         last = ""
         if fields.get("GAIN5", -1) >= 0:
-            last = f"v = v * {program.entry(fields['GAIN5'])};\n                    "
-            last += f"v = v + {program.entry(fields['SHIFT5'])};\n                    "
+            last = f"v = v * {program.entry(number, 'GAIN5')};\n                    "
+            last += f"v = v + {program.entry(number, 'SHIFT5')};\n                    "
         body = f"""\
             for (int w = 0; w < {words}; w++) {{
                 uint32_t word = 0;

@@ -27,6 +27,7 @@ class CProgram:
     def __init__(self, network: Network) -> None:
         self.plan = _Plan({}, {})
         self.answer = Lowering(network, self.plan).run()
+        self._network = network
         self.outputs = math.prod(network.shapes[-1])
         self.constants: list[str] = []
         self.functions: list[str] = []
@@ -35,7 +36,7 @@ class CProgram:
         self._places, self._floats, self._words = _place_values(self.plan, self.answer)
         rounded = [self.shape(fields["IN"])[0] for kind, fields in self.plan.steps if kind == "LINEAR_BYTES"]
         self._rounded = max(rounded, default=0)
-        self.ram_bytes = 4 * (self._floats + self._words) + self._rounded
+        self.ram_bytes = 4 * (self._floats + self._words) + self._rounded + 4  # and the pointer to the image
         self.pixel_type = "float" if network.mean is None else "uint8_t"
         if network.mean is not None:
             self.constant("normal", byte_table(network))
@@ -49,6 +50,27 @@ class CProgram:
             ("int8_t", "bytes", self._rounded),
         )
         return "\n".join(lines + [f"static {kind} {name}[{size}];" for kind, name, size in sizes if size]) + "\n"
+
+    def layer(self, number: int) -> str:
+        """Return the kind and the name of the first operation of a step."""
+        place = self.plan.places[number]
+        return f"{self._network.operations[place].kind} {self._network.layer_name(place)}".replace("*/", "* /")
+
+    def largest_step(self) -> int:
+        """Return the step that reads and writes most, which sets the RAM."""
+        names = ("IN", "IN2", "RESIDUAL", "OUT", "OUT_BITS")
+        used = [
+            {fields[name] for name in names if fields.get(name, -1) in self._places} for _, fields in self.plan.steps
+        ]
+        return int(np.argmax([sum(_size(self.plan, value) for value in values) for values in used]))
+
+    def sizes(self, number: int) -> str:
+        """Return the shapes that a step reads and writes."""
+        fields = self.plan.steps[number][1]
+        named = (("IN", ""), ("OUT", " to floats "), ("OUT_BITS", " to signs "))
+        return "".join(
+            word + "x".join(map(str, self.shape(fields[name]))) for name, word in named if fields.get(name, -1) >= 0
+        )
 
     def shape(self, value: int) -> tuple[int, ...]:
         """Return channels, rows and columns of a value."""
@@ -76,17 +98,18 @@ class CProgram:
         self.flash_bytes += flat.nbytes
         return name
 
-    def tensor(self, number: int) -> str:
-        """Return the name of a tensor of the plan, added once."""
-        if number not in self._names:
-            self._names[number] = self.constant(f"tensor_{number}", self.plan.tensors[number])
-        return self._names[number]
-
-    def entry(self, number: int, index: str = "f") -> str:
-        """Return the C expression of one entry of a vector: a literal where all are equal."""
-        flat = self.plan.tensors[number].reshape(-1)
+    def entry(self, number: int, name: str, index: str = "f") -> str:
+        """Return the C expression of one entry of the vector ``name`` of a step: a literal where all are equal."""
+        tensor = self.field(number, name)
+        flat = self.plan.tensors[tensor].reshape(-1)
         same = flat.size > 0 and (flat.view(np.uint32) == flat.view(np.uint32)[0]).all()
-        return literal(flat[0]) if same else f"{self.tensor(number)}[{index}]"
+        return literal(flat[0]) if same else f"{self._vector(tensor, f'{name.lower()}_{number}')}[{index}]"
+
+    def _vector(self, tensor: int, name: str) -> str:
+        """Return the name of a tensor of the plan, added once."""
+        if tensor not in self._names:
+            self._names[tensor] = self.constant(name, self.plan.tensors[tensor])
+        return self._names[tensor]
 
     def field(self, number: int, name: str) -> int:
         """Return a field of a step."""

@@ -65,7 +65,7 @@ def _adaptive(program: CProgram, number: int) -> None:
 def _fill(program: CProgram, number: int) -> None:
     target = program.field(number, "OUT")
     channels, rows, columns = program.shape(target)
-    value = program.entry(program.field(number, "WEIGHT"), "0")
+    value = program.entry(number, "WEIGHT", "0")
     _add_step(
         program,
         number,
