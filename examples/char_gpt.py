@@ -24,6 +24,7 @@ from torch.nn import functional as nnf
 import equalbits as eb
 from equalbits import functional as F
 from equalbits.nn import WeightQuantizer
+from equalbits.runtime import PackedModel, generate
 
 SHORT = {"steps": 20, "batch": 8, "length": 32, "width": 32, "depth": 2, "heads": 2, "characters": 100_000}
 FULL = {"steps": 1500, "batch": 64, "length": 256, "width": 384, "depth": 6, "heads": 6, "characters": 10_000_000}
@@ -173,6 +174,16 @@ def save_symbols(model: nn.Module, path: Path, settings: dict[str, object]) -> N
     save_file(tensors, path, {name: str(value) for name, value in settings.items()})
 
 
+def write_text(packed: PackedModel, alphabet: str, prompt: str, count: int) -> None:
+    """Generate text from a packed model on the CPU, and print it with the speed."""
+    started, tokens = time.perf_counter(), []
+    for token in generate(packed, [alphabet.index(character) for character in prompt], count, temperature=0.5):
+        tokens.append(token)
+        speed = len(tokens) / (time.perf_counter() - started)
+        print(f"\r{len(tokens)} of {count} characters, {speed:.1f} per second", end="", flush=True)
+    print(f"\n{prompt}{''.join(alphabet[token] for token in tokens)}")
+
+
 def main() -> None:
     """Train every method with every seed, print a table and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,11 +215,15 @@ def main() -> None:
             model, run = train(method, seed, texts, options)
             runs.append(run)
             print(f"{method} seed {seed}: {run['loss']:.3f} nats per character held out, {run['seconds']:.0f} s")
+            if method == "bihalf" and seed == 0:
+                packed = eb.pack(model.cpu(), held_out[: 2 * options.length].view(2, -1).cpu())
+                write_text(packed, alphabet, "Return ", 100 if options.full else 8)
             if options.out:
                 options.out.mkdir(parents=True, exist_ok=True)
                 report = {"settings": settings, "text": text_facts, "torch": torch.__version__, "runs": runs}
                 (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
                 if method == "bihalf" and seed == 0:
+                    packed.save(options.out / "bihalf.ebits")
                     save_symbols(model, options.out / "bihalf.safetensors", settings | {"alphabet": alphabet})
     for method in options.methods:
         losses = [run["loss"] for run in runs if run["method"] == method]

@@ -128,6 +128,7 @@ _RUN: dict[str, Run] = {
     "softmax": _softmax,
     "layer_norm": partial(_norm, centered=True),
     "rms_norm": partial(_norm, centered=False),
+    "embedding": lambda x, tensors, settings: functional.embedding(x.long(), tensors["table"].flatten(1)),
     "mul": lambda x, y, tensors, settings: x * y,
     "matmul": lambda x, y, tensors, settings: x @ y,
     "elu": lambda x, tensors, settings: functional.elu(x, settings["alpha"]),

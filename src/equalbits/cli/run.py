@@ -99,7 +99,7 @@ def _predict(model: "PackedModel", path: Path, file: str, most: int | None) -> "
         )
     try:
         with warnings.catch_warnings(record=True, action="always") as caught:
-            logits = model(images).reshape(len(images), -1)
+            logits: NDArray[np.float32] = model(images).reshape(len(images), -1)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     except MemoryError:

@@ -7,7 +7,7 @@ from typing import TypedDict
 import numpy as np
 import torch
 
-from equalbits.runtime import Array, Floats, Network, Operation, Settings, Shape
+from equalbits.runtime import Array, Floats, Network, Operation, Port, Settings, Shape
 
 Arrays = dict[str, Array]
 
@@ -27,6 +27,8 @@ class Header(TypedDict, total=False):
     std: tuple[float, ...] | None
     resize: int | None
     fit: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,15 @@ class Step:
 
 @dataclass
 class Graph:
-    """Steps in the order they run; step ``i``, counted from 0, makes value ``i + 1``."""
+    """Steps in the order they run; step ``i``, counted from 0, makes value ``i + 1``.
+
+    ``input_of`` maps values to the numbers of the integer inputs that they are, ``below`` those to the bounds of ids.
+    """
 
     input_shape: Shape
     steps: list[Step] = field(default_factory=list)
+    input_of: dict[int, int] = field(default_factory=dict)
+    below: dict[int, int] = field(default_factory=dict)
 
     def value(self, number: int) -> Value:
         """Return a value by its number."""
@@ -70,9 +77,8 @@ def drop_unused(graph: Graph, output: Value) -> Graph:
             needed.update(graph.steps[number - 1].inputs)
     numbers = {old: new for new, old in enumerate(sorted(needed | {0}))}
     steps = [graph.steps[old - 1] for old in sorted(needed - {0})]
-    return Graph(
-        graph.input_shape, [replace(step, inputs=tuple(numbers[value] for value in step.inputs)) for step in steps]
-    )
+    renumbered = [replace(step, inputs=tuple(numbers[value] for value in step.inputs)) for step in steps]
+    return Graph(graph.input_shape, renumbered, below=graph.below)
 
 
 def same_computation(first: Graph, second: Graph) -> bool:

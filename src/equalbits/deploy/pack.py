@@ -4,10 +4,11 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from equalbits.deploy.graph import Header, PackError, as_array, same_computation, to_network
 from equalbits.deploy.pack_weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
+from equalbits.deploy.ports import Example
 from equalbits.deploy.torch_export import trace_program
 from equalbits.deploy.translate import trace
 from equalbits.deploy.verify import verify, verify_rounding
@@ -34,7 +35,7 @@ class Preprocessing:
 
 def pack(
     model: nn.Module,
-    example: Tensor,
+    example: Example,
     *,
     rest: str = "float32",
     linear_inputs: str = "float32",
@@ -43,9 +44,12 @@ def pack(
 ) -> PackedModel:
     """Pack ``model`` into operations and bits; ``.save(path)`` writes the file.
 
-    ``example`` is a batch of images as the model takes them. The packed model is verified on its first 8 images before
-    this returns: the same class for each, and logits within 1e-4 of the largest, both in numpy and in the native engine
-    where it is built. :class:`PackError` names the layer that differs, or the first operation that cannot be packed.
+    ``example`` is a batch of images as the model takes them; or a batch of token ids (integers), several tensors in a
+    tuple, or several by name in a dict. The packed model then takes the same inputs, of the same shapes.
+
+    The packed model is verified on the first 8 images before this returns: the same class for each, and logits within
+    1e-4 of the largest, both in numpy and in the native engine where it is built. :class:`PackError` names the
+    layer that differs, or the first operation that cannot be packed.
 
     One difference is allowed, with a warning of the logger ``equalbits`` that counts the images: where the model takes
     the sign of a sum that is 0 up to rounding. Its own class then varies between machines, or in float64. Untrained
@@ -74,6 +78,8 @@ def pack(
     with _LOCK:
         frozen = trace_program(model, example)
         graph = trace(frozen)
+        if frozen.ports is not None:
+            header |= {"inputs": frozen.ports.bounded_inputs(graph.below), "outputs": frozen.ports.outputs}
         network = to_network(graph, header)
         verify(network, graph, frozen)
         if frozen.single is not None and not same_computation(trace(frozen.single), graph):

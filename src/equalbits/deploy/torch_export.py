@@ -3,7 +3,7 @@
 import copy
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -17,6 +17,7 @@ from torch.fx.node import Argument, map_aggregate
 from equalbits.deploy.graph import PackError
 from equalbits.deploy.ops import RULES
 from equalbits.deploy.pack_weights import BinaryWeights, binary_weights
+from equalbits.deploy.ports import Example, PortedForward
 from equalbits.nn import BinaryLayer, copy_model
 
 #: Number of example images that the packed model is verified on.
@@ -42,6 +43,7 @@ class Frozen:
     images: Tensor
     logits: Tensor
     single: "Frozen | None" = None
+    ports: PortedForward | None = None
 
     @property
     def output_node(self) -> Node:
@@ -89,7 +91,7 @@ class Frozen:
         return found
 
 
-def trace_program(model: nn.Module, example: Tensor) -> Frozen:
+def trace_program(model: nn.Module, example: Example) -> Frozen:
     """Trace a copy of ``model`` in eval and float32 on the CPU; the model itself is unchanged.
 
     The weights of each binary layer are computed once and become a buffer, so that the trace has a plain convolution in
@@ -97,8 +99,11 @@ def trace_program(model: nn.Module, example: Tensor) -> Frozen:
     """
     if not isinstance(model, nn.Module):
         raise PackError(f"model is of type {type(model).__name__}: give an nn.Module")
-    images = _check_example(example)
-    frozen = _copy(model).cpu().eval()
+    frozen, ports = _copy(model).cpu().eval(), None
+    if isinstance(example, Mapping | list | tuple) or (isinstance(example, Tensor) and _holds_ids(example)):
+        ports = PortedForward(frozen, example)
+        frozen.forward, example = ports.forward, ports.example
+    images = _check_example(example)  # type: ignore[arg-type]
     for name, layer in frozen.named_modules():  # of the copy: computing a weight may change the layer
         if isinstance(layer, BinaryLayer) and bool(layer.weight.isnan().any()):
             raise PackError(f"layer {name!r} has NaN latents: training diverged")
@@ -117,7 +122,7 @@ def trace_program(model: nn.Module, example: Tensor) -> Frozen:
         single = None
         if not _close(first[:1], logits[:1]) and not _agree_in_float64(frozen, images):
             single = Frozen(_export(frozen, images[:1]), binary, images[:1], first[:1])
-    return Frozen(program, binary, images, logits, single)
+    return Frozen(program, binary, images, logits, single, ports)
 
 
 def _close(logits: Tensor, expected: Tensor) -> bool:
@@ -187,6 +192,10 @@ def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
 
 def _one_line(error: Exception, most: int) -> str:
     return " ".join(str(error).split())[:most]
+
+
+def _holds_ids(example: Tensor) -> bool:
+    return example.dtype in (torch.int64, torch.int32) and example.dim() < 4
 
 
 def _check_example(example: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Graph, PackError, as_array
 from equalbits.deploy.torch_export import TOLERANCE, Frozen
-from equalbits.runtime import Floats, NativeEngine, Network, Operation, PackedModel, native, run_numpy
+from equalbits.runtime import Floats, NativeEngine, Network, Operation, native, run_numpy
 
 _LOG = logging.getLogger("equalbits")
 
@@ -218,7 +218,7 @@ def _run_alone(network: Network, place: int, values: Mapping[int, Floats]) -> Fl
     operation = network.operations[place]
     tensors = {name: network.tensors[name] for name in operation.tensors.values()}
     if operation.inputs == (0,):  # the first layer reads the image itself
-        return PackedModel(Network(network.input_shape, (operation,), tensors), engine="native")(values[0])
+        return NativeEngine(Network(network.input_shape, (operation,), tensors))(values[0])
     rows = [values[value].reshape(len(values[0]), -1) for value in operation.inputs]
     ends = np.cumsum([row.shape[1] for row in rows]).tolist()
     operations, made = [Operation.of("flatten", (0,), {}, {})], []
@@ -229,7 +229,7 @@ def _run_alone(network: Network, place: int, values: Mapping[int, Floats]) -> Fl
         made.append(len(operations))
     alone = replace(operation, inputs=tuple(made))
     joined = np.concatenate(rows, axis=1)[:, None, None]
-    return PackedModel(Network((1, 1, ends[-1]), (*operations, alone), tensors), engine="native")(joined)
+    return NativeEngine(Network((1, 1, ends[-1]), (*operations, alone), tensors))(joined)
 
 
 def same_answers(packed: Floats, logits: Floats) -> bool:

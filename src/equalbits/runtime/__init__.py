@@ -5,6 +5,7 @@ from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
 from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino
 from equalbits.runtime.format import read_network, write_network
+from equalbits.runtime.generate import generate
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.network_builder import NetworkBuilder
@@ -12,6 +13,7 @@ from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.activation import FUNCTIONS
 from equalbits.runtime.ops.pool import adaptive_windows
+from equalbits.runtime.ports import Port
 from equalbits.runtime.predict import Prediction, top_classes
 from equalbits.runtime.resize_pictures import (
     FITS,
@@ -49,6 +51,7 @@ __all__ = [
     "NoRangeError",
     "Operation",
     "PackedModel",
+    "Port",
     "Prediction",
     "Settings",
     "Shape",
@@ -62,6 +65,7 @@ __all__ = [
     "export_openvino",
     "find_checkpoint",
     "find_packed",
+    "generate",
     "in_bytes",
     "list_zoo",
     "load_packed",

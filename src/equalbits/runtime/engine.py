@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
 from equalbits.runtime.normalization import byte_table, normalize
 from equalbits.runtime.op_specs import Array, Floats
+from equalbits.runtime.ports import join_inputs, split_outputs
 from equalbits.runtime.predict import Prediction, prepare, top_classes
 
 if TYPE_CHECKING:
@@ -87,11 +88,22 @@ class PackedModel:
         """Name of the engine in use: ``"numpy"``, or ``"native"`` and its instruction set."""
         return "numpy" if self._native is None else f"native ({self._native.instruction_set})"
 
-    def __call__(self, images: Array) -> Floats:
-        """Return the logits of each image."""
-        batch = self._as_batch(images)
-        logits = self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
-        return logits[0] if np.ndim(images) == 3 else logits
+    def __call__(self, *images: Array, **named: Array) -> Any:
+        """Return the logits of each image.
+
+        A model with named inputs takes them in order or by name. One with several outputs returns them by name.
+        """
+        if self.network.inputs:
+            rows, has_batch = join_inputs(self.network.inputs, images, named)
+        elif len(images) == 1 and not named:
+            rows, has_batch = self._as_batch(images[0]), np.ndim(images[0]) != 3
+        else:
+            raise ValueError(f"the model takes one batch of images, not {len(images) + len(named)} arrays")
+        logits = self._run_numpy(rows) if self._native is None else self._native(rows, self.threads)
+        if not self.network.outputs:
+            return logits if has_batch else logits[0]
+        parts = split_outputs(self.network.outputs, logits)
+        return parts if has_batch else {name: part[0] for name, part in parts.items()}
 
     @property
     def classes(self) -> tuple[str, ...]:

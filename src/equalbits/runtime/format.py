@@ -21,6 +21,7 @@ from equalbits.runtime.container import FormatError, is_counts, parse_json
 from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network
 from equalbits.runtime.op_specs import Array
 from equalbits.runtime.op_text import Reader, Writer
+from equalbits.runtime.ports import Port
 from equalbits.runtime.zoo import find_packed
 
 #: Format version written, and the only one read.
@@ -56,7 +57,14 @@ def to_chunks(network: Network) -> list[bytes | memoryview]:
     lines = "\n".join(writer.line(place, operation) for place, operation in enumerate(network.operations))
     tensors = writer.tensors
     fit = None if network.fit == "stretch" else network.fit  # as in files of before there was another
-    facts = {"resize": network.resize, "fit": fit, "mean": network.mean, "std": network.std, "classes": network.classes}
+    facts: dict[str, object] = {
+        "resize": network.resize,
+        "fit": fit,
+        "mean": network.mean,
+        "std": network.std,
+        "classes": network.classes,
+    }
+    facts |= {"inputs": _listed(network.inputs), "outputs": _listed(network.outputs)}
     given = {name: fact for name, fact in {**facts, "notes": dict(network.notes)}.items() if fact}
     texts = {"equalbits": to_json({**_HEADER, "input": network.input_shape, **given}), "operations": lines}
     _, data = container.encode(tensors, {})
@@ -102,7 +110,7 @@ def _interpret(found: container.Container) -> Network:
     version = header.get("version")
     if type(version) is not int or version != VERSION:
         raise FormatError(f"the header says version {repr(version)[:80]}: this reader knows {VERSION}; update it")
-    allowed = {*_HEADER, "input", "resize", "fit", "mean", "std", "classes", "notes"}
+    allowed = {*_HEADER, "input", "resize", "fit", "mean", "std", "classes", "notes", "inputs", "outputs"}
     for name in header:
         if name not in allowed:
             raise FormatError(f"the header says {name[:80]!r}, which this version does not know: update equalbits")
@@ -141,6 +149,8 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
         resize=header.get("resize"),
         fit=header.get("fit", "stretch"),
         notes=dict(zip(notes, note_texts, strict=True)),
+        inputs=_ports(header, "inputs"),
+        outputs=_ports(header, "outputs"),
     )
     reader.finish()
     return network
@@ -153,6 +163,22 @@ def _numbers(header: Mapping[str, Any], name: str) -> tuple[float, ...] | None:
     if not isinstance(found, list) or not all(type(item) in (int, float) and abs(item) < MAX_MEAN for item in found):
         raise FormatError(f"the header says {name}={str(found)[:80]}: it must be a list of numbers")
     return tuple(map(float, found))
+
+
+def _listed(ports: tuple[Port, ...]) -> list[dict[str, object]]:
+    return [{"name": port.name, "shape": port.shape, **({"below": port.below} if port.below else {})} for port in ports]
+
+
+def _ports(header: Mapping[str, Any], name: str) -> tuple[Port, ...]:
+    found = header.get(name, [])
+    for port in found if isinstance(found, list) else [None]:
+        if (
+            not isinstance(port, dict)
+            or {*port} | {"below"} != {"name", "shape", "below"}
+            or not is_counts(port["shape"])
+        ):
+            raise FormatError(f"the header says {name}={str(found)[:80]}: each must have a name and a shape")
+    return tuple(Port(port["name"], tuple(port["shape"]), port.get("below", 0)) for port in found)
 
 
 def _texts(found: object, name: str) -> Iterable[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from equalbits.runtime import bits, op_specs
 from equalbits.runtime.op_specs import MAX_ELEMENTS, Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
+from equalbits.runtime.ports import Port, check_ports
 from equalbits.runtime.resize_pictures import FITS
 
 #: Maximum number of operations.
@@ -65,6 +66,7 @@ class Network:
     ``tensors`` holds arrays as they are stored: planes of bits (uint8), int8, float16 or float32. ``mean`` and ``std``
     normalize an image of bytes, ``(byte / 255 − mean) / std`` per channel. ``resize`` is the side of the square that a
     picture is scaled to before its centre is cropped, and ``fit`` how: one of :data:`~equalbits.runtime.FITS`.
+    ``inputs`` names the parts of value 0 where it is not an image, ``outputs`` those of the last value.
     """
 
     input_shape: Shape
@@ -76,6 +78,8 @@ class Network:
     notes: Mapping[str, str] = field(default_factory=dict)
     resize: int | None = None
     fit: str = "stretch"
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
 
     def __post_init__(self) -> None:
         _check_input(self)
@@ -83,6 +87,8 @@ class Network:
         if not 1 <= len(self.operations) <= MAX_OPERATIONS:
             raise ValueError(f"the network has {len(self.operations)} operations: 1 to {MAX_OPERATIONS} are allowed")
         output = self.shapes[-1]
+        check_ports("inputs", self.inputs, math.prod(self.input_shape))
+        check_ports("outputs", self.outputs, math.prod(output))
         used = {name for operation in self.operations for name in operation.tensors.values()}
         if unused := sorted(set(self.tensors) - used):
             raise ValueError(f"tensor {unused[0][:80]!r} belongs to no operation: leave it out")

@@ -58,6 +58,9 @@ def prepare(network: Network, picture: "Picture", *, max_pixels: int | None = No
     of (row, column) or (row, column, channel). Image files of more than ``max_pixels`` are refused before they are
     decoded.
     """
+    if network.inputs:
+        names = ", ".join(port.name for port in network.inputs)
+        raise ValueError(f"the model takes {names}, not pictures: call it in Python with these arrays")
     if isinstance(picture, str | os.PathLike):
         path = Path(picture)
         if not path.is_file():  # opening a pipe would wait for a writer

@@ -39,6 +39,7 @@ enum {
     EB_SOFTMAX, EB_NORM, EB_RMS_NORM, /* rows along the last axis of the sizes, by strides; row i of every CAUSAL rows up
                                          to its entry i, the rest 0 */
     EB_MATMUL,    /* SIZE0 products of (SIZE1, SIZE2) by (SIZE2, SIZE3), all as they stand */
+    EB_EMBED,     /* SIZE0 rows of SIZE1 numbers of the table SCALE, which has SIZE2 rows; NaN where IN names none */
     EB_STEP_KINDS
 };
 

@@ -156,6 +156,11 @@ static int read_rows(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int6
         memcpy(&step->chain.low, tensor->data, 4);
     }
     if (!eb_check_rows(step, number, error)) return 0;
+    if (field[EB_KIND] == EB_EMBED) {
+        const int64_t numbers = field[EB_SIZE1] * field[EB_SIZE2];
+        return read_vector(plan, recipe, field[EB_SCALE], numbers, &step->chain.scale, error) &&
+               (step->chain.scale || eb_fail(error, "step %d has no table", (int)number));
+    }
     return !is_norm || (read_vector(plan, recipe, field[EB_SCALE], field[EB_SIZE5], &step->chain.scale, error) &&
                         read_vector(plan, recipe, field[EB_BIAS], field[EB_SIZE5], &step->chain.bias, error));
 }

@@ -1,5 +1,6 @@
 /* Steps beside convolution and pooling: functions of single numbers, products of two values, and rows that are normalized.
  * Everything is checked when the plan is made. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,12 @@ int eb_check_rows(eb_step *step, int64_t number, char *error) {
     const int64_t *field = step->field;
     switch (field[EB_KIND]) {
     case EB_MATMUL: return check_matmul(step, number, error);
+    case EB_EMBED:
+        if (!product_of_sizes(field, 2) || field[EB_SIZE2] < 1 || field[EB_SIZE2] > LARGEST ||
+            field[EB_SIZE1] * field[EB_SIZE2] > LARGEST || field[EB_SIZE0] != numbers_of(&step->in) ||
+            field[EB_SIZE0] * field[EB_SIZE1] != numbers_of(&step->out))
+            return eb_fail(error, "step %d looks up a table of another size than its values", (int)number);
+        return 1;
     case EB_MUL:
         if (product_of_sizes(field, AXES) != numbers_of(&step->out) || !stays_inside(field, EB_FROM0, &step->in) ||
             !stays_inside(field, EB_TO0, &step->other))
@@ -73,6 +80,7 @@ int eb_check_rows(eb_step *step, int64_t number, char *error) {
 int64_t eb_rows_units(const eb_step *step) {
     const int64_t *field = step->field, *size = field + EB_SIZE0;
     switch (field[EB_KIND]) {
+    case EB_EMBED: return size[0];
     case EB_MATMUL: return size[0] * ((size[3] + EB_BLOCK - 1) / EB_BLOCK);
     case EB_MUL:
     case EB_SOFTMAX:
@@ -102,6 +110,18 @@ static void run_mul(const eb_context *context, const eb_step *step, int64_t from
     for (int64_t row = from; row < to; row++)
         context->plan->kernels->mul_row(a + start_of(field, EB_FROM0, row), field[EB_FROM5],
                                         b + start_of(field, EB_TO0, row), field[EB_TO5], count, out + row * count);
+}
+
+static void run_embed(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    const int64_t width = step->field[EB_SIZE1];
+    const float *ids = eb_value_at(context, step->field[EB_IN]), rows = (float)step->field[EB_SIZE2];
+    float *out = eb_value_at(context, step->field[EB_OUT]);
+    for (int64_t i = from; i < to; i++) {
+        if (ids[i] >= 0 && ids[i] < rows && ids[i] == (float)(int64_t)ids[i])
+            memcpy(out + i * width, step->chain.scale + (int64_t)ids[i] * width, (size_t)width * 4);
+        else
+            for (int64_t x = 0; x < width; x++) out[i * width + x] = NAN;
+    }
 }
 
 /* A row whose numbers stand apart goes through a place of its own. */
@@ -161,6 +181,7 @@ void eb_rows_run(const eb_context *context, const eb_step *step, int64_t from, i
     case EB_MATMUL:
         for (int64_t unit = from; unit < to; unit++) run_matmul(context, step, unit);
         return;
+    case EB_EMBED: run_embed(context, step, from, to); return;
     case EB_MUL: run_mul(context, step, from, to); return;
     case EB_SOFTMAX:
     case EB_NORM:

@@ -1,0 +1,62 @@
+"""Rows of a table by their numbers: the embedding of tokens."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equalbits.runtime.op_specs import Floats, OpSpec, Settings, Shape, Shapes, Tensors
+
+if TYPE_CHECKING:
+    from equalbits.runtime.export.onnx import OnnxGraph
+    from equalbits.runtime.export.openvino import OpenvinoGraph, OpenvinoNode
+    from equalbits.runtime.lower import Lowering
+    from equalbits.runtime.network import Operation
+
+#: Most rows of a table: float32 holds every integer below.
+MAX_ROWS = 1 << 24
+
+
+class _Embedding(OpSpec):
+    """The row of ``table`` that each number names, along a new last axis; NaN for a number that names none."""
+
+    kind = "embedding"
+    tensors = ("table",)
+
+    def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
+        table = tensors["table"]
+        if table.dtype.kind != "f" or table.ndim != 2 or not table.size > 0 or len(table) > MAX_ROWS:
+            raise ValueError(
+                f"has a table of {table.dtype} and shape {table.shape}: it must be float, at most {MAX_ROWS} rows"
+            )
+        return (*inputs[0], table.shape[1])
+
+    def work(self, shape: Shape, inputs: Shapes, settings: Settings, tensors: Tensors) -> int:
+        return math.prod(shape)
+
+    def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
+        ids, table = values[0], tensors["table"].astype(np.float32, copy=False)
+        valid = (ids >= 0) & (ids < len(table)) & (ids == np.floor(ids))
+        rows = table[np.where(valid, ids, 0).astype(np.int64)]
+        return np.where(valid[..., None], rows, np.float32(np.nan))
+
+    def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
+        table = lowering.network.arrays(operation)["table"]
+        ids, weight = lowering.as_flat(operation.inputs[0]), lowering.plan.weight(table, np.float32)
+        count = math.prod(lowering.network.shapes[operation.inputs[0]])
+        sizes = {"SIZE0": count, "SIZE1": table.shape[1], "SIZE2": len(table)}
+        lowering.write_flat(place + 1, "EMBED", IN=ids, SCALE=weight, **sizes)
+
+    def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
+        table = graph.network.arrays(operation)["table"].shape
+        ids = graph.node("Cast", *graph.inputs(operation), to=7)
+        graph.node("Gather", graph.floats(operation, "table", table), ids, axis=0)
+
+    def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
+        table = graph.network.arrays(operation)["table"].astype(np.float32)
+        ids = graph.op.convert(graph.inputs(operation)[0], "i64")
+        return graph.op.gather(graph.op.constant(table), ids, graph.op.constant(np.int64(0)))
+
+
+OPS = (_Embedding(),)

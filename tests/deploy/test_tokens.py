@@ -1,0 +1,106 @@
+"""Models on tokens: packed, they take ids and return the model's logits, and generate text."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import equalbits as eb
+from equalbits.runtime import NetworkBuilder, PackedModel, generate, load_packed
+
+SPEC = importlib.util.spec_from_file_location("char_gpt", Path(__file__).parents[2] / "examples" / "char_gpt.py")
+assert SPEC is not None and SPEC.loader is not None
+char_gpt = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(char_gpt)
+
+
+@pytest.fixture(scope="module")
+def decoder() -> nn.Module:
+    torch.manual_seed(0)
+    model = char_gpt.CharGPT(alphabet=50, length=16, width=32, depth=2, heads=2)
+    eb.binarize_(model.blocks, eb.BiHalf(), where=eb.all_layers)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.randint(50, (3, 16), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def file(decoder, tokens, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("tokens") / "gpt.ebits"
+    eb.pack(decoder, tokens).save(path)
+    return path
+
+
+@pytest.mark.parametrize("engine", ["auto", "numpy"])
+def test_a_packed_decoder_returns_the_logits_of_the_model(decoder, tokens, file, engine):
+    packed = load_packed(file, engine=engine)
+    expected = decoder(tokens).detach().numpy()
+    np.testing.assert_allclose(packed(tokens.numpy()), expected, atol=1e-4 * np.abs(expected).max())
+    np.testing.assert_array_equal(packed(input_ids=tokens.numpy()), packed(tokens.numpy()))
+    assert packed(tokens[0].numpy()).shape == (16, 50)
+    assert packed.audit().exact
+
+
+@pytest.mark.parametrize(
+    ("ids", "fault"),
+    [
+        (np.full((1, 16), 50), "input_ids holds 50: ids are integers from 0 to 49"),
+        (np.full((1, 16), -1), "input_ids holds -1: "),
+        (np.full((1, 16), 0.5), r"input_ids holds 0\.5: "),
+        (np.zeros((1, 15), int), r"shape \(1, 15\): the model takes \(batch, 16\)"),
+    ],
+)
+def test_ids_that_name_no_row_are_refused(file, ids, fault):
+    with pytest.raises(ValueError, match=fault):
+        load_packed(file)(ids)
+
+
+@pytest.mark.parametrize("engine", ["auto", "numpy"])
+def test_an_id_that_names_no_row_becomes_nan_in_every_engine(engine):
+    build = NetworkBuilder((1, 1, 4))
+    build.add("embedding", build.image, table=np.arange(6, dtype=np.float32).reshape(3, 2))
+    found = PackedModel(build.finish(), engine=engine)(np.array([[[2, 3, -1, 0.5]]], np.float32))
+    np.testing.assert_array_equal(found.reshape(4, 2), [[4, 5], *[[np.nan, np.nan]] * 3])
+
+
+def test_generate_continues_a_prompt_as_the_model_does(decoder, file):
+    text = [7, 3, 9]
+    for _ in range(20):  # past the length of the model
+        text.append(int(decoder(torch.tensor([text[-16:]]))[0, -1].argmax()))
+    assert list(generate(load_packed(file), text[:3], 20)) == text[3:]
+
+
+def test_a_temperature_draws_the_same_tokens_for_the_same_seed(file):
+    packed = load_packed(file)
+    drawn = [list(generate(packed, [1], 8, temperature=2.0, seed=seed)) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+class TwoInputs(nn.Module):
+    """Takes ids and features by name; returns two tensors by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Embedding(9, 8), eb.nn.BinaryLinear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, ids: torch.Tensor, features: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.mix(self.embed(ids)) + features[:, None]
+        return {"hidden": hidden, "logits": self.head(hidden.mean(dim=1))}
+
+
+def test_a_model_of_several_inputs_and_outputs_takes_and_returns_them_by_name(tmp_path):
+    model = TwoInputs().eval()
+    example = {"ids": torch.randint(9, (4, 5)), "features": torch.randn(4, 8)}
+    eb.pack(model, example).save(tmp_path / "two.ebits")
+    packed = load_packed(tmp_path / "two.ebits")
+    found = packed(features=example["features"].numpy(), ids=example["ids"].numpy())
+    for name, expected in model(**example).items():
+        np.testing.assert_allclose(found[name], expected.detach().numpy(), atol=1e-5)
+    with pytest.raises(ValueError, match="the model takes ids, features: give each once"):
+        packed(example["ids"].numpy())
