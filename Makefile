@@ -3,7 +3,7 @@
 # make test-gpu   run the tests that need a CUDA device with the installed python3; nothing is installed or built
 # make lint       check formatting, lint, types and import layers
 # make pages      generate docs/results.md, docs/comparison.md, docs/settings.md and the README's table
-# make docs       build the documentation site into build/site; a warning is an error
+# make docs       execute the notebooks and build the site into build/site; a warning is an error
 # make fuzz       read and run 100,000 mutated packed files
 # make soak       pack, load and run 10⁹ weights in bounded memory
 # make sanitize   test the native engine under the address, undefined-behaviour and thread sanitizers
@@ -22,7 +22,7 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test pytest test-gpu test-embedded lint fuzz soak sanitize wheel clean pages docs help
+.PHONY: demo test pytest test-gpu test-embedded lint fuzz soak sanitize wheel clean pages notebooks docs help
 
 demo: $(if $(wildcard $(READY)),$(READY),$(TRAIN))
 	$(BIN)/python -m equalbits demo --out $(OUT)
@@ -52,8 +52,13 @@ pages: $(READY)
 	$(BIN)/python -c "import equalbits.recipes, pathlib; pathlib.Path('docs/settings.md').write_text( \
 		equalbits.recipes.settings_page(), encoding='utf-8')"
 
+# Executes the notebooks and stores their outputs.
+notebooks: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/site/notebooks.py
+
 docs: $(READY)
 	$(BIN)/python -c "import mkdocs" || $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/docs/test_notebooks.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 fuzz: $(READY)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+SOURCES = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
+PAGES = sorted(path.relative_to(ROOT / "docs").with_suffix(".md").as_posix() for path in SOURCES)
 
 
 @pytest.fixture(scope="module")
