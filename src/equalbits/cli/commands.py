@@ -24,6 +24,7 @@ COMMANDS = {
     "inspect": "show layers, sizes and shares of +1 of a run or packed file",
     "pack": "convert a run to a packed 1-bit file and verify it",
     "run": "classify images with a packed file, without torch",
+    "serve": "answer HTTP requests with a packed file, without torch",
     "bench": "measure the speed of a packed file",
     "export": "export a packed file or run to ONNX or OpenVINO",
     "download": "download a data set",

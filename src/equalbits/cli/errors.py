@@ -27,6 +27,8 @@ _EXTRAS = {
     "openvino": "openvino",
     "ray": "ray",
     "wandb": "wandb",
+    "starlette": "serve",
+    "uvicorn": "serve",
 }
 
 _FILE_ERRORS = {

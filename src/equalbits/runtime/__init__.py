@@ -9,6 +9,7 @@ from equalbits.runtime.generate import generate
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.network_builder import NetworkBuilder
+from equalbits.runtime.normalization import unnormalized_hint
 from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.activation import FUNCTIONS
@@ -73,6 +74,7 @@ __all__ = [
     "run_numpy",
     "scaled_square",
     "top_classes",
+    "unnormalized_hint",
     "write_network",
     "zoo_card",
 ]

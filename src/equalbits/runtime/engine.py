@@ -15,7 +15,7 @@ from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
-from equalbits.runtime.normalization import byte_table, normalize
+from equalbits.runtime.normalization import byte_table, normalize, unnormalized_hint
 from equalbits.runtime.op_specs import Array, Floats
 from equalbits.runtime.ports import join_inputs, split_outputs
 from equalbits.runtime.predict import Prediction, prepare, top_classes
@@ -96,14 +96,20 @@ class PackedModel:
         if self.network.inputs:
             rows, has_batch = join_inputs(self.network.inputs, images, named)
         elif len(images) == 1 and not named:
-            rows, has_batch = self._as_batch(images[0]), np.ndim(images[0]) != 3
+            rows, has_batch = self.as_batch(images[0]), np.ndim(images[0]) != 3
+            if hint := unnormalized_hint(self.network, rows):
+                warnings.warn(hint, stacklevel=2)
         else:
             raise ValueError(f"the model takes one batch of images, not {len(images) + len(named)} arrays")
-        logits = self._run_numpy(rows) if self._native is None else self._native(rows, self.threads)
+        logits = self.run_batch(rows)
         if not self.network.outputs:
             return logits if has_batch else logits[0]
         parts = split_outputs(self.network.outputs, logits)
         return parts if has_batch else {name: part[0] for name, part in parts.items()}
+
+    def run_batch(self, batch: Array) -> Floats:
+        """Return the logits of images that :meth:`as_batch` returned; batches of one dtype can be joined."""
+        return self._run_numpy(batch) if self._native is None else self._native(batch, self.threads)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -118,8 +124,8 @@ class PackedModel:
     def prepare(self, picture: "Picture", *, max_pixels: int | None = None) -> Array:
         """Return a picture as the model takes it, preprocessed as in training.
 
-        A picture is an image file, an image of Pillow, or an array of pixels; the result is uint8 of ``input_shape``.
-        Files of more than ``max_pixels`` (default: 2²⁶) are refused.
+        A picture is an image file or its bytes, an image of Pillow, or an array of pixels; the result is uint8 of
+        ``input_shape``. Files of more than ``max_pixels`` (default: 2²⁶) are refused.
         """
         return prepare(self.network, picture, max_pixels=max_pixels)
 
@@ -167,7 +173,7 @@ class PackedModel:
             parts.append(run_numpy(self.network, images))
         return np.concatenate(parts)
 
-    def _as_batch(self, images: Array) -> Array:
+    def as_batch(self, images: Array) -> Array:
         """Return the images with a batch axis, as uint8 or float32; refuse a NaN, which a sign would hide."""
         if isinstance(images, np.ma.MaskedArray):
             raise ValueError("images are a masked array, whose mask would be lost: fill it first, as with .filled(0)")
@@ -190,12 +196,6 @@ class PackedModel:
         if not np.isfinite(reals).all():
             which = int(np.isfinite(reals).all(axis=(1, 2, 3)).argmin())
             raise ValueError(f"image {which} holds numbers that are not finite in float32 (NaN or infinity)")
-        if self.network.mean is not None and reals.size and 0 <= reals.min() < reals.max() <= 1:
-            warnings.warn(
-                "images are floats from 0 to 1, which are not normalized by the file's mean and std: give uint8, or "
-                "(image - mean) / std",
-                stacklevel=3,
-            )
         return reals
 
 

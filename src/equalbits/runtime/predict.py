@@ -2,8 +2,9 @@
 
 import os
 import warnings
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +25,11 @@ from equalbits.runtime.resize_pictures import (
 if TYPE_CHECKING:
     from PIL import Image
 
-    #: A picture: the path of an image or .npy file, a Pillow image, or an array.
-    Picture: TypeAlias = str | os.PathLike[str] | Image.Image | NDArray[Any]
+    #: A picture: the path of an image or .npy file, the bytes of one, a Pillow image, or an array.
+    Picture: TypeAlias = str | os.PathLike[str] | bytes | Image.Image | NDArray[Any]
+
+#: First bytes of a .npy file.
+_NPY = b"\x93NUMPY"
 
 
 class Prediction(NamedTuple):
@@ -54,9 +58,9 @@ def top_classes(logits: Floats, classes: tuple[str, ...], top: int) -> list[Pred
 def prepare(network: Network, picture: "Picture", *, max_pixels: int | None = None) -> Array:
     """Return a picture as the network takes it: uint8 of its input shape, scaled and cropped as in training.
 
-    Arrays of the input shape, and all arrays of a .npy file, are returned unchanged. Other arrays of bytes are pictures
-    of (row, column) or (row, column, channel). Image files of more than ``max_pixels`` are refused before they are
-    decoded.
+    Bytes are the contents of a file. Arrays of the input shape, and all arrays of a .npy file, are returned unchanged.
+    Other arrays of bytes are pictures of (row, column) or (row, column, channel). Image files of more than
+    ``max_pixels`` are refused before they are decoded.
     """
     if network.inputs:
         names = ", ".join(port.name for port in network.inputs)
@@ -66,7 +70,14 @@ def prepare(network: Network, picture: "Picture", *, max_pixels: int | None = No
         if not path.is_file():  # opening a pipe would wait for a writer
             problem = "is not a file" if path.exists() else "does not exist"
             raise ValueError(f"{path} {problem}: give an image file or a .npy file")
-        return _read_array(path) if path.suffix == ".npy" else _read_picture(path, network, max_pixels or MAX_PIXELS)
+        with path.open("rb") as file:
+            if path.suffix == ".npy":
+                return _read_array(file, str(path))
+            return _read_picture(file, str(path), network, max_pixels or MAX_PIXELS)
+    if isinstance(picture, bytes):
+        if picture.startswith(_NPY):
+            return _read_array(BytesIO(picture), "the array")
+        return _read_picture(BytesIO(picture), "the picture", network, max_pixels or MAX_PIXELS)
     if isinstance(picture, np.ndarray) or not hasattr(picture, "getbands"):  # not an image of Pillow
         array = np.asarray(picture)
         if array.shape[-3:] == network.input_shape:
@@ -96,51 +107,50 @@ def _fit(image: "Image.Image", network: Network) -> Array:
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)
 
 
-def _read_picture(path: Path, network: Network, most: int) -> Array:
+def _read_picture(file: BinaryIO, name: str, network: Network, most: int) -> Array:
     """Decode an image file in the network's size. Pillow may raise any exception for a damaged file."""
     from PIL import Image, UnidentifiedImageError
 
     if network.input_shape[0] not in (1, 3):
         channels = network.input_shape[0]
-        raise ValueError(f"{path}: an image file has 1 or 3 channels, but the model takes {channels}; give a .npy file")
+        raise ValueError(f"{name}: an image file has 1 or 3 channels, but the model takes {channels}; give a .npy file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about unusual tags, or an image that is merely large
-            with Image.open(path, formats=FORMATS) as image:
+            with Image.open(file, formats=FORMATS) as image:
                 check_pixels(image, most)
                 return _fit(image, network)
     except UnidentifiedImageError:
         formats = ", ".join(FORMATS)
-        raise ValueError(f"{path} is not a readable image or .npy file: save it as one of {formats}") from None
+        raise ValueError(f"{name} is not a readable image or .npy file: save it as one of {formats}") from None
     except Image.DecompressionBombError:
-        raise ValueError(f"{path} exceeds Pillow's pixel limit or is damaged: make the image smaller") from None
+        raise ValueError(f"{name} exceeds Pillow's pixel limit or is damaged: make the image smaller") from None
     except MemoryError:
-        raise ValueError(f"{path} does not fit into memory: make the image smaller") from None
+        raise ValueError(f"{name} does not fit into memory: make the image smaller") from None
     except TooLargeError as error:
-        raise ValueError(f"{path} is too large: {error}") from None
+        raise ValueError(f"{name} is too large: {error}") from None
     except NoRangeError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{name}: {error}") from None
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # from the operating system, such as a missing permission
-        raise ValueError(f"{path} is truncated or damaged: {error}") from None
+        raise ValueError(f"{name} is truncated or damaged: {error}") from None
 
 
-def _read_array(path: Path) -> Array:
+def _read_array(file: BinaryIO, name: str) -> Array:
     """Read a .npy file. numpy may raise any exception for a damaged file."""
     try:
-        with path.open("rb") as file:
-            images: Array = np.load(file, allow_pickle=False)
+        images: Array = np.load(file, allow_pickle=False)
     except OSError:
         raise
     except MemoryError:
-        raise ValueError(f"{path} does not fit into memory: it is damaged or holds too many images") from None
+        raise ValueError(f"{name} does not fit into memory: it is damaged or holds too many images") from None
     except Exception as error:
         if "allow_pickle" in str(error):  # an array of objects, or no array at all
-            raise ValueError(f"{path} is not an array of numbers: save one with numpy.save") from None
-        raise ValueError(f"{path} is truncated or damaged: save the array again with numpy.save") from None
+            raise ValueError(f"{name} is not an array of numbers: save one with numpy.save") from None
+        raise ValueError(f"{name} is truncated or damaged: save the array again with numpy.save") from None
     if not isinstance(images, np.ndarray):
-        raise ValueError(f"{path} holds several arrays: save one with numpy.save")
+        raise ValueError(f"{name} holds several arrays: save one with numpy.save")
     if images.size == 0:
-        raise ValueError(f"{path} holds no image: its shape is {images.shape}")
+        raise ValueError(f"{name} holds no image: its shape is {images.shape}")
     return images
