@@ -1,0 +1,5 @@
+"""Export a packed network as one web page that runs it: the engine as WebAssembly, the plan and the weights."""
+
+from equalbits.runtime.export.web.plan import plan_block
+
+__all__ = ["plan_block"]

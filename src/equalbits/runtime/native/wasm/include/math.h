@@ -1,0 +1,3 @@
+#pragma once
+#define fabsf __builtin_fabsf
+#define sqrtf __builtin_sqrtf
