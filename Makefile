@@ -104,6 +104,10 @@ wheel:
 	PATH=$(CURDIR)/$(WHEEL)/clean/bin python -m pip install --quiet --disable-pip-version-check --only-binary :all: dist/*.whl
 	PATH=$(CURDIR)/$(WHEEL)/clean/bin python -I tests/release/check_wheel.py
 
+.PHONY: web
+web: $(READY)
+	$(BIN)/python -m equalbits.runtime.export.web.build
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
