@@ -4,8 +4,8 @@
 # make lint       check formatting, lint, types and import layers
 # make pages      generate docs/results.md, docs/comparison.md, docs/settings.md and the README's table
 # make docs       execute the notebooks and build the site into build/site; a warning is an error
-# make fuzz       read and run 100,000 mutated packed files
-# make soak       pack, load and run 10⁹ weights in bounded memory
+# make fuzz       read 100,000 mutated packed files, and 10,000 mutated inputs of each other kind
+# make soak       pack 10⁹ weights and train 20,000 steps in bounded memory
 # make sanitize   test the native engine under the address, undefined-behaviour and thread sanitizers
 # make wheel      build an sdist and a manylinux wheel into dist/, and run the wheel where there is no compiler
 # make test-embedded  run exported C on an emulated Cortex-M7 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
@@ -64,9 +64,12 @@ docs: $(READY)
 
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -W error tests/runtime/fuzz.py 0 100000
+	for kind in checkpoints recipes settings cifar pictures; do \
+		OMP_NUM_THREADS=1 $(BIN)/python -W error tests/recipes/fuzz_inputs.py $$kind 0 10000 || exit 1; \
+	done
 
 soak: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak tests/runtime
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak tests/runtime tests/training
 
 # Each of them is built by itself, and takes the place of the installed engine. The thread sanitizer leaves out what forks.
 SANITIZED := build/sanitized

@@ -18,7 +18,7 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
-from equalbits._text import nearest_name
+from equalbits._text import bounded, nearest_name
 
 #: Of each type: its description, and the class of the values it takes.
 _TYPES: dict[object, tuple[str, type]] = {
@@ -295,7 +295,7 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, text = (part.strip() for part in assignment.partition("="))
         if not equals or not name:
-            raise ValueError(f"{assignment!r} is not a setting: write name=value, as in optimizer.lr=0.05")
+            raise ValueError(f"{bounded(assignment, 80)!r} is not a setting: write name=value, as in optimizer.lr=0.05")
         try:
             settings[name] = tomllib.loads(f"value = {text}")["value"]
         except RecursionError:
@@ -321,6 +321,6 @@ def _toml(table: Mapping[str, object], path: str = "") -> str:
     plain = {name: value for name, value in table.items() if not isinstance(value, dict) and value is not None}
     lines = [f"{name} = {toml_value(value)}" for name, value in plain.items()]
     for name, value in table.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and (value or path.count(".") > 1):  # inside a setting an empty table is a value
             lines += ["", f"[{path}{name}]", _toml(value, f"{path}{name}.").rstrip()]
     return "\n".join(lines) + "\n"

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -172,3 +174,13 @@ def test_labels_are_int64_whatever_the_file_holds(tmp_path, cifar10_numpy):
     cifar10_numpy(tmp_path)
     np.save(tmp_path / "train_labels.npy", np.arange(5, dtype=np.int16))
     assert load_dataset("cifar10", tmp_path, split="train").labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize("name", ["data_batch_3.bin", "batches.meta.txt"])
+def test_a_pipe_in_place_of_a_file_is_named_and_does_not_hang(tmp_path, cifar10_binary, name):
+    folder = tmp_path / "cifar-10-batches-bin"
+    cifar10_binary(folder)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(DataError, match=f"{name}: not a file; delete it"):
+        load_dataset("cifar10", tmp_path, split="train")

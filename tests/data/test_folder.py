@@ -81,3 +81,10 @@ def test_a_pipe_named_as_a_picture_is_skipped_with_a_warning_and_its_name_is_esc
     assert len(load_dataset("imagenet", root, split="train")) == 12
     assert "1 file or folder is skipped" in caplog.text
     assert "\\x1b[2Jx.png" in caplog.text and "\x1b" not in caplog.text
+
+
+def test_a_link_that_leads_to_itself_is_skipped_with_a_warning(tmp_path: Path, image_tree, caplog) -> None:
+    link = image_tree(tmp_path) / "train" / "cat" / "loop.png"
+    link.symlink_to(link)
+    assert len(load_dataset("imagenet", tmp_path, split="train")) == 12
+    assert "1 file or folder is skipped" in caplog.text

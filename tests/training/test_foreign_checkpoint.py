@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from equalbits.training import CheckpointError, load_checkpoint, save_checkpoint, train, train_stack
+from equalbits.training import CheckpointError, Resume, load_checkpoint, save_checkpoint, train, train_stack
 
 LAST = "last.safetensors"
 
@@ -36,7 +36,7 @@ EPOCH = {"epoch": 1, "lr": 0.1, "train": SCORE, "test": None, "seconds": 0.5}
 FACTS: dict[str, list[Any]] = {
     "epoch": ["1", -1, 0, 2, 10**9, 1.5, None],
     "batch": ["1", -1, 7, 1.5, None],
-    "seconds": ["long", None, [1]],
+    "seconds": ["long", None, [1], 10**400],
     "history": [
         5,
         None,
@@ -62,7 +62,7 @@ TENSORS = {
 @pytest.mark.parametrize(
     ("name", "value"),
     [(name, value) for name, values in {**FACTS, **TENSORS}.items() for value in values],
-    ids=lambda each: str(list(each.shape)) if isinstance(each, torch.Tensor) else str(each),
+    ids=lambda each: str(list(each.shape)) if isinstance(each, torch.Tensor) else str(each)[:80],
 )
 def test_a_checkpoint_with_unexpected_content_raises(
     name: str, value: Any, stopped: Path, make_net, make_loader, make_config
@@ -103,3 +103,13 @@ def test_an_error_of_a_module_while_loading_is_reported(stopped, make_net, make_
     with pytest.raises(CheckpointError, match=r"cannot resume from .* \(a fault of the part's own\)") as caught:
         train(net, make_loader(), make_config(), out=stopped)
     assert caught.value.__cause__.__traceback__.tb_next is not None, "where it was raised is shown"
+
+
+def test_a_change_that_is_allowed_is_logged_in_a_short_line(
+    stopped, make_net, make_loader, make_config, caplog
+) -> None:
+    tensors, facts = load_checkpoint(stopped / LAST)
+    save_checkpoint(stopped / LAST, tensors, {**facts, "batches": "\x1b[2J" + "é" * 5000})
+    train(make_net(), make_loader(), make_config(), out=stopped, resume=Resume(allow_changes=True))
+    [line] = [each for each in caplog.messages if "batches" in each]
+    assert len(line) < 600 and line.isprintable()

@@ -107,6 +107,7 @@ def _read_binary(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Te
 def _read_records(path: Path, edition: Edition) -> NDArray[np.uint8]:
     """Read one file of records (record, byte); raise if its size or labels are invalid."""
     width = len(edition.label_classes) + PIXELS
+    _check_regular(path)
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
@@ -137,7 +138,14 @@ def _read_numpy(edition: Edition, folder: Path, split: str) -> tuple[Tensor, Ten
     return torch.from_numpy(planes), found, classes
 
 
+def _check_regular(path: Path) -> None:
+    """Raise for a pipe or another thing that is no file: opening a pipe waits for a writer."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: not a file; delete it, and put the file there again")
+
+
 def _read_array(path: Path) -> NDArray[np.generic]:
+    _check_regular(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(array, np.ndarray):
@@ -151,6 +159,7 @@ def _read_array(path: Path) -> NDArray[np.generic]:
 
 
 def _read_class_names(path: Path, edition: Edition) -> tuple[str, ...]:
+    _check_regular(path)
     try:
         names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:

@@ -82,7 +82,10 @@ def _image_files(folder: Path) -> tuple[list[str], list[str]]:
 
 def _is_image(entry: "os.DirEntry[str]") -> bool:
     """Return whether an entry is a file with the name of an image; a pipe would wait for a writer."""
-    return entry.name.lower().endswith(SUFFIXES) and entry.name[0] != "." and entry.is_file()
+    try:
+        return entry.name.lower().endswith(SUFFIXES) and entry.name[0] != "." and entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 @cache  # a sweep reads the same folder for each of its runs

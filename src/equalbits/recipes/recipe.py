@@ -44,6 +44,12 @@ class ModelConfig(Settings, group="model"):
         allowed="a table, set by key as in ``model.options.width=0.5``",
     )
 
+    def check(self) -> None:
+        """Require options that compare, so that a resumed run is that of the same recipe."""
+        for name, value in self.options.items():
+            if value != value:  # only NaN differs from itself
+                raise ValueError(f"model.options.{name}=nan must be a finite number, or another value")
+
 
 class DataConfig(Settings, group="data"):
     """Data set by name, and its batches."""

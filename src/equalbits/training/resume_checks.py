@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from equalbits._settings import flatten
+from equalbits._text import bounded, escape_control_chars
 from equalbits.training.checkpoint_file import CheckpointError, checksum
 
 #: Facts that may differ in a resumed run: its results are then right, but not bit-identical.
@@ -75,6 +76,7 @@ def refuse_changes(text: str, path: Path, changes: Iterable[tuple[str, object, o
     """Raise for the first change, of (name, old value, new value); with ``allow`` log and return all."""
     allowed = []
     for name, old, new in changes:
+        old, new = (bounded(escape_control_chars(str(value)), 200) for value in (old, new))
         found = text.format(path, f"{name}={old}", f"{name}={new}")
         if not allow:
             noun = {"data": "data", "test": "data", "teacher": "teacher"}.get(name.partition(".")[0], "settings")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equalbits._files import remove_partial_files
 from equalbits._settings import flatten
+from equalbits._text import bounded, escape_control_chars
 from equalbits.training import distributed
 from equalbits.training.checkpoint_file import (
     BEST,
@@ -192,9 +193,10 @@ def invalid_content(path: Path) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        reason = bounded(escape_control_chars(" ".join(str(error).split())), 300)
         raise CheckpointError(
-            f"cannot resume from {path} ({' '.join(str(error).split())}): delete it to train again, or name another"
+            f"cannot resume from {path} ({reason}): delete it to train again, or name another"
         ) from error
 
 
