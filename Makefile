@@ -10,6 +10,7 @@
 # make wheel      build an sdist and a manylinux wheel into dist/, and run the wheel where there is no compiler
 # make test-embedded  run exported C on an emulated Cortex-M7 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
 # make web        rebuild the engine for web pages with clang and lld
+# make test-embedded  run exported C on an emulated Cortex-M7 and Cortex-M3 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
 # make help       print this list
 #
 # All but test-gpu and wheel install what they need into .venv, and are quick the second time.

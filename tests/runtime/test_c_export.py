@@ -52,7 +52,7 @@ def compiled(network: Network, folder: Path, compiler: str = "", *flags: str) ->
 
 
 @needs_compiler
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_c_and_numpy_agree_to_the_last_bit_on_any_network(networks, data) -> None:
     network, images = data.draw(networks)
@@ -93,6 +93,42 @@ def test_numbers_that_overflow_are_nan_where_numpy_has_nan(tmp_path: Path) -> No
         expected = run_numpy(network, images)
     assert np.isnan(expected).any(axis=1).tolist() == [False, True, True, False]
     np.testing.assert_array_equal(compiled(network, tmp_path)(images), expected)
+
+
+def resnet_net(binary_inputs: bool) -> Network:
+    """Two residual blocks of a net of bytes, the second with an int8 shortcut: batch norms folded, PReLU."""
+    build = NetworkBuilder((3, 10, 10))
+
+    def norm(x: int, channels: int, name: str) -> int:
+        return build.add("affine", x, gain_shift=RANDOM.standard_normal((2, channels)).astype(np.float32), name=name)
+
+    first = RANDOM.standard_normal((16, 3, 3, 3)).astype(np.float32)
+    x = norm(build.add("conv", build.image, weight=first, name="first", kernel=3, padding=1), 16, "norm0")
+    for place, (inputs, filters) in enumerate(((16, 16), (16, 48)), 1):
+        read = build.add("sign", x) if binary_inputs else x
+        weight, stride = RANDOM.choice([-1, 1], (filters, inputs, 3, 3)), 1 if inputs == filters else 2
+        y = build.add_binary("conv", read, weight, name=f"conv{place}", kernel=3, padding=1, stride=stride)
+        y = norm(y, filters, f"norm{place}")
+        if stride == 2:
+            pooled = build.add("avg_pool", x, kernel=2, stride=2)
+            int8 = RANDOM.integers(-127, 128, (filters, inputs, 1, 1)).astype(np.int8)
+            scale = np.full(filters, 0.01, np.float32)
+            x = norm(build.add("conv", pooled, weight=int8, scale=scale, name="shortcut", kernel=1), filters, "norm")
+        slope = RANDOM.random(filters).astype(np.float32)
+        x = build.add("prelu", build.add("add", y, x), slope=slope, name=f"prelu{place}")
+    x = build.add("flatten", build.add("adaptive_avg_pool", x, size=1))
+    build.add_binary("linear", x, RANDOM.choice([-1, 1], (10, 48)), name="last", bias=np.arange(10, dtype=np.float32))
+    return replace(build.finish(), mean=(0.5, 0.4, 0.3), std=(0.25, 0.5, 0.2))
+
+
+@needs_compiler
+@pytest.mark.parametrize("binary_inputs", [True, False])
+def test_residual_nets_of_binary_and_real_inputs_agree_to_the_last_bit(binary_inputs: bool, tmp_path: Path) -> None:
+    network = resnet_net(binary_inputs)
+    images = RANDOM.integers(0, 256, (4, *network.input_shape)).astype(np.uint8)
+    expected = run_in_order(network, images)
+    for compiler in COMPILERS:
+        np.testing.assert_array_equal(compiled(network, tmp_path, compiler, "-O2")(images), expected)
 
 
 def small_net() -> Network:

@@ -33,13 +33,14 @@ def fashion_net() -> Network:
 
 @pytest.mark.embedded
 @pytest.mark.skipif(bool(cortex_m.MISSING), reason=f"not installed: {', '.join(cortex_m.MISSING)}")
+@pytest.mark.parametrize("processor", cortex_m.BOARDS)
 @pytest.mark.parametrize("name", ["fashion", "residual", "rounded"])
-def test_logits_of_a_cortex_m7_are_those_of_numpy(name: str, tmp_path: Path) -> None:
+def test_logits_of_a_cortex_m_are_those_of_numpy(name: str, processor: str, tmp_path: Path) -> None:
     network = fashion_net() if name == "fashion" else load_packed(GOLDEN / f"{name}.ebits").network
     images = RANDOM.standard_normal((20, *network.input_shape)).astype(np.float32)
     if network.mean is not None:
         images = RANDOM.integers(0, 256, images.shape).astype(np.uint8)
-    measured = cortex_m.run(network, images, tmp_path)
+    measured = cortex_m.run(network, images, tmp_path, processor)
     np.testing.assert_array_equal(measured.logits, run_in_order(network, images))
 
 
@@ -54,10 +55,12 @@ def test_stored_pictures_of_the_zoo_give_the_same_logits_and_the_sizes_of_the_pa
         sizes = export_c(model, tmp_path / "net.c", max_flash=3 << 20, max_ram=3 << 20)
     except ValueError as error:
         pytest.skip(str(error))
-    measured = cortex_m.run(model.network, images, tmp_path)
+    measured, plain = (cortex_m.run(model.network, images, tmp_path, name) for name in ("cortex-m7", "cortex-m3"))
+    np.testing.assert_array_equal(measured.logits, plain.logits)
     np.testing.assert_array_equal(measured.logits, run_in_order(model.network, images))
     np.testing.assert_array_equal(measured.logits.argmax(axis=1), model(images).argmax(axis=1))
     assert measured.ram == sizes.ram and measured.flash > sizes.flash
-    row = f"| {name} | {sizes.flash:,} | {measured.flash:,} | {measured.ram:,} | {measured.instructions:,} |"
+    numbers = (sizes.flash, measured.flash, measured.ram, measured.instructions, plain.instructions)
+    row = f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |"
     assert f"| {name} | {sizes.flash:,} | " in PAGE and f" | {sizes.ram:,} | " in PAGE, row
     print(row)

@@ -1,4 +1,4 @@
-"""Run an exported network on an emulated Cortex-M7: bare metal, no operating system; logits come back as bits."""
+"""Run an exported network on an emulated Cortex-M: bare metal, no operating system; logits come back as bits."""
 
 import shutil
 import subprocess
@@ -11,9 +11,13 @@ from equalbits.runtime import Network, PackedModel, export_c
 
 COMPILER, EMULATOR = "arm-none-eabi-gcc", "qemu-system-arm"
 MISSING = [name for name in (COMPILER, EMULATOR) if shutil.which(name) is None]
-_FLAGS = ("-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16")
+#: Emulated board and compiler flags by processor: a Cortex-M7 with floats in hardware, a Cortex-M3 without.
+BOARDS = {
+    "cortex-m7": ("mps2-an500", ("-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16")),
+    "cortex-m3": ("mps2-an385", ("-mcpu=cortex-m3", "-mthumb")),
+}
 
-#: The board AN500: 4 MiB of memory for code, 4 MiB for data.
+#: Both boards have 4 MiB of memory for code and 4 MiB for data.
 _LINK = """
 MEMORY { code : ORIGIN = 0, LENGTH = 4M
          data : ORIGIN = 0x20000000, LENGTH = 4M }
@@ -72,7 +76,7 @@ __attribute__((section(".vectors"), used)) static const void *const vectors[2] =
 """
 
 
-def build(network: Network, images: np.ndarray, folder: Path) -> Path:
+def build(network: Network, images: np.ndarray, folder: Path, flags: tuple[str, ...]) -> Path:
     """Write a program that classifies ``images``, and compile it."""
     export_c(PackedModel(network, engine="numpy"), folder / "net.c")
     kind = "uint8_t" if images.dtype == np.uint8 else "float"
@@ -85,10 +89,10 @@ def build(network: Network, images: np.ndarray, folder: Path) -> Path:
     objects = []
     for name in ("net", "main"):
         objects.append(folder / f"{name}.o")
-        command = [COMPILER, *_FLAGS, *strict, "-c", folder / f"{name}.c", "-o", objects[-1]]
+        command = [COMPILER, *flags, *strict, "-c", folder / f"{name}.c", "-o", objects[-1]]
         subprocess.run(command, check=True)
     program = folder / "net.elf"
-    subprocess.run([COMPILER, *_FLAGS, "-nostartfiles", "-T", folder / "board.ld", *objects, "-o", program], check=True)
+    subprocess.run([COMPILER, *flags, "-nostartfiles", "-T", folder / "board.ld", *objects, "-o", program], check=True)
     return program
 
 
@@ -102,10 +106,11 @@ class Measured:
     ram: int
 
 
-def run(network: Network, images: np.ndarray, folder: Path) -> Measured:
+def run(network: Network, images: np.ndarray, folder: Path, processor: str = "cortex-m7") -> Measured:
     """Run images on the emulated board, whose clock advances by a fixed time per instruction."""
-    program = build(network, images, folder)
-    machine = ["-M", "mps2-an500", "-icount", "shift=0", "-nographic", "-semihosting", "-kernel", program]
+    board, flags = BOARDS[processor]
+    program = build(network, images, folder, flags)
+    machine = ["-M", board, "-icount", "shift=0", "-nographic", "-semihosting", "-kernel", program]
     printed = subprocess.run([EMULATOR, *machine], capture_output=True, timeout=600).stderr
     two_million, ticks, *words = [int(line, 16) for line in printed.decode().split("\n") if line]
     logits = np.array(words, np.uint32).view(np.float32).reshape(len(images), -1)

@@ -74,9 +74,41 @@ def conv_signed(program: CProgram, number: int) -> None:
     if not symbols.all():
         kept = program.constant(f"kept_{number}", _pack_words(flat != 0))
         keep = f"if (!({kept}[(size_t)f * {words} + (at >> 5)] >> (at & 31) & 1u)) continue;\n                "
+        _convolve(program, number, part, f"{keep}sum += {test} ? in : -in;")
+    elif program.is_real(program.field(number, "IN")) and (part % 32 == 0 or 32 % part == 0):
+        _add_whole_words(program, number, part, f"{weight}[(size_t)f * {words} + (at >> 5)]")
     else:
-        keep = ""
-    _convolve(program, number, part, f"{keep}sum += {test} ? in : -in;")
+        _convolve(program, number, part, f"sum += {test} ? in : -in;")
+
+
+def _add_whole_words(program: CProgram, number: int, part: int, word: str) -> None:
+    """Add a convolution with binary weights whose channels fill words, or share one: each word is read once."""
+    window, read = program.window(number), program.field(number, "IN")
+    step = min(part, 32)
+    add_pixels(
+        program,
+        number,
+        f"""\
+    float sum = 0.0f;
+{window_loops(window, program.shape(read)[1:])}
+            const float *in = &{program.pixel(read, "r", "c", _first_channel(program, number, part))};
+            for (int k = 0; k < {part}; k += {step}) {{
+                const int at = (i * {window[0][1]} + j) * {part} + k;
+                uint32_t word = {word} >> (at & 31);
+                for (int b = 0; b < {step}; b++, word >>= 1) sum = word & 1u ? sum + in[k + b] : sum - in[k + b];
+            }}
+        }}
+    }}
+    float v = sum;
+""",
+    )
+
+
+def _first_channel(program: CProgram, number: int, part: int) -> str:
+    """Return the C expression of the first channel of a filter's group."""
+    fields, groups = program.plan.steps[number][1], program.field(number, "GROUPS")
+    filters = program.shape(fields.get("OUT", fields.get("OUT_BITS", -1)))[0]
+    return f"f / {filters // groups} * {part}" if groups > 1 else "0"
 
 
 def conv_real(program: CProgram, number: int) -> None:
@@ -91,12 +123,8 @@ def conv_real(program: CProgram, number: int) -> None:
 
 def _convolve(program: CProgram, number: int, part: int, add: str) -> None:
     """Add a convolution of floats; ``add`` adds connection ``at`` of filter ``f`` with the number ``in``."""
-    fields, window = program.plan.steps[number][1], program.window(number)
-    read, groups = fields["IN"], program.field(number, "GROUPS")
-    channel = "k"
-    if groups > 1:
-        outputs = fields.get("OUT", fields.get("OUT_BITS", -1))
-        channel = f"(f / {program.shape(outputs)[0] // groups} * {part} + k)"
+    read, window = program.field(number, "IN"), program.window(number)
+    channel = f"({_first_channel(program, number, part)} + k)" if program.field(number, "GROUPS") > 1 else "k"
     add_pixels(
         program,
         number,

@@ -76,6 +76,10 @@ class CProgram:
         """Return channels, rows and columns of a value."""
         return self.plan.values[value][1:]
 
+    def is_real(self, value: int) -> bool:
+        """Return whether a value is floats in static memory, not the image and not bits."""
+        return self.plan.values[value][0] == REAL
+
     def name(self, value: int) -> str:
         """Return the C expression that points to a value."""
         array = "words" if self.plan.values[value][0] == BITS else "floats"
@@ -84,7 +88,7 @@ class CProgram:
     def pixel(self, value: int, row: str, column: str, channel: str) -> str:
         """Return the C expression of one number of a value."""
         channels, rows, columns = self.shape(value)
-        if self.plan.values[value][0] == REAL:
+        if self.is_real(value):
             return f"{self.name(value)}[({row} * {columns} + {column}) * {channels} + {channel}]"
         pixel = f"image[({channel} * {rows} + {row}) * {columns} + {column}]"
         return pixel if self.pixel_type == "float" else f"normal[{channel} * 256 + {pixel}]"
@@ -131,7 +135,8 @@ class CProgram:
 def _place_values(plan: PlanTables, answer: int) -> tuple[dict[int, int], int, int]:
     """Return the offset of each value, and the floats and words they take: first fit among those alive together.
 
-    An elementwise step, and one that adds a value it reads last, writes over that value.
+    An elementwise step writes over the value it reads last, and so does one that adds a value number by number, unless
+    windows of that value are read too.
     """
     born, dies = dict[int, int](), {answer: len(plan.steps)}
     for number, (_, fields) in enumerate(plan.steps):
@@ -144,7 +149,8 @@ def _place_values(plan: PlanTables, answer: int) -> tuple[dict[int, int], int, i
         kind, size = plan.values[value][0], _size(plan, value)
         step, fields = plan.steps[born[value]]
         over = fields.get("IN" if step == "CHAIN" else "RESIDUAL", -1)
-        reusable = over in places and dies[over] == born[value] and value == fields.get("OUT")
+        windowed = step != "CHAIN" and over == fields.get("IN")
+        reusable = not windowed and over in places and dies[over] == born[value] and value == fields.get("OUT")
         if reusable and plan.values[over] == plan.values[value] and not fields.get("POOL_H"):
             places[value] = places[over]
             continue
