@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 import equalbits as eb
-from equalbits.runtime import NetworkBuilder, PackedModel, generate, load_packed
+from equalbits.runtime import NetworkBuilder, PackedModel, build_openvino, export_onnx, generate, load_packed
 
 SPEC = importlib.util.spec_from_file_location("char_gpt", Path(__file__).parents[2] / "examples" / "char_gpt.py")
 assert SPEC is not None and SPEC.loader is not None
+_EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 char_gpt = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(char_gpt)
 
@@ -104,3 +105,60 @@ def test_a_model_of_several_inputs_and_outputs_takes_and_returns_them_by_name(tm
         np.testing.assert_allclose(found[name], expected.detach().numpy(), atol=1e-5)
     with pytest.raises(ValueError, match="the model takes ids, features: give each once"):
         packed(example["ids"].numpy())
+
+
+class MaskedDecoder(nn.Module):
+    """Attention that looks back only, and never at masked tokens; ``way`` is how the mask is applied."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.embed, self.qkv = way, nn.Embedding(9, 8), eb.nn.BinaryLinear(8, 24)
+        self.register_buffer("back", torch.ones(6, 6, dtype=torch.bool).tril())
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(self.embed(ids)).chunk(3, dim=-1)
+        seen = mask.bool()[:, None] & self.back
+        if self.way == "where":
+            seen = torch.where(seen, 0.0, -1e9)
+        return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+
+
+@pytest.mark.parametrize("way", ["bool", "where"])
+def test_a_mask_that_is_an_input_hides_tokens_in_the_packed_model(way):
+    torch.manual_seed(0)
+    model = MaskedDecoder(way).eval()
+    ids, mask = torch.randint(9, (3, 6)), torch.tensor([[1] * 6, [1, 1, 0, 0, 0, 1], [2, 0, 0, 0, 0, 0]])
+    packed = eb.pack(model, (ids, mask))
+    np.testing.assert_allclose(packed(ids.numpy(), mask.numpy()), model(ids, mask).detach().numpy(), atol=1e-6)
+    other = ids.clone()
+    other[1, 2:5] = (other[1, 2:5] + 1) % 9
+    found = [packed(each.numpy(), mask.numpy())[1, [0, 1, 5]] for each in (ids, other)]
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_a_number_that_is_no_input_cannot_become_a_bool():
+    class Rounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = eb.nn.BinaryLinear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x.flatten(1)).bool().float()
+
+    with pytest.raises(ValueError, match=r"casts to torch\.bool, which rounds"):
+        eb.pack(Rounded(), torch.randn(2, 8, 1, 1))
+
+
+@pytest.mark.parametrize("tool", ["onnx", "openvino"])
+def test_an_embedding_is_exported_to_other_runtimes(file, tokens, tool, tmp_path):
+    packed = load_packed(file)
+    row = tokens.numpy().astype(np.float32)[:, None, None]
+    if tool == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnx")
+        export_onnx(packed, tmp_path / "gpt.onnx")
+        found = onnxruntime.InferenceSession(tmp_path / "gpt.onnx").run(None, {"images": row})[0]
+    else:
+        openvino = pytest.importorskip("openvino")
+        found = openvino.compile_model(build_openvino(packed.network, batch=3), "CPU", _EXACT)(row)[0]
+    np.testing.assert_allclose(found, packed(tokens.numpy()), atol=1e-4)

@@ -39,6 +39,16 @@ class Value:
     shape: Shape
 
 
+@dataclass(frozen=True)
+class Mask:
+    """A bool for each number of a value: 1 where true, 0 where false."""
+
+    value: Value
+
+    def __str__(self) -> str:
+        return "a mask"
+
+
 @dataclass
 class Step:
     """An operation with its arrays. ``node`` names the node of the traced model whose value it computes, if any."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Graph, PackError, Step, Value, as_array
+from equalbits.deploy.graph import Graph, Mask, PackError, Step, Value, as_array
 from equalbits.deploy.pack_weights import BinaryWeights
 from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Operation, Shape
 
@@ -77,7 +77,7 @@ class BatchView:
 
 
 #: Argument of a rule: a value that depends on the image, or a constant.
-Known = Value | ThresholdComparison | StepFunction | Indices | Stacked | BatchView | Tensor | float | None
+Known = Value | Mask | ThresholdComparison | StepFunction | Indices | Stacked | BatchView | Tensor | float | None
 Rule = Callable[..., Any]
 _RuleT = TypeVar("_RuleT", bound=Rule)
 
@@ -117,6 +117,7 @@ class Tracer:
         """Return a value that depends on the image; a step function is added to the graph first."""
         if isinstance(known, StepFunction):
             return self._add_step_function(known)
+        known = known.value if isinstance(known, Mask) else known
         if not isinstance(known, Value):
             what = "a constant" if isinstance(known, Tensor) else str(known)
             raise self.refuse(f"needs a value computed from the image but gets {what}: this cannot be packed")

@@ -10,7 +10,7 @@ from torch.fx.node import map_arg
 
 from equalbits.deploy import batch_axis
 from equalbits.deploy.fold_batch_norm import fold_batch_norms
-from equalbits.deploy.graph import Graph, PackError, Value, drop_unused
+from equalbits.deploy.graph import Graph, Mask, PackError, Value, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
 from equalbits.deploy.torch_export import FROZEN, Frozen
 from equalbits.deploy.tracer import BatchView, Indices, Known, StepFunction, ThresholdComparison, Tracer
@@ -134,7 +134,8 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
     if elsewhere is not None:
         return elsewhere
     made: Known = rule(tracer, *arguments, **options)
-    return made
+    masked = tracer.dtype is torch.bool and any(isinstance(known[read], Mask) for read in node.all_input_nodes)
+    return Mask(made) if masked and isinstance(made, Value) else made
 
 
 def _is_constant(known: Known | Iterable[Known]) -> bool:

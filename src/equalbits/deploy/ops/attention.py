@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from equalbits.deploy.graph import Value
+from equalbits.deploy.graph import Mask, Value
 from equalbits.deploy.ops.conv_linear import linear
 from equalbits.deploy.ops.elementwise import add
 from equalbits.deploy.ops.shape import expand_to, permute
@@ -64,6 +64,8 @@ def attention(
     rank, scale = len(keys.shape), queries.shape[-1] ** -0.5 if scale is None else scale
     turned = tracer.permute(keys, [*range(rank - 2), rank - 1, rank - 2])
     scores = _multiply(tracer, tracer.affine(queries, scale), turned)
+    if isinstance(mask, Mask):
+        mask = tracer.affine(mask.value, -_MASKED, _MASKED)
     if mask is not None:
         if isinstance(mask, Tensor) and mask.dtype is torch.bool:
             if not is_causal and torch.equal(mask.reshape(-1, *mask.shape[-2:])[0], _lower(mask)) and _same(mask):

@@ -5,6 +5,8 @@ from functools import partial
 
 from torch import Tensor
 
+from equalbits.deploy.graph import Mask, Value
+from equalbits.deploy.ops.shape import expand_to
 from equalbits.deploy.tracer import Known, StepFunction, ThresholdComparison, Tracer, rule
 
 
@@ -29,9 +31,32 @@ def logical_not(tracer: Tracer, condition: Known) -> ThresholdComparison:
     return replace(condition, above=not condition.above)
 
 
+@rule("bitwise_and.Tensor", "logical_and.default")
+def logical_and(tracer: Tracer, first: Known, second: Known) -> Mask:
+    """Combine masks: a product of 0 and 1."""
+    masks = [known for known in (first, second) if isinstance(known, Mask)]
+    shape = tracer.output_shape()
+    made = [expand_to(tracer, mask.value, shape) for mask in masks]
+    if len(made) == 2:
+        return Mask(tracer.add("mul", *made))
+    constant = second if isinstance(first, Mask) else first
+    if not masks or not isinstance(constant, Tensor):
+        raise tracer.refuse("combines numbers as bools: compare them with a constant instead")
+    return Mask(made[0] if bool(constant.all()) else tracer.affine(made[0], constant.float()))
+
+
+@rule("_assert_tensor_metadata.default")
+def assert_metadata(tracer: Tracer, *_: object, **__: object) -> None:
+    """Do nothing: the trace has these dtypes."""
+
+
 @rule("where.self")
-def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFunction:
+def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFunction | Value:
     """Choose between constants by a comparison; nested choices with rising thresholds make one step function."""
+    if isinstance(condition, Mask):
+        base = _number(tracer, no)
+        made = expand_to(tracer, condition.value, tracer.output_shape())
+        return tracer.affine(made, _number(tracer, yes) - base, base)
     if not isinstance(condition, ThresholdComparison):
         raise tracer.refuse("chooses between values by something other than a comparison with a constant")
     high, low = (yes, no) if condition.above else (no, yes)
