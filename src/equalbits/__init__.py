@@ -26,6 +26,7 @@ _PACKAGE_OF = {
     **dict.fromkeys(("pack", "PackError"), "deploy"),
     **dict.fromkeys(("load_packed",), "runtime"),
     **dict.fromkeys(("get_recipe", "run_recipe", "load_run"), "recipes"),
+    **dict.fromkeys(("save_pretrained", "from_pretrained", "push_to_hub"), "recipes"),
     **dict.fromkeys(("reproduce",), "paper"),
 }
 
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     )
     from equalbits.nn.freeze import freeze
     from equalbits.paper import reproduce
-    from equalbits.recipes import get_recipe, load_run, run_recipe
+    from equalbits.recipes import from_pretrained, get_recipe, load_run, push_to_hub, run_recipe, save_pretrained
     from equalbits.runtime import load_packed
     from equalbits.training import TrainConfig, evaluate, train
 
@@ -105,6 +106,9 @@ __all__ = [  # noqa: RUF022 (by topic)
     "get_recipe",
     "load_run",
     "run_recipe",
+    "from_pretrained",
+    "push_to_hub",
+    "save_pretrained",
     "reproduce",
 ]
 

@@ -2,6 +2,7 @@
 
 from equalbits.analysis.activations import ActivationBits, activation_bits
 from equalbits.analysis.audit import AuditError, audit
+from equalbits.analysis.callbacks import BitMeter, lightning_callback, trainer_callback
 from equalbits.analysis.entropy import EntropyWatcher
 from equalbits.analysis.flips import FlipSeries, FlipWatcher
 from equalbits.analysis.layer_hooks import binary_layers
@@ -12,6 +13,7 @@ __all__ = [
     "ActivationBits",
     "Audit",
     "AuditError",
+    "BitMeter",
     "EntropyWatcher",
     "FlipSeries",
     "FlipWatcher",
@@ -21,5 +23,7 @@ __all__ = [
     "activation_bits",
     "audit",
     "binary_layers",
+    "lightning_callback",
     "summarize",
+    "trainer_callback",
 ]

@@ -8,6 +8,7 @@ from torch import nn
 
 from equalbits._text import unknown_name
 from equalbits.models.layer_factory import LayerFactory
+from equalbits.models.timm_models import PREFIX, timm_builder
 from equalbits.nn import WeightQuantizer, input_quantizer_by_name, quantizer_by_name, settings_of
 
 #: Creates a network from a layer factory and the number of classes; its keyword arguments are the options.
@@ -25,7 +26,7 @@ def create_model(
     init: str = "torch",
     **options: Any,
 ) -> nn.Module:
-    """Create the network ``name``, one of :func:`list_models`.
+    """Create the network ``name``, one of :func:`list_models`, or one of timm as in ``timm:resnet18``.
 
     ``weight_quantizer`` is a quantizer, a name like ``"bihalf:p_pos=0.25"``, or None for real weights.
     ``input_quantizer`` likewise quantizes the inputs of the binary layers, and selects the blocks for binary inputs;
@@ -55,7 +56,7 @@ def create_model(
         raise ValueError(f"weight_quantizer={weights!r}: pass a quantizer like BiHalf(), a name like 'bihalf', or None")
     if not isinstance(inputs, nn.Module | None):
         raise ValueError(f"input_quantizer={inputs!r}: pass one like SignActivation(), a name like 'sign', or None")
-    return _BUILDERS[name](LayerFactory(weights, inputs, init), num_classes, **options)
+    return model_builder(name)(LayerFactory(weights, inputs, init), num_classes, **options)
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -78,6 +79,8 @@ def model_options(name: str) -> dict[str, Any]:
 
 def model_builder(name: str) -> Callable[..., nn.Module]:
     """Return the function that creates the network ``name``."""
+    if name.startswith(PREFIX):
+        return timm_builder(name)
     if name not in _BUILDERS:
         raise unknown_name("model", name, _BUILDERS)
     return _BUILDERS[name]

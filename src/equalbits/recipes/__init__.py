@@ -11,6 +11,7 @@ from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
 from equalbits.recipes.experiments.scheduler import check_runs, run_missing
 from equalbits.recipes.experiments.sweep import CaseResult, DivergedError, sweep
 from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer, check_one_process
+from equalbits.recipes.hub import from_pretrained, push_to_hub, save_pretrained
 from equalbits.recipes.output_dir import check_kind, lock_dir
 from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
 from equalbits.recipes.run_dir import TrainedRun, data_root_of, last_weights, load_run, unfinished_epoch
@@ -56,6 +57,7 @@ __all__ = [
     "data_root_of",
     "evaluate_run",
     "find_recipe",
+    "from_pretrained",
     "get_recipe",
     "images_with_classes",
     "last_weights",
@@ -71,9 +73,11 @@ __all__ = [
     "parse_settings",
     "pick_device",
     "published_score",
+    "push_to_hub",
     "read_recipe",
     "run_missing",
     "run_recipe",
+    "save_pretrained",
     "settings_page",
     "settings_tables",
     "split_values",

@@ -34,7 +34,9 @@ _NO_QUANTIZER = ("real", "none", "float", "fp32")
 def check_names(recipe: Recipe) -> None:
     """Raise for an unknown model or quantizer and for invalid options of the model, without building it."""
     config = recipe.model
-    if config.name not in list_models():
+    if config.name.startswith("timm:"):
+        model_options(config.name)  # raises for an unknown one
+    elif config.name not in list_models():
         own = "a network of your own exists only in the script that registers it: run that instead of equalbits"
         raise ValueError(f"{unknown_name('model', config.name, list_models())}; {own}")
     instead = {name: f"set model.{name} instead" for name in ("weight_quantizer", "input_quantizer", "init")}

@@ -17,7 +17,7 @@ from equalbits.training import TrainConfig
 class ModelConfig(Settings, group="model"):
     """Network and quantizers by name, and options of the network."""
 
-    name: str = setting("network", allowed="a name of ``equalbits list models``")
+    name: str = setting("network", allowed="a name of ``equalbits list models``, or ``timm:NAME`` for one of timm")
     weight_quantizer: str = setting(
         "method that binarizes weights; settings follow a colon, such as ``bihalf:p_pos=0.25``",
         default="bihalf",
@@ -142,7 +142,7 @@ class Recipe(Settings):
         0.05
         """
         recipe, network = self, settings.get("model.name", self.model.name)
-        if network != self.model.name and network in list_models():
+        if network != self.model.name and (network in list_models() or str(network).startswith("timm:")):
             accepted = model_options(network)
             options = {k: v for k, v in self.model.options.items() if k in accepted and _is_valid(v, accepted[k])}
             recipe = replace(self, model=replace(self.model, options=options))

@@ -1,0 +1,108 @@
+"""Flips, entropy and exactness in the loops of Lightning, Accelerate and the Trainer of transformers."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equalbits.analysis.audit import audit
+from equalbits.analysis.layer_hooks import binary_layers
+from equalbits.functional import count_flips, filter_entropy
+
+
+class BitMeter:
+    """Measure a model's bits: call it every n steps and log what it returns, to any logger.
+
+    The values are ``bits/entropy`` (mean over all filters), ``bits/to_positive`` and ``bits/to_negative`` (symbols that
+    differ from the previous call) and ``bits/inexact_filters`` (filters without the share of +1 that they promise).
+
+    >>> from equalbits.nn import BiHalf, BinaryLinear
+    >>> BitMeter()(nn.Sequential(BinaryLinear(8, 3, weight_quantizer=BiHalf())))
+    {'bits/entropy': 1.0, 'bits/to_positive': 0, 'bits/to_negative': 0, 'bits/inexact_filters': 0}
+    """
+
+    def __init__(self) -> None:
+        self._previous: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """Return the values by the name of their curve."""
+        now = {name: layer.symbols().to(torch.int8) for name, layer in binary_layers(model).items()}
+        before = self._previous or now
+        counts = [torch.stack(count_flips(before[name].to(now[name].device), now[name])).sum(dim=1) for name in now]
+        entropies = torch.cat([filter_entropy(symbols).cpu() for symbols in now.values()])
+        up, down = (sum(int(pair[sign]) for pair in counts) for sign in (0, 1))
+        self._previous = now
+        return {
+            "bits/entropy": float(entropies.nanmean()),
+            "bits/to_positive": up,
+            "bits/to_negative": down,
+            "bits/inexact_filters": audit(model, strict=False).inexact_filters,
+        }
+
+
+def lightning_callback(*, every: int = 100) -> Any:
+    """Return a callback for ``lightning.Trainer``: log the bits every n steps, and audit the model at the end.
+
+    The trainer's logger receives the values, such as TensorBoard or Weights & Biases.
+    """
+    try:
+        from lightning.pytorch import Callback
+    except ImportError as error:
+        raise ValueError(f"the callback needs lightning ({error}): pip install lightning") from None
+
+    class LightningBits(Callback):  # type: ignore[misc]
+        """Log flips, entropy and exactness."""
+
+        def __init__(self) -> None:
+            self.meter = BitMeter()
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self._log(trainer, pl_module)
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step % every == 0:
+                self._log(trainer, pl_module)
+
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            audit(pl_module)
+
+        def _log(self, trainer: Any, model: nn.Module) -> None:
+            values = self.meter(model)
+            for logger in trainer.loggers:
+                logger.log_metrics(values, step=trainer.global_step)
+
+    return LightningBits()
+
+
+def trainer_callback(*, every: int = 100) -> Any:
+    """Return a callback for ``transformers.Trainer``: add the bits to its logs every n steps, and audit at the end."""
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise ValueError(f"the callback needs transformers ({error}): pip install transformers") from None
+
+    class TrainerBits(TrainerCallback):  # type: ignore[misc]
+        """Log flips, entropy and exactness."""
+
+        def __init__(self) -> None:
+            self.meter = BitMeter()
+            self.values: dict[str, float] = {}
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+            self.values = self.meter(model)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+            if state.global_step % every == 0:
+                self.values = self.meter(model)
+                control.should_log = True
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+            if logs is not None:
+                logs.update(self.values)
+                state.log_history[-1].update(self.values)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+            audit(model)
+
+    return TrainerBits()
