@@ -1,0 +1,58 @@
+"""Long and large trainings, by ``make soak``: memory that stays flat, and a layer of 268 million weights."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from equalbits.training import train
+
+MIB = 1 << 20
+
+LARGE = """
+import sys, torch, equalbits as eb
+from torch import nn
+from equalbits.nn import BiHalf, BinaryLinear
+from equalbits.training import TrainConfig, train
+
+torch.manual_seed(0)
+net = nn.Sequential(BinaryLinear(65_536, 4_096, weight_quantizer=BiHalf(), bias=False), nn.ReLU(), nn.Linear(4_096, 2))
+images = torch.randn(8, 65_536)
+train(net, [(images, torch.tensor([0, 1] * 4))], TrainConfig(epochs=1))
+assert bool(net[0].weight.isfinite().all())
+packed = eb.pack(net.eval(), images)
+packed.save(sys.argv[1])
+assert packed.audit().exact
+"""
+
+
+@pytest.mark.soak
+def test_twenty_thousand_steps_take_no_more_memory_than_two_thousand(
+    tmp_path: Path, make_net, make_loader, make_config
+) -> None:
+    resident: dict[int, int] = {}
+
+    def watch(_: nn.Module, step: int) -> None:
+        if step % 1000 == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            resident[step] = pages * os.sysconf("SC_PAGE_SIZE")
+
+    config = make_config(epochs=20, checkpoint_seconds=0.5)
+    train(
+        make_net(norm=True), make_loader(count=8_000), config, test=make_loader("test"), watchers=[watch], out=tmp_path
+    )
+    print({step: f"{size / MIB:.1f} MiB" for step, size in resident.items()})
+    assert max(resident) == 20_000
+    assert resident[20_000] - resident[2_000] < 8 * MIB
+
+
+@pytest.mark.soak
+def test_a_linear_layer_of_65536_by_4096_is_trained_a_step_and_packed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, tmp_path / "net.ebits"], capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert 65_536 * 4_096 / 8 < (tmp_path / "net.ebits").stat().st_size < 65_536 * 4_096 / 8 * 1.01
