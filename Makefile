@@ -8,7 +8,6 @@
 # make soak       pack 10⁹ weights and train 20,000 steps in bounded memory
 # make sanitize   test the native engine under the address, undefined-behaviour and thread sanitizers
 # make wheel      build an sdist and a manylinux wheel into dist/, and run the wheel where there is no compiler
-# make test-embedded  run exported C on an emulated Cortex-M7 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
 # make web        rebuild the engine for web pages with clang and lld
 # make test-embedded  run exported C on an emulated Cortex-M7 and Cortex-M3 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
 # make help       print this list

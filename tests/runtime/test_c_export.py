@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from ordered_sums import run_in_order
 
-from equalbits.runtime import Network, NetworkBuilder, PackedModel, export_c, find_packed, load_packed, run_numpy
+from equalbits.runtime import Network, NetworkBuilder, PackedModel, Port, export_c, find_packed, load_packed, run_numpy
 
 COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -181,6 +181,9 @@ def test_an_operation_without_a_c_form_is_refused_in_one_line(tmp_path: Path) ->
     build.add("softmax", build.add("flatten", build.image), axis=0)
     with pytest.raises(ValueError, match=r"^softmax #1 has no C form: export to onnx instead$"):
         export_c(PackedModel(build.finish()), tmp_path / "net.c")
+    tokens = replace(small_net(), outputs=(Port("scores", (10,)),), classes=())
+    with pytest.raises(ValueError, match=r"^C takes one image and gives its logits, not scores: run the file with"):
+        export_c(PackedModel(tokens), tmp_path / "net.c")
     assert not list(tmp_path.iterdir())
 
 

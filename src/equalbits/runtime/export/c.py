@@ -60,6 +60,9 @@ def export_c(
 
 def c_source(network: Network, header_name: str = "net.h", *, max_ram: int | None = None) -> tuple[str, str, CSizes]:
     """Return the C source and the header of a network, and the memory they take."""
+    if network.inputs or network.outputs:
+        names = ", ".join(port.name for port in (*network.inputs, *network.outputs))
+        raise ValueError(f"C takes one image and gives its logits, not {names}: run the file with equalbits.runtime")
     program = CProgram(network)
     for number, (kind, _) in enumerate(program.plan.steps):
         if kind not in C_STEPS:
