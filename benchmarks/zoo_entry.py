@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equalbits._settings import flatten
+from equalbits._toml import flatten
 from equalbits.data import Dataset
 from equalbits.deploy import Preprocessing, pack
 from equalbits.recipes import ByteBatches, DataSpec, RunRecord, get_recipe, list_recipes, load_run, make_loader

@@ -5,7 +5,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from equalbits._settings import parse_settings
+from equalbits._toml import parse_settings
 from equalbits.recipes import ModelConfig, Recipe
 from equalbits.training import OptimizerConfig, ScheduleConfig, TrainConfig
 

@@ -4,12 +4,9 @@ A subclass of :class:`Settings` is a frozen dataclass that validates its fields 
 read TOML tables and ``--set`` assignments, suggest the nearest name, and fill docs/settings.md.
 """
 
-import json
 import math
 import operator
-import re
-import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields
 from functools import wraps
@@ -18,7 +15,8 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args, get_origin, get_type_hints
 
-from equalbits._text import bounded, nearest_name
+from equalbits._text import nearest_name
+from equalbits._toml import flatten, toml_text
 
 #: Of each type: its description, and the class of the values it takes.
 _TYPES: dict[object, tuple[str, type]] = {
@@ -192,7 +190,7 @@ class Settings:
 
     def to_toml(self) -> str:
         """Return the settings as TOML."""
-        return _toml(self.as_dict())
+        return toml_text(self.as_dict())
 
 
 def _refuse_unknown(init: Callable[..., None]) -> Callable[..., None]:
@@ -265,62 +263,3 @@ def _inside(group: str, known: Collection[str]) -> list[str]:
     prefix = f"{group}." if group else ""
     inside = (name.removeprefix(prefix).partition(".")[0] for name in known if name.startswith(prefix))
     return list(dict.fromkeys(prefix + name for name in inside))
-
-
-def flatten(table: Mapping[str, object], prefix: str = "", *, whole: Collection[str] = ()) -> dict[str, Any]:
-    """Return nested tables as one table of dotted names, with lists for tuples as in JSON.
-
-    Tables named in ``whole`` and the values in them are kept as they are.
-
-    >>> flatten({"seed": 0, "optimizer": {"betas": (0.9, 0.999)}})
-    {'seed': 0, 'optimizer.betas': [0.9, 0.999]}
-    """
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        path = prefix + name
-        if isinstance(value, Mapping) and path not in whole and path.rpartition(".")[0] not in whole:
-            found |= flatten(value, f"{path}.", whole=whole)
-        else:
-            found[path] = list(value) if isinstance(value, tuple) else value
-    return found
-
-
-def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
-    """Parse ``name=value`` words; a value is TOML, a number such as ``.5`` or ``1.``, or else a string.
-
-    >>> parse_settings(["optimizer.lr=.05", "model.name=conv4", "schedule.milestones=[10, 20]"])
-    {'optimizer.lr': 0.05, 'model.name': 'conv4', 'schedule.milestones': [10, 20]}
-    """
-    settings: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = (part.strip() for part in assignment.partition("="))
-        if not equals or not name:
-            raise ValueError(f"{bounded(assignment, 80)!r} is not a setting: write name=value, as in optimizer.lr=0.05")
-        try:
-            settings[name] = tomllib.loads(f"value = {text}")["value"]
-        except RecursionError:
-            raise ValueError(f"{name}={text[:40]}… is nested too deeply: give a value of a few brackets") from None
-        except tomllib.TOMLDecodeError:
-            is_number = re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE)
-            settings[name] = float(text) if is_number else text
-    return settings
-
-
-def toml_value(value: object) -> str:
-    """Return a value as TOML writes it and ``--set`` reads it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(toml_value(item) for item in value)}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON does not escape DEL, TOML must
-    return repr(value)
-
-
-def _toml(table: Mapping[str, object], path: str = "") -> str:
-    plain = {name: value for name, value in table.items() if not isinstance(value, dict) and value is not None}
-    lines = [f"{name} = {toml_value(value)}" for name, value in plain.items()]
-    for name, value in table.items():
-        if isinstance(value, dict) and (value or path.count(".") > 1):  # inside a setting an empty table is a value
-            lines += ["", f"[{path}{name}]", _toml(value, f"{path}{name}.").rstrip()]
-    return "\n".join(lines) + "\n"

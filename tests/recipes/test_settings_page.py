@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from equalbits._settings import flatten
+from equalbits._toml import flatten
 from equalbits.models.registry import model_options
 from equalbits.nn import input_quantizer_by_name, quantizer_by_name
 from equalbits.recipes import Recipe, get_recipe, list_recipes, parse_settings

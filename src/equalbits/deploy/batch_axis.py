@@ -10,7 +10,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from equalbits.deploy.graph import Value
-from equalbits.deploy.tracer import RULES, BatchView, Known, Rule, Tracer
+from equalbits.deploy.traced_values import BatchView, Known
+from equalbits.deploy.tracer import RULES, Rule, Tracer
 
 #: Rules that hold for any place of the batch: functions of single numbers, and products along the last axis.
 _ANYWHERE = {

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.deploy.graph import PackError, Value
-from equalbits.deploy.tracer import RULES, Known, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import RULES, Tracer, rule
 from equalbits.runtime import Port
 
 #: Examples of a model: images, token ids, several tensors in order, or several by name.

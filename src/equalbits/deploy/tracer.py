@@ -1,4 +1,4 @@
-"""State of a trace, the values that rules work on, and the steps they add; rules register themselves with :func:`rule`.
+"""State of a trace and the steps that rules add to it; rules register themselves with :func:`rule`.
 
 Reshapes, permutations and slices are merged with the step before them where possible.
 """
@@ -15,69 +15,13 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Graph, Mask, PackError, Step, Value, as_array
 from equalbits.deploy.pack_weights import BinaryWeights
+from equalbits.deploy.traced_values import Known, StepFunction
 from equalbits.runtime import FUNCTIONS, OPS, Array, Floats, Operation, Shape
 
 #: Operations that do the same to (channel, feature) and to (channel, 1, feature).
 _PER_CHANNEL = ("affine", "prelu", "relu", "clamp", "sign", "add", "concat")
 
 
-@dataclass(frozen=True)
-class ThresholdComparison:
-    """``value ≥ threshold`` where ``above``, else ``value < threshold``; ``strict`` means ``>`` and ``≤``."""
-
-    value: Value
-    threshold: Tensor | float
-    above: bool
-    strict: bool
-
-    def __str__(self) -> str:
-        return "a comparison"
-
-
-@dataclass(frozen=True)
-class StepFunction:
-    """A piecewise constant function: ``value`` takes the next level at each threshold. A sign has one threshold.
-
-    The bool of a threshold says whether the threshold itself still has the lower level.
-    """
-
-    value: Value
-    thresholds: tuple[tuple[Tensor | float, bool], ...]
-    levels: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Indices:
-    """Indices of maxima, as torch returns beside the maxima; a packed network has none."""
-
-    def __str__(self) -> str:
-        return "the indices of maxima"
-
-
-@dataclass(frozen=True)
-class Stacked:
-    """Values stacked along a new axis before the batch, to be reduced over it."""
-
-    values: tuple[Value, ...]
-
-    def __str__(self) -> str:
-        return "values stacked before the batch"
-
-
-@dataclass(frozen=True)
-class BatchView:
-    """A value with the batch at ``axis`` of torch's shape; ``folded``: that axis is the batch times the value's own."""
-
-    value: Value
-    axis: int = 0
-    folded: bool = False
-
-    def __str__(self) -> str:
-        return "a value whose batch is not the first axis"
-
-
-#: Argument of a rule: a value that depends on the image, or a constant.
-Known = Value | Mask | ThresholdComparison | StepFunction | Indices | Stacked | BatchView | Tensor | float | None
 Rule = Callable[..., Any]
 _RuleT = TypeVar("_RuleT", bound=Rule)
 

@@ -13,7 +13,8 @@ from equalbits.deploy.fold_batch_norm import fold_batch_norms
 from equalbits.deploy.graph import Graph, Mask, PackError, Value, drop_unused
 from equalbits.deploy.ops import RULES, comparison, elementwise
 from equalbits.deploy.torch_export import FROZEN, Frozen
-from equalbits.deploy.tracer import BatchView, Indices, Known, StepFunction, ThresholdComparison, Tracer
+from equalbits.deploy.traced_values import BatchView, Indices, Known, StepFunction, ThresholdComparison
+from equalbits.deploy.tracer import Tracer
 
 _MULTIPLIES = ("aten.linear.default", "aten.convolution.default", "aten.conv2d.default", "aten.conv1d.default")
 _BATCH_NORM = "aten.batch_norm.default"

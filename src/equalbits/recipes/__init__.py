@@ -1,6 +1,6 @@
 """Recipes: named experiments. Run one, or run many."""
 
-from equalbits._settings import parse_settings
+from equalbits._toml import parse_settings
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
 from equalbits.recipes.evaluate_packed import ByteBatches, check_on_test_images, images_with_classes

@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from equalbits._settings import flatten
 from equalbits._text import nearest_name
+from equalbits._toml import flatten
 from equalbits.recipes.recipe import Recipe, read_recipe
 from equalbits.recipes.run_record import FREE
 

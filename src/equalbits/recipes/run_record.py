@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import equalbits
-from equalbits._settings import flatten
+from equalbits._toml import flatten
 from equalbits.recipes.recipe import Recipe
 from equalbits.training import FREE_SETTINGS, CheckpointError, EpochRecord, History, device_name, refuse_changes
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from equalbits._settings import toml_value
+from equalbits._toml import toml_value
 from equalbits.models import list_models, model_options
 from equalbits.nn import input_quantizer_settings, list_input_quantizers, list_quantizers, quantizer_settings
 from equalbits.recipes.recipe import Recipe

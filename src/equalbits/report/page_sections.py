@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from equalbits._settings import flatten
+from equalbits._toml import flatten
 from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
 from equalbits.report.bit_tables import layer_bits, run_bits
 from equalbits.report.charts import Chart, Curve, line_chart

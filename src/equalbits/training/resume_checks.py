@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from equalbits._settings import flatten
 from equalbits._text import bounded, escape_control_chars
+from equalbits._toml import flatten
 from equalbits.training.checkpoint_file import CheckpointError, checksum
 
 #: Facts that may differ in a resumed run: its results are then right, but not bit-identical.

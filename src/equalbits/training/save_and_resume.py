@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from equalbits._files import remove_partial_files
-from equalbits._settings import flatten
 from equalbits._text import bounded, escape_control_chars
+from equalbits._toml import flatten
 from equalbits.training import distributed
 from equalbits.training.checkpoint_file import (
     BEST,

@@ -17,7 +17,8 @@ from equalbits.deploy.ops import (
     resize,
     shape,
 )
-from equalbits.deploy.tracer import RULES, Known, Tracer
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import RULES, Tracer
 from equalbits.runtime import OPS, Settings
 
 __all__ = [

@@ -4,7 +4,8 @@ import math
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.elementwise import clamp, multiply
-from equalbits.deploy.tracer import Known, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import Tracer, rule
 
 
 @rule("hardsigmoid.default")

@@ -9,7 +9,8 @@ from equalbits.deploy.graph import Mask, Value
 from equalbits.deploy.ops.conv_linear import linear
 from equalbits.deploy.ops.elementwise import add
 from equalbits.deploy.ops.shape import expand_to, permute
-from equalbits.deploy.tracer import Known, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import Tracer, rule
 
 #: Added to scores that a mask leaves out: far below any score, and finite, as every number of a file is.
 _MASKED = -1e30

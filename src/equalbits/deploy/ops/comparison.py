@@ -7,7 +7,8 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Mask, Value
 from equalbits.deploy.ops.shape import expand_to
-from equalbits.deploy.tracer import Known, StepFunction, ThresholdComparison, Tracer, rule
+from equalbits.deploy.traced_values import Known, StepFunction, ThresholdComparison
+from equalbits.deploy.tracer import Tracer, rule
 
 
 def _compare(tracer: Tracer, first: Known, second: Known, *, above: bool, strict: bool) -> ThresholdComparison:

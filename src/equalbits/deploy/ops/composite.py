@@ -13,7 +13,8 @@ from equalbits.deploy.ops.conv_linear import convolution
 from equalbits.deploy.ops.elementwise import batch_norm, norm_of_input, sub
 from equalbits.deploy.ops.pool import adaptive_avg_pool2d, max_pool2d
 from equalbits.deploy.ops.shape import reshape
-from equalbits.deploy.tracer import Known, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import Tracer, rule
 
 rule("flatten.using_ints", "reshape.default", "view_as.default")(reshape)
 rule("adaptive_avg_pool2d.default")(adaptive_avg_pool2d)

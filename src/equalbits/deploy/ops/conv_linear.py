@@ -10,7 +10,8 @@ from torch import Tensor
 from equalbits.deploy.graph import Arrays, Value
 from equalbits.deploy.ops.gather import pad
 from equalbits.deploy.pack_weights import plane_arrays
-from equalbits.deploy.tracer import Known, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import Settings
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from equalbits.deploy.graph import Mask, Value
 from equalbits.deploy.ops.comparison import where
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.tracer import Known, ThresholdComparison, Tracer, rule
+from equalbits.deploy.traced_values import Known, ThresholdComparison
+from equalbits.deploy.tracer import Tracer, rule
 
 Constant = Tensor | float | int
 

@@ -8,7 +8,8 @@ from torch.nn import functional as nnf
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.shape import concat, repeat_entries, slice_
-from equalbits.deploy.tracer import Known, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import Tracer, rule
 
 _REFUSAL = "reorders the batch: a packed network treats each image by itself"
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from equalbits.deploy.graph import Arrays, Value, as_array
 from equalbits.deploy.ops.elementwise import multiply, sub
 from equalbits.deploy.ops.reduce import Axes, total
-from equalbits.deploy.tracer import Known, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import Tracer, rule
 
 
 @rule("layer_norm.default")

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import pad, take
-from equalbits.deploy.tracer import Indices, Known, Tracer, rule
+from equalbits.deploy.traced_values import Indices, Known
+from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import Settings, adaptive_windows
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.elementwise import add, clamp, neg
 from equalbits.deploy.ops.shape import expand
-from equalbits.deploy.tracer import Indices, Known, Stacked, Tracer, rule
+from equalbits.deploy.traced_values import Indices, Known, Stacked
+from equalbits.deploy.tracer import Tracer, rule
 
 Axes = Sequence[int] | None
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.gather import take
-from equalbits.deploy.tracer import Known, Rule, Tracer, rule
+from equalbits.deploy.traced_values import Known
+from equalbits.deploy.tracer import Rule, Tracer, rule
 
 _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 _LINEAR = ("upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")

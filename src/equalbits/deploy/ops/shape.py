@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from equalbits.deploy.graph import Value
-from equalbits.deploy.tracer import Known, Stacked, Tracer, rule
+from equalbits.deploy.traced_values import Known, Stacked
+from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import OPS
 
 _MAX_CONCATENATED = OPS["concat"].inputs[1]

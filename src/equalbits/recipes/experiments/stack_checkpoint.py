@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from equalbits._files import write_atomically
-from equalbits._settings import flatten
+from equalbits._toml import flatten
 from equalbits.recipes.build import DataSpec
 from equalbits.recipes.experiments.run_store import PlannedRun
 from equalbits.recipes.run_record import FREE

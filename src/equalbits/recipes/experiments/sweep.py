@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits._files import write_atomically
-from equalbits._settings import flatten
+from equalbits._toml import flatten
 from equalbits.recipes.experiments.grid import Case, cases_of
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.scheduler import run_missing

@@ -1,0 +1,66 @@
+"""Values that the rules of a trace work on, besides those of the graph."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equalbits.deploy.graph import Mask, Value
+
+
+@dataclass(frozen=True)
+class ThresholdComparison:
+    """``value ≥ threshold`` where ``above``, else ``value < threshold``; ``strict`` means ``>`` and ``≤``."""
+
+    value: Value
+    threshold: Tensor | float
+    above: bool
+    strict: bool
+
+    def __str__(self) -> str:
+        return "a comparison"
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """A piecewise constant function: ``value`` takes the next level at each threshold. A sign has one threshold.
+
+    The bool of a threshold says whether the threshold itself still has the lower level.
+    """
+
+    value: Value
+    thresholds: tuple[tuple[Tensor | float, bool], ...]
+    levels: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Indices:
+    """Indices of maxima, as torch returns beside the maxima; a packed network has none."""
+
+    def __str__(self) -> str:
+        return "the indices of maxima"
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Values stacked along a new axis before the batch, to be reduced over it."""
+
+    values: tuple[Value, ...]
+
+    def __str__(self) -> str:
+        return "values stacked before the batch"
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """A value with the batch at ``axis`` of torch's shape; ``folded``: that axis is the batch times the value's own."""
+
+    value: Value
+    axis: int = 0
+    folded: bool = False
+
+    def __str__(self) -> str:
+        return "a value whose batch is not the first axis"
+
+
+#: Argument of a rule: a value that depends on the image, or a constant.
+Known = Value | Mask | ThresholdComparison | StepFunction | Indices | Stacked | BatchView | Tensor | float | None
