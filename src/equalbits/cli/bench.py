@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from equalbits._text import escape_control_chars
 from equalbits.cli.arguments import add_json
+from equalbits.cli.errors import is_out_of_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
     try:
         facts = _measure(options)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate" not in str(error):  # torch raises RuntimeError
+        if not is_out_of_memory(error):
             raise
         raise ValueError(f"--batch {options.batch} does not fit into memory: lower --batch") from None
     print(json.dumps(facts) if options.json else _as_text(facts))

@@ -84,7 +84,7 @@ def _describe(error: BaseException) -> str:
         return f"this needs {package}: {install_hint(_EXTRAS[error.name])}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"this needs the package {error.name}: pip install {error.name}"
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return "out of memory: lower data.batch_size, set accumulate=2, or use a smaller model"
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         path = Path(os.fsdecode(error.filename2 or error.filename))
@@ -101,10 +101,11 @@ def _is_bug(error: BaseException) -> bool:
     """Return True for an error in this package, whose traceback is needed to fix it."""
     if isinstance(error, ModuleNotFoundError):
         return (error.name or "").startswith("equalbits")
-    return isinstance(error, RuntimeError) and not _is_out_of_memory(error)
+    return isinstance(error, RuntimeError) and not is_out_of_memory(error)
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for the errors of Python and torch where memory, of the CPU or a GPU, does not suffice."""
     if isinstance(error, MemoryError):
         return True
     # On a GPU torch raises OutOfMemoryError; on a CPU a plain RuntimeError. Checked without importing torch.
