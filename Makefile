@@ -2,7 +2,7 @@
 # make test       run every check that must pass before a change is merged
 # make test-gpu   run the tests that need a CUDA device with the installed python3; nothing is installed or built
 # make lint       check formatting, lint, types and import layers
-# make pages      generate docs/results.md, docs/comparison.md, docs/settings.md and the README's table
+# make pages      generate docs/results.md, docs/comparison.md, docs/settings.md, the scores in docs/methods.md and the README's table
 # make docs       execute the notebooks and build the site into build/site; a warning is an error
 # make fuzz       read 100,000 mutated packed files, and 10,000 mutated inputs of each other kind
 # make soak       pack 10⁹ weights and train 20,000 steps in bounded memory
@@ -52,6 +52,7 @@ pages: $(READY)
 		equalbits.report.comparison_page(pathlib.Path('results/fashion-compare.json')))"
 	$(BIN)/python -c "import equalbits.recipes, pathlib; pathlib.Path('docs/settings.md').write_text( \
 		equalbits.recipes.settings_page(), encoding='utf-8')"
+	$(BIN)/python docs/site/method_scores.py
 
 # Executes the notebooks and stores their outputs.
 notebooks: $(READY)
