@@ -2,7 +2,8 @@
 
 Trains one decoder with real, sign, ternary (the absmean rule of BitNet b1.58) and bi-half linear layers on the
 docstrings of Python's own standard library, and prints the loss on held-out text in nats per character.
-Without arguments it is a short demonstration on a CPU; ``--full --seeds 3 --out runs/char_gpt`` is the experiment.
+Without arguments it is a short demonstration on a CPU; ``--full --seeds 3 --out runs/char_gpt`` is the experiment, and
+``--weights runs/char_gpt/bihalf.safetensors`` then packs its bi-half model and generates text on a CPU.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as nnf
@@ -174,6 +176,17 @@ def save_symbols(model: nn.Module, path: Path, settings: dict[str, object]) -> N
     save_file(tensors, path, {name: str(value) for name, value in settings.items()})
 
 
+def load_symbols(path: Path) -> tuple[CharGPT, str]:
+    """Return a bi-half model saved by :func:`save_symbols`, and its alphabet."""
+    with safe_open(path, "pt") as file:
+        settings, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    sizes = (int(settings[name]) for name in ("length", "width", "depth", "heads"))
+    model = CharGPT(len(settings["alphabet"]), *sizes)
+    eb.binarize_(model.blocks, eb.BiHalf(), where=eb.all_layers)
+    model.load_state_dict(tensors)
+    return model, settings["alphabet"]
+
+
 def write_text(packed: PackedModel, alphabet: str, prompt: str, count: int) -> None:
     """Generate text from a packed model on the CPU, and print it with the speed."""
     started, tokens = time.perf_counter(), []
@@ -195,7 +208,17 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name, short in SHORT.items():
         parser.add_argument(f"--{name}", type=int, help=f"default {short}, with --full {FULL[name]}")
+    parser.add_argument(
+        "--weights", type=Path, help="pack this saved bi-half model and generate text, without training"
+    )
+    parser.add_argument("--generate", type=int, default=100, metavar="N", help="characters to generate (default 100)")
     options = parser.parse_args()
+    if options.weights:
+        model, alphabet = load_symbols(options.weights)
+        packed = eb.pack(model, torch.randint(len(alphabet), (2, model.positions.num_embeddings)))
+        packed.save(options.weights.with_suffix(".ebits"))
+        write_text(packed, alphabet, "Return ", options.generate)
+        return
     for name, default in (FULL if options.full else SHORT).items():
         setattr(options, name, default if getattr(options, name) is None else getattr(options, name))
 
@@ -215,15 +238,11 @@ def main() -> None:
             model, run = train(method, seed, texts, options)
             runs.append(run)
             print(f"{method} seed {seed}: {run['loss']:.3f} nats per character held out, {run['seconds']:.0f} s")
-            if method == "bihalf" and seed == 0:
-                packed = eb.pack(model.cpu(), held_out[: 2 * options.length].view(2, -1).cpu())
-                write_text(packed, alphabet, "Return ", 100 if options.full else 8)
             if options.out:
                 options.out.mkdir(parents=True, exist_ok=True)
                 report = {"settings": settings, "text": text_facts, "torch": torch.__version__, "runs": runs}
                 (options.out / "results.json").write_text(json.dumps(report, indent=1) + "\n")
                 if method == "bihalf" and seed == 0:
-                    packed.save(options.out / "bihalf.ebits")
                     save_symbols(model, options.out / "bihalf.safetensors", settings | {"alphabet": alphabet})
     for method in options.methods:
         losses = [run["loss"] for run in runs if run["method"] == method]

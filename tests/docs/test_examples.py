@@ -63,6 +63,14 @@ def test_an_example_runs_without_a_warning_and_prints_what_it_should(example, tm
         assert line in printed
 
 
+def test_the_character_gpt_is_packed_and_generates_text_from_its_saved_weights(tmp_path):
+    example = EXAMPLES[0].with_name("char_gpt.py")
+    run(example, tmp_path, *["--methods", "bihalf", "--steps", "2", "--out", "a", "--device", "cpu"])
+    printed = run(example, tmp_path, *["--weights", "a/bihalf.safetensors", "--generate", "5"])
+    assert "5 of 5 characters" in printed
+    assert load_packed(tmp_path / "a" / "bihalf.ebits").audit().exact
+
+
 def test_every_expectation_is_of_an_example_that_is_there():
     assert set(EXPECTED) <= {example.stem for example in EXAMPLES}
 
