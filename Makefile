@@ -9,6 +9,7 @@
 # make sanitize   test the native engine under the address, undefined-behaviour and thread sanitizers
 # make wheel      build an sdist and a manylinux wheel into dist/, and run the wheel where there is no compiler
 # make web        rebuild the engine for web pages with clang and lld
+# make test-browser  run exported web pages in headless Chromium (needs Debian's chromium)
 # make test-embedded  run exported C on an emulated Cortex-M7 and Cortex-M3 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
 # make help       print this list
 #
@@ -23,7 +24,7 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test pytest test-gpu test-embedded lint fuzz soak sanitize wheel clean pages notebooks docs help
+.PHONY: demo test pytest test-gpu test-embedded test-browser lint fuzz soak sanitize wheel clean pages notebooks docs help
 
 demo: $(if $(wildcard $(READY)),$(READY),$(TRAIN))
 	$(BIN)/python -m equalbits demo --out $(OUT)
@@ -45,6 +46,9 @@ test-gpu:
 
 test-embedded: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m embedded tests/runtime/test_embedded.py
+
+test-browser: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests
 
 pages: $(READY)
 	$(BIN)/python -m equalbits.paper.results

@@ -168,7 +168,7 @@ def test_the_runtime_follows_from_the_suffix_and_one_file_is_named(tmp_path, cal
     for words, line in (
         ((), "give one file to write, such as net.onnx, as the second argument or with --out"),
         (("a.onnx", "--out", "b.onnx"), "give one file to write"),
-        (("a.bin",), "a.bin: unknown suffix .bin; use .onnx, .xml, .c, or give --to"),
+        (("a.bin",), "a.bin: unknown suffix .bin; use .onnx, .xml, .c, .html, or give --to"),
         (("a.xml", "--to", "onnx"), "a.xml: a file for onnx must end in .onnx, as a.onnx"),
     ):
         code, _, errors = call("export", packed, *words)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Random images to compare on, and the largest relative difference of logits: rounding may flip a sign near 0.
 _IMAGES, _TOLERANCE = 4, 0.05
-_SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "c": ".c"}
+_SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "c": ".c", "web": ".html"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="FILE|DIR", help="a packed file, zoo:NAME, or the output directory of a run")
     parser.add_argument(
         "file", metavar="PATH", nargs="?",
-        help="the file to write: net.onnx, net.xml for OpenVINO, or net.c (default with --to: named as the source)",
+        help="the file to write: net.onnx, net.xml for OpenVINO, net.c, page.html (default with --to: as the source)",
     )  # fmt: skip
     parser.add_argument("--to", choices=tuple(_SUFFIX), help="the target runtime (default: by the suffix of PATH)")
     parser.add_argument("--out", metavar="PATH", help="the file to write, in place of PATH")
@@ -49,12 +49,15 @@ def run(options: argparse.Namespace) -> None:
     check_source(source, options.which)
     if to != "c" and (options.max_flash is not None or options.max_ram is not None):
         raise ValueError(f"--max-flash and --max-ram are for C: give a file such as net.c, or leave them out for {to}")
-    if to != "c" and find_spec(to) is None:
+    if to not in ("c", "web") and find_spec(to) is None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
         packed, _, _ = pack_run(source, which=options.which)
     else:
         packed = load_packed(source)
+    if to == "web":
+        _write_page(packed, path, as_json=options.json)
+        return
     with replace_when_done(path) as temporary:
         size, memory = export_packed(packed, temporary, max_flash=options.max_flash, max_ram=options.max_ram)
         exported = {"onnx": _load_onnx, "openvino": _load_openvino, "c": _load_c}[to](temporary)
@@ -65,6 +68,17 @@ def run(options: argparse.Namespace) -> None:
         return
     batch = "; batch size 1 only" if to == "openvino" else ""
     print(f"{written_files(path)}: {size:,} bytes for {to}; {f'{memory}; ' if memory else ''}{verdict}{batch}")
+
+
+def _write_page(packed: "PackedModel", path: Path, *, as_json: bool) -> None:
+    """Write the web page."""
+    from equalbits.runtime import web_page
+
+    page = web_page(packed, title=path.stem).encode()
+    with replace_when_done(path) as temporary:
+        temporary.write_bytes(page)
+    facts = {"file": str(path), "bytes": len(page), "runtime": "web"}
+    print(json.dumps(facts) if as_json else f"{path}: {len(page):,} bytes; open it in a browser, nothing is fetched")
 
 
 def _target(options: argparse.Namespace) -> tuple[Path, str]:

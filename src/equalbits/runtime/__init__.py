@@ -3,7 +3,7 @@
 from equalbits.runtime.audit import Audit, LayerAudit
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
-from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino
+from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino, web_page
 from equalbits.runtime.format import read_network, write_network
 from equalbits.runtime.generate import generate
 from equalbits.runtime.limits import LimitError, Limits
@@ -75,6 +75,7 @@ __all__ = [
     "scaled_square",
     "top_classes",
     "unnormalized_hint",
+    "web_page",
     "write_network",
     "zoo_card",
 ]

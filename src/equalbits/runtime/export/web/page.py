@@ -1,0 +1,92 @@
+"""One HTML file with the engine, the network and the page: it fetches nothing."""
+
+import html
+import json
+import re
+import zlib
+from base64 import b64encode
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equalbits.runtime.export.web.plan import plan_block
+from equalbits.runtime.format import to_chunks
+from equalbits.runtime.network import Network
+
+if TYPE_CHECKING:
+    from equalbits.runtime.engine import PackedModel
+
+#: Most filters that are shown.
+_MOST_FILTERS = 128
+
+
+def web_page(model: "PackedModel", *, title: str = "Binary network") -> str:
+    """Return a page that classifies pictures dropped on it, from the camera or drawn."""
+    network, read = model.network, files(__package__).joinpath
+    _check(network)
+    parts = {
+        "title": html.escape(title),
+        "style": read("page.css").read_text("utf-8"),
+        "data": json.dumps(_data(model, read("engine.wasm").read_bytes())).replace("<", "\\u003c"),
+        "script": "".join(read(f"{name}.js").read_text("utf-8") for name in ("engine", "picture", "page")),
+    }
+    return re.sub("{{([a-z]+)}}", lambda found: parts[found[1]], read("page.html").read_text("utf-8"))
+
+
+def _check(network: Network) -> None:
+    """Raise for a network that a page cannot show pictures to."""
+    if network.inputs or network.outputs:
+        names = ", ".join(port.name for port in (*network.inputs, *network.outputs))
+        raise ValueError(f"the network has named inputs or outputs ({names}): a web page takes one picture to logits")
+    if network.input_shape[0] not in (1, 3) or len(network.shapes[-1]) != 1:
+        shapes = f"{network.input_shape} to {network.shapes[-1]}"
+        raise ValueError(f"the network maps {shapes}: a web page needs 1 or 3 channels, and one logit per class")
+    if network.mean is None:
+        raise ValueError("the file has no mean and std to normalize pictures with: pack again with preprocessing=")
+
+
+def _data(model: "PackedModel", engine: bytes) -> dict[str, Any]:
+    """Return what the script of the page reads; bytes are compressed, in base64."""
+    network = model.network
+    channels, height, width = network.input_shape
+    layers = [
+        {"name": layer.name, "share": float(layer.positive.sum() / total), "weights": total}
+        for layer in model.audit().layers
+        if (total := int(layer.positive.sum() + layer.negative.sum() + layer.zero.sum()))
+    ]
+    return {
+        "channels": channels,
+        "height": height,
+        "width": width,
+        "resize": network.resize,
+        "fit": network.fit,
+        "classes": network.classes,
+        "layers": layers,
+        "filters": _filters(network),
+        "packed_bytes": sum(map(len, to_chunks(network))),
+        "engine_bytes": len(engine),
+        "engine": b64encode(zlib.compress(engine, 9)).decode(),
+        "plan": b64encode(zlib.compress(plan_block(network), 9)).decode(),
+    }
+
+
+def _filters(network: Network) -> dict[str, Any]:
+    """Return the filters of the first layer as pictures of bytes; none where they do not look at a picture."""
+    nothing = {"width": 0, "height": 0, "channels": 1, "pictures": []}
+    for place, operation in enumerate(network.operations):
+        if "weight" not in operation.tensors:
+            continue
+        channels = network.shapes[operation.inputs[0]][0]
+        if operation.kind != "conv" or operation.settings["groups"] != 1 or channels not in (1, 3):
+            return nothing
+        weight = network.arrays(operation)["weight"]
+        weights = network.symbols(place) if weight.dtype == np.uint8 else weight
+        rows, columns = operation.settings["kernel"]
+        shape = (len(weights), channels, rows, columns)
+        numbers = weights.reshape(shape)[:_MOST_FILTERS].astype(np.float32).transpose(0, 2, 3, 1)
+        largest = np.abs(numbers).max(axis=(1, 2, 3), keepdims=True)
+        pixels = np.round(127.5 + 127.5 * numbers / np.maximum(largest, 1e-30)).astype(np.uint8)
+        return {"width": columns, "height": rows, "channels": channels,
+                "pictures": pixels.reshape(len(pixels), -1).tolist()}  # fmt: skip
+    return nothing
