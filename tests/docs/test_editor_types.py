@@ -36,7 +36,16 @@ def pyright(folder: Path) -> list[dict[str, object]]:
         pytest.skip("pyright or node is not installed")
     config = {"extraPaths": [str(Path(equalbits.__file__).parents[1])], "typeCheckingMode": "basic"}
     (folder / "pyrightconfig.json").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pyright",
+        "--outputjson",
+        "--pythonpath",
+        sys.executable,
+        "--project",
+        str(folder),
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     return json.loads(done.stdout)["generalDiagnostics"]
 
