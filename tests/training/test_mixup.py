@@ -1,11 +1,11 @@
-"""Mixup mixes each image and its loss with another of the batch."""
+"""Mixup mixes each image and its label with another of the batch."""
 
 import pytest
 import torch
 from torch import nn
 
 import equalbits as eb
-from equalbits.training.losses import mixup_share
+from equalbits.training.losses import mixup_share, soft_label_loss
 
 
 def test_a_step_with_mixup_is_the_step_on_mixed_images_and_losses() -> None:
@@ -42,6 +42,21 @@ def test_shares_follow_the_beta_distribution() -> None:
     assert float(drawn.var()) == pytest.approx(0.25 / 1.4, rel=0.2)
 
 
-def test_mixup_and_a_teacher_contradict_each_other() -> None:
-    with pytest.raises(ValueError, match=r"mixup=0.2 mixes labels, and a teacher gives its own: set mixup=0"):
-        eb.TrainConfig(epochs=1, mixup=0.2, distill={"weight": 0.5})
+def test_a_teacher_answers_for_the_mixed_images() -> None:
+    images, labels = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    seen: list[torch.Tensor] = []
+
+    class Teacher(nn.Linear):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            seen.append(given)
+            return super().forward(given)
+
+    torch.manual_seed(0)
+    teacher, mixed, plain = Teacher(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+    plain.load_state_dict(mixed.state_dict())
+    settings = {"epochs": 1, "optimizer": {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}, "mixup": 0.5}
+    eb.train(mixed, [(images, labels)], {**settings, "distill": {"weight": 1.0}}, teacher=teacher)
+    (given,) = seen
+    assert not torch.equal(given, images)
+    soft_label_loss(plain(given), teacher(given).detach()).backward()
+    torch.testing.assert_close(mixed.weight.detach(), (plain.weight - 0.1 * plain.weight.grad).detach())

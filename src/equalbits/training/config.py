@@ -142,7 +142,7 @@ class TrainConfig(Settings):
         "share of each label that is spread evenly over all classes", default=0.0, at_least=0, below=1
     )
     mixup: float = setting(
-        "alpha of mixup, such as 0.2: each image is mixed with another of its batch, and so is the loss (0: none)",
+        "alpha of mixup, such as 0.2: each image is mixed with another of its batch, as are their labels (0: none)",
         default=0.0,
         at_least=0,
     )
@@ -161,12 +161,10 @@ class TrainConfig(Settings):
     checkpoint_seconds: float = setting("minimum time between two checkpoints, in seconds", default=60.0, at_least=0)
 
     def check(self) -> None:
-        """Require epochs after the warm-up, and one source of labels."""
+        """Require epochs after the warm-up."""
         warmup = self.schedule.warmup_epochs
         if warmup >= self.epochs:
             raise ValueError(f"schedule.warmup_epochs={warmup} must be less than epochs={self.epochs}")
-        if self.mixup and self.distill.needs_teacher:
-            raise ValueError(f"mixup={self.mixup} mixes labels, and a teacher gives its own: set mixup=0 or no teacher")
 
     @property
     def uses_cuda_graph(self) -> bool:

@@ -18,7 +18,7 @@ from equalbits.training.compilation import compile_separately
 from equalbits.training.config import TrainConfig
 from equalbits.training.evaluation import Meter, as_logits, check_labels, count_correct
 from equalbits.training.history import History, Reporter
-from equalbits.training.losses import Loss, mixup_share, training_loss
+from equalbits.training.losses import Loss, mix_labels, mixup_share, training_loss
 from equalbits.training.progress import ProgressBar
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume_checks import Resume, run_facts
@@ -140,18 +140,15 @@ class TrainStep:
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean loss of some images, and their counts (:func:`count_correct`)."""
-        share = None
-        if self.config.mixup:
-            share = mixup_share(self.config.mixup, images.device)
+        share = mixup_share(self.config.mixup, images.device) if self.config.mixup else None
+        if share is not None:
             images = share * images + (1 - share) * images.flip(0)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             output = self.model(images)
         logits = as_logits(output)
         if not torch.compiler.is_compiling():
             check_labels(labels, logits)
-        loss = self.loss(logits, labels, images)
-        if share is not None:
-            loss = share * loss + (1 - share) * self.loss(logits, labels.flip(0), images)
+        loss = self.loss(logits, labels if share is None else mix_labels(labels, share, logits.shape[1]), images)
         counts = count_correct(logits, labels, loss * len(labels))
         return (loss + penalty(self.penalised) if self.penalised else loss), counts
 

@@ -11,7 +11,7 @@ from equalbits.training.compilation import can_compile, compile_separately
 from equalbits.training.config import TrainConfig
 from equalbits.training.evaluation import device_of, evaluation_mode
 
-#: Maps (logits, labels, images) to the batch's mean loss.
+#: Maps (logits, labels, images) to the batch's mean loss. Labels are classes, or shares of all classes.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -34,6 +34,17 @@ def soft_label_loss(logits: Tensor, teacher_logits: Tensor, temperature: float =
 def mixup_share(alpha: float, device: torch.device) -> Tensor:
     """Draw the share of the first image in a mixed one from Beta(alpha, alpha) (Zhang et al. 2018), on the device."""
     return torch.distributions.Dirichlet(torch.full((2,), alpha, device=device), validate_args=False).sample()[0]
+
+
+def mix_labels(labels: Tensor, share: Tensor, classes: int) -> Tensor:
+    """Return the labels of images that are mixed with those of the reversed batch, as shares of all classes.
+
+    >>> mix_labels(torch.tensor([0, 1]), torch.tensor(0.75), 3)
+    tensor([[0.7500, 0.2500, 0.0000],
+            [0.2500, 0.7500, 0.0000]])
+    """
+    one_hot = nnf.one_hot(labels, classes)
+    return share * one_hot + (1 - share) * one_hot.flip(0)
 
 
 def attention_distance(student: Tensor, teacher: Tensor) -> Tensor:
