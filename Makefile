@@ -48,6 +48,7 @@ test-embedded: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m embedded tests/runtime/test_embedded.py
 
 test-browser: $(READY)
+	$(BIN)/python -c "import playwright" || $(BIN)/python -m pip install --quiet -c constraints.txt playwright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests
 
 pages: $(READY)

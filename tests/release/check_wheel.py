@@ -1,4 +1,5 @@
-"""Check an installed wheel: its native engine gives the stored logits of every network of the package, without torch.
+"""Check an installed wheel: its native engine gives the stored logits of every network of the package, without torch,
+and its web page can be written.
 
 Run it with the Python of a new environment, from any directory: ``python -I tests/release/check_wheel.py``.
 """
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import equalbits as eb
-from equalbits.runtime import find_packed, list_zoo
+from equalbits.runtime import find_packed, list_zoo, web_page
 
 
 def main() -> None:
@@ -25,6 +26,7 @@ def main() -> None:
         model = eb.load_packed(f"zoo:{name}")
         assert model.engine.startswith("native"), f"the wheel runs {name} with {model.engine}"
         np.testing.assert_allclose(model(images), expected, rtol=1e-4, atol=1e-3 * np.abs(expected).max())
+        assert len(web_page(model, examples=images)) > 100_000, "the wheel holds no engine for web pages"
         print(f"equalbits {eb.__version__}: zoo:{name} gives the stored logits ({model.engine})")
 
 

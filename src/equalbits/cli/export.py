@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         packed = load_packed(source)
     if to == "web":
-        _write_page(packed, path, as_json=options.json)
+        _write_page(packed, source, path, as_json=options.json)
         return
     with replace_when_done(path) as temporary:
         size, memory = export_packed(packed, temporary, max_flash=options.max_flash, max_ram=options.max_ram)
@@ -70,11 +70,11 @@ def run(options: argparse.Namespace) -> None:
     print(f"{written_files(path)}: {size:,} bytes for {to}; {f'{memory}; ' if memory else ''}{verdict}{batch}")
 
 
-def _write_page(packed: "PackedModel", path: Path, *, as_json: bool) -> None:
-    """Write the web page."""
-    from equalbits.runtime import web_page
+def _write_page(packed: "PackedModel", source: Path, path: Path, *, as_json: bool) -> None:
+    """Write the web page, with the stored test images where the network is an entry of the zoo."""
+    from equalbits.runtime import stored_images, web_page
 
-    page = web_page(packed, title=path.stem).encode()
+    page = web_page(packed, title=source.resolve().stem, examples=stored_images(source)).encode()
     with replace_when_done(path) as temporary:
         temporary.write_bytes(page)
     facts = {"file": str(path), "bytes": len(page), "runtime": "web"}

@@ -28,7 +28,7 @@ from equalbits.runtime.resize_pictures import (
     in_bytes,
     scaled_square,
 )
-from equalbits.runtime.zoo import find_checkpoint, find_packed, list_zoo, zoo_card
+from equalbits.runtime.zoo import find_checkpoint, find_packed, list_zoo, stored_images, zoo_card
 
 __all__ = [
     "FITS",
@@ -73,6 +73,7 @@ __all__ = [
     "read_network",
     "run_numpy",
     "scaled_square",
+    "stored_images",
     "top_classes",
     "unnormalized_hint",
     "web_page",

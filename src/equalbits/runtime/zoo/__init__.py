@@ -9,7 +9,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from equalbits._text import unknown_name
+from equalbits.runtime.op_specs import Array
 
 #: Prefix of a name in place of a path.
 PREFIX = "zoo:"
@@ -47,6 +50,15 @@ def find_checkpoint(word: str) -> Path:
         trainable = ", ".join(f"{PREFIX}{each}" for each in list_zoo() if (ZOO / f"{each}.safetensors").is_file())
         raise ValueError(f"{word} ships packed only, without latent weights to train on: use one of {trainable}")
     return path
+
+
+def stored_images(path: Path) -> Array | None:
+    """Return the test images stored beside the packed file of an entry; None for a file that is no entry."""
+    if path.parent != ZOO:
+        return None
+    with np.load(path.with_suffix(".npz")) as stored:
+        images: Array = stored["images"]
+        return images
 
 
 def _entry(name: str) -> Path:

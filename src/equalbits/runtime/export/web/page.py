@@ -5,7 +5,9 @@ import json
 import re
 import zlib
 from base64 import b64encode
+from hashlib import sha256
 from importlib.resources import files
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,25 +15,43 @@ import numpy as np
 from equalbits.runtime.export.web.plan import plan_block
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
+from equalbits.runtime.op_specs import Array
 
 if TYPE_CHECKING:
     from equalbits.runtime.engine import PackedModel
 
-#: Most filters that are shown.
-_MOST_FILTERS = 128
+#: Most filters and examples that are shown, and most bytes of the examples together.
+_MOST_FILTERS, _MOST_EXAMPLES, _EXAMPLE_BYTES = 128, 10, 200_000
 
 
-def web_page(model: "PackedModel", *, title: str = "Binary network") -> str:
-    """Return a page that classifies pictures dropped on it, from the camera or drawn."""
+def web_page(model: "PackedModel", *, title: str = "Binary network", examples: Array | None = None) -> str:
+    """Return a page that classifies pictures dropped on it, from the camera or drawn.
+
+    ``examples`` are uint8 images (image, channel, row, column) to begin with: the first ten, or fewer large ones.
+    """
     network, read = model.network, files(__package__).joinpath
     _check(network)
+    data = _data(model, read("engine.wasm").read_bytes()) | {"examples": _examples(network, examples)}
+    style = read("page.css").read_text("utf-8")
+    script = "".join(read(f"{name}.js").read_text("utf-8") for name in ("engine", "picture", "page"))
     parts = {
         "title": html.escape(title),
-        "style": read("page.css").read_text("utf-8"),
-        "data": json.dumps(_data(model, read("engine.wasm").read_bytes())).replace("<", "\\u003c"),
-        "script": "".join(read(f"{name}.js").read_text("utf-8") for name in ("engine", "picture", "page")),
+        "data": json.dumps(data).replace("<", "\\u003c"),  # a class name may hold </script>
+        "style": style,
+        "style_hash": _policy_hash(style),
+        "script": script,
+        "script_hash": _policy_hash(script),
     }
-    return re.sub("{{([a-z]+)}}", lambda found: parts[found[1]], read("page.html").read_text("utf-8"))
+    return re.sub("{{([a-z_]+)}}", lambda found: parts[found[1]], read("page.html").read_text("utf-8"))
+
+
+def _policy_hash(text: str) -> str:
+    """Return the digest by which the page's policy allows this text alone."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _compressed(data: bytes) -> str:
+    return b64encode(zlib.compress(data, 9)).decode()
 
 
 def _check(network: Network) -> None:
@@ -47,7 +67,7 @@ def _check(network: Network) -> None:
 
 
 def _data(model: "PackedModel", engine: bytes) -> dict[str, Any]:
-    """Return what the script of the page reads; bytes are compressed, in base64."""
+    """Return what the script of the page reads; bytes are compressed and in base64."""
     network = model.network
     channels, height, width = network.input_shape
     layers = [
@@ -66,14 +86,25 @@ def _data(model: "PackedModel", engine: bytes) -> dict[str, Any]:
         "filters": _filters(network),
         "packed_bytes": sum(map(len, to_chunks(network))),
         "engine_bytes": len(engine),
-        "engine": b64encode(zlib.compress(engine, 9)).decode(),
-        "plan": b64encode(zlib.compress(plan_block(network), 9)).decode(),
+        "engine": _compressed(engine),
+        "plan": _compressed(plan_block(network)),
     }
+
+
+def _examples(network: Network, images: Array | None) -> str:
+    """Return images row by row, column by column, channel by channel."""
+    if images is None:
+        images = np.empty((0, *network.input_shape), np.uint8)
+    if images.dtype != np.uint8 or images.shape[1:] != network.input_shape:
+        shape = ", ".join(map(str, network.input_shape))
+        raise ValueError(f"the examples are {images.dtype} of shape {images.shape}: give uint8 of (n, {shape})")
+    count = min(_MOST_EXAMPLES, max(1, _EXAMPLE_BYTES // prod(network.input_shape)))
+    return _compressed(images[:count].transpose(0, 2, 3, 1).tobytes())
 
 
 def _filters(network: Network) -> dict[str, Any]:
     """Return the filters of the first layer as pictures of bytes; none where they do not look at a picture."""
-    nothing = {"width": 0, "height": 0, "channels": 1, "pictures": []}
+    nothing = {"pictures": [], "filters": 0, "binary": False, "width": 0, "height": 0, "channels": 1}
     for place, operation in enumerate(network.operations):
         if "weight" not in operation.tensors:
             continue
@@ -81,12 +112,19 @@ def _filters(network: Network) -> dict[str, Any]:
         if operation.kind != "conv" or operation.settings["groups"] != 1 or channels not in (1, 3):
             return nothing
         weight = network.arrays(operation)["weight"]
-        weights = network.symbols(place) if weight.dtype == np.uint8 else weight
+        binary = weight.dtype == np.uint8
+        weights = network.symbols(place) if binary else weight
         rows, columns = operation.settings["kernel"]
         shape = (len(weights), channels, rows, columns)
         numbers = weights.reshape(shape)[:_MOST_FILTERS].astype(np.float32).transpose(0, 2, 3, 1)
         largest = np.abs(numbers).max(axis=(1, 2, 3), keepdims=True)
         pixels = np.round(127.5 + 127.5 * numbers / np.maximum(largest, 1e-30)).astype(np.uint8)
-        return {"width": columns, "height": rows, "channels": channels,
-                "pictures": pixels.reshape(len(pixels), -1).tolist()}  # fmt: skip
+        return {
+            "pictures": pixels.reshape(len(pixels), -1).tolist(),
+            "filters": len(weights),
+            "binary": bool(binary),
+            "width": columns,
+            "height": rows,
+            "channels": channels,
+        }
     return nothing

@@ -82,9 +82,11 @@ function padded(picture, side) {
 function fromCanvas(rgba, width, height, channels) {
   const pixels = new Uint8Array(width * height * channels);
   for (let i = 0; i < width * height; i++) {
-    const [r, g, b] = [rgba[4 * i], rgba[4 * i + 1], rgba[4 * i + 2]];
-    if (channels === 1) pixels[i] = (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16;
-    else pixels.set([r, g, b], 3 * i);
+    const r = rgba[4 * i], g = rgba[4 * i + 1], b = rgba[4 * i + 2];
+    if (channels === 1) { pixels[i] = (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16; continue; }
+    pixels[3 * i] = r;
+    pixels[3 * i + 1] = g;
+    pixels[3 * i + 2] = b;
   }
   return { width, height, channels, pixels };
 }

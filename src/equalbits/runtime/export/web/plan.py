@@ -11,8 +11,9 @@ from equalbits.runtime.network import Network
 from equalbits.runtime.normalization import byte_table
 
 _ALIGNMENT = 16
-#: Most bytes of a plan's tables: a WebAssembly module addresses 4 GiB, and holds them twice.
-_MOST_BYTES = 1 << 30
+#: Most bytes of a plan's tensors: in base64 they must fit into one string, which browsers limit to 512 MiB.
+_MOST_BYTES = 1 << 28
+_TOO_LARGE = f"the network takes more than {_MOST_BYTES >> 20} MiB in the engine, which is too large for a web page"
 
 
 def plan_block(network: Network) -> bytes:
@@ -21,8 +22,10 @@ def plan_block(network: Network) -> bytes:
     try:
         plan, answer = lower(network, facts["fields"], facts["kinds"], _MOST_BYTES)
     except OverflowError:
-        raise ValueError(f"the plan takes more than {_MOST_BYTES} bytes, which is too large for a web page") from None
+        raise ValueError(_TOO_LARGE) from None
     values, steps, tensors = plan.tables()
+    if sum(tensor.nbytes for tensor in tensors) > _MOST_BYTES:
+        raise ValueError(_TOO_LARGE)
     table = np.empty(0, np.float32) if network.mean is None else byte_table(network)
     sizes = [len(tensor) for tensor in tensors]
     counts = (len(values), len(steps), len(tensors), answer)
