@@ -15,7 +15,7 @@ import pytest
 
 from equalbits.cli.commands import make_parser
 from equalbits.runtime import NetworkBuilder, PackedModel
-from equalbits.serving import RequestLimits
+from equalbits.serving import RequestLimits, listen
 from equalbits.serving.batcher import Batcher
 
 
@@ -75,6 +75,13 @@ def finish(connection: HTTPConnection, rest: bytes = b"") -> tuple[int, bytes]:
         return reply.status, reply.read()
     finally:
         connection.close()
+
+
+def test_connections_send_small_parts_at_once() -> None:
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_body_that_stops_arriving_gets_408(model, start) -> None:
