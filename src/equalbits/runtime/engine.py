@@ -191,8 +191,10 @@ class PackedModel:
             return batch
         if batch.dtype.kind != "f":
             raise ValueError(f"images are {batch.dtype}: give float32, or uint8 as decoded from a picture")
-        with np.errstate(over="ignore"):
-            reals = np.ascontiguousarray(batch, np.float32)
+        if batch.dtype != np.float32:
+            with np.errstate(over="ignore"):
+                batch = batch.astype(np.float32)
+        reals = np.ascontiguousarray(batch)
         if not np.isfinite(reals).all():
             which = int(np.isfinite(reals).all(axis=(1, 2, 3)).argmin())
             raise ValueError(f"image {which} holds numbers that are not finite in float32 (NaN or infinity)")
