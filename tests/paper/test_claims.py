@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import ttest_ind, ttest_ind_from_stats
 
 from equalbits._plotting import METHOD_NAMES
-from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, Claim, above, above_published, correct, near
+from equalbits.paper.claims import ONE_SEED, SOME_DIVERGED, SOME_GUESS, Claim, above, above_published, correct, near
 from equalbits.paper.figures import fig4_repetitions, fig5_bit_ratio, fig8_pruning, flip_rate
 from equalbits.paper.published_numbers import Published
 from equalbits.paper.tables import tab3_imagenet
@@ -42,7 +42,7 @@ def test_figure_5_is_undecided_where_one_run_at_one_half_finished():
 
 def test_figure_5_is_undecided_where_runs_of_the_best_rival_diverged():
     (row,) = share_row(less=case(60, 61), half=case(70, 70.1), more=case(80, None))
-    assert (row.agrees, row.n) == (None, 1)
+    assert (row.agrees, row.n, row.n_other) == (None, 2, 1)
 
 
 def test_figure_5_disagrees_where_only_one_half_diverged():
@@ -164,7 +164,7 @@ def test_figure_8_compares_both_rules_of_bihalf_with_every_trained_baseline():
         (case(13.1, 19.9), five(10), None, "16.50", "the baseline did not learn"),
         (five(10), five(40), True, "40.00", "p times 2 for the best of 2"),
         (five(90), five(40), False, "90.00", "p times 2 for the best of 2"),
-        (case(10, 40), case(9, 10), None, "25.00", "some nets of the baseline did not learn"),
+        (case(10, 40), case(9, 10), None, "25.00", SOME_GUESS),
         (case(None, None), five(40), True, "40.00", "p times 2 for the best of 2"),
         (case(None, 79), five(40), None, "79.00", SOME_DIVERGED),  # what is left does better
         (case(None, 30), five(40), True, "40.00", "p times 2 for the best of 2"),
@@ -349,3 +349,20 @@ def test_one_seed_or_diverged_runs_leave_a_published_mean_undecided(scores, agre
 def test_training_beats_divergence_and_partial_divergence_is_undecided(better, worse, agrees, decided_by):
     row = decided(above("", better, worse))
     assert row.agrees is agrees and row.decided_by.startswith(decided_by)
+
+
+def test_a_mean_over_nets_of_which_some_learned_nothing_is_shown_and_not_tested():
+    half, unstable = five(79), case(10, 10, 60, 61, 62)
+    (row,) = correct([above("", half, unstable)])
+    assert (row.agrees, row.p, row.decided_by) == (None, None, SOME_GUESS)
+    assert row.ours.endswith("against 40.60 ± 27.94 %, 2 of 5 learned nothing)")
+    (all_guess,) = correct([above("", half, five(10))])
+    assert all_guess.agrees is True  # they are alike: below by more than chance
+    (hundred,) = correct([above("", half, unstable, classes=100)])
+    assert "learned nothing" not in hundred.ours and hundred.p is not None
+
+
+def test_two_counts_of_runs_are_both_shown_where_they_differ():
+    assert above("", five(79), five(78)).cells()[-1] == "5"
+    assert above("", five(79), case(78, 79, 80)).cells()[-1] == "5 and 3"
+    assert above("", five(79), case(78, None, 80)).cells()[-1] == "5 and 2"

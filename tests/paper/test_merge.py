@@ -278,3 +278,71 @@ def _less_times(kept: dict[str, Any]) -> dict[str, Any]:
             for run in (run for case in cases for run in case["runs"]):
                 del run["seconds"]
     return shown
+
+
+def best_of(nets: list[str], seeds: list[int], *, recipe: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What results/ would hold had these best nets been trained with these seeds."""
+    whole = json.loads((RESULTS / "best.json").read_text())
+    (case,) = whole["measured"]["nets"].values()
+    runs = [{**case["runs"][0], "seed": seed} for seed in seeds]
+    return {
+        **whole,
+        "asked": {**whole["asked"], "seeds": seeds, "grid": {"nets": nets}},
+        "seeds": seeds,
+        "measured": {"nets": {net: {**case, "recipe": recipe or case["recipe"], "runs": runs} for net in nets}},
+    }
+
+
+def test_best_nets_are_merged_by_net_and_seed_and_what_lacks_is_said() -> None:
+    item = get_item("best")
+    both = merge(item, best_of(["ResNet-18"], [0]), best_of(["ResNet-20", "VGG-small"], [0, 1, 2]))
+    assert {net: len(case["runs"]) for net, case in both["measured"]["nets"].items()} == {
+        "ResNet-18": 1,
+        "ResNet-20": 3,
+        "VGG-small": 3,
+    }
+    assert missing_parts(item, both) == ["nets CIFAR-100 ResNet-18", "ResNet-18 for seeds 1–2"]
+    both = merge(item, both, best_of(["ResNet-18"], [1, 2]))
+    assert missing_parts(item, both) == ["nets CIFAR-100 ResNet-18"] and "asked_beside" not in both
+    assert [row.n for row in kept_claims(item, both)] == [3, 3, 3]
+
+
+def test_seeds_of_one_recipe_are_not_merged_with_those_of_a_newer_one_but_replaced() -> None:
+    item, old = get_item("best"), best_of(["ResNet-18"], [0])
+    newer = {**old["measured"]["nets"]["ResNet-18"]["recipe"], "epochs": 600}
+    with pytest.raises(ValueError, match=r"epochs is 300 in one and 600 in the other"):
+        merge(item, old, best_of(["ResNet-18"], [1, 2], recipe=newer))
+    assert covers(item, best_of(["ResNet-18"], [0, 1, 2], recipe=newer), old)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "lacking"),
+    [
+        ("fig5", ({"data": ["CIFAR-10"]}, [0, 1, 2]), ({"data": ["CIFAR-100"]}, [0, 1]), "CIFAR-100 for seeds 2"),
+        (
+            "fig7",
+            ({"nets": ["ResNet-18 1/1"]}, [0, 1]),
+            ({"nets": ["ResNet-34 1/1"], "model.weight_quantizer": ["sign", "bihalf"]}, [0]),
+            "ResNet-34 1/1, irnet for seeds 0–1",
+        ),
+        (
+            "tab2-tuned",
+            ({"nets": ["conv2"], "model.weight_quantizer": ["sign", "irnet-stable"]}, [0, 1, 2, 3, 4]),
+            ({"model.weight_quantizer": ["bihalf"]}, [0, 1, 2, 3, 4]),
+            "conv4, conv6, conv8 for sign, irnet-stable",
+        ),
+    ],
+)
+def test_parts_that_differ_in_seeds_and_nets_can_stand_side_by_side(
+    name: str, one: Any, other: Any, lacking: str
+) -> None:
+    item = get_item(name)
+
+    def of(part: Any) -> dict[str, Any]:
+        grid, seeds = part
+        return {**WHOLE, "item": name, "asked": {**WHOLE["asked"], "settings": {}, "seeds": seeds, "grid": grid},
+                "seeds": seeds, "measured": {}, "notes": []}  # fmt: skip
+
+    for first, second in ((of(one), of(other)), (of(other), of(one))):
+        both = merge(item, first, second)
+        assert lacking in missing_parts(item, both), missing_parts(item, both)

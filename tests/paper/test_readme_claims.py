@@ -152,33 +152,50 @@ def facts_of_entropy():
         assert verdicts[f"Conv2, {form}: one half above 0.45 with zero mean"] is None
         assert verdicts[f"Conv2, {form}: 0.45 not below 0.45 with zero mean, whose entropy is the same"] is False
     assert verdicts["Conv2, batch norm: sign not below sign with zero mean"] is None
+    of_sign = scores(methods(KEPT["entropy"]["measured"]["nets"]["conv2"]["no batch norm"])["zero-mean"])
+    yield f"Without batch norm, {sum(score == 10 for score in of_sign)} of {len(of_sign)} nets of sign with zero mean"
+
+
+def accuracies_with_n(net, form):
+    cases = methods(KEPT["entropy"]["measured"]["nets"][net][form])
+    return {name: f"{mean(case):.2f} % (n = {len(scores(case))})" for name, case in cases.items()}
+
+
+NEAR_ONE_HALF = ("Conv2, batch norm", "Conv2, no batch norm", "Conv4, batch norm")
 
 
 def test_the_page_on_entropy_states_what_the_results_hold():
     page = " ".join((ROOT / "docs" / "entropy.md").read_text().split())
-    normed, plain = (accuracies_of_entropy("conv2", form) for form in ("batch norm", "no batch norm"))
+    normed, plain = (accuracies_with_n("conv2", form) for form in ("batch norm", "no batch norm"))
     deeper = accuracies_of_entropy("conv4", "batch norm")
     share, centred = "bihalf:p_pos=0.45", "zero-mean:p_pos=0.45"
+    unstable = scores(methods(KEPT["entropy"]["measured"]["nets"]["conv2"]["no batch norm"])["zero-mean"])
+    rows = {row.claim: row for row in ROWS["entropy"]}
+    nears = [rows[f"{where}: one half above 0.45 with zero mean"] for where in NEAR_ONE_HALF]
+    intervals = [re.search(r"interval (.*?):", row.decided_by)[1] for row in nears]
     facts = (
         *(
-            f"{form}, plain 0.45 has {scores[share]} %, 0.45 with zero mean {scores[centred]} % and one half "
-            f"{scores['bihalf']} %"
+            f"{form}, plain 0.45 has {scores[share]}, 0.45 with zero mean {scores[centred]} and one half "
+            f"{scores['bihalf']}"
             for form, scores in (("with batch norm", normed), ("without batch norm", plain))
         ),
-        f"the plain share has {normed['bihalf:p_pos=0.55']} %, with zero mean {normed['zero-mean:p_pos=0.55']} %",
-        f"sign with zero mean has {normed['zero-mean']} %, plain sign {normed['sign']} % and bi-half "
-        f"{normed['bihalf']} %",
+        f"the plain share has {normed['bihalf:p_pos=0.55']}, with zero mean {normed['zero-mean:p_pos=0.55']}",
+        f"has the 95 % interval {intervals[0]} points, without {intervals[1]}.",
+        f"sign with zero mean has {normed['zero-mean']}, plain sign {normed['sign']} and bi-half {normed['bihalf']}",
         f"one half has {deeper['bihalf']} % and 0.45 with zero mean {deeper[centred]} %, over 5 seeds each, which is "
-        "not significant",
-        "two of five runs learn nothing",
+        f"not significant either ({intervals[2]} points)",
+        f"two of five runs learn nothing, so its mean of {statistics.fmean(unstable):.2f} % is",
     )
     assert [fact for fact in facts if fact not in page] == []
-    unstable = scores(methods(KEPT["entropy"]["measured"]["nets"]["conv2"]["no batch norm"])["zero-mean"])
+    verdicts = {
+        word: rows[f"Conv2, batch norm: bi-half above {word}"].agrees for word in ("sign", "sign with zero mean")
+    }
+    assert verdicts == {"sign": True, "sign with zero mean": None} and {row.agrees for row in nears} == {None}
     assert (sum(score == 10 for score in unstable), len(unstable)) == (2, 5)
     left = page
     for fact in facts:
         left = left.replace(fact, "")
-    assert re.findall(r"\d+\.\d+ %", left) == []
+    assert re.findall(r"\d+\.\d+ %|n = |[+−]\d\.", left) == []
 
 
 def facts_of_pruning():

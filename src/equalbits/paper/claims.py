@@ -23,6 +23,7 @@ HEADER = ("claim", "paper", "ours", "difference", "agrees", "decided by", "n")
 NO_CLAIM = "The paper makes no claim that these numbers could be compared with."
 ONE_SEED = "one seed: undecided"
 SOME_DIVERGED = "some runs diverged"
+SOME_GUESS = "some nets learned nothing: means are not compared"
 #: Largest p value, after correction, at which a difference is significant.
 LEVEL = 0.05
 #: Tolerance in points between two means of five seeds: two standard errors where each deviation is 0.25.
@@ -70,6 +71,7 @@ class Claim:
 
     ``paper`` is the paper's value in its words; ``difference`` is ours minus the paper's where both are numbers. ``p``
     is of the test that decides the row, and ``p_equivalent`` of the equivalence test beside it, before correction.
+    ``n_other`` counts the runs of the second case of a comparison.
     """
 
     claim: str
@@ -78,6 +80,7 @@ class Claim:
     agrees: bool | None
     decided_by: str
     n: int
+    n_other: int | None = None
     difference: float | None = None
     p: float | None = None
     p_equivalent: float | None = None
@@ -85,7 +88,8 @@ class Claim:
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         gap = "–" if self.difference is None else signed(self.difference)
-        return self.claim, self.paper, self.ours, gap, _VERDICTS[self.agrees], self.decided_by, str(self.n)
+        n = str(self.n) if self.n_other in (None, self.n) else f"{self.n} and {self.n_other}"
+        return self.claim, self.paper, self.ours, gap, _VERDICTS[self.agrees], self.decided_by, n
 
 
 def counted(claim: str, paper: str, ours: str, agrees: bool, *, n: int = 1, difference: float | None = None) -> Claim:
@@ -159,6 +163,11 @@ def as_score(values: Sequence[float], *, diverged: int = 0) -> str:
     return f"{statistics.fmean(values):.2f}{deviation} %{gone}"
 
 
+def guesses(case: CaseCounts, classes: int) -> list[bool]:
+    """Return for each finished run whether it learned nothing: below twice the accuracy of guessing."""
+    return [score < 2 * 100 / classes for score in accuracies(case)]
+
+
 def count_diverged(case: CaseCounts) -> int:
     """Return how many runs of a case diverged."""
     return sum(run["last"] is None for run in case["runs"])
@@ -221,17 +230,25 @@ def other_images(case: CaseCounts, table: str) -> str:
     return f"scored on {ours} test images, the paper's on {TEST_IMAGES[table]:,}"
 
 
-def above(claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "yes", best_of: int = 1) -> Claim:
+def above(
+    claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "yes", best_of: int = 1, classes: int = 10
+) -> Claim:
     """Test whether one case is more accurate than another.
 
     ``best_of`` counts the cases that one of the two was selected from by the same scores: the p value is multiplied by
-    it. Where all runs of one case trained and none of the other did, Fisher's exact test decides.
+    it. Where all runs of one case trained and none of the other did, Fisher's exact test decides. Where some nets of a
+    case only guess among the ``classes`` and some learned, its mean is that of two kinds of nets and not tested.
     """
     first, second = accuracies(better), accuracies(worse)
-    scores, n = f"{score_of(better)} against {score_of(worse)}", min(len(first), len(second))
-    row = undecided(claim, paper, scores, why=SOME_DIVERGED, n=n)
+    guess = [sum(guesses(case, classes)) for case in (better, worse)]
     runs = [len(case["runs"]) for case in (better, worse)]
-    if n:
+    mixed = [0 < count < of for count, of in zip(guess, map(len, (first, second)), strict=True)]
+    scores = " against ".join(
+        score_of(case) + (f", {count} of {of} learned nothing" if is_mixed else "")
+        for case, count, of, is_mixed in zip((better, worse), guess, runs, mixed, strict=True)
+    )
+    row = replace(undecided(claim, paper, scores, why=SOME_DIVERGED, n=len(first)), n_other=len(second))
+    if first and second:
         row = replace(row, ours=f"{signed(statistics.fmean(first) - statistics.fmean(second))} points ({scores})")
     if min(runs) < 2:
         return replace(row, decided_by=ONE_SEED)
@@ -240,6 +257,8 @@ def above(claim: str, better: CaseCounts, worse: CaseCounts, *, paper: str = "ye
         return replace(row, agrees=bool(first), decided_by="Fisher's exact test of which runs diverged", p=p)
     if count_diverged(better) or count_diverged(worse):
         return row
+    if any(mixed):
+        return replace(row, decided_by=SOME_GUESS)
     row = decide_by_welch(row, Sample.of(first), Sample.of(second), best_of=best_of)
     images = min(run["last"]["test"]["total"] for case in (better, worse) for run in case["runs"] if run["last"])
     least = best_of * _least_p(statistics.fmean(first) - statistics.fmean(second), images)

@@ -64,10 +64,16 @@ def _is_irnet_1w1a(recipe: Recipe) -> bool:
 def claims(result: Result) -> list[Claim]:
     """Bi-half is never worse."""
     return [
-        above(f"{net}: bi-half not below {method_name(other)}", methods["bihalf"], methods[other], paper="never worse")
+        above(
+            f"{net}: bi-half not below {method_name(other)}",
+            methods["bihalf"],
+            methods[other],
+            paper="never worse",
+            classes=10 if result["quick"] else 100,
+        )
         for net, methods in result["nets"].items()
         for other in methods
-        if other != "bihalf"
+        if other != "bihalf" and "bihalf" in methods
     ]
 
 
@@ -98,8 +104,9 @@ ITEM = Item(
     measure=measure,
     draw=draw,
     claims=claims,
-    grid={"nets": tuple(NETS)},
+    grid={"nets": tuple(NETS), "model.weight_quantizer": COMPARED},
     full_only=("nets",),
+    uneven=("seeds", "model.weight_quantizer", "nets"),
     seeds=SEEDS,
     decides=("model.input_quantizer",),
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
-from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key
+from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, guesses
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, mean_and_range, panels
@@ -107,7 +107,7 @@ def claims(result: Result) -> list[Claim]:
                     if sparsity or readings != ("mpt",):
                         claim = f"{net}, {sparsity:.0%} pruned: {words} above {method_name(readings[0])}"
                         rows.append(_above(claim, ours[sparsity], theirs, classes=_CLASSES.get(net, 10)))
-            rows += _better_than_full(f"{net}: best pruned {words}", ours)
+            rows += _better_than_full(f"{net}: best pruned {words}", ours, classes=_CLASSES.get(net, 10))
     return rows
 
 
@@ -123,22 +123,19 @@ def _above(claim: str, ours: CaseCounts, rates: list[CaseCounts], *, classes: in
     """Test ours against the best of a baseline's rates; undecided where the baseline did not learn."""
     theirs = rates[best_key(enumerate(rates))]
     words = ", at the better of two rates" if len(rates) > 1 else ""
-    row = above(f"{claim}{words}", ours, theirs, best_of=len(rates))
-    dead = [score < 2 * 100 / classes for score in accuracies(theirs)]  # less than twice the accuracy of guessing
-    if not any(dead):
-        return row
-    words = "the baseline did not learn" if all(dead) else "some nets of the baseline did not learn"
-    return replace(row, agrees=None, decided_by=words, p=None)
+    row = above(f"{claim}{words}", ours, theirs, best_of=len(rates), classes=classes)
+    guess = guesses(theirs, classes)
+    return replace(row, agrees=None, decided_by="the baseline did not learn", p=None) if guess and all(guess) else row
 
 
-def _better_than_full(words: str, cases: dict[float, CaseCounts]) -> list[Claim]:
+def _better_than_full(words: str, cases: dict[float, CaseCounts], *, classes: int = 10) -> list[Claim]:
     """Test the best pruned net, which is selected by its score, against the full one."""
     pruned = {sparsity: case for sparsity, case in cases.items() if sparsity}
     if 0.0 not in cases or not pruned:
         return []
     chosen = best_key(pruned.items())
     claim = f"{words} ({chosen:.0%}) above the full binary net"
-    return [above(claim, pruned[chosen], cases[0.0], best_of=len(pruned))]
+    return [above(claim, pruned[chosen], cases[0.0], best_of=len(pruned), classes=classes)]
 
 
 def draw(result: Result, out: Path) -> None:

@@ -37,11 +37,13 @@ standard deviation over seeds.
 
 ## The paper's figures and tables
 
-Each was measured by `equalbits reproduce`. *n* is the number of nets behind a number of ours.
+Each was measured by `equalbits reproduce`. *n* is the number of nets behind a number of ours; of two numbers compared,
+where it differs, the first's and the second's.
 A difference is tested by Welch's t over seeds, two-sided; one from a single published number by a one-sample t. Of its
 two p values the second is corrected by Holm's procedure over all tests of the same table, and must be at most 0.05.
 Counts need no test; anything else that rests on one seed is not decided. That a mean is within 0.3 points of the
-paper's is no test either: the equivalence test (TOST) beside it says whether the seeds show it.
+paper's is no test either: the equivalence test (TOST) beside it says whether the seeds show it. Where some nets of a
+method learned nothing (less than twice the accuracy of guessing) and others did, their mean is not tested.
 The paper does not say which deviation its ± is. Tests take it as the population deviation of five seeds, the reading
 with the larger error.
 In commands, `DIR` is the folder of the data sets. Times are wall-clock times; several commands shared the GPU, so most
@@ -54,7 +56,8 @@ _LAST_AND_BEST = """
 The authors' released trainer reports the best test epoch, on 9,984 of the 10,000 images, and so selects by the test
 images. Every number on this page is of the last epoch, on all images. Here are both, as means over all nets and seeds
 of an item. Items whose nets were tested after the last epoch only are left out: their best epoch is the last. Most of
-the others were tested every 25 epochs, so their best is the best of few.
+the others were tested every 25 epochs, so their best is the best of few. A run that ended at the accuracy of guessing,
+and had learned something before, gains much.
 
 """
 
@@ -229,7 +232,7 @@ def _incomplete_row(item: Item, kept: Kept | None, used: set[str]) -> tuple[str,
     needs = [name for name in item.needs.split(" and ") if name]
     data = " and ".join(_DATA[name] for name in needs) or "none"
     if unused := [_DATA[name] for name in needs if name not in used]:
-        data += f"; {' and '.join(unused)} not available to any run so far"
+        data += f"; no measurement kept here has used {' and '.join(unused)} yet"
     return item.name, item.title, "; ".join(lacking), data, _command(item.name, {})
 
 

@@ -4,17 +4,19 @@ Their settings were chosen on held-out training images. The nets are those of th
 differences that docs/training.md lists.
 """
 
-from collections.abc import Sequence
+import statistics
 from pathlib import Path
+from typing import Any
 
 from equalbits._plotting import method_color, new_figure, save_figure
 from equalbits._statistics import Sample
-from equalbits.paper.claims import SOME_DIVERGED, Claim, RunCounts, accuracies, decide_by_one_sample, score_of
+from equalbits._toml import flatten
+from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, Claim, accuracies, decide_by_one_sample, score_of
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, panel
 from equalbits.paper.tables.tab2_convnets import draw_scores
-from equalbits.recipes import Recipe, get_recipe
+from equalbits.recipes import FREE, Recipe, get_recipe
 
 SEEDS = 3
 #: Label to recipe, and the best published accuracy with its method.
@@ -46,21 +48,39 @@ def measure(out: Path, options: Options) -> Result:
         for net, recipe in _recipes(options).items()
     }
     found = run_cases(out / "runs", groups, options, seeds=seeds, may_stack=False)  # a stack has no teacher
-    nets = {net: case for net, (case,) in found.items()}
-    took = [_took(net, case.recipe, nets[net]["runs"]) for net, (case,) in groups.items()]
-    return {"seeds": seeds, "nets": nets, "notes": [*took, _NOTE]}
+    # With its recipe, so that seeds of an older recipe are not merged with those of a newer one.
+    nets = {net: {**case, "recipe": recipe_settings(groups[net][0].recipe)} for net, (case,) in found.items()}
+    return {
+        "seeds": seeds,
+        "nets": nets,
+        "notes": [*(_took(net, case.recipe) for net, (case,) in groups.items()), _NOTE],
+    }
 
 
-def _took(net: str, recipe: Recipe, runs: Sequence[RunCounts]) -> str:
-    """Describe what a net took: epochs, teacher, activation and minutes."""
-    minutes = [run["seconds"] / 60 for run in runs if run["last"]]
-    time = f"{sum(minutes) / len(minutes):.1f} minutes a seed" if minutes else "no run trained"
+def recipe_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of a recipe that change its result and are not the defaults, by name."""
+    settings = flatten(recipe.as_dict())
+    needed = {name: settings[name] for name in ("name", "model.name", "data.name", "epochs")}
+    usual = flatten(Recipe.from_dict(needed).as_dict())
+    return needed | {
+        name: value for name, value in settings.items() if name not in FREE | {"seed"} and usual.get(name) != value
+    }
+
+
+def _took(net: str, recipe: Recipe) -> str:
+    """Describe what a net took: epochs, teacher and activation."""
     train, model = recipe.train, recipe.model
     teacher = (
         f"{train.distill.weight:g} of the loss from {train.distill.teacher}" if train.distill.weight else "no teacher"
     )
     activation = f"{model.input_quantizer} inputs" + (" and RPReLU" if model.options.get("rprelu") else "")
-    return f"{net}: {train.epochs} epochs, {teacher}, {activation}, {time} beside that teacher."
+    return f"{net}: {train.epochs} epochs, {teacher}, {activation}."
+
+
+def _with_minutes(case: CaseCounts) -> str:
+    """Format the accuracy, and the minutes of training without the teacher's."""
+    minutes = [run["seconds"] / 60 for run in case["runs"] if run["last"] is not None and "seconds" in run]
+    return score_of(case) + (f" in {statistics.fmean(minutes):.1f} minutes a seed" if minutes else "")
 
 
 def claims(result: Result) -> list[Claim]:
@@ -72,7 +92,7 @@ def claims(result: Result) -> list[Claim]:
         row = Claim(
             claim=f"{net}: above {method}",
             paper=f"{best:.2f} %",
-            ours=score_of(case),
+            ours=_with_minutes(case),
             agrees=None,
             decided_by=SOME_DIVERGED,
             n=len(ours),
@@ -108,5 +128,6 @@ ITEM = Item(
     claims=claims,
     grid={"nets": tuple(NETS)},
     full_only=("nets",),
+    uneven=("seeds", "nets"),
     seeds=SEEDS,
 )

@@ -125,6 +125,7 @@ ITEM = Item(
     draw=draw,
     claims=claims,
     grid={"nets": NETS, "model.weight_quantizer": COMPARED, **TUNED, "epochs": (100, 200)},
+    uneven=("model.weight_quantizer", "nets"),
     seeds=SEEDS,
     decides=("data.hold_out",),
 )
