@@ -1,7 +1,7 @@
 """Recipes: named experiments. Run one, or run many."""
 
 from equalbits._toml import parse_settings
-from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
+from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device, select_evenly
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
 from equalbits.recipes.evaluate_packed import ByteBatches, check_on_test_images, images_with_classes
 from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
@@ -78,6 +78,7 @@ __all__ = [
     "run_missing",
     "run_recipe",
     "save_pretrained",
+    "select_evenly",
     "settings_page",
     "settings_tables",
     "split_values",

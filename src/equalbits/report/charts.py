@@ -1,20 +1,24 @@
-"""Line charts over epochs: matplotlib SVG images that follow the light or dark color scheme of the page."""
+"""Curves over epochs and dots by case: matplotlib SVG images that follow the color scheme of the page."""
 
 import itertools
 import math
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from equalbits._plotting import METHOD_COLORS, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: Readable on white and on near-black. The second tuple leaves out what resembles a method's color.
 _PALETTE = ("#3b78e0", "#e07f1f", "#2a9d6f", "#d04a66", "#8d68d8", "#17a2b8", "#b58a00", "#808793")
 _BESIDE_METHODS = ("#2a9d6f", "#d04a66", "#8d68d8", "#17a2b8", "#b58a00")
 _DASHES = ("", "6 4", "2 3", "10 3 2 3")
+_LONGEST = 48  # letters of a label
 _TEXT, _GRID, _NAVY = "#5b6470", "#d8dde4", METHOD_COLORS["bihalf"]
 _DARK = (
     "<style>@media (prefers-color-scheme: dark) { text { fill: #9aa4b2 !important }"
@@ -88,14 +92,33 @@ def line_styles(groups: Sequence[str]) -> dict[str, LineStyle]:
     return found
 
 
+def dot_chart(title: str, cases: Mapping[str, Sequence[float]]) -> Chart | None:
+    """Draw a row per case, a dot per value and a line at the mean; None for less than two cases."""
+    finite = {name: [value for value in values if math.isfinite(value)] for name, values in cases.items()}
+    kept = {name: values for name, values in finite.items() if values}
+    if len(kept) < 2:
+        return None
+    styles = line_styles(list(kept))
+    shown = {name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…": values for name, values in kept.items()}
+
+    def draw(axes: "Axes") -> None:
+        for row, (values, style) in enumerate(zip(kept.values(), styles.values(), strict=True)):
+            axes.plot(values, [row] * len(values), "o", color=style.color, markersize=5, alpha=0.75)
+            axes.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=style.color, linewidth=2)
+        axes.set_yticks(range(len(shown)), list(shown))
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.xaxis.get_major_formatter().set_useOffset(False)
+        axes.set_xlabel("%", color=_TEXT)
+
+    words = [f"{name} {sum(values) / len(values):.2f} % (n = {len(values)})" for name, values in kept.items()]
+    image = _as_uri(_drawn(draw, height=0.9 + 0.3 * len(kept), grid="x"), "svg")
+    return Chart(title, image, f"{title}. Means: {'; '.join(words[:12])}", {})
+
+
 def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> bytes:
-    from matplotlib import rc_context
     from matplotlib.ticker import MaxNLocator
 
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "equalbits", "font.size": 9, "text.parse_math": False}
-    with rc_context(settings):
-        figure = new_figure(5.2, 3.0)
-        axes = figure.add_subplot()
+    def draw(axes: "Axes") -> None:
         for curve in curves:
             color, dashes = styles[curve.group]
             line = (0, [float(length) for length in dashes.split()]) if dashes else "-"
@@ -104,8 +127,22 @@ def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> bytes:
         axes.set_xlabel("epoch", color=_TEXT)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.get_major_formatter().set_useOffset(False)
+
+    return _drawn(draw, height=3.0, grid="y")
+
+
+def _drawn(draw: "Callable[[Axes], None]", *, height: float, grid: Literal["x", "y"]) -> bytes:
+    """Return the SVG of one set of axes without a frame, whose colors follow the scheme of the page."""
+    from matplotlib import rc_context
+
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "equalbits", "font.size": 9, "text.parse_math": False}
+    with rc_context(settings):
+        figure = new_figure(5.2, height)
+        axes = figure.add_subplot()
+        draw(axes)
         axes.tick_params(labelcolor=_TEXT, length=0)
-        axes.grid(axis="y", color=_GRID)
+        axes.grid(axis=grid, color=_GRID)
+        axes.set_axisbelow(True)
         axes.spines[:].set_visible(False)
         content = BytesIO()
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})

@@ -8,11 +8,22 @@ from typing import NamedTuple
 
 from equalbits._toml import flatten
 from equalbits.recipes import FREE, Comparison, RunRecord, own_settings
+from equalbits.report.answers import answers_of
 from equalbits.report.bit_tables import layer_bits, run_bits
-from equalbits.report.charts import Chart, Curve, line_chart
+from equalbits.report.charts import Chart, Curve, dot_chart, line_chart
 from equalbits.report.comparison_table import ALT_TEXT, HEADER, describe_precision, failures, remarks, table_rows
 from equalbits.report.find_outputs import Entry, Facts, RunFiles
-from equalbits.report.run_tables import ReportTable, case_name, case_table, epoch_table, run_table, score_table, verdict
+from equalbits.report.run_tables import (
+    ReportTable,
+    case_name,
+    case_table,
+    cases_of,
+    epoch_table,
+    run_table,
+    score_table,
+    scored_epochs,
+    verdict,
+)
 
 _TITLES = {"item": "Item", "compare": "Comparison", "sweep": "Sweep", "run": "Run", "run_set": "Runs of"}
 
@@ -61,6 +72,7 @@ def _run(entry: Entry) -> dict[str, object]:
         "scores": score_table(run.finished) if run.finished else None,
         "diverged": run.record.error if run.record else "",
         "state": f"{count} epoch{'s are' if count > 1 else ' is'} done." if count else "no epoch is done yet.",
+        "answers": answers_of(run.path),
         "bits": layer_bits(run),
         "charts": _charts("Loss", losses, "Accuracy, %", accuracies),
         "epochs": epoch_table(run) if run.epochs else None,
@@ -79,9 +91,16 @@ def _sweep(entry: Entry) -> dict[str, object]:
     return {
         "state": "" if entry.facts else state,
         "cases": case_table(runs, entry.path),
+        "dots": [dot_chart("Test accuracy of the last epoch: a dot per seed, a line at the mean", _last_scores(entry))],
         **_of_runs(runs, entry.path),
         "origin": _origin(facts, entry.facts.get("settings", {})),
     }
+
+
+def _last_scores(entry: Entry) -> dict[str, list[float]]:
+    """Return the accuracies after the last epoch, by case."""
+    cases = cases_of(entry.scored_runs, entry.path)
+    return {name: [scored_epochs(run)[0][1].accuracy for run in some] for name, some in cases.items()}
 
 
 def _compare(entry: Entry) -> dict[str, object]:

@@ -69,15 +69,20 @@ def epoch_table(run: RunFiles) -> ReportTable:
     return ReportTable("Loss and accuracy of every epoch", header, rows)
 
 
-def case_table(runs: Iterable[RunFiles], within: Path) -> ReportTable | None:
-    """Mean and deviation over the seeds of each case; None where no run has finished."""
+def cases_of(runs: Iterable[RunFiles], within: Path) -> dict[str, list[RunRecord]]:
+    """Return the finished runs of each case."""
     cases: dict[str, list[RunRecord]] = {}
     for run in runs:
         if run.finished:
             cases.setdefault(case_name(run, within), []).append(run.finished)
+    return cases
+
+
+def case_table(runs: Iterable[RunFiles], within: Path) -> ReportTable | None:
+    """Mean and deviation over the seeds of each case; None where no run has finished."""
     header = ("case", "last epoch, %", "n", "best epoch, %", "seconds per run")
     rows = []
-    for name, some in cases.items():
+    for name, some in cases_of(runs, within).items():
         last, best = zip(*([test.accuracy for _, test in scored_epochs(run)] for run in some), strict=True)
         deviation = f" ± {statistics.stdev(last):.2f}" if len(last) > 1 else ""
         seconds = f"{statistics.fmean(run.seconds for run in some):.1f}"
