@@ -13,6 +13,7 @@ MIRRORED = ("functional/kernels/", "deploy/ops/", "nn/layers.py")
 #: Longer signatures that are kept, and the reason.
 KEPT = {
     "training/loop.py train": "a Trainer as in transformers: separate objects of the caller, by keyword",
+    "training/stack.py train_stack": "as train, with a list of each",
     "recipes/train_recipe.py run_recipe": "passes the objects of train on, by keyword",
     "models/convnet.py convnet": "registered as partial(convnet, pairs), which takes six",
     "models/resnet.py imagenet_resnet": "registered as partial(imagenet_resnet, depth), which takes six",

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -282,6 +283,19 @@ def test_best_trains_every_seed_with_one_teacher_and_compares_with_published_num
     (row,) = get_item("best").compare({**result, "quick": False})
     assert (row.claim, row.paper, row.n) == ("ResNet-20: above AdaBin", "88.10 %", 2)
     assert row.difference < 0 and not row.agrees and row.decided_by.startswith("one-sample t, ")
+
+
+def test_best_nets_in_a_stack_are_those_trained_in_turn_and_keep_their_weights(tmp_path, tiny):
+    found = {}
+    for stack in (1, 2):
+        out = tmp_path / str(stack)
+        options = replace(tiny({"model.options.width": 0.1}, seeds=(0, 1)), stack=stack)
+        _, result = finished("best", out, options)
+        lasts = [run["last"] for run in result["nets"]["ResNet-20"]["runs"]]
+        found[stack] = [(last["train"], last["test"]) for last in lasts]
+        assert len(list(out.glob("runs/teachers/*/run.json"))) == 1
+    assert found[1] == found[2]
+    assert len(list((tmp_path / "2").glob("runs/resnet-20/*/seed*/weights.safetensors"))) == 2
 
 
 def test_entropy_compares_shares_with_and_without_zero_mean(tmp_path, tiny, drawn):

@@ -61,8 +61,37 @@ def test_a_stack_that_does_not_match_is_refused(make_net, make_loader, make_conf
         train_stack(nets, loaders, seeded(make_config(), [0]))
     with pytest.raises(ValueError, match=r"loaders of \[6, 11\] batches"):
         train_stack(nets, [make_loader(), make_loader(batch_size=4)], seeded(make_config(), [0, 1]))
-    with pytest.raises(ValueError, match=r"nets of a stack cannot have a teacher: set distill\.weight=0"):
-        train_stack(nets, loaders, seeded(make_config(distill=DistillConfig(weight=1.0)), [0, 1]))
+    with pytest.raises(ValueError, match=r"nets of a stack have no attention maps: set distill\.attention=0"):
+        config = make_config(distill=DistillConfig(attention=1.0, layers=("0",)))
+        train_stack(nets, loaders, seeded(config, [0, 1]), teacher=make_net())
+    taught = seeded(make_config(distill=DistillConfig(weight=1.0)), [0, 1])
+    with pytest.raises(ValueError, match="distill is set but no teacher is given"):
+        train_stack(nets, loaders, taught)
+    with pytest.raises(ValueError, match="the teacher is a net of the stack"):
+        train_stack(nets, loaders, taught, teacher=nets[1])
+
+
+def test_nets_of_a_stack_share_a_teacher_and_learn_from_it_as_each_would_alone(
+    make_net, make_loader, make_config
+) -> None:
+    teacher = make_net(7, norm=True).train()
+    before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
+    configs = [
+        make_config(distill=DistillConfig(weight=0.6, temperature=2.0), mixup=0.2, weight_average=0.9, **own)
+        for own in ({}, {"lr": 0.01}, {"label_smoothing": 0.1})
+    ]
+    alone, stacked = ([make_net(seed) for seed in range(3)] for _ in range(2))
+    configs = seeded(configs, range(3))
+    for seed, model in enumerate(alone):
+        train(model, make_loader(seed=seed), configs[seed], teacher=teacher)
+    train_stack(stacked, [make_loader(seed=seed) for seed in range(3)], configs, teacher=teacher)
+    for mine, theirs in zip(stacked, alone, strict=True):
+        for one, other in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True):
+            assert torch.equal(one, other)
+    assert teacher.training and all(torch.equal(before[name], each) for name, each in teacher.state_dict().items())
+    untaught = make_net(0)
+    train(untaught, make_loader(seed=0), dataclasses.replace(configs[0], distill=DistillConfig()))
+    assert not torch.equal(untaught[0].weight, stacked[0][0].weight)
 
 
 def test_nets_of_a_stack_may_have_different_settings(make_net, make_loader, make_config) -> None:

@@ -169,6 +169,14 @@ def _earlier_run(
     return out
 
 
+def trained_teacher(recipe: Recipe, out: Path, images: DataSpec, *, root: Path | None, device: str) -> nn.Module | None:
+    """Return the teacher that a recipe names, trained into ``out`` if it is a recipe; None without distillation."""
+    distill = recipe.train.distill
+    if not (distill.needs_teacher and distill.teacher):
+        return None
+    return _load_model(_earlier_run(distill.teacher, out, recipe, root, device), images).to(device)
+
+
 def images_of(recipe: Recipe) -> dict[str, Any]:
     """Return the data settings that a teacher or first stage takes from the recipe that needs it."""
     return {

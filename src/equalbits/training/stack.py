@@ -23,7 +23,7 @@ from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.divergence import NonFiniteError
 from equalbits.training.history import History, Reporter
 from equalbits.training.loop import TrainStep, compile_forward, matmul_precision
-from equalbits.training.losses import label_loss
+from equalbits.training.losses import Loss, training_loss
 from equalbits.training.randomness import preserved_rng
 from equalbits.training.resume_checks import run_facts
 from equalbits.training.run_state import TrainingRun
@@ -51,17 +51,20 @@ def train_stack(
     *,
     test: Iterable[tuple[Tensor, Tensor]] | None = None,
     reporters: Sequence[Sequence[Reporter]] = (),
+    teacher: nn.Module | None = None,
     checkpoint: Path | None = None,
 ) -> list[History]:
     """Train ``models[i]`` on ``loaders[i]`` with ``configs[i]`` for every i at once; return their histories.
 
     The settings must agree in what :func:`shared` leaves. If nets diverge, the others are trained to the end, and then
-    :class:`StackError` is raised. ``reporters[i]`` are called with the epochs of net i. ``checkpoint`` is a file that
-    the stack is saved to, and resumed from if it exists; SIGTERM, SIGHUP and Ctrl-C then save and raise
-    :class:`InterruptedTraining`. The state of a reporter with ``state_dict`` is saved and restored with its net.
+    :class:`StackError` is raised. ``reporters[i]`` are called with the epochs of net i. All nets distil from one
+    ``teacher``. ``checkpoint`` is a file that the stack is saved to, and resumed from if it exists; SIGTERM, SIGHUP and
+    Ctrl-C then save and raise :class:`InterruptedTraining`. The state of a reporter with ``state_dict`` is saved and
+    restored with its net.
     """
-    _check(models, loaders, configs)
+    _check(models, loaders, configs, teacher)
     with (
+        ExitStack() as losses_end,
         matmul_precision(configs[0].precision),
         preserved_rng(models[0]),
         stop_requests(listen=checkpoint is not None) as stop,
@@ -72,13 +75,16 @@ def train_stack(
         ]
         for run, of_net in zip(runs, reporters or [()] * len(runs), strict=True):
             run.reporters = of_net
-            run.facts = run_facts(run.model, run.batches, test, None) if checkpoint is not None else {}
+            run.facts = run_facts(run.model, run.batches, test, teacher) if checkpoint is not None else {}
         checkpoints = _StackCheckpointer(runs, stop, checkpoint)
         checkpoints.resume()
         compiled = compile_forward(runs[0].config)
+        losses: dict[float, Loss] = {}  # by what nets of a stack may differ in, so that the teacher is compiled once
         for run in runs:
-            loss = label_loss(run.config)
-            run.step = TrainStep(run.model, run.optimizer, loss, run.config, run.meter, compiled)
+            smoothing = run.config.label_smoothing
+            if smoothing not in losses:
+                losses[smoothing] = losses_end.enter_context(training_loss(run.model, teacher, run.config))
+            run.step = TrainStep(run.model, run.optimizer, losses[smoothing], run.config, run.meter, compiled)
             run.step.average = run.average
             run.announce_progress()
         graph = None
@@ -190,7 +196,12 @@ def _left_out_if_diverged(run: TrainingRun) -> Iterator[None]:
         run.error = error
 
 
-def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig]) -> None:
+def _check(
+    models: Sequence[nn.Module],
+    loaders: Sequence[Batches],
+    configs: Sequence[TrainConfig],
+    teacher: nn.Module | None,
+) -> None:
     if not len(models) == len(loaders) == len(configs) > 0:
         raise ValueError(f"{len(models)} models, {len(loaders)} loaders, {len(configs)} configs: give one each per net")
     batches = [len(loader) for loader in loaders]
@@ -198,8 +209,10 @@ def _check(models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Seq
         raise ValueError(f"loaders of {batches} batches: nets of a stack need the same number")
     if any(shared(config) != shared(configs[0]) for config in configs):
         raise ValueError("nets of a stack may differ in seed, optimizer, schedule and loss: these differ in more")
-    if any(config.distill.needs_teacher for config in configs):
-        raise ValueError("nets of a stack cannot have a teacher: set distill.weight=0 and distill.attention=0")
+    if configs[0].distill.attention > 0:
+        raise ValueError("nets of a stack have no attention maps: set distill.attention=0, or train each alone")
+    if any(model is teacher for model in models):
+        raise ValueError("the teacher is a net of the stack: give another net")
 
 
 def _steps(active: Sequence[TrainingRun], graph: CudaGraphSteps | None) -> Iterator[None]:

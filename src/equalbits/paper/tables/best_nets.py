@@ -5,6 +5,7 @@ differences that docs/training.md lists.
 """
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def measure(out: Path, options: Options) -> Result:
         net: item_cases(recipe, {}, options, within=net.lower().replace(" ", "-"))
         for net, recipe in _recipes(options).items()
     }
-    found = run_cases(out / "runs", groups, options, seeds=seeds, may_stack=False)  # a stack has no teacher
+    one_by_one = replace(options, stack=options.stack or 1)  # a ResNet-18 and its teacher fill a GPU
+    found = run_cases(out / "runs", groups, one_by_one, seeds=seeds, keep_weights=True)
     # With its recipe, so that seeds of an older recipe are not merged with those of a newer one.
     nets = {net: {**case, "recipe": recipe_settings(groups[net][0].recipe)} for net, (case,) in found.items()}
     return {

@@ -18,7 +18,7 @@ from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ende
 from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.recipes.run_dir import TrainedRun, stacked_files
 from equalbits.recipes.run_record import DIVERGED, RunRecord
-from equalbits.recipes.train_recipe import images_of, run_recipe
+from equalbits.recipes.train_recipe import images_of, run_recipe, trained_teacher
 from equalbits.training import (
     BEST,
     LAST,
@@ -130,8 +130,7 @@ class Trainer:
             (out / name).unlink(missing_ok=True)
         try:
             shared: dict[str, Any] = {"root": self.root, "device": self.device}
-            name = f"{run.recipe.train.distill.teacher}-{checksum(images_of(run.recipe))}"
-            shared["teacher_out"] = self.store.out / "teachers" / name  # shared by all runs on the same images
+            shared["teacher_out"] = self._teacher_dir(run.recipe)
             finished = run_recipe(run.recipe, out, **shared, watchers=watchers, reporters=reporters)
         except NonFiniteError as error:
             record = RunRecord.of(run.recipe, self.device, History(()), 0.0, status=DIVERGED, error=str(error))
@@ -152,6 +151,8 @@ class Trainer:
             raise ValueError("nets of a stack start anew: leave model.init_from out, or train each alone")
         train, test = self._load(runs[0].recipe.data)
         images = DataSpec.of(train)
+        first = runs[0].recipe  # whose teacher is that of all
+        teacher = trained_teacher(first, self._teacher_dir(first), images, root=self.root, device=self.device)
         models = [self.protocol.build(run.recipe, images).to(self.device) for run in runs]
         if self.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -168,6 +169,7 @@ class Trainer:
                     [run.recipe.train for run in runs],
                     test=test,
                     reporters=followed,
+                    teacher=teacher,
                     checkpoint=checkpoint,
                 )
         except StackError as error:
@@ -194,6 +196,10 @@ class Trainer:
             files |= {out / name: content for name, content in stored.items()}
         write_all_atomically(files)
         remove_ended_stacks(self.store.out)
+
+    def _teacher_dir(self, recipe: Recipe) -> Path:
+        """Return the directory of a recipe's teacher, which all runs on the same images share."""
+        return self.store.out / "teachers" / f"{recipe.train.distill.teacher}-{checksum(images_of(recipe))}"
 
     def _load(self, data: DataConfig) -> tuple[Loader, Loader]:
         """Load a data set onto the device; the last one stays for the next stack."""
