@@ -25,7 +25,8 @@ from equalbits.functional.estimators import (
 )
 from equalbits.functional.execution_mode import in_forward_mode, is_plain_execution
 from equalbits.functional.fused_norm import prelu_norm_add_sign, update_running_stats
-from equalbits.functional.inputs_as_bits import ConvSettings, convolve_signs, linear_of_signs, saves_signs
+from equalbits.functional.gradients_from_bits import ConvSettings
+from equalbits.functional.inputs_as_bits import convolve_signs, linear_of_signs, saves_signs
 from equalbits.functional.int8_convolution import convolve_symbols
 from equalbits.functional.optimal_transport import (
     as_filters,

@@ -5,7 +5,8 @@ import math
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional.inputs_as_bits import ConvSettings, convolve_signs, linear_of_signs
+from equalbits.functional.gradients_from_bits import ConvSettings
+from equalbits.functional.inputs_as_bits import convolve_signs, linear_of_signs
 
 _SMALL_PATCH = 64  # largest patch; with larger ones the unfolded input would take more memory traffic than it saves
 _ALIGNMENT = 8  # matrix products need rows of a multiple of 16 bytes

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from equalbits.functional.execution_mode import in_forward_mode
+from equalbits.functional.gradients_from_bits import masked_gradient
 from equalbits.functional.packed_bits import BitLayout, keeps_bits
 
 
@@ -189,4 +190,4 @@ class _Masked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return gradient * ctx.layout.unpack(ctx.saved_tensors[0], torch.bool), None, None, None
+        return masked_gradient(gradient, ctx.saved_tensors[0], ctx.layout), None, None, None

@@ -6,7 +6,6 @@ anywhere; a GPU uses the kernels of ``kernels/prelu_norm_add_sign.py``. The back
 output, not the output itself; the signs are written as bits, too, for the convolution that reads them.
 """
 
-from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.gradients_from_bits import ANY_LAYOUT
 from equalbits.functional.packed_bits import pack_bits, unpack_bits
 from equalbits.functional.precision import at_least_float32
 
@@ -116,15 +116,11 @@ def _wide(tensor: Tensor) -> Tensor:
     return as_rows(tensor).to(at_least_float32(tensor.dtype))
 
 
-# Lets a compiler pass channels-last tensors without copying them to the traced layout; torch before 2.8 copies.
-_ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
-if "tags" in signature(torch.library.custom_op).parameters:
-    _ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
 _forward_op = torch.library.custom_op(
-    "equalbits::prelu_norm_add_sign", reference_forward, schema=_FORWARD, **_ANY_LAYOUT
+    "equalbits::prelu_norm_add_sign", reference_forward, schema=_FORWARD, **ANY_LAYOUT
 )
 _backward_op = torch.library.custom_op(
-    "equalbits::prelu_norm_add_sign_backward", reference_backward, schema=_BACKWARD, **_ANY_LAYOUT
+    "equalbits::prelu_norm_add_sign_backward", reference_backward, schema=_BACKWARD, **ANY_LAYOUT
 )
 
 

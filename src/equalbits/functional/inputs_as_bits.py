@@ -5,25 +5,19 @@ the backward pass unpacks it. Values and gradients equal torch's to the bit. Cal
 :func:`saves_signs` is True; elsewhere torch's own serve.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
+from equalbits.functional.gradients_from_bits import (
+    ConvSettings,
+    conv_gradients,
+    convolution_gradients,
+    linear_gradients,
+)
 from equalbits.functional.packed_bits import BitLayout, keeps_bits
-
-
-class ConvSettings(NamedTuple):
-    """Settings of a convolution of any number of axes, in the order of ``torch.convolution``."""
-
-    stride: Sequence[int]
-    padding: Sequence[int]
-    dilation: Sequence[int] = (1, 1)
-    transposed: bool = False
-    output_padding: Sequence[int] = (0, 0)
-    groups: int = 1
 
 
 def saves_signs(signs: Tensor, weight: Tensor) -> bool:
@@ -79,11 +73,12 @@ def _link(signs: Tensor) -> Tensor | None:
     return _Link.apply(signs)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _saved_input(ctx: Any, layout: BitLayout) -> tuple[Tensor, Tensor]:
-    """Return the input and the weight in the backward pass."""
+def _differentiable_input(ctx: Any, layout: BitLayout) -> Tensor | None:
+    """Return the input in a backward pass that is differentiated again, else None."""
+    if ctx.link is None or not torch.is_grad_enabled():
+        return None
     packed, weight = ctx.saved_tensors
-    signs = layout.unpack(packed, weight.dtype)
-    return (signs if ctx.link is None or not torch.is_grad_enabled() else signs + ctx.link), weight
+    return layout.unpack(packed, weight.dtype) + ctx.link  # type: ignore[no-any-return]
 
 
 class _Link(torch.autograd.Function):
@@ -110,13 +105,14 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         layout, settings = ctx.form
-        signs, weight = _saved_input(ctx, layout)
         of_signs, _, of_weight, of_bias, _, _ = ctx.needs_input_grad
-        filters = weight.shape[1] * settings.groups if settings.transposed else weight.shape[0]
-        g_signs, g_weight, g_bias = torch.ops.aten.convolution_backward(
-            gradient, signs, weight, [filters] if of_bias else None, *settings, [of_signs, of_weight, of_bias]
-        )
-        return g_signs, None, g_weight, g_bias, None, None
+        wanted = (of_signs, of_weight, of_bias)
+        signs, (packed, weight) = _differentiable_input(ctx, layout), ctx.saved_tensors
+        if signs is None:
+            found = conv_gradients(gradient, packed, weight, layout, settings, wanted)
+        else:
+            found = convolution_gradients(gradient, [signs], weight, settings, wanted)
+        return found[0], None, found[1], found[2], None, None
 
 
 class _Linear(torch.autograd.Function):
@@ -131,9 +127,13 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        signs, weight = _saved_input(ctx, ctx.layout)
         of_signs, _, _, of_bias, _, _ = ctx.needs_input_grad
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        g_signs = rows.mm(weight).view(signs.shape) if of_signs else None
-        g_weight = rows.t().mm(signs.reshape(-1, signs.shape[-1]))
-        return g_signs, None, g_weight, rows.sum(dim=0) if of_bias else None, None, None
+        signs, (packed, weight) = _differentiable_input(ctx, ctx.layout), ctx.saved_tensors
+        if signs is None:
+            found = linear_gradients(gradient, packed, weight, ctx.layout, (of_signs, of_bias))
+        else:
+            rows = gradient.reshape(-1, gradient.shape[-1])
+            g_weight = rows.t().mm(signs.reshape(-1, signs.shape[-1]))
+            g_signs = rows.mm(weight).view(signs.shape) if of_signs else None
+            found = g_signs, g_weight, rows.sum(dim=0) if of_bias else None
+        return found[0], None, found[1], found[2], None, None

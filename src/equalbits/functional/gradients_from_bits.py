@@ -1,0 +1,172 @@
+"""Gradients of convolutions, linear maps and clipped signs, from the bits of their input.
+
+Compiled code calls them as torch operators, which unpack the bits themselves. Separate operations would let a compiler
+unpack all layers at the start of the backward pass, as nothing but the order of the code makes it wait for a gradient:
+the memory that bits save would be lost again.
+"""
+
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equalbits.functional.packed_bits import BitLayout
+
+# Lets a compiler pass channels-last tensors without copying them to the traced layout; torch before 2.8 copies.
+ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
+if "tags" in signature(torch.library.custom_op).parameters:
+    ANY_LAYOUT["tags"] = (torch.Tag.flexible_layout,)
+
+
+class ConvSettings(NamedTuple):
+    """Settings of a convolution of any number of axes, in the order of ``torch.convolution``."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int] = (1, 1)
+    transposed: bool = False
+    output_padding: Sequence[int] = (0, 0)
+    groups: int = 1
+
+
+SETTINGS = (
+    "SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups"
+)
+
+
+def convolution_gradients(
+    gradient: Tensor, signs: list[Tensor], weight: Tensor, settings: ConvSettings, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the ``wanted`` gradients of input, weight and bias; empty the list that holds the ±1 input.
+
+    Where input and output have one shape the input is freed before its gradient is allocated.
+    """
+    of_signs, of_weight, of_bias = wanted
+    filters = weight.shape[1] * settings.groups if settings.transposed else weight.shape[0]
+    backward = torch.ops.aten.convolution_backward
+    sizes = [filters] if of_bias else None
+    inputs = signs.pop()
+    alike = inputs.shape == gradient.shape and inputs.stride() == gradient.stride()
+    if not (of_signs and alike):
+        found: tuple[Tensor | None, ...] = backward(gradient, inputs, weight, sizes, *settings, list(wanted))
+        return found[0], found[1], found[2]
+    _, g_weight, g_bias = backward(gradient, inputs, weight, sizes, *settings, [False, of_weight, of_bias])
+    del inputs
+    # The gradient of the input depends on its shape and layout alone: those of ``gradient``.
+    g_signs, _, _ = backward(gradient, gradient, weight, None, *settings, [True, False, False])
+    return g_signs, g_weight, g_bias
+
+
+def conv_gradients(
+    gradient: Tensor, packed: Tensor, weight: Tensor, layout: BitLayout, settings: ConvSettings, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the ``wanted`` gradients of input, weight and bias of a convolution, from the bits of its input."""
+    if torch.compiler.is_compiling():
+        found = _convolution_op(gradient, packed, weight, *layout, *settings, *wanted)
+        return tuple(each if want else None for each, want in zip(found, wanted, strict=True))  # type: ignore[return-value]
+    return convolution_gradients(gradient, [layout.unpack(packed, weight.dtype)], weight, settings, wanted)
+
+
+def linear_gradients(
+    gradient: Tensor, packed: Tensor, weight: Tensor, layout: BitLayout, wanted: Sequence[bool]
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Return the gradients of input, weight and bias of a linear map; of input and bias where ``wanted``."""
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    if torch.compiler.is_compiling():
+        g_weight = _weight_of_linear_op(rows, packed, weight, *layout)
+    else:
+        g_weight = _weight_of_linear(rows, packed, weight, *layout)
+    g_signs = rows.mm(weight).view(layout.shape) if wanted[0] else None
+    return g_signs, g_weight, rows.sum(dim=0) if wanted[1] else None
+
+
+def masked_gradient(gradient: Tensor, packed: Tensor, layout: BitLayout) -> Tensor:
+    """Return the gradient where a bit is set, and 0 elsewhere."""
+    if torch.compiler.is_compiling():
+        passed: Tensor = _masked_op(gradient, packed, *layout)
+        return passed
+    return gradient * layout.unpack(packed, torch.bool)
+
+
+def _masked(gradient: Tensor, packed: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+    bits = BitLayout(tuple(shape), channels_last).unpack(packed, torch.bool)
+    return in_format(gradient * bits, channels_last)
+
+
+def _weight_of_linear(
+    rows: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool
+) -> Tensor:
+    signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
+    return rows.t().mm(signs.reshape(-1, shape[-1]))
+
+
+def _convolution(
+    gradient: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool, *others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    settings, wanted = ConvSettings(*others[:6]), others[6:]
+    layout = BitLayout(tuple(shape), channels_last)
+    signs = [layout.unpack(packed, weight.dtype)]
+    found = convolution_gradients(gradient, signs, weight, settings, wanted)
+    kept = [gradient.new_empty(0) if each is None else each for each in found]
+    return in_format(kept[0], layout.channels_last), in_format_of(weight, kept[1]), kept[2]
+
+
+def in_format(tensor: Tensor, channels_last: bool) -> Tensor:
+    """Return a tensor in channels last or contiguous: the layout that the compiler was told."""
+    strided = channels_last and tensor.dim() == 4
+    return tensor.contiguous(memory_format=torch.channels_last if strided else torch.contiguous_format)
+
+
+def in_format_of(weight: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of a weight in the layout of the weight."""
+    return in_format(gradient, not weight.is_contiguous() and is_channels_last(weight))
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Return whether a tensor is an image batch in ``channels_last``."""
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+_convolution_op = torch.library.custom_op(
+    "equalbits::convolution_of_bits_backward",
+    _convolution,
+    schema="(Tensor gradient, Tensor packed, Tensor weight, SymInt[] shape, bool channels_last, "
+    f"{SETTINGS}, bool of_signs, bool of_weight, bool of_bias) -> (Tensor, Tensor, Tensor)",
+    **ANY_LAYOUT,
+)
+_weight_of_linear_op = torch.library.custom_op(
+    "equalbits::linear_of_bits_backward",
+    _weight_of_linear,
+    schema="(Tensor rows, Tensor packed, Tensor weight, SymInt[] shape, bool channels_last) -> Tensor",
+    mutates_args=(),
+)
+
+_masked_op = torch.library.custom_op(
+    "equalbits::masked_gradient",
+    _masked,
+    schema="(Tensor gradient, Tensor packed, SymInt[] shape, bool channels_last) -> Tensor",
+    **ANY_LAYOUT,
+)
+
+
+@_masked_op.register_fake
+def _(gradient: Tensor, packed: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+    return in_format(gradient.new_empty(shape), channels_last)
+
+
+@_convolution_op.register_fake
+def _(
+    gradient: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool, *others: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    of_signs, of_weight, of_bias = others[6:]
+    g_signs = in_format(gradient.new_empty(shape), channels_last) if of_signs else gradient.new_empty(0)
+    g_weight = in_format_of(weight, weight.new_empty(weight.shape)) if of_weight else gradient.new_empty(0)
+    filters = weight.shape[1] * others[5] if others[3] else weight.shape[0]
+    return g_signs, g_weight, gradient.new_empty(filters if of_bias else 0)
+
+
+@_weight_of_linear_op.register_fake
+def _(rows: Tensor, packed: Tensor, weight: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+    return rows.new_empty(weight.shape)

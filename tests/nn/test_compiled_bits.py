@@ -1,0 +1,107 @@
+"""Compiled code unpacks the bits of a layer's input only once the gradient of its output is known."""
+
+import copy
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+
+from equalbits.functional.gradients_from_bits import (
+    ConvSettings,
+    _convolution_op,
+    _masked_op,
+    _weight_of_linear_op,
+)
+from equalbits.functional.packed_bits import BitLayout
+from equalbits.functional.recomputed_norm import _backward_of_both_op
+from equalbits.models.residual_blocks import Activations, PReLUBlock
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation
+
+
+class Layers:
+    """Creates the layers of a block as a recipe with binary weights and inputs does."""
+
+    def conv2d(self, inputs: int, outputs: int, size: int, stride: int, padding: int, *, bias: bool) -> nn.Module:
+        quantizers = {"weight_quantizer": BiHalf(), "input_quantizer": SignActivation()}
+        return BinaryConv2d(inputs, outputs, size, stride, padding, bias=bias, **quantizers)
+
+
+class SmallBlocks(nn.Module):
+    """Two fused blocks that compute their convolutions again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(PReLUBlock(Layers(), 16, 16, 1, nn.Identity(), prelus=1) for _ in range(2))
+        for block in self.blocks:
+            block.recomputes_convolutions = True
+
+    def forward(self, images: Tensor) -> Tensor:
+        first = self.blocks[0].forward_fused(Activations(images), signs=True)
+        return self.blocks[1].forward_fused(first, signs=False).reals
+
+
+class Plain(nn.Sequential):
+    def __init__(self) -> None:
+        sign = SignActivation()
+        convs = (BinaryConv2d(16, 16, 3, padding=1, input_quantizer=sign, bias=bias) for bias in (True, False))
+        super().__init__(*convs, nn.Flatten(2), BinaryLinear(30, 7, input_quantizer=sign))
+
+
+@pytest.mark.parametrize("kind", [SmallBlocks, Plain])
+def test_gradients_equal_those_of_plain_execution_and_no_bit_is_unpacked_ahead(kind: type[nn.Module]) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = kind().to(memory_format=torch.channels_last)
+    images = torch.randn(4, 16, 6, 5).contiguous(memory_format=torch.channels_last)
+    graphs: list[torch.fx.GraphModule] = []
+    keep = aot_autograd(fw_compiler=lambda graph, _: graphs.append(graph) or make_boxed_func(graph))
+    found = []
+    for run in (model, torch.compile(model, backend=keep, fullgraph=True)):
+        leaf = images.clone(memory_format=torch.preserve_format).requires_grad_()
+        outputs = run(leaf)
+        seed = torch.linspace(-1, 1, outputs.numel()).view(outputs.shape)
+        found.append([outputs.detach(), *torch.autograd.grad(outputs, [leaf, *model.parameters()], seed)])
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+    code = "".join(graph.code for graph in graphs)
+    assert len(graphs) == 2 and "_backward.default(" in code and "unpack_bits" not in code
+
+
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_operators_pass_opcheck(strided: bool, stride: int) -> None:
+    layout = torch.channels_last if strided else torch.contiguous_format
+    noise = torch.Generator().manual_seed(stride)
+    draw = lambda *shape: torch.randn(shape, generator=noise).contiguous(memory_format=layout)  # noqa: E731
+    signs, weight = draw(2, 16, 6, 5), draw(8, 16, 3, 3)
+    settings = ConvSettings((stride, stride), (1, 1))
+    packing = BitLayout.of(signs)
+    packed, outputs = packing.pack(signs > 0), torch.conv2d(signs.sign(), weight, None, stride, 1)
+    gradient = torch.randn(outputs.shape, generator=noise).contiguous(memory_format=layout)
+    for wanted in ((True, True, True), (True, False, False), (False, True, False)):
+        torch.library.opcheck(_convolution_op, (gradient, packed, weight, *packing, *settings, *wanted))
+    torch.library.opcheck(_masked_op, (signs, packed, *packing))
+    rows = torch.randn(60, 8)
+    torch.library.opcheck(
+        _weight_of_linear_op, (rows, packed.view(-1)[:120].view(60, 2), torch.randn(8, 16), (60, 16), False)
+    )
+    near, stats = torch.ones(outputs.numel() // 8, 1, dtype=torch.uint8), torch.rand(5, 8)
+    for g_s, slope in ((gradient, torch.rand(8)), (None, None)):
+        given = (gradient, g_s, packed, weight, slope, torch.rand(8), near, stats, *packing, *settings, True, True)
+        torch.library.opcheck(_backward_of_both_op, given)
+
+
+def test_a_second_gradient_still_reaches_the_signs() -> None:
+    layer = BinaryConv2d(8, 8, 3, padding=1, input_quantizer=SignActivation()).double()
+    inputs = torch.randn(2, 8, 5, 5, dtype=torch.float64, requires_grad=True)
+    first = torch.autograd.grad(layer(inputs).square().sum(), [inputs, layer.weight], create_graph=True)
+    again = copy.deepcopy(layer)
+    again.input_quantizer.returns_signs = False  # torch's own convolution
+    theirs = torch.autograd.grad(again(inputs).square().sum(), [inputs, again.weight], create_graph=True)
+    for mine, other in zip(first, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+    second = [torch.autograd.grad(sum(g.square().sum() for g in each), inputs)[0] for each in (first, theirs)]
+    torch.testing.assert_close(*second)
+    assert second[0].abs().sum() > 0
