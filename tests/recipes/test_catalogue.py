@@ -14,6 +14,7 @@ from equalbits.training import DistillConfig, ScheduleConfig, train
 from equalbits.training.distributed import ProcessRank
 
 SHAPES = {"cifar10": "3x32x32:10", "cifar100": "3x32x32:100", "imagenet": "3x64x64:1000", "fashion": "1x28x28:10"}
+SHAPES["tinyimagenet"] = "3x64x64:200"
 NARROW = (
     "resnet18",
     "resnet34",
@@ -54,6 +55,7 @@ def settings_of(recipe: Recipe) -> tuple:
         ("cifar10*-resnet[13]?-1w*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
         ("cifar100-[vis]*-1w*", (350, 128, "sgd", 0.1, 0.9, 5e-4, "step", "epoch", (150, 250, 320), 0)),
         ("imagenet-*", (100, 256, "sgd", 0.1, 0.9, 1e-4, "step", "epoch", (30, 60, 90), 0)),
+        ("tinyimagenet-*", (100, 256, "sgd", 0.1, 0.9, 1e-4, "step", "epoch", (30, 60, 90), 0)),
     ],
 )
 def test_the_papers_recipes_have_the_papers_settings(pattern: str, expected: tuple) -> None:

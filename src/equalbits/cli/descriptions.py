@@ -66,6 +66,7 @@ DESCRIPTIONS: dict[str, dict[str, str]] = {
         "cifar10": "60,000 color images of 32×32 in 10 classes; get it with equalbits download cifar10",
         "cifar100": "60,000 color images of 32×32 in 100 classes; get it with equalbits download cifar100",
         "imagenet": "your copy of ImageNet: train/CLASS/*.jpg and val/CLASS/*.jpg",
+        "tinyimagenet": "Tiny-ImageNet, 200 classes at 64×64, as published: tiny-imagenet-200/train and val",
         "imagefolder": "any data set of image files: train/CLASS/*.jpg and test/CLASS/*.jpg",
         "synthetic": "random images for trying things out, such as synthetic:3x32x32:10",
     },

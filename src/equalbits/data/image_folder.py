@@ -33,10 +33,10 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
     if folder is None:
         raise DataError(_missing(trained or root, names))
     home = folder.parent
-    classes = _class_folders(home / "train" if (home / "train").is_dir() else folder)
+    classes = class_folders(home / "train" if (home / "train").is_dir() else folder)
     if len(classes) == 1:
         raise DataError(f"{folder}: only one class, {classes[0]!r}; make a folder for each class")
-    unknown = sorted(set(_class_folders(folder)) - set(classes))
+    unknown = sorted(set(class_folders(folder)) - set(classes))
     if unknown:
         raise DataError(f"{folder / unknown[0]}: no class of that name in {home / 'train'}; use the same folder names")
     paths: list[str] = []
@@ -45,14 +45,14 @@ def scan_tree(name: str, root: Path, split: str) -> tuple[tuple[str, ...], Tenso
     for number, label in enumerate(classes):
         if not (folder / label).is_dir():
             continue  # a class may have no test images; it keeps its number
-        found, others = _image_files(folder / label)
+        found, others = image_files(folder / label)
         if not found:
             raise DataError(f"{folder / label}: no images ({' '.join(SUFFIXES)}); fill the folder or remove it")
         paths += found
         labels += [number] * len(found)
         skipped += others
     if skipped:
-        _warn_skipped(folder, len(skipped), skipped[0])
+        warn_skipped(folder, len(skipped), skipped[0])
     return tuple(paths), torch.tensor(labels, dtype=torch.int64), classes
 
 
@@ -66,14 +66,15 @@ def _missing(home: Path, names: tuple[str, ...]) -> str:
     return f"{home}: {where}; put the images there as {names[0]}/<class>/<image>.png (or .jpg, …), or {instead}"
 
 
-def _class_folders(folder: Path) -> tuple[str, ...]:
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Return the class names of a folder, sorted; raise if there are none."""
     names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."))
     if not names:
         raise DataError(f"{folder}: no class folders; put the images there as <class>/<image>.png (or .jpg, …)")
     return names
 
 
-def _image_files(folder: Path) -> tuple[list[str], list[str]]:
+def image_files(folder: Path) -> tuple[list[str], list[str]]:
     """Return the images of a class, sorted, and all other entries."""
     with os.scandir(folder) as entries:  # up to a million names: strings, not Path objects
         seen = [(entry.path, _is_image(entry)) for entry in entries if entry.name[0] != "."]
@@ -89,7 +90,7 @@ def _is_image(entry: "os.DirEntry[str]") -> bool:
 
 
 @cache  # a sweep reads the same folder for each of its runs
-def _warn_skipped(folder: Path, count: int, first: str) -> None:
+def warn_skipped(folder: Path, count: int, first: str) -> None:
     """Log a warning once: there may be images among the skipped files."""
     what, first = "file or folder is" if count == 1 else "files or folders are", escape_control_chars(first)
     logging.getLogger("equalbits").warning(

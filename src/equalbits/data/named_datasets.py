@@ -15,8 +15,10 @@ from equalbits.data.dataset import DataError, Dataset, FolderDataset
 from equalbits.data.image_folder import HELD_OUT, scan_tree
 from equalbits.data.normalization import STATISTICS, Statistics
 from equalbits.data.synthetic import make_synthetic
+from equalbits.data.tiny_imagenet import NAME as TINY_IMAGENET
+from equalbits.data.tiny_imagenet import scan_tiny_imagenet
 
-NAMES = ("fashion", *EDITIONS, *HELD_OUT, "synthetic")
+NAMES = ("fashion", *EDITIONS, *HELD_OUT, TINY_IMAGENET, "synthetic")
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -57,6 +59,7 @@ def load_dataset(
     ``cifar10``, ``cifar100``     the binary edition, or numpy files, in ``root`` or ``root/<name>``
     ``imagenet``, ``imagefolder``  ``root/train/<class>/*.png``, jpg, …, and ``root/val/...`` or ``root/test``;
                                   returns a :class:`FolderDataset`, which holds paths only
+    ``tinyimagenet``              ``root/tiny-imagenet-200`` as published; a :class:`FolderDataset` too
     ``synthetic:CxHxW:classes``   random images, see :func:`~equalbits.data.synthetic.make_synthetic`
     ============================  =======================================================================
 
@@ -77,11 +80,14 @@ def load_dataset(
         raise DataError(f"no data set {name!r}; {hint} {', '.join(NAMES)}{folder}")
     if statistics and statistics not in STATISTICS:
         raise DataError(f"no statistics {statistics!r}; there are {', '.join(STATISTICS)}")
-    if kind in HELD_OUT:
+    if kind in HELD_OUT or kind == TINY_IMAGENET:
         if find_spec("PIL") is None:
             raise DataError(f"image folders need Pillow: {install_hint('images')}")
         mean, std = STATISTICS[statistics or "imagenet"]
-        paths, numbers, classes = scan_tree(kind, data_root(root), split)
+        where = data_root(root)
+        paths, numbers, classes = (
+            scan_tree(kind, where, split) if kind in HELD_OUT else scan_tiny_imagenet(where, split)
+        )
         return FolderDataset(name, paths, numbers, classes, mean, std, torch.device(device))
     if kind == "fashion":
         pixels, digits = embedded.read(split)

@@ -44,6 +44,7 @@ ITEMS = {
     "tab2-kaiming": "tables.tab2_convnets:KAIMING",
     "tab2-tuned": "tables.tab2_tuned",
     "tab3": "tables.tab3_imagenet",
+    "tab3-tiny": "tables.tab3_tiny",
     "entropy": "figures.entropy_or_mean",
     "best": "tables.best_nets",
     "flip-rate": "figures.flip_rate",

@@ -133,6 +133,10 @@ def _imagenet() -> Iterator[Recipe]:
     for net, accuracy in {"resnet18": 60.40, "resnet34": 64.17}.items():
         settings = _IMAGENET | {"expected": accuracy}
         yield _recipe(f"imagenet-{net}", about, f"imagenet_{net}", "imagenet", settings)
+    about = "the net and recipe for ImageNet on Tiny-ImageNet, its stand-in; binary weights and activations"
+    for net in ("resnet18", "resnet34"):
+        small = {"data.resize": 72, "data.crop": 64}  # as 256 and 224, with sides that the net can halve five times
+        yield _recipe(f"tinyimagenet-{net}", about, f"imagenet_{net}", "tinyimagenet", _IMAGENET | small)
 
 
 def _fashion() -> Iterator[Recipe]:

@@ -21,7 +21,7 @@ from equalbits.training import Score, evaluate
 #: Test images to compare with the model, and most seconds to score all of them.
 _COMPARED, _MOST_SECONDS = 64, 60.0
 #: Data sets that are looked for by the class names of a packed file.
-_KNOWN = ("fashion", "cifar10", "cifar100", "imagefolder", "imagenet")
+_KNOWN = ("fashion", "cifar10", "cifar100", "imagefolder", "imagenet", "tinyimagenet")
 
 
 class ByteBatches:

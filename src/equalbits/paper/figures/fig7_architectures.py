@@ -94,7 +94,7 @@ def draw(result: Result, out: Path) -> None:
     axes.margins(y=0.2)
     axes.set_xticks(range(len(nets)), list(nets))
     legend(axes, ncols=3, loc="upper left")
-    save_figure(figure, out, "fig7")
+    save_figure(figure, out, result["item"])
 
 
 ITEM = Item(

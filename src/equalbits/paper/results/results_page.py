@@ -27,7 +27,7 @@ from equalbits.recipes import FREE
 Kept = Mapping[str, Any]
 
 _BEGIN, _END = "<!-- results table: begin -->", "<!-- results table: end -->"
-_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet"}
+_DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "imagenet": "ImageNet", "tinyimagenet": "Tiny-ImageNet"}
 
 _HEAD = """# Results
 
