@@ -1,18 +1,20 @@
 """A run's folder: what lies in it, how it is read back, and what it refuses."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 from forked import start_ranks
-from small_recipe import own
+from small_recipe import own, sweep
 
 from equalbits.recipes import (
     DataSpec,
     Recipe,
     evaluate_run,
+    get_recipe,
     load_run,
     make_model,
     pick_device,
@@ -238,6 +240,22 @@ def test_the_recipe_of_a_teacher_is_trained_first_on_the_same_data(tmp_path: Pat
     (tmp_path / "a" / "run.json").unlink()
     run_recipe(recipe, tmp_path / "a", device="cpu")  # the teacher is not trained again
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_teacher_that_was_trained_elsewhere_needs_its_weights_alone(tmp_path: Path) -> None:
+    recipe = own(**{"distill.weight": 0.5, "distill.teacher": "fashion-conv2"})
+    first = get_recipe("fashion-conv2").with_settings({"data.name": recipe.data.name, "data.limit": recipe.data.limit})
+    sweep(first, tmp_path / "sweep", vary={"model.weight_quantizer": ["bihalf"]}, seeds=[0], stack=2, device="cpu")
+    teacher = tmp_path / "a" / "teacher"
+    shutil.copytree(tmp_path / "sweep" / "bihalf" / "seed0", teacher)
+    before = (teacher / "weights.safetensors").read_bytes()
+    run_recipe(recipe, tmp_path / "a", device="cpu")
+    assert (teacher / "weights.safetensors").read_bytes() == before and not (teacher / "last.safetensors").exists()
+    (tmp_path / "b").mkdir()
+    shutil.copytree(tmp_path / "sweep" / "bihalf" / "seed0", tmp_path / "b" / "teacher")
+    other = recipe.with_settings({"data.hold_out": 4})
+    with pytest.raises(CheckpointError, match=r"teacher holds a run with data\.hold_out=0, this one has .*=4"):
+        run_recipe(other, tmp_path / "b", device="cpu")
 
 
 @pytest.mark.parametrize("first", ["distill.teacher", "model.init_from"])
