@@ -1,4 +1,4 @@
-"""What all tests share: those that need a GPU are skipped where there is none, and disks that are nearly full."""
+"""Shared by all tests: GPU tests are skipped without a GPU; a fixture limits the size of files."""
 
 import gc
 import resource
@@ -37,7 +37,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def room_for() -> RoomFor:
-    """Makes a ``with`` in which no file may become longer than so many bytes, as on a disk that is nearly full."""
+    """Context manager that limits the size of files, as on a disk that is nearly full."""
 
     @contextmanager
     def limited(count: int) -> Iterator[None]:

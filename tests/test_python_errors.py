@@ -1,4 +1,4 @@
-"""Mistakes of a first script end in one line with the way out, or do what was meant."""
+"""Mistakes of a first script end in one line with a remedy, or do what was meant."""
 
 from pathlib import Path
 

@@ -79,7 +79,7 @@ def test_a_layer_called_twice_counts_twice():
     assert found["0"].total == 6
 
 
-def test_the_model_is_left_unchanged():
+def test_the_model_is_unchanged():
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), BinaryLinear(4, 2)).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     activation_bits(model, [torch.randn(8, 4)])

@@ -212,7 +212,7 @@ def test_numbers_in_the_table_have_thousands_separators():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_unchanged(training):
+def test_the_model_is_unchanged(training):
     model = nn.Sequential(BinaryLinear(8, 4)).train(training)
     model(torch.randn(2, 8)).sum().backward()
     before, gradient = model[0].weight.detach().clone(), model[0].weight.grad.clone()

@@ -143,7 +143,7 @@ def test_weights_computed_from_others_count_in_every_layer():
     assert [layer.symbols for layer in summarize(model, (1, 16)).layers] == [256] * 80
 
 
-def test_a_layer_that_is_never_called_says_so():
+def test_a_layer_that_is_never_called_is_marked():
     class Skips(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -173,7 +173,7 @@ def test_a_call_of_the_replaced_real_layer_is_not_counted():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_unchanged(training):
+def test_the_model_is_unchanged(training):
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 8), nn.Linear(8, 2))
     binarize_(model, BiHalf())
     model.train(training)

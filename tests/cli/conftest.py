@@ -38,7 +38,7 @@ def trained(recipe: str, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def call(capsys, monkeypatch) -> Call:
-    """Call the command: its exit code, what it printed, and what it said on stderr."""
+    """Call the command: its exit code, stdout and stderr."""
     for name in ("EQUALBITS_TRACEBACK", "EQUALBITS_DATA"):
         monkeypatch.delenv(name, raising=False)
 

@@ -18,7 +18,7 @@ RESIDUAL = GOLDEN / "residual.ebits"
 needs_native = pytest.mark.skipif(native.BUILT is None, reason="the native engine is not built")
 
 
-def test_a_measurement_of_unlimited_length_is_rejected(call) -> None:
+def test_an_unlimited_benchmark_is_rejected(call) -> None:
     for seconds in ("inf", "1e9"):
         code, printed, errors = call("bench", RESIDUAL, "--seconds", seconds)
         assert (code, printed) == (1, "")

@@ -15,7 +15,7 @@ from equalbits.training import save_checkpoint
 
 
 def refused(answer: tuple[int, str, str], command: str) -> str:
-    """The one line of a refusal."""
+    """The one line of an error."""
     code, printed, errors = answer
     assert code == 1, errors
     assert printed == ""
@@ -121,9 +121,9 @@ def test_an_output_directory_that_cannot_be_written_is_named(call, recipe: str, 
 )
 def test_an_invalid_path_is_named(words: list[str], line: str, call, tmp_path) -> None:
     (tmp_path / "file").write_text("x")
-    said = refused(call(*(word.format(tmp_path) for word in words)), words[0])
-    assert line.format(tmp_path) in said
-    assert "[Errno" not in said
+    error = refused(call(*(word.format(tmp_path) for word in words)), words[0])
+    assert line.format(tmp_path) in error
+    assert "[Errno" not in error
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
@@ -251,7 +251,7 @@ def test_other_settings_are_rejected_and_the_run_can_still_resume(call, trained,
 
 
 def with_a_model_that_raises(monkeypatch, error: Exception) -> list[str]:
-    """The words that train a network of one's own which cannot be made."""
+    """Arguments that train a custom network which cannot be built."""
 
     def make(layers: object, num_classes: int, *, in_channels: int, image_size: int, width: float) -> None:
         raise error
@@ -306,11 +306,11 @@ def test_suggested_commands_quote_paths_with_spaces(call, trained, tmp_path):
 def test_escape_codes_in_a_file_name_do_not_reach_the_terminal(call, tmp_path: Path) -> None:
     path = tmp_path / "\x1b[31mred\x1b[0m.ebits"
     for words in (("run", path, "a.png"), ("inspect", path), ("train", path.with_suffix(".toml"))):
-        code, out, said = call(*words)
-        assert code == 1 and "\x1b" not in out + said and "\\x1b[31mred" in said
+        code, out, stderr = call(*words)
+        assert code == 1 and "\x1b" not in out + stderr and "\\x1b[31mred" in stderr
     path.write_text("no packed file")
-    _, _, said = call("inspect", path)
-    assert "\x1b" not in said
+    _, _, stderr = call("inspect", path)
+    assert "\x1b" not in stderr
 
 
 @pytest.mark.parametrize(
@@ -320,12 +320,12 @@ def test_escape_codes_in_a_file_name_do_not_reach_the_terminal(call, tmp_path: P
 def test_a_setting_nested_too_deeply_is_refused_in_a_short_line(
     call, recipe: str, tmp_path: Path, setting: str
 ) -> None:
-    code, _, said = call("train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--set", setting)
-    assert code == 1 and said.count("\n") == 1 and len(said) < 2200 and "Traceback" not in said
+    code, _, stderr = call("train", recipe, "--out", tmp_path / "a", "--device", "cpu", "--set", setting)
+    assert code == 1 and stderr.count("\n") == 1 and len(stderr) < 2200 and "Traceback" not in stderr
 
 
 def test_a_pipe_given_as_a_picture_is_refused_at_once(call, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.png")
     golden = Path(__file__).parents[1] / "golden" / "plain.ebits"
-    code, _, said = call("run", golden, tmp_path / "x.png")
-    assert (code, "x.png is not a file: give an image file or a .npy file" in said) == (1, True)
+    code, _, stderr = call("run", golden, tmp_path / "x.png")
+    assert (code, "x.png is not a file: give an image file or a .npy file" in stderr) == (1, True)

@@ -21,7 +21,7 @@ ROUNDED = RESIDUAL.with_name("rounded.ebits")
 KINDS = [("onnx", "net.onnx"), ("openvino", "net.xml")]
 
 
-def test_c_is_named_as_its_source_compiled_and_compared(tmp_path, call, monkeypatch):
+def test_exported_c_is_written_compiled_and_compared(tmp_path, call, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, printed, errors = call("export", RESIDUAL, "--to", "c")
     assert code == 0, errors

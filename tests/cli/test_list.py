@@ -35,7 +35,7 @@ def test_a_registered_network_is_described_by_its_docstring(capsys, monkeypatch)
     assert capsys.readouterr().out == "models:\n  tiny  Four layers, two of them binary\n"
 
 
-def test_descriptions_tell_the_irnet_variants_apart(capsys) -> None:
+def test_descriptions_distinguish_the_irnet_variants(capsys) -> None:
     assert main(["list", "methods", "--match", "irnet*"]) == 0
     lines = dict(re.findall(r"^  (irnet\S*) +(.+)$", capsys.readouterr().out, flags=re.MULTILINE))
     assert set(lines) == {"irnet", "irnet-identity", "irnet-stable", "irnet-through"}

@@ -16,12 +16,12 @@ def make_narrow(monkeypatch) -> None:
 
 
 def plain(printed: str) -> str:
-    """Without what makes a terminal write bold."""
+    """Text without the escape codes of bold."""
     return re.sub(r"\x1b\[\d+m", "", printed)
 
 
 def column(printed: str, place: int, width: int) -> str:
-    """What stands from ``place`` on in each line, joined."""
+    """Text from ``place`` on in each line, joined."""
     return "".join(line[place : place + width].strip() for line in printed.splitlines())
 
 

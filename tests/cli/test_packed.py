@@ -29,7 +29,7 @@ def packed(trained, tmp_path_factory):
 
 
 def without_torch(*words: object) -> str:
-    """What the command prints on a machine that has no torch."""
+    """Output of the command on a machine without torch."""
     code = "import sys; sys.modules['torch'] = None; from equalbits.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout

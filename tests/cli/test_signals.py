@@ -1,4 +1,4 @@
-"""A run that is told to stop saves, says how to go on, and ends with the code that shells expect."""
+"""A run that receives a signal saves, prints how to resume, and exits with the code that shells expect."""
 
 import itertools
 import os
@@ -43,14 +43,14 @@ def test_sigterm_and_ctrl_c_save_and_print_how_to_resume(call, recipe: str, tmp_
         printed, errors = process.communicate(timeout=60)
         assert process.returncode == 128 + number
         assert printed == ""
-        said = errors.splitlines()[-2:]
+        stopped, resume = errors.splitlines()[-2:]
         last = out / "last.safetensors"
-        assert said[0] == f"equalbits train: stopped by {number.name}; everything up to this step is in {last}"
-        assert said[1] == f"resume with: equalbits train --resume {out} --device cpu"
+        assert stopped == f"equalbits train: stopped by {number.name}; everything up to this step is in {last}"
+        assert resume == f"resume with: equalbits train --resume {out} --device cpu"
         assert not (out / "run.json").exists()
         assert load_checkpoint(last)[1]["epoch"] < 30
 
-        program, *words = shlex.split(said[1].removeprefix("resume with: "))
+        program, *words = shlex.split(resume.removeprefix("resume with: "))
         assert program == "equalbits"
         assert call(*words)[0] == 0
         assert len((out / "history.jsonl").read_text().splitlines()) == 30
@@ -70,7 +70,7 @@ def test_a_run_continues_after_its_terminal_closes_without_a_signal(recipe: str,
 
 
 def train_on_pictures(tmp_path: Path) -> subprocess.Popen[str]:
-    """A long run into tmp_path/a whose images a process of their own decodes; it has saved once."""
+    """A long run into tmp_path/a with a decoding worker; it has saved once."""
     from PIL import Image
 
     for split, number in ((split, number) for split in ("train", "test") for number in range(12)):
@@ -173,7 +173,7 @@ def test_a_repeated_signal_within_moments_counts_once() -> None:
 
 @pytest.mark.parametrize("numbers", list(itertools.permutations((signal.SIGTERM, signal.SIGHUP))))
 def test_two_signals_at_the_end_of_a_session_save_once(numbers: list[int], tmp_path: Path) -> None:
-    """Both signals as systemd sends them to a session; Python hears them in either order."""
+    """Both signals as systemd sends them to a session; Python receives them in either order."""
     done = run("-c", TOLD_TWICE, tmp_path, *map(int, numbers), env=ENVIRONMENT)
     assert (done.returncode, done.stdout) == (0, f"stopped by {numbers[0].name}\n"), done
     assert load_checkpoint(tmp_path / "last.safetensors")[1]["batch"] == 1
@@ -219,9 +219,9 @@ def test_an_interrupted_comparison_resumes_by_the_same_command(call, recipe: str
     ]
     done = load_checkpoint(saved[0])[1]["stack"]["0"]["epoch"]
     assert done < 30
-    code, _, said = call(*words)
+    code, _, stderr = call(*words)
     assert code == 0
-    assert f"epoch {done + 1:>3}  " in said and f"epoch {done:>3}  " not in said
+    assert f"epoch {done + 1:>3}  " in stderr and f"epoch {done:>3}  " not in stderr
     assert not list(out.glob("stack-*"))
 
 
@@ -241,14 +241,14 @@ def test_an_interrupted_sweep_resumes_by_the_same_command(call, recipe: str, tmp
     ]
     done = load_checkpoint(last)[1]["epoch"]
     assert done < 30
-    code, printed, said = call(*words)
+    code, printed, stderr = call(*words)
     assert code == 0
-    assert f"epoch {done + 1:>3}  " in said and f"epoch {done:>3}  " not in said.partition("seed 0 done")[0]
+    assert f"epoch {done + 1:>3}  " in stderr and f"epoch {done:>3}  " not in stderr.partition("seed 0 done")[0]
     assert printed.endswith("n=2)\n")
 
 
 def test_a_distributed_process_runs_its_exit_handlers() -> None:
-    """Else those that decode its pictures are left, with a warning of semaphores that leak."""
+    """Otherwise its decoding workers stay, with a warning about leaked semaphores."""
     program = (
         "import atexit, runpy, sys\n"
         "atexit.register(print, 'ended')\n"

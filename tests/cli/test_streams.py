@@ -1,4 +1,4 @@
-"""Output goes to stdout, or one line on stderr says why not; also where Python buffers it to the end."""
+"""Output goes to stdout, or one line on stderr states the reason, also if Python buffers it to the end."""
 
 import errno
 import os

@@ -56,7 +56,7 @@ def test_every_operation_changes_its_image_alone_and_stays_in_range(name: str) -
     assert torch.equal(found[0], images[0]) == (name == "identity")
 
 
-def test_the_text_of_an_augmentation_names_what_is_on() -> None:
+def test_the_repr_of_an_augmentation_names_its_parts() -> None:
     assert str(Augmentation()) == "Augmentation(erase=0)"
     assert str(Augmentation(4, False, 0.5)) == "Augmentation(erase=4, mirror=False, resized_crop=0.5)"
     with pytest.raises(DataError, match="resized_crop=2 must be a share of the area"):

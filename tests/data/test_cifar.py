@@ -8,7 +8,7 @@ from equalbits.data import DataError, load_dataset
 
 
 @pytest.mark.parametrize("place", ["cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "cifar10", "."])
-def test_the_binary_edition_is_found_where_people_put_it(tmp_path, cifar10_binary, place):
+def test_the_binary_edition_is_found_in_the_usual_directories(tmp_path, cifar10_binary, place):
     root = tmp_path / "data"
     parts = cifar10_binary(root / place)
     for split, (images, labels) in parts.items():
@@ -27,7 +27,7 @@ def test_cifar100_takes_the_fine_label_of_the_two(tmp_path, cifar100_binary):
 
 
 @pytest.mark.parametrize("place", [".", "cifar10"])
-def test_numpy_files_give_the_same_layout(tmp_path, cifar10_numpy, place):
+def test_numpy_files_are_read_in_the_same_layout(tmp_path, cifar10_numpy, place):
     parts = cifar10_numpy(tmp_path / place)
     data = load_dataset("cifar10", tmp_path, split="test")
     np.testing.assert_array_equal(data.images.numpy(), parts["test"][0])
@@ -35,7 +35,7 @@ def test_numpy_files_give_the_same_layout(tmp_path, cifar10_numpy, place):
     assert data.images.is_contiguous()
 
 
-def test_red_comes_first(tmp_path, cifar10_binary):
+def test_channels_are_in_the_order_red_green_blue(tmp_path, cifar10_binary):
     folder = tmp_path / "cifar-10-batches-bin"
     cifar10_binary(folder)
     pixels = np.repeat(np.array([200, 100, 50], dtype=np.uint8), 1024)

@@ -20,14 +20,14 @@ def made(**changes):
     return Dataset(**{**fields, **changes})
 
 
-def test_a_data_set_is_frozen_and_says_what_it_is():
+def test_a_data_set_is_frozen_and_has_a_repr():
     data = made()
     assert repr(data) == "Dataset('made', 4 images 3×2×2, 2 classes, on cpu)" and len(data) == 4
     with pytest.raises(FrozenInstanceError):
         data.name = "other"
 
 
-def test_taking_some_images_keeps_the_first():
+def test_a_limit_keeps_the_first_images():
     data = made().take(3)
     assert len(data) == 3 and data.labels.tolist() == [0, 1, 1]
     for count in (0, 5):
@@ -48,7 +48,7 @@ def test_taking_some_images_keeps_the_first():
         ({"std": (0.2, 0.0, 0.2)}, "every std must be above 0"),
     ],
 )
-def test_a_data_set_that_does_not_fit_together_is_refused_at_birth(changes, says):
+def test_an_inconsistent_data_set_is_refused_at_construction(changes, says):
     with pytest.raises(DataError, match=says):
         made(**changes)
 
@@ -101,7 +101,7 @@ def test_cifar_normalises_as_its_recipe_says(tmp_path, cifar10_numpy):
         load_dataset("cifar10", tmp_path, split="test", statistics="fashion")
 
 
-def test_made_up_data_is_the_same_every_time_and_other_for_another_seed():
+def test_synthetic_data_depends_on_the_seed_alone():
     one, two = (load_dataset("synthetic:2x5x7:3:40", split="train") for _ in range(2))
     assert torch.equal(one.images, two.images) and torch.equal(one.labels, two.labels)
     assert tuple(one.images.shape) == (40, 2, 5, 7) and len(one.classes) == 3
@@ -110,13 +110,13 @@ def test_made_up_data_is_the_same_every_time_and_other_for_another_seed():
     assert int(one.images[0].sum()) == 9669  # the bytes do not depend on the machine
 
 
-def test_made_up_data_has_usual_sizes_when_none_are_given():
+def test_synthetic_data_has_default_sizes():
     train, test = (load_dataset("synthetic", split=split) for split in ("train", "test"))
     assert tuple(train.images.shape) == (1024, 3, 32, 32) and tuple(test.images.shape) == (256, 3, 32, 32)
     assert not torch.equal(train.images[:256], test.images)
 
 
-def test_what_is_learnt_on_made_up_training_data_holds_on_its_test_data():
+def test_a_net_trained_on_synthetic_data_generalizes_to_its_test_data():
     train, test = (load_dataset("synthetic:3x16x16:10", split=split) for split in ("train", "test"))
     centres = torch.stack([train.images[train.labels == kind].double().mean(0) for kind in range(10)]).flatten(1)
     nearest = torch.cdist(test.images.double().flatten(1), centres).argmin(1)
@@ -136,19 +136,19 @@ def test_a_tree_of_images_is_listed_by_class(tmp_path, image_tree, name, held_ou
     assert train.take(5).labels.tolist() == [0, 0, 0, 0, 1]
 
 
-def test_a_tree_may_lie_in_a_folder_of_its_name(tmp_path, image_tree):
+def test_a_tree_may_be_in_a_directory_of_its_name(tmp_path, image_tree):
     image_tree(tmp_path / "imagenet")
     assert len(load_dataset("imagenet", tmp_path, split="train")) == 12
 
 
-def test_both_splits_lie_in_one_folder(tmp_path, image_tree):
+def test_both_splits_are_in_one_directory(tmp_path, image_tree):
     image_tree(tmp_path / "imagefolder", held_out="val")
     (tmp_path / "imagefolder/val").rename(tmp_path / "val")  # beside the tree, where it may be of another
     with pytest.raises(DataError, match="imagefolder: no test/ or val/ in it; put the images there as test/<class>"):
         load_dataset("imagefolder", tmp_path, split="test")
 
 
-def test_other_files_are_passed_over(tmp_path, image_tree):
+def test_other_files_are_ignored(tmp_path, image_tree):
     image_tree(tmp_path)
     (tmp_path / "train/cat/notes.txt").write_text("not an image")
     (tmp_path / "train/cat/.hidden.png").write_text("not an image")
@@ -165,7 +165,7 @@ def test_test_classes_keep_the_numbers_of_the_training_classes(tmp_path, image_t
     assert load_dataset("imagenet", tmp_path, split="test").labels.tolist() == [1, 1, 2, 2]
 
 
-def test_a_missing_split_is_answered_with_the_ways_out(tmp_path, image_tree):
+def test_a_missing_split_is_reported_with_remedies(tmp_path, image_tree):
     with pytest.raises(DataError, match=r"gone: there is no such folder; put .*, or name another folder \(--data\)$"):
         load_dataset("imagefolder", tmp_path / "gone", split="train")
     with pytest.raises(DataError, match=r": no train/ in it; put .*, or name another folder \(--data\)$"):
@@ -175,7 +175,7 @@ def test_a_missing_split_is_answered_with_the_ways_out(tmp_path, image_tree):
         load_dataset("imagefolder", tmp_path, split="test")
 
 
-def test_a_tree_that_is_not_one_is_refused(tmp_path, image_tree):
+def test_a_directory_that_is_no_image_tree_is_refused(tmp_path, image_tree):
     with pytest.raises(DataError, match=r"no train/ in it; put the images there as train/<class>/<image>.png \(or"):
         load_dataset("imagefolder", tmp_path, split="train")
     with pytest.raises(DataError, match="no val/ or test/ in it"):
@@ -195,7 +195,7 @@ def test_a_tree_that_is_not_one_is_refused(tmp_path, image_tree):
         load_dataset("imagefolder", root, split="test")
 
 
-def test_importing_the_room_leaves_pillow_and_rich_alone():
+def test_importing_the_runtime_does_not_import_pillow_or_rich():
     code = "import sys, equalbits.data; sys.exit(str([name for name in ('PIL', 'rich') if name in sys.modules]))"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],

@@ -1,4 +1,4 @@
-"""Image files that are few and small are decoded once; their batches are those that reading the files gives."""
+"""Few and small image files are decoded once; their batches equal those read from the files."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine, of a small archive made up for it."""
+"""Downloads of a small archive from a local server."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ from equalbits.data.cifar import Edition
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``content`` at every address, keeps what was asked, and can misbehave."""
+    """Serves ``content`` at every address, records requests, and can misbehave."""
 
     content = b""
     ranges = True
@@ -131,7 +131,7 @@ def test_a_server_that_cannot_resume_sends_all_of_it_again(tmp_path, server):
 
 
 @pytest.mark.parametrize("more", [b"", b"too much"])
-def test_a_part_that_is_whole_is_judged_by_its_checksum(tmp_path, server, more):
+def test_a_complete_partial_download_is_checked_by_its_checksum(tmp_path, server, more):
     where = source(server, CONTENT)
     (tmp_path / "made").mkdir()
     part = tmp_path / "made/made.tar.gz.part"
@@ -150,7 +150,7 @@ def test_a_wrong_checksum_leaves_nothing_behind(tmp_path, server):
     assert list((tmp_path / "made").iterdir()) == []
 
 
-def test_without_a_network_one_line_says_what_to_put_where(tmp_path, server):
+def test_without_a_network_one_line_names_the_files_to_place(tmp_path, server):
     where = source(server, CONTENT)
     server.shutdown()
     server.server_close()  # nobody listens there any more
@@ -161,7 +161,7 @@ def test_without_a_network_one_line_says_what_to_put_where(tmp_path, server):
     assert where.site + where.archive in text and "\n" not in text
 
 
-def test_a_missing_page_is_told(tmp_path, server):
+def test_a_missing_page_is_reported(tmp_path, server):
     site = f"http://127.0.0.1:{server.server_port}/missing/"
     with pytest.raises(DataError, match=r"cannot download http.*made.tar.gz \(404 .*Not Found"):
         fetch(source(server, CONTENT, site=site), tmp_path)
@@ -193,7 +193,7 @@ def test_a_folder_that_lacks_a_file_is_replaced(tmp_path, server):
 
 
 @pytest.mark.parametrize("place", ["", "cifar10"])
-def test_a_copy_of_ones_own_is_kept_as_long_as_no_file_of_it_is_missing(tmp_path, server, cifar10_binary, place):
+def test_a_copy_made_by_the_user_is_kept_unless_a_file_is_missing(tmp_path, server, cifar10_binary, place):
     folder = tmp_path / "root" / place
     cifar10_binary(folder)
     known = EDITIONS["cifar10"]
@@ -246,7 +246,7 @@ def test_an_archive_with_the_right_sum_and_wrong_content_is_refused(tmp_path, se
     assert not (tmp_path / "made/made").exists()
 
 
-def test_a_root_that_is_a_file_is_told_in_one_line(tmp_path, server):
+def test_a_data_root_that_is_a_file_is_reported_in_one_line(tmp_path, server):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="choose another directory"):
         fetch(source(server, CONTENT), tmp_path / "file")
@@ -265,7 +265,7 @@ def test_a_bar_is_drawn_only_on_a_terminal(tmp_path, server, capfd, monkeypatch)
     assert (out, err.strip()) == ("", "")
 
 
-def test_what_was_downloaded_can_be_loaded(tmp_path, server, cifar10_binary):
+def test_a_download_can_be_loaded(tmp_path, server, cifar10_binary):
     folder = tmp_path / "made-up/cifar-10-batches-bin"
     parts = cifar10_binary(folder)
     content = archive("cifar-10-batches-bin", **{path.name: path.read_bytes() for path in folder.iterdir()})
@@ -276,7 +276,7 @@ def test_what_was_downloaded_can_be_loaded(tmp_path, server, cifar10_binary):
     assert load_dataset("cifar10", root, split="train").labels.tolist() == parts["train"][1].tolist()
 
 
-def test_the_known_sources_are_the_publishers():
+def test_the_listed_sources_are_the_publishers():
     assert {name: (known.archive, known.folder) for name, known in EDITIONS.items()} == {
         "cifar10": ("cifar-10-binary.tar.gz", "cifar-10-batches-bin"),
         "cifar100": ("cifar-100-binary.tar.gz", "cifar-100-binary"),

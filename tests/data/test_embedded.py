@@ -24,7 +24,7 @@ def encode(images, labels) -> bytes:
 
 @settings(deadline=None)
 @given(arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 6), st.integers(1, 6))), st.integers(min_value=0))
-def test_decoding_gives_back_exactly_what_was_encoded(images, seed):
+def test_decoding_inverts_encoding(images, seed):
     labels = np.random.default_rng(seed).integers(0, 256, len(images), dtype=np.uint8)
     again, their_labels = embedded.decode(encode(images, labels))
     np.testing.assert_array_equal(again, images)

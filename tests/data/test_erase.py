@@ -1,4 +1,4 @@
-"""Squares erased from training images: exactly those pixels, drawn anew each epoch, and nothing else moves."""
+"""Squares erased from training images: exactly those pixels, drawn again each epoch; nothing else changes."""
 
 import hashlib
 from dataclasses import replace
@@ -31,7 +31,7 @@ def erasing(side: int) -> dict[str, Any]:
 
 
 def counted(count: int, size: tuple[int, int] = (6, 6)) -> Dataset:
-    """Images without a pixel that normalises to 0, so that what is erased can be told."""
+    """Images without a pixel that normalizes to 0, so that erased pixels are known."""
     pixels = torch.arange(count * 2 * size[0] * size[1]) * 37 % 251
     images = pixels.byte().view(count, 2, *size)
     return Dataset("counted", images, torch.arange(count), tuple(map(str, range(count))), (0.7301, 0.3301), (0.2, 0.3))
@@ -101,7 +101,7 @@ def test_a_loader_erases_its_own_square_of_each_image_and_leaves_every_other_pix
 
 
 @pytest.mark.parametrize(("seed", "epoch", "digest"), [(0, 0, "63945525f6447146"), (7, 3, "a8aa2e9f6431795a")], ids=str)
-def test_without_erasing_every_batch_is_what_it_was_before_there_was_any(seed, epoch, digest):
+def test_without_erasing_every_batch_is_unchanged(seed, epoch, digest):
     known = counted(40)
     data = Dataset("counted", known.images, known.labels, known.classes, (0.0, 0.0), (1 / 255, 1 / 255))
     for loader in (
@@ -119,7 +119,7 @@ def test_squares_are_the_same_on_every_machine():
     assert columns.tolist() == [[6, 5, 5], [5, 7, 0]]
 
 
-def test_centres_are_spread_evenly_over_all_pixels_and_hang_on_nothing_else():
+def test_centres_of_erased_squares_are_uniform_over_all_pixels():
     plan = Plan(60_000, 60_000)
     rows, columns = plan.squares(0, size=(5, 4))
     counts = torch.bincount((rows * 4 + columns).flatten(), minlength=20)
@@ -153,7 +153,7 @@ def test_an_epoch_resumed_in_the_middle_has_the_same_bits(count, batch_size, sid
 
 
 @pytest.mark.parametrize(("world_size", "count"), [(2, 64), (4, 70), (3, 55)])
-def test_several_processes_see_together_exactly_what_one_sees(world_size, count):
+def test_several_processes_together_see_the_images_of_one(world_size, count):
     options = {"seed": 5, **erasing(3)}
     one = Loader(counted(count), batch_size=8 * world_size, **options)
     many = [Loader(counted(count), batch_size=8, shard=Shard(r, world_size), **options) for r in range(world_size)]
@@ -215,7 +215,7 @@ def test_squares_larger_than_the_images_raise_at_construction(tmp_path, image_tr
         FolderLoader(files, batch_size=2, **erasing(side))
 
 
-def test_the_largest_square_that_is_taken_erases_everything():
+def test_the_largest_valid_square_erases_everything():
     (images, _), *_ = Loader(counted(5), batch_size=5, **erasing(12)).epoch(0)
     assert not images.any()
 

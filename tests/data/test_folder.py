@@ -1,4 +1,4 @@
-"""Trees of pictures as people make them: what is passed over is told of, and what cannot be read is named once."""
+"""Image folders in the wild: skipped files are reported, and unreadable ones are named once."""
 
 import os
 import tracemalloc
@@ -15,7 +15,7 @@ from equalbits.data.image_folder import decode_image
 SMALL = Decoding(resize=16, crop=12, workers=0)
 
 
-def test_what_is_left_out_of_a_tree_is_counted_and_told_of_once(tmp_path, image_tree, caplog):
+def test_skipped_files_of_a_tree_are_counted_and_reported_once(tmp_path, image_tree, caplog):
     train = image_tree(tmp_path) / "train"
     load_dataset("imagefolder", tmp_path, split="train")
     assert caplog.messages == []
@@ -30,7 +30,7 @@ def test_what_is_left_out_of_a_tree_is_counted_and_told_of_once(tmp_path, image_
     assert line.startswith(f"{train}: 3 files or folders are skipped, such as {train / '8.png'}: images end in .bmp ")
 
 
-def test_the_training_folder_named_in_place_of_its_parent_is_answered_with_the_parent(tmp_path, image_tree):
+def test_naming_the_training_folder_suggests_its_parent(tmp_path, image_tree):
     image_tree(tmp_path)
     with pytest.raises(DataError, match=rf"no train/ in it; name its parent folder \(--data {tmp_path}\)"):
         load_dataset("imagefolder", tmp_path / "train", split="train")
@@ -45,7 +45,7 @@ def test_a_link_to_nowhere_is_named_once(tmp_path):
     )
 
 
-def test_a_large_picture_is_read_without_a_word_and_one_too_large_is_refused_in_plain_words(
+def test_a_large_picture_is_read_without_a_warning_and_one_too_large_is_refused_in_one_line(
     tmp_path, image_tree, monkeypatch
 ):
     files = load_dataset("imagefolder", image_tree(tmp_path), split="train")

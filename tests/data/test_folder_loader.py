@@ -71,7 +71,7 @@ def test_worker_processes_give_the_same_batches_and_stay_for_the_next_epoch(tmp_
     assert "train/dog/2.png: not a readable image" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_worker_that_dies_is_told_in_one_line(tmp_path, image_tree):
+def test_a_worker_that_dies_is_reported_in_one_line(tmp_path, image_tree):
     found = loader(image_tree(tmp_path), batch_size=1, workers=1)
     batches, others = found.epoch(0), set(multiprocessing.active_children())
     next(batches)
@@ -96,7 +96,7 @@ sys.stdin.read()
 """
 
 
-def test_those_who_decode_end_with_a_process_that_is_killed(tmp_path, image_tree):
+def test_decoding_workers_end_with_a_killed_parent(tmp_path, image_tree):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", READS, str(image_tree(tmp_path))], **pipes) as process:
         assert process.stdout.readline() == b"read\n"
@@ -127,19 +127,19 @@ def test_a_picture_in_postscript_is_not_run(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_picture_of_another_kind_than_its_name_says_is_read(tmp_path):
+def test_a_picture_whose_suffix_does_not_match_its_format_is_read(tmp_path):
     Image.new("RGB", (9, 9), (10, 20, 30)).save(tmp_path / "a.png", "GIF")
     assert decode_image(str(tmp_path / "a.png"), SMALL)[:, 0, 0].tolist() == [10, 20, 30]
 
 
-def test_a_vanished_file_is_named(tmp_path, image_tree):
+def test_a_deleted_file_is_named(tmp_path, image_tree):
     found = loader(image_tree(tmp_path))
     (tmp_path / "train/cat/0.png").unlink()
     with pytest.raises(DataError, match=r"cat/0.png: not a readable image \(.*No such file"):
         list(found)
 
 
-def test_an_older_iteration_ends_with_a_word_when_a_new_one_begins(tmp_path, image_tree):
+def test_an_older_iteration_ends_with_an_error_when_a_new_one_begins(tmp_path, image_tree):
     found = loader(image_tree(tmp_path))
     older = found.epoch(0)
     next(older)
@@ -222,12 +222,12 @@ def test_every_kind_of_image_becomes_three_channels(tmp_path, suffix, mode, opti
         ({"crop": 0}, "crop=0 must be 1 to resize=256"),
     ],
 )
-def test_bad_decoding_is_refused_at_birth(settings, says):
+def test_an_invalid_decoding_is_refused_at_construction(settings, says):
     with pytest.raises(DataError, match=says):
         Decoding(**settings)
 
 
-def test_bad_loader_settings_are_refused_at_birth(tmp_path, image_tree, monkeypatch):
+def test_invalid_loader_settings_are_refused_at_construction(tmp_path, image_tree, monkeypatch):
     image_tree(tmp_path)
     with pytest.raises(DataError, match="workers=-1 must be 0 or more"):
         loader(tmp_path, workers=-1)
@@ -259,7 +259,7 @@ def test_a_picture_of_16_bits_keeps_its_greys(kind, tmp_path):
 
 
 @pytest.mark.parametrize(("numbers", "kind"), [(np.float32, "floats"), (np.int32, "32-bit integers")])
-def test_a_picture_whose_numbers_do_not_say_what_is_white_is_refused(numbers, kind, tmp_path):
+def test_a_picture_without_a_known_value_range_is_refused(numbers, kind, tmp_path):
     Image.fromarray(np.ones((16, 16), numbers)).save(tmp_path / "x.tif")
     with pytest.raises(
         DataError, match=rf"x.tif: not a readable image \(its pixels are {kind}, whose white level is not defined"

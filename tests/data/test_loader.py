@@ -38,9 +38,7 @@ def test_every_image_is_seen_exactly_once_over_all_ranks(count, batch_size, worl
 
 @pytest.mark.parametrize("batch_size", [60, 10**12, 10**30])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_a_batch_that_asks_for_more_images_than_there_are_holds_all_of_them_and_takes_no_more_room(
-    batch_size, world_size
-):
+def test_a_batch_larger_than_the_data_holds_all_images_and_takes_no_more_memory(batch_size, world_size):
     share = -(-60 // world_size)
     for rank in range(world_size):
         other = Plan(60, share, True, shard=Shard(rank, world_size))
@@ -51,7 +49,7 @@ def test_a_batch_that_asks_for_more_images_than_there_are_holds_all_of_them_and_
 
 
 @pytest.mark.parametrize(("world_size", "count"), [(2, 1000), (4, 1000), (2, 1023), (3, 128 * 3 + 7)])
-def test_several_processes_see_together_exactly_what_one_sees(world_size, count):
+def test_several_processes_together_see_the_images_of_one(world_size, count):
     data = load_dataset(f"synthetic:3x12x12:10:{count}", split="train")
     batch_size = 128 if world_size == 3 else 128 // world_size
     options = {"shuffle": True, "augment": True, "seed": 5}
@@ -75,7 +73,7 @@ def test_an_epoch_resumed_in_the_middle_has_the_same_bits(start):
         assert torch.equal(images, theirs) and torch.equal(labels, their_labels)
 
 
-def test_epochs_and_seeds_differ_and_the_global_generator_is_left_alone():
+def test_epochs_and_seeds_differ_and_the_global_generator_is_unchanged():
     data = load_dataset("synthetic:3x12x12:10:100", split="train")
     before = torch.random.get_rng_state()
     loader = Loader(data, batch_size=100, shuffle=True, augment=True)

@@ -1,4 +1,4 @@
-"""What several tests of exports share."""
+"""Shared by several tests of exports."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Steps that packing joins or moves give the model's answers, and leave alone what others read."""
+"""Operations that packing folds or moves keep the model's outputs, and values with other readers unchanged."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class Twice(nn.Module):
         return self.second(self.conv(self.first(self.conv(images)))).flatten(1)
 
 
-def test_a_layer_that_is_used_twice_stays_as_it_is() -> None:
+def test_a_layer_that_is_used_twice_is_unchanged() -> None:
     assert kinds(Twice(), 3, 4, 4) == ["conv", "affine", "conv", "affine", "flatten"]
 
 
@@ -70,7 +70,7 @@ class ReadTwice(nn.Module):
         return (found + torch.relu(self.norm(found) * 1.0)).flatten(1)
 
 
-def test_a_value_that_others_read_stays_as_it_is() -> None:
+def test_a_value_with_other_readers_is_unchanged() -> None:
     torch.manual_seed(0)
     images = torch.randn(2, 3, 4, 4)
     packed = pack(ReadTwice().eval(), images)

@@ -1,4 +1,4 @@
-"""What people write in a forward packs to the model's answers, or is refused in words: never a wrong answer."""
+"""Idioms of forward methods pack with equal outputs, or are refused in one line: never a wrong output."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def packs(model, images):
 
 
 def images_with_edges(*shape):
-    """Random images among whose numbers are both zeros and the edges of :class:`Written`."""
+    """Random images that contain both zeros and the thresholds of :class:`Written`."""
     torch.manual_seed(0)
     images = torch.randn(shape)
     images[0, :, 0, 0], images[0, :, 0, 1] = 0.0, -0.0
@@ -72,7 +72,7 @@ def test_signs_written_in_any_way_pack(name):
     assert {array.shape for array in stored} <= {(2, 4)}, "one number each, not one for each pixel"
 
 
-def test_a_sign_made_of_plain_numbers_is_followed_in_float64():
+def test_a_sign_written_as_a_choice_of_constants_is_computed_in_float64():
     conv = BinaryConv2d(4, 3, 3, bias=False)
     model = Written(lambda model, x: model.conv(torch.where(x >= 0, 1.0, -1.0)).flatten(1), conv=conv)
     frozen = trace_program(model, images_with_edges(3, 4, 5, 6))
@@ -118,15 +118,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("forward", "words"), REFUSED)
-def test_what_a_packed_network_cannot_do_is_refused_in_words(forward, words):
+def test_unsupported_operations_are_refused_in_one_line(forward, words):
     with pytest.raises(PackError, match=words):
         pack(Written(forward), torch.randn(3, 4, 5, 6))
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_a_model_whose_sums_rounding_decides_is_not_taken_for_one_that_counts_images(name):
+def test_rounding_that_depends_on_the_batch_is_not_taken_for_use_of_the_batch_size(name):
     def rounded(model, images):
-        """The same operations by itself and among others, and other numbers: a rounding that hangs on the batch."""
+        """Same operations with other numbers for a single image: rounding that depends on the batch."""
         values = SIGNS[name](model, images).flatten(1)
         alone = not torch.compiler.is_compiling() and len(images) == 1
         return values + 1 if alone else values
@@ -203,6 +203,6 @@ def test_an_example_that_is_not_finite_is_refused(number):
         pack(BinaryConv2d(4, 3, 3, input_quantizer=SignActivation()), images)
 
 
-def test_what_is_no_module_is_refused():
+def test_anything_but_a_module_is_refused():
     with pytest.raises(PackError, match="model is of type function: give an nn"):
         pack(in_autocast, torch.randn(2, 4, 5, 6))

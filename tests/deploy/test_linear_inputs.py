@@ -1,4 +1,4 @@
-"""Packed with rounded inputs, binary linear layers answer nearly as before; pack says how nearly, or refuses."""
+"""Binary linear layers with rounded inputs: pack reports the change of the logits, or refuses it."""
 
 import logging
 
@@ -42,7 +42,7 @@ def test_only_binary_layers_that_read_reals_are_rounded():
     assert [step.settings["input_bits"] for step in graph.steps if step.kind == "linear"] == [8, 32, 32]
 
 
-def test_pack_says_how_far_answers_move(tmp_path, caplog):
+def test_pack_reports_how_much_the_logits_change(tmp_path, caplog):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), BinaryLinear(300, 3)).eval()
     images = torch.randn(4, 3, 10, 10)
@@ -80,7 +80,7 @@ def test_a_model_without_such_a_layer_is_refused():
         pack(model, torch.randn(2, 3, 2, 2), linear_inputs="int4")
 
 
-def test_answers_that_move_too_far_are_refused():
+def test_logits_that_change_too_much_are_refused():
     """Two huge inputs that cancel leave no steps for the others."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), BinaryLinear(12, 3, bias=False, weight_quantizer=Sign())).eval()
@@ -95,8 +95,8 @@ def test_answers_that_move_too_far_are_refused():
 
 @pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
 @pytest.mark.parametrize("seed", range(5))
-def test_engines_that_round_an_input_to_either_side_are_no_fault(seed):
-    """Sums of a real convolution differ in their last bits, and now and then fall on both sides of an edge."""
+def test_engines_that_round_a_tie_differently_are_accepted(seed):
+    """Sums of a real convolution differ in their last bits, and sometimes round to either side of a tie."""
     model = mixed(seed)
     frozen = trace_program(nn.Sequential(*list(model)[:4]).eval(), torch.randn(8, 3, 6, 6))
     graph = trace(frozen)
@@ -111,7 +111,7 @@ def test_a_sum_rounding_error_by_a_step_for_each_input_between_two_quantize_int8
 
 
 @pytest.mark.skipif(native.BUILT is None, reason=native.REASON)
-def test_a_native_answer_beyond_that_is_a_fault():
+def test_a_native_result_beyond_the_rounding_bound_is_refused():
     frozen = trace_program(nn.Sequential(nn.Flatten(), BinaryLinear(12, 3)).eval(), torch.randn(2, 3, 2, 2))
     graph = trace(frozen)
     round_linear_inputs(graph)

@@ -1,4 +1,4 @@
-"""Whatever moves numbers about packs to the same numbers, to the last bit, or is refused in words."""
+"""Data movement packs to the same numbers, to the last bit, or is refused in one line."""
 
 import numpy as np
 import pytest
@@ -106,13 +106,13 @@ def test_moves_pack_to_the_last_bit(name):
         (lambda x: torch.logical_not(x).float(), "layer 'logical_not' .* compare them with a constant instead"),
     ],
 )
-def test_moves_across_the_batch_and_others_are_refused_in_words(forward, words):
+def test_unsupported_permutations_are_refused_in_one_line(forward, words):
     with pytest.raises(PackError, match=words):
         pack(Written(forward), torch.randn(3, 4, 4, 8))
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
-def test_a_binary_convolution_pads_its_signs_by_what_is_there_and_still_reads_signs(mode):
+def test_a_binary_convolution_pads_its_signs_in_every_mode_and_still_reads_signs(mode):
     torch.manual_seed(0)
     images = torch.randn(3, 4, 6, 8)
     layer = BinaryConv2d(4, 5, 3, stride=2, padding=(2, 1), padding_mode=mode, input_quantizer=SignActivation())

@@ -1,4 +1,4 @@
-"""The ONNX file holds bits as bits, and answers as the packed file does. Runs where onnx and onnxruntime are."""
+"""The ONNX file stores bits as bits, with the outputs of the packed file. Needs onnx and onnxruntime."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def answers(packed, path, images):
-    """What ONNX Runtime makes of the file, and what numpy makes of the packed model."""
+    """Outputs of ONNX Runtime for the file, and of numpy for the packed model."""
     export_onnx(packed, path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"images": images.numpy()})
@@ -57,7 +57,7 @@ def test_every_operation_answers_the_same(rest, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "inputs"), [("conv4", None), ("resnet20", "sign"), ("vgg16", None)])
-def test_networks_answer_the_same_and_stay_small(name, inputs, tmp_path):
+def test_packed_networks_give_the_same_logits_and_are_small(name, inputs, tmp_path):
     torch.manual_seed(0)
     model = create_model(name, weight_quantizer="bihalf", input_quantizer=inputs, image_size=16, width=0.5)
     images = torch.randn(2, 3, 16, 16)

@@ -1,4 +1,4 @@
-"""OpenVINO answers as the packed file does, its binary convolutions by bits. Runs where openvino is."""
+"""OpenVINO gives the outputs of the packed file, with binary convolutions on bits. Needs openvino."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def compiled(model):
 
 
 def ran(model):
-    """The names of the operations that OpenVINO really runs."""
+    """Names of the operations that OpenVINO runs."""
     return [node.get_rt_info()["layerType"].value for node in model.get_runtime_model().get_ops()]
 
 
@@ -74,7 +74,7 @@ def test_every_operation_answers_the_same(rest, tmp_path):
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
-def test_a_network_runs_by_bits_and_stays_small(tmp_path):
+def test_a_network_runs_on_bits_and_its_file_is_small(tmp_path):
     torch.manual_seed(0)
     model = create_model("resnet20", weight_quantizer="bihalf", input_quantizer="sign", image_size=16)
     packed = pack(model, torch.randn(1, 3, 16, 16))
@@ -100,7 +100,7 @@ MOVED = {
 
 
 class Moved(nn.Module):
-    """A binary convolution that reads the signs of numbers moved about."""
+    """A binary convolution that reads the signs after data movement."""
 
     def __init__(self, move):
         super().__init__()
@@ -112,7 +112,7 @@ class Moved(nn.Module):
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_signs_of_numbers_moved_about_are_read_by_bits_and_end_no_process(name):
+def test_signs_after_data_movement_are_read_as_bits_without_a_crash(name):
     torch.manual_seed(0)
     images = torch.randn(3, 4, 5, 6)
     packed = pack(Moved(MOVED[name]), images)

@@ -29,7 +29,7 @@ from equalbits.runtime import PackedModel
 
 
 def packs(model, shape=(3, 4, 9, 11)):
-    """The packed model, its answer held against torch's here as well."""
+    """The packed model, with its outputs compared with torch's."""
     torch.manual_seed(3)
     images = torch.randn(shape)
     packed = pack(model, images)
@@ -45,7 +45,7 @@ def kinds(packed):
 
 
 class Residual(nn.Module):
-    """What users write: functional calls, additions in place, branches, transposes, one PReLU used twice."""
+    """Idioms of users: functional calls, in-place additions, branches, transposes, a shared PReLU."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +80,7 @@ def test_a_users_converted_model_packs(inputs):
     assert packed.audit().exact
 
 
-def test_the_model_is_left_as_it_was():
+def test_the_model_is_unchanged():
     model = Residual()
     binarize_(model, BiHalf())
     model.train()
@@ -134,7 +134,7 @@ def test_inputs_scaled_by_their_own_magnitude_pack():
     packs(nn.Sequential(conv, nn.Flatten()))
 
 
-def test_inputs_divided_by_a_deviation_unless_it_is_nought_are_refused():
+def test_inputs_divided_by_a_conditional_deviation_are_refused():
     conv = BinaryConv2d(4, 6, 3, input_quantizer=input_quantizer_by_name("rbnn"))
     with pytest.raises(PackError, match=r"layer '0\.input_quantizer' compares with a value computed from the image"):
         packs(nn.Sequential(conv, nn.Flatten()))
@@ -161,7 +161,7 @@ def test_weights_of_several_planes_are_summed(quantizer, planes):
     assert kinds(packed).count("add") == planes - 1
 
 
-def test_what_stands_behind_binary_layers_packs():
+def test_output_layers_of_methods_pack():
     conv = BinaryConv2d(4, 6, 3, weight_quantizer=BiHalf())
     scale = LearnedScale(6, (7, 9), form="dense")
     nn.init.uniform_(scale.factors[0])
@@ -253,7 +253,7 @@ class Latents(Changed):
 
 
 class Helped(Changed):
-    """A layer that serves training alone."""
+    """A layer used in training only."""
 
     def forward(self, images):
         return self.layer(images.flatten(1)) if self.training else images.relu()
@@ -275,12 +275,12 @@ class Helped(Changed):
         (nn.Sequential(nn.BatchNorm2d(4, track_running_stats=False)), "layer '0' computes mean and variance"),
     ],
 )
-def test_what_cannot_be_packed_is_refused_by_name_and_layer(model, words):
+def test_unsupported_operations_are_refused_by_name_and_layer(model, words):
     with pytest.raises(PackError, match=words):
         pack(model, torch.randn(3, 4, 9, 11))
 
 
-def test_a_layer_that_the_answer_does_not_hang_on_is_left_out():
+def test_a_layer_that_the_output_does_not_depend_on_is_dropped():
     assert kinds(packs(Helped())) == ["relu"]
 
 

@@ -1,4 +1,4 @@
-"""Means, sums and largest ones over any axes, values of unlike shapes and constants beside them pack to the answer."""
+"""Reductions over any axes, broadcasting and constants pack with equal outputs."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ NEAR = {
 
 
 @pytest.mark.parametrize("name", [*EXACT, *NEAR])
-def test_numbers_made_of_many_are_the_models(name):
+def test_reductions_equal_the_models(name):
     torch.manual_seed(0)
     model, images = Written((EXACT | NEAR)[name]), torch.randn(3, 4, 5, 7)
     packed = pack(model, images)
@@ -86,7 +86,7 @@ def test_numbers_made_of_many_are_the_models(name):
     ],
     ids=["mean", "sum", "max", "entry"],
 )
-def test_one_number_for_each_image_without_an_axis_is_refused_with_the_way_out(forward):
+def test_outputs_without_a_class_axis_are_refused_with_a_remedy(forward):
     with pytest.raises(PackError, match=r"returns a single number per image: keep an axis, with keepdim=True"):
         pack(Written(forward), torch.randn(3, 4, 5, 7))
 

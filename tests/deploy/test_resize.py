@@ -1,4 +1,4 @@
-"""Images and rows of another size pack to the model's numbers: the nearest entries to the last bit."""
+"""Resizing of images and rows packs with equal outputs; nearest neighbours to the last bit."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ SIZES = [
 
 
 def answers(model, images):
-    """The model's answer, and each engine's, for one image and for all."""
+    """Outputs of the model and of each engine, for one image and for all."""
     packed = pack(model, images)
     for batch in (images, images[:1]):
         with torch.no_grad():
@@ -45,7 +45,7 @@ def answers(model, images):
 
 @pytest.mark.parametrize("settings", SIZES, ids=str)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
-def test_the_nearest_pixels_are_the_models_to_the_last_bit(mode, settings):
+def test_nearest_neighbour_resizing_equals_the_models_to_the_last_bit(mode, settings):
     torch.manual_seed(0)
     for found, answer in answers(Resized(mode=mode, **settings), torch.randn(3, 4, 5, 7)):
         np.testing.assert_array_equal(found, answer)
@@ -54,7 +54,7 @@ def test_the_nearest_pixels_are_the_models_to_the_last_bit(mode, settings):
 @pytest.mark.parametrize("settings", SIZES, ids=str)
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("more", [{"align_corners": True}, {"align_corners": False}, {"antialias": True}], ids=str)
-def test_pixels_between_pixels_are_the_models(mode, settings, more):
+def test_interpolated_pixels_equal_the_models(mode, settings, more):
     torch.manual_seed(0)
     for found, answer in answers(Resized(mode=mode, **settings, **more), torch.randn(3, 4, 5, 7)):
         np.testing.assert_allclose(found, answer, atol=1e-5 * np.abs(answer).max())
@@ -76,7 +76,7 @@ def test_an_image_may_keep_its_size():
 
 
 class UNet(nn.Module):
-    """A net that goes down and up again, what it saw on its way down beside it."""
+    """A net that downsamples and upsamples, with skip connections."""
 
     def __init__(self, **settings):
         super().__init__()
@@ -102,7 +102,7 @@ class UNet(nn.Module):
 
 
 @pytest.mark.parametrize("settings", [{"mode": "nearest"}, {"mode": "bilinear", "align_corners": False}], ids=str)
-def test_a_net_that_goes_down_and_up_again_packs(settings):
+def test_a_net_that_downsamples_and_upsamples_packs(settings):
     torch.manual_seed(0)
     model = UNet(**settings)
     for norm in model.norms:

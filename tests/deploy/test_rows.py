@@ -1,4 +1,4 @@
-"""Networks along one axis pack into what their twins of images one row high pack into, so that they run as fast."""
+"""One-dimensional networks pack to the same operations as their twins on images of one row."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_a_binary_layer_over_tokens_multiplies_bits_by_bits(axes):
 
 
 class Causal(nn.Module):
-    """Each place sees those before it alone: padding on the left, or a chomp on the right."""
+    """Causal convolutions: padding on the left, or cropping on the right."""
 
     def __init__(self) -> None:
         super().__init__()

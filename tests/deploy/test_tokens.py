@@ -136,7 +136,7 @@ def test_a_mask_that_is_an_input_hides_tokens_in_the_packed_model(way):
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_a_number_that_is_no_input_cannot_become_a_bool():
+def test_a_value_that_is_no_input_cannot_be_cast_to_bool():
     class Rounded(nn.Module):
         def __init__(self) -> None:
             super().__init__()

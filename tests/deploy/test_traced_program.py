@@ -1,4 +1,4 @@
-"""A model is packed from a copy: whatever it holds, it stays as it was; one without numbers is refused by name."""
+"""A model is packed from a copy and stays unchanged; one without numbers is refused by name."""
 
 import threading
 
@@ -26,7 +26,7 @@ def answers_as(model):
 
 
 class Remembers(nn.Module):
-    """Keeps what it saw last in training, as code that looks into features does."""
+    """Stores its last input, as code that inspects features does."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ def test_weights_that_torch_prunes_before_every_forward_pack(place):
     assert not model[place].weight.is_leaf and prune.is_pruned(model)
 
 
-def test_what_a_weight_is_computed_from_stays_as_it_was():
+def test_the_tensors_a_weight_is_computed_from_are_unchanged():
     model = small()
     nn.utils.parametrizations.spectral_norm(model[2]).train()  # which moves two buffers whenever it is asked
     before = {name: numbers.clone() for name, numbers in model.state_dict().items()}
@@ -54,7 +54,7 @@ def test_what_a_weight_is_computed_from_stays_as_it_was():
     assert model[2].training and all(torch.equal(before[name], now) for name, now in model.state_dict().items())
 
 
-def test_a_model_that_holds_on_to_what_it_computed_packs():
+def test_a_model_that_stores_its_activations_packs():
     model = Remembers()
     model(IMAGES).sum().backward()
     seen = model.seen
@@ -63,7 +63,7 @@ def test_a_model_that_holds_on_to_what_it_computed_packs():
 
 
 class Features:
-    """What a library may keep features in."""
+    """Container in which a library may store features."""
 
 
 KEEPERS = {
@@ -75,7 +75,7 @@ KEEPERS = {
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-def test_features_may_be_kept_in_anything(name):
+def test_features_may_be_stored_in_any_container(name):
     model = small()
     model.kept = KEEPERS[name](model[0](IMAGES))
     model[1].kept = model.kept
@@ -84,7 +84,7 @@ def test_features_may_be_kept_in_anything(name):
 
 
 @pytest.mark.parametrize("kept", [[], {}], ids=["list", "dict"])
-def test_a_hook_that_keeps_what_a_layer_gave_packs(kept):
+def test_a_model_with_a_hook_that_stores_an_output_packs(kept):
     model = small()
     model.kept = kept
     keep = kept.append if isinstance(kept, list) else lambda seen: kept.update(seen=seen)

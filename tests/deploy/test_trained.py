@@ -1,4 +1,4 @@
-"""A net that was trained, packed, and asked about every test image: the same classes and logits, by each engine."""
+"""A trained and packed net gives every test image the same class and logits in each engine."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ class Block(nn.Module):
 
 
 def signs() -> nn.Module:
-    """Binary on both sides throughout: every sum before a sign is a whole number, and no rounding can turn it."""
+    """Binary weights and inputs throughout: every sum before a sign is an integer, unaffected by rounding."""
     sides = {"weight_quantizer": BiHalf(), "input_quantizer": SignActivation()}
     return nn.Sequential(
         BinaryConv2d(1, 32, 5, stride=2, padding=2, bias=False, **sides),
@@ -81,7 +81,7 @@ def normalised(images: Tensor, data) -> Tensor:
 
 
 @pytest.mark.parametrize("make", [reals, signs])
-def test_a_trained_net_answers_every_test_image_as_before(make, tmp_path):
+def test_a_trained_net_gives_every_test_image_the_same_class_packed(make, tmp_path):
     torch.manual_seed(0)
     model, data = trained(make()), load_dataset("fashion", split="test")
     images = normalised(data.images, data)

@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One causal block, and one with a mask that leaves out some of the tokens."""
+    """One causal block, and one with a mask over some of the tokens."""
 
     def __init__(self):
         super().__init__()
@@ -169,6 +169,6 @@ class Written(nn.Module):
         (lambda x: x.transpose(0, 1).flatten(2).transpose(0, 1), "while the batch is axis 1: keep the batch in front"),
     ],
 )
-def test_what_cannot_be_packed_is_named(forward, words):
+def test_models_that_cannot_be_packed_are_named(forward, words):
     with pytest.raises(PackError, match=words):
         pack(Written(forward), torch.rand(3, 4, 5, 6))

@@ -31,7 +31,7 @@ SETTINGS = [
 
 
 def packs(model, images):
-    """The packed model, whose answers by either engine are the model's."""
+    """The packed model, whose outputs in both engines are the model's."""
     packed = pack(model, images)
     for batch in (images, images[:1]):
         answer = model.eval()(batch).detach().numpy()

@@ -1,4 +1,4 @@
-"""Packing compares before it returns, says which layer differs, and what rounding moved."""
+"""Packing compares before it returns, names the layer that differs, and reports the effect of rounding."""
 
 import copy
 import logging
@@ -69,7 +69,7 @@ def test_an_answer_that_the_native_engine_does_not_give_is_refused():
 
 
 class Amplifying(nn.Module):
-    """A deep net that doubles every rounding error at each step, as ours and torch's sums make different ones."""
+    """A deep net that doubles rounding errors at each step, which differ between the engine and torch."""
 
     def __init__(self):
         super().__init__()
@@ -113,7 +113,7 @@ def classes_that_differ(model, packed, images):
         return int((model.eval()(images).argmax(dim=1).numpy() != packed(images.numpy()).argmax(axis=1)).sum())
 
 
-def test_sums_that_are_nought_fall_on_the_side_of_exact_arithmetic(caplog):
+def test_sums_of_zero_have_the_sign_of_exact_arithmetic(caplog):
     """A fresh batch norm leaves a sum of 0 at 0, where torch's float32 sum may be 1e-8 to either side."""
     torch.manual_seed(0)
     layers = [BinaryConv2d(24, 24, 3, bias=False, input_quantizer=SignActivation()) for _ in range(3)]
@@ -128,8 +128,8 @@ def test_sums_that_are_nought_fall_on_the_side_of_exact_arithmetic(caplog):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_warning_says_how_many_images_get_another_class_where_the_model_leaves_signs_to_rounding(seed, caplog):
-    """Shortcuts and fresh batch norms leave hundreds of sums at 0: the model answers otherwise in float64, too."""
+def test_a_warning_counts_images_whose_class_depends_on_rounding(seed, caplog):
+    """Shortcuts and fresh batch norms leave hundreds of sums at 0: float64 gives another class, too."""
     torch.manual_seed(seed)
     model = create_model("resnet20", num_classes=5, input_quantizer="sign", image_size=16)
     images = torch.randn(8, 3, 16, 16)
@@ -143,7 +143,7 @@ def test_a_warning_says_how_many_images_get_another_class_where_the_model_leaves
     assert f"gives {int((doubled != model(images).argmax(dim=1)).sum())} of the 8 another class" in warning
 
 
-def test_nothing_is_warned_of_where_the_answers_are_the_models(caplog):
+def test_equal_answers_give_no_warning(caplog):
     model, images = small(SignActivation()), torch.randn(8, 3, 8, 8)
     with caplog.at_level(logging.WARNING, "equalbits"):
         packed = pack(model, images)
@@ -152,7 +152,7 @@ def test_nothing_is_warned_of_where_the_answers_are_the_models(caplog):
 
 
 def side_by_side(change):
-    """What the check of ties reads, with the model's numbers changed before it does."""
+    """Inputs of the check of ties, with the model's numbers changed."""
     frozen = trace_program(small(SignActivation()), torch.randn(2, 3, 32, 32))
     graph = trace(frozen)
     traced = frozen.run()
@@ -176,7 +176,7 @@ def test_a_sign_that_differs_where_rounding_does_not_decide_is_refused():
         side_by_side(change)
 
 
-def test_a_sign_that_differs_at_nought_but_for_rounding_is_no_fault():
+def test_a_sign_that_rounding_decides_is_accepted():
     def change(sign, before):
         place = before[0].abs().flatten().argmin()
         assert before[0].flatten()[place].abs() < 1e-4 * before[0].abs().max()
@@ -278,6 +278,6 @@ def test_one_image_is_example_enough():
         ({"class_names": "zebra"}, "class_names='zebra': give a name per class"),  # five letters, five classes
     ],
 )
-def test_facts_that_are_no_lists_are_refused_in_words(facts, line) -> None:
+def test_facts_that_are_no_lists_are_refused_in_one_line(facts, line) -> None:
     with pytest.raises(PackError, match=re.escape(line)):
         pack(small(), torch.randn(2, 3, 8, 8), **facts)

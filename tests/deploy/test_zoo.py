@@ -40,7 +40,7 @@ def _make(name, inputs):
         for inputs in (None, "sign")
     ],
 )
-def test_every_network_packs_answers_as_before_keeps_its_share_and_takes_the_bytes_foretold(name, inputs, tmp_path):
+def test_every_network_packs_with_equal_logits_exact_shares_and_the_predicted_size(name, inputs, tmp_path):
     model, images = _make(name, inputs)
     packed = pack(model, images)
     with torch.no_grad():

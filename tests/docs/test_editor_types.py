@@ -57,8 +57,8 @@ def test_a_first_script_has_real_types_and_the_first_pages_no_errors(tmp_path):
         for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)):
             (tmp_path / f"{page.stem}_{number}.py").write_text(block)
     messages = pyright(tmp_path)
-    said = [each["message"] for each in messages if each["severity"] == "information"]
-    assert sorted(said) == sorted(f'Type of "{code}" is "{seen}"' for code, seen in REVEALED.items())
+    revealed = [each["message"] for each in messages if each["severity"] == "information"]
+    assert sorted(revealed) == sorted(f'Type of "{code}" is "{seen}"' for code, seen in REVEALED.items())
     errors = [(Path(each["file"]).name, each["message"]) for each in messages if each["severity"] == "error"]
     ((file, message),) = errors  # the mistake in the last line of the script, and no other
     assert file == "script.py" and "audit" in message

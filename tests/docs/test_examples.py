@@ -47,7 +47,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_without_a_warning_and_prints_what_it_should(example, tmp_path):
+def test_an_example_runs_without_a_warning_and_prints_the_expected_output(example, tmp_path):
     if example.stem == "own_model":  # as a reader does it: with warnings of all imports, too
         environment = {**os.environ, "PYTHONPATH": str(Path(equalbits.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-W", "error", str(example)]
@@ -75,11 +75,11 @@ def test_the_character_gpt_is_packed_and_generates_text_from_its_saved_weights(t
     assert load_packed(tmp_path / "a" / "bihalf.ebits").audit().exact
 
 
-def test_every_expectation_is_of_an_example_that_is_there():
+def test_every_expected_output_belongs_to_an_existing_example():
     assert set(EXPECTED) <= {example.stem for example in EXAMPLES}
 
 
-def test_every_command_of_the_page_on_networks_of_ones_own_runs_as_it_stands(tmp_path):
+def test_every_command_of_the_page_on_custom_networks_runs(tmp_path):
     page = (EXAMPLES[0].parents[1] / "docs" / "own_model.md").read_text(encoding="utf-8")
     lines = [shlex.split(line) for line in page.splitlines() if line.startswith("python examples/own_network.py")]
     assert [words[2] for words in lines] == ["train", "compare", "pack"]
@@ -89,7 +89,7 @@ def test_every_command_of_the_page_on_networks_of_ones_own_runs_as_it_stands(tmp
         assert run(EXAMPLES[0].parents[1] / example, tmp_path, command, *words, *more[command])
 
 
-def test_a_network_of_ones_own_is_trained_compared_and_packed_by_its_name(tmp_path):
+def test_a_custom_network_is_trained_compared_and_packed_by_its_name(tmp_path):
     tiny, command = "--set model.name=tiny --set model.options.width=4", EXAMPLES[0].with_name("own_network.py")
     short = "--set epochs=1 --set data.limit=128 --device cpu"
     assert "results: a" in run(command, tmp_path, *f"train fashion-conv2 {tiny} {short} --out a".split())
@@ -99,7 +99,7 @@ def test_a_network_of_ones_own_is_trained_compared_and_packed_by_its_name(tmp_pa
     assert load_packed(tmp_path / "net.ebits").network.input_shape == (1, 28, 28)
 
 
-def test_a_command_that_knows_no_network_of_ones_own_says_which_does(tmp_path):
+def test_a_command_without_custom_networks_names_one_that_has_them(tmp_path):
     words = "train fashion-conv2 --set model.name=tiny --set epochs=1 --set data.limit=128 --device cpu --out a"
     run(EXAMPLES[0].with_name("own_network.py"), tmp_path, *words.split())
     for command in ("evaluate a", "pack a net.ebits", words):

@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, and show what a run shows."""
+"""The notebooks run, and their stored outputs are those of a run."""
 
 import importlib.util
 from pathlib import Path

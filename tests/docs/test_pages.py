@@ -1,4 +1,4 @@
-"""What the README and the pages show, runs."""
+"""The code of the README and of all pages runs."""
 
 import argparse
 import re
@@ -37,7 +37,7 @@ def _commands() -> list[str]:
 
 
 @pytest.mark.parametrize("line", sorted(set(_commands())))
-def test_every_command_shown_is_one_that_is_understood(line):
+def test_every_command_shown_is_parsed(line):
     words = shlex.split(line.partition("equalbits ")[2])
     assert words[0] in COMMANDS
     parser = argparse.ArgumentParser(exit_on_error=False)
@@ -45,7 +45,7 @@ def test_every_command_shown_is_one_that_is_understood(line):
     parser.parse_args(words[1:])
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_have_targets():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
@@ -56,13 +56,13 @@ def test_the_format_page_states_every_limit_and_operation():
     from equalbits.runtime.ops import OPS, conv_linear, pool
 
     page = (ROOT / "docs" / "format.md").read_text()
-    said = re.findall(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", page.partition("## Validation")[2])
+    stated = re.findall(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+)", page.partition("## Validation")[2])
     limits = (
         *(container.MAX_TABLE_BYTES, network.MAX_OPERATIONS, network.MAX_WORK, op_specs.MAX_ELEMENTS),
         *(conv_linear.MAX_CONNECTIONS, op_specs.MAX_INT, network.MAX_SIDE),
         *(Limits().memory, Limits().work, Limits().work),
     )
-    assert [1 << int(unicodedata.normalize("NFKC", digits)) for digits in said] == list(limits)
+    assert [1 << int(unicodedata.normalize("NFKC", digits)) for digits in stated] == list(limits)
     assert pool.MAX_WINDOW == op_specs.MAX_INT  # the page names them together
     operations_said = re.findall(
         r"^\| `(\w+)` \| (?:a|u|f|two)", page.partition("## Operations")[2], flags=re.MULTILINE

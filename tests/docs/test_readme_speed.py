@@ -28,7 +28,7 @@ def test_every_time_of_the_table_is_the_median_of_a_measurement():
             assert time == f"{found['resnet18'][key]['ms']['median']:.1f} ms", (engine, name)
 
 
-def test_a_speed_has_an_accuracy_beside_it_or_says_that_there_is_none():
+def test_every_speed_has_an_accuracy_beside_it_or_states_that_there_is_none():
     card = json.loads((Path(zoo.__file__).parent / "fashion-conv4.json").read_text())
     test, time = card["test"], card["milliseconds"]
     facts = (

@@ -46,7 +46,7 @@ def test_no_page_loads_anything_from_another_host(site):
         assert re.findall(loaded, page.read_text()) == [], page
 
 
-def test_every_picture_has_a_text_for_those_who_do_not_see_it(site):
+def test_every_picture_has_an_alternative_text(site):
     for page in site.rglob("*.html"):
         for picture in re.findall(r"<img\b[^>]*>", page.read_text()):
             assert re.search(r'\balt="[^"]{20,}"', picture), f"{page.name}: {picture}"

@@ -1,4 +1,4 @@
-"""The scripts shown for Slurm do what they say, with Slurm's own two programs played by this machine."""
+"""The scripts shown for Slurm run, with two programs in place of Slurm's own."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
-    """What a job of one node with two processes finds around it."""
+    """Environment of a job of one node with two processes."""
     programs = tmp_path / "bin"
     programs.mkdir()
     program(programs / "scontrol", "#!/bin/sh\necho localhost\necho other\n")

@@ -1,4 +1,4 @@
-"""Errors of the ranking name the value, the rule and the way out."""
+"""Errors of the ranking name the value, the rule and the remedy."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Journey A: a recipe by name, on the data that comes with the package, from the command to the score."""
+"""Journey A: a recipe by name, on the embedded data, from the command to the score."""
 
 import json
 from pathlib import Path

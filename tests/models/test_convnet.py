@@ -1,4 +1,4 @@
-"""The shallow networks: how signals travel through them, and what their options change."""
+"""The shallow networks: activations, and the effect of their options."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How many weights each network has, to the last one, and how many of them are binary."""
+"""Exact number of weights of each network, and of binary ones."""
 
 import pytest
 import torch

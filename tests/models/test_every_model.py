@@ -1,4 +1,4 @@
-"""What every registered network must do, in both forms: with real and with binary inputs."""
+"""Contract of every registered network, with real and with binary inputs."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""The deep networks' blocks, each against its formula written out."""
+"""Blocks of the deep networks equal their formulas."""
 
 import copy
 import functools
@@ -24,7 +24,7 @@ def sign(values: Tensor) -> Tensor:
 
 
 def norm(values: Tensor) -> Tensor:
-    """What a fresh batch norm does in training."""
+    """A fresh batch norm in training."""
     return nnf.batch_norm(values, None, None, training=True)
 
 
@@ -246,7 +246,7 @@ def test_a_modified_block_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(dict(twin.named_buffers()), dict(net.named_buffers()))
 
 
-def test_a_norm_called_twice_counts_two_batches() -> None:
+def test_a_batch_norm_called_twice_counts_two_batches() -> None:
     norm, twin = nn.BatchNorm2d(2), nn.BatchNorm2d(2)
     other = nn.BatchNorm2d(2, momentum=0.3)
     batches = [torch.randn(4, 2, 3, 3) for _ in range(2)]

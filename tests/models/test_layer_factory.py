@@ -1,4 +1,4 @@
-"""The maker of layers, and the frame around them."""
+"""The layer factory and the classifier around the layers."""
 
 import math
 

@@ -58,7 +58,7 @@ def test_a_classifier_of_other_classes_stays_new() -> None:
     assert torch.equal(model.state_dict()["head.weight"], before)
 
 
-def test_files_and_state_dicts_give_what_the_model_gives(tmp_path: Path) -> None:
+def test_files_and_state_dicts_load_like_the_model(tmp_path: Path) -> None:
     real = binary_net()
     save_file(real.state_dict(), tmp_path / "net.safetensors")
     save_file({f"model.{name}": value for name, value in real.state_dict().items()}, tmp_path / "last.safetensors")

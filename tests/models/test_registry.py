@@ -1,4 +1,4 @@
-"""Networks by name: what is given, what is refused."""
+"""Networks by name: creation and refusals."""
 
 from collections.abc import Iterator
 

@@ -9,7 +9,7 @@ from equalbits.optim import BalancedBop, Bop
 
 
 def averaged_while_learning(net, optimizer, average):
-    """The net's average over steps that push its weights about at random."""
+    """Average of the net's weights over random steps."""
     torch.manual_seed(0)
     mean = AveragedModel(net, multi_avg_fn=average)
     for _ in range(6):

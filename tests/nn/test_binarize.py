@@ -1,4 +1,4 @@
-"""``binarize_`` on plain torch models: what it replaces, what it leaves and why, what it keeps."""
+"""``binarize_`` on plain torch models: layers replaced, layers left real with the reason, state kept."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""``binarize_`` on the model families people bring: each converts, learns, and holds its counts in every filter."""
+"""``binarize_`` on families of timm: each converts, learns, and keeps exact counts in every filter."""
 
 import importlib.util
 import sys

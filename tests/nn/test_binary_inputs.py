@@ -27,7 +27,7 @@ def relu_net(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Points of two classes: whether two of the values have the same sign, which no linear layer finds."""
+    """Points of two classes: equal or opposite signs of two values, which is not linearly separable."""
     inputs = torch.randn(256, 16, generator=torch.Generator().manual_seed(1))
     return inputs, (inputs[:, 0] * inputs[:, 1] > 0).long()
 

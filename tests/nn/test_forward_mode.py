@@ -1,4 +1,4 @@
-"""Derivatives carried forward, by ``torch.func.jvp`` and by dual numbers, are those that flow back."""
+"""Forward-mode derivatives, by ``torch.func.jvp`` and dual numbers, equal those of backward."""
 
 import pytest
 import torch

@@ -153,7 +153,7 @@ def test_latents_that_are_not_finite_raise_with_the_name_of_their_layer():
 
 
 class Cumulative(nn.Module):
-    """Sums over the channels before each one, which no packed network does."""
+    """Cumulative sums over channels, which packed networks lack."""
 
     def forward(self, images):
         return images.cumsum(dim=1)

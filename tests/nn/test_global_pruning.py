@@ -1,4 +1,4 @@
-"""Weights pruned over a whole net: one count for all layers, and each layer as loud as it should be."""
+"""Global pruning: one exact count over all layers, and the output variance of each layer kept."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def test_a_ramped_global_ranking_follows_the_training():
 
 
 @pytest.mark.parametrize("quantizer", [PrunedSign(0.9, scope="global"), PrunedBiHalf(0.9, by="score", scope="global")])
-def test_globally_ranked_layers_keep_their_output_variance(quantizer):
+def test_globally_pruned_layers_keep_their_output_variance(quantizer):
     net = global_net(quantizer)
     layers = [net[i] for i in (0, 2, 3)]
     for sparsity in (None, 0.9, 0.5):

@@ -170,7 +170,7 @@ def test_a_learned_scale_multiplies_by_the_product_of_its_factors(form, count):
     torch.testing.assert_close(scale(outputs).detach(), expected)
 
 
-def test_a_learned_scale_knows_the_size_it_is_made_for():
+def test_a_learned_scale_checks_the_output_size():
     assert LearnedScale(4).form == "channel"
     assert LearnedScale(4, (3, 5)).form == "rank-1"
     assert LearnedScale(4)(torch.randn(2, 4)).shape == (2, 4)
@@ -182,7 +182,7 @@ def test_a_learned_scale_knows_the_size_it_is_made_for():
         LearnedScale(4, form="rows")
 
 
-def test_a_gate_scales_each_output_channel_by_what_the_real_inputs_say():
+def test_a_gate_scales_each_output_channel_by_its_real_inputs():
     torch.manual_seed(0)
     gate = GatedScale(16, 5).double()
     inputs, outputs = (torch.randn(2, c, 4, 3, dtype=torch.float64) for c in (16, 5))
@@ -217,7 +217,7 @@ def test_rprelu_and_maxout_are_their_formulas():
 @pytest.mark.parametrize(
     "make", [lambda: LearnedScale(4, (3, 5)), lambda: GatedScale(16, 5), lambda: RPReLU(3), lambda: Maxout(3)]
 )
-def test_what_stands_behind_a_layer_starts_anew_after_memory_is_made_for_it(make):
+def test_output_layers_are_initialized_again_after_to_empty(make):
     with torch.device("meta"):
         module = make()
     module.to_empty(device="cpu")

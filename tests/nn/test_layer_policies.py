@@ -1,4 +1,4 @@
-"""Which layers ``inner_layers`` leaves real, and why."""
+"""Layers that ``inner_layers`` leaves real, with the reason."""
 
 import pytest
 from torch import nn

@@ -1,4 +1,4 @@
-"""Binary layers are torch's layers with other weights: same arguments, same answers, same checkpoints."""
+"""Binary layers are torch's layers with other weights: same arguments, outputs and checkpoints."""
 
 import copy
 import inspect
@@ -55,7 +55,7 @@ def filters_of(layer: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
 
 
 def real_twin(layer: BinaryLayer, real: type[nn.Module], arguments: dict) -> nn.Module:
-    """Torch's layer fed with ``scale · symbols`` as weight, the symbols found the slow way, filter by filter."""
+    """Torch's layer with ``scale · symbols`` as weight; symbols computed slowly, filter by filter."""
     twin = real(**arguments)
     p_pos = layer.weight_quantizer.p_pos
     with torch.no_grad():
@@ -68,7 +68,7 @@ def real_twin(layer: BinaryLayer, real: type[nn.Module], arguments: dict) -> nn.
 
 
 def assert_same(layer: BinaryLayer, twin: nn.Module, inputs: torch.Tensor, *more: object) -> None:
-    """Same answer and same gradients to the last bit; the latents' gradient is the weight's times the scale."""
+    """Same output and gradients to the last bit; the latents' gradient is the weight's times the scale."""
     ours, theirs = inputs.clone().requires_grad_(), inputs.clone().requires_grad_()
     answer, expected = layer(ours, *more), twin(theirs, *more)
     assert torch.equal(answer, expected)

@@ -24,7 +24,7 @@ def small_net(seed: int) -> nn.Sequential:
 
 
 def train(model: nn.Module, net: nn.Module, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Two steps; the second one's gradients with all that the net remembers."""
+    """Two steps; gradients of the second, and the state of the net."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     for step in range(2):
         set_progress(net, step / 2)
@@ -39,7 +39,7 @@ def batch() -> torch.Tensor:
 
 
 def work(rank: int, folder: Path) -> None:
-    """What each process does."""
+    """Program of each process."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     net = small_net(seed=rank)  # each starts otherwise: rank 0's state must reach both
     found = train(nn.parallel.DistributedDataParallel(net), net, batch().chunk(2)[rank])
@@ -50,7 +50,7 @@ def work(rank: int, folder: Path) -> None:
 
 
 @pytest.mark.ddp
-def test_two_processes_learn_what_one_learns_with_twice_the_batch(tmp_path):
+def test_two_processes_equal_one_with_twice_the_batch(tmp_path):
     workers = [ForkedPython(__file__, rank, tmp_path) for rank in range(2)]
     assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
     net = small_net(seed=0)

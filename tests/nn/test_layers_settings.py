@@ -1,4 +1,4 @@
-"""What a binary layer is given: copied, shown, started anew, and refused where it makes no sense."""
+"""Arguments of a binary layer: copied, shown, reset, and refused if invalid."""
 
 import math
 

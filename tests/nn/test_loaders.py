@@ -34,7 +34,7 @@ def on_meta(quantizer: nn.Module | None = None) -> Binary:
 
 
 def garbage(tensor: torch.Tensor) -> torch.Tensor:
-    """Fresh memory with what it may hold."""
+    """Uninitialized memory with arbitrary values."""
     return torch.full_like(tensor, -0.19, device="cpu")
 
 
@@ -86,7 +86,7 @@ def test_a_loader_that_sets_missing_tensors_to_uninitialized_memory_leaves_initi
     assert model.layers[2].scale == torch.tensor(0.3)
 
 
-def test_such_a_loader_loads_a_scale_and_quantizers_that_the_checkpoint_has():
+def test_a_loader_for_meta_models_loads_scale_and_quantizers():
     trained, model = Binary(), on_meta()
     trained.layers[2].scale.fill_(0.7)
     nn.init.normal_(trained.layers[2].input_quantizer.shift)

@@ -25,7 +25,7 @@ def import_peers(*names: str):
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
-def test_gpt2_has_no_layer_of_torch_but_its_tied_head_and_the_error_says_so():
+def test_gpt2_has_only_its_tied_head_as_a_torch_layer_and_the_error_names_conv1d():
     _, config, kind = import_peers("GPT2Config", "GPT2LMHeadModel")
     model = kind(config(n_embd=16, n_layer=1, n_head=2, vocab_size=20, bos_token_id=0, eos_token_id=0))
     with pytest.raises(

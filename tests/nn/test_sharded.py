@@ -1,4 +1,4 @@
-"""Latents that torch's fully_shard shares out among processes."""
+"""Latents sharded among processes by torch's fully_shard."""
 
 import pytest
 import torch.distributed as dist

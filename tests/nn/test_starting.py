@@ -1,4 +1,4 @@
-"""Binary layers that start anew, are made on ``meta``, or take over what another layer or method learned."""
+"""Initialization of binary layers: reset, on ``meta``, or from another layer or method."""
 
 import copy
 import math

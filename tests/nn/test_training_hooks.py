@@ -1,4 +1,4 @@
-"""What a method does beside quantizing: before an epoch, after a step, in the loss."""
+"""Hooks of a method: before an epoch, after a step, in the loss."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Layers whose weight is read past them stay real; those that are called through a plain list become binary there."""
+"""Layers whose weight is accessed directly stay real; layers called through a plain list become binary there."""
 
 from collections import deque
 from typing import NamedTuple

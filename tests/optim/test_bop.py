@@ -1,4 +1,4 @@
-"""Bop and its balanced kin: the flip rule, exact counts, resuming, and learning on real images."""
+"""Bop and BalancedBop: flip rule, exact counts, resuming, and learning on real images."""
 
 import copy
 
@@ -57,7 +57,7 @@ def test_bop_is_the_published_rule(seed, gamma, tau):
 
 
 def slow_balanced(bits, momentum, tau):
-    """The rule, a pair at a time: exchange the strongest riser with the strongest faller while there is one of each."""
+    """The rule, one pair at a time: exchange the strongest candidate of each sign while both exist."""
     flips = np.zeros(bits.shape, dtype=bool)
     for f, (b, m) in enumerate(zip(bits, momentum, strict=True)):
         candidates = sorted((i for i in range(len(b)) if b[i] * m[i] > tau), key=lambda i: (-b[i] * m[i], i))

@@ -1,4 +1,4 @@
-"""Two optimizers as one: they step, forget, save and load together."""
+"""Two optimizers as one: they step, clear gradients, save and load together."""
 
 import copy
 import pickle

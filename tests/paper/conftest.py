@@ -1,4 +1,4 @@
-"""Settings so small that an item is measured in a second or two."""
+"""Settings that measure an item in a second or two."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ TINY = {"data.name": "synthetic:1x16x16:10:96", "data.limit": 0, "data.batch_siz
 
 @pytest.fixture(scope="session")
 def tiny():
-    """Quick options made smaller still; more settings, seeds and grids by name."""
+    """Smaller quick options; further settings, seeds and grids by name."""
 
     def make(settings=None, **options):
         return Options(**{"quick": True, "device": "cpu", "settings": {**TINY, **(settings or {})}, **options})
@@ -20,7 +20,7 @@ def tiny():
 
 @pytest.fixture(scope="session")
 def drawn():
-    """Assert that an item left its pictures and rows."""
+    """Assert that an item wrote its plots and rows."""
 
     def check(out, name):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -39,7 +39,7 @@ def test_every_method_gets_the_same_steps_and_images(finished):
     assert {each.total for each in finished[1]} == {2000}
 
 
-def test_table_and_summary_hold_the_measured_counts(finished):
+def test_table_and_summary_show_the_measured_counts(finished):
     measured = finished[1]
     for each, row in zip(measured, demo_table(measured), strict=True):
         assert row["method"] == METHODS[each.method]
@@ -104,7 +104,7 @@ def test_an_interrupted_method_starts_over(finished, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"correct": 3}'])
-def test_a_damaged_measurement_is_refused_with_a_way_out(finished, tmp_path, text):
+def test_a_damaged_measurement_is_refused_with_a_remedy(finished, tmp_path, text):
     shutil.copytree(finished[0] / "sign", tmp_path / "sign")
     (tmp_path / "sign" / "measured.json").write_text(text)
     with pytest.raises(ValueError, match=r"sign/measured\.json is damaged .*: delete it to train this method again"):

@@ -1,4 +1,4 @@
-"""Figures 1 and 2: the laws they show hold to the bit, and the pictures come from what was stored."""
+"""Figures 1 and 2: their laws hold to the bit, and plots are drawn from stored results."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def test_all_three_start_half_and_half(flips):
     assert len({found["filters"] for found in flips[2].values()}) == 1
 
 
-def test_the_rows_of_the_flips_hold_what_was_measured(flips, drawn):
+def test_the_rows_of_the_flips_show_the_measurements(flips, drawn):
     out, claims, methods, _ = flips
     drawn(out, "fig2")
     (row,) = (row for row in claims if row.claim == "Bi-half: greatest difference of accumulated flips, one filter")
@@ -55,7 +55,7 @@ def test_the_rows_of_the_flips_hold_what_was_measured(flips, drawn):
     assert row.ours == f"{sum(methods['sign']['uneven_steps'].values())} of {16 * 5}"
 
 
-def test_without_its_result_the_flips_are_read_back_and_not_trained_again(flips):
+def test_without_the_result_file_flips_are_read_back_instead_of_trained_again(flips):
     out, claims, _, options = flips
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/seed*/run.json")}
     (out / "result.json").unlink()
@@ -93,7 +93,7 @@ def test_bihalfs_weights_hold_the_attainable_entropy_at_every_epoch(entropy):
         assert found["layers"][name] == pytest.approx([attainable_entropy(connections)] * 3, abs=1e-6)
 
 
-def test_signs_weights_stay_below_it(entropy):
+def test_the_entropy_of_sign_weights_is_below_the_attainable_one(entropy):
     found = entropy[2]["weights"]["sign"]
     assert max(found["network"]) < attainable(found["shapes"]) - 1e-4
 
@@ -114,7 +114,7 @@ def test_the_rows_of_the_entropy_agree_for_the_weights(entropy, drawn):
 
 
 @pytest.mark.parametrize(("part", "rows"), [("weights", 3), ("activations", 2)])
-def test_one_half_of_figure_1_can_be_asked_for_alone(entropy, tmp_path, drawn, part, rows):
+def test_one_half_of_figure_1_can_be_measured_alone(entropy, tmp_path, drawn, part, rows):
     shutil.copytree(entropy[0], tmp_path / "part")
     (tmp_path / "part" / "result.json").unlink()
     claims = reproduce("fig1", tmp_path / "part", options=replace(entropy[3], grid={"parts": [part]}))

@@ -1,4 +1,4 @@
-"""Figure 3 sees every epoch of every run, draws as many as are asked for, and says each claim once."""
+"""Figure 3 records every epoch of every run, draws the requested ones, and makes each claim once."""
 
 import json
 
@@ -17,7 +17,7 @@ def finished(out, options):
     return claims, json.loads((out / "result.json").read_text())
 
 
-def test_it_sees_latents_gradients_and_flips_of_every_epoch(tmp_path, tiny, drawn):
+def test_the_watcher_records_latents_gradients_and_flips_of_every_epoch(tmp_path, tiny, drawn):
     options = tiny({**NARROW, "epochs": 2}, grid={"optimizer.weight_decay": [0.0, 0.1]})
     claims, result = finished(tmp_path, options)
     drawn(tmp_path, "fig3")
@@ -31,7 +31,7 @@ def test_it_sees_latents_gradients_and_flips_of_every_epoch(tmp_path, tiny, draw
     assert ends[0.1] < ends[0.0] and claims[0].ours == f"{ends[0.1]:.4g} against {ends[0.0]:.4g}"
 
 
-def test_it_notes_and_draws_around_a_run_that_diverged(tmp_path, tiny, drawn):
+def test_a_diverged_run_is_recorded_and_skipped_in_the_plot(tmp_path, tiny, drawn):
     options = tiny(NARROW, grid={"optimizer.weight_decay": [0.0, 1e30]})
     claims, result = finished(tmp_path, options)
     drawn(tmp_path, "fig3")
@@ -49,7 +49,7 @@ def test_the_cut_is_the_smallest_latent_that_is_positive():
     assert (watcher.cuts, watcher.latents) == ([0.5], [3.5])
 
 
-def test_a_rise_before_the_fall_is_seen_and_one_seed_decides_nothing():
+def test_a_rise_before_the_fall_is_detected_and_one_seed_decides_nothing():
     def run(schedule, gradient, flips):
         test = {"correct": 1, "total": 2}
         curves = {"latent": [1.0, 1.0], "cut": [1.0, 1.0], "gradient": gradient, "flips": flips}
@@ -76,7 +76,7 @@ def test_more_weight_decays_than_there_are_shades_are_drawn(tmp_path, tiny, draw
     drawn(tmp_path, "fig3")
 
 
-def test_one_weight_decay_says_each_claim_once_and_is_not_held_against_itself(tmp_path, tiny, drawn):
+def test_a_single_weight_decay_makes_each_claim_once(tmp_path, tiny, drawn):
     claims, _ = finished(tmp_path, tiny({**NARROW, "epochs": 2}, grid={"optimizer.weight_decay": [1e-4]}))
     drawn(tmp_path, "fig3")
     names = [claim.claim for claim in claims]

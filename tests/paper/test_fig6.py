@@ -1,4 +1,4 @@
-"""The toy net of figure 6, to the unit."""
+"""The toy net of figure 6, with exact counts."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ def test_the_full_net_has_4096_combinations_and_76_boundaries_and_bihalf_924_and
     assert (result["combinations"][6], result["unique"][6]) == (924, 66)
 
 
-def test_every_count_by_the_number_of_negatives_is_the_golden_one(finished):
+def test_every_count_by_the_number_of_negatives_equals_the_golden_one(finished):
     result = finished[2]
     assert result["combinations"] == [math.comb(12, k) for k in range(13)]
     assert result["nonconstant"] == [0, 0, 6, 60, 189, 339, 432, 387, 216, 66, 9, 0, 0]
@@ -34,7 +34,7 @@ def test_counted_with_their_sides_bihalf_keeps_66_of_152(finished):
     assert (result["labellings"][6], result["labellings_of_all"]) == (66, 152)
 
 
-def test_the_facts_beside_the_figure_hold(finished):
+def test_the_facts_stated_beside_the_figure_are_true(finished):
     result = finished[2]
     assert (result["unique_of_5_6_7"], result["unique_of_6_7"]) == (76, 72)
     assert (result["fewest_nets_a_boundary"], result["most_nets_a_boundary"]) == (6, 36)
@@ -42,18 +42,18 @@ def test_the_facts_beside_the_figure_hold(finished):
     assert result["points"] == 62_500
 
 
-def test_every_claim_of_the_figure_is_met(finished):
+def test_every_claim_of_the_figure_agrees(finished):
     assert [claim.agrees for claim in finished[1]] == [True] * 6 + [None]
     assert "66 of 152 (43.4%)" in finished[1][-1].ours
 
 
-def test_the_counts_do_not_hang_on_the_grid():
+def test_the_counts_do_not_depend_on_the_grid():
     for points in (grid_points(0.1), grid_points(0.1, reach=8.0), grid_points(0.1) + 0.013):
         result = count_boundaries(points)
         assert (result["unique_of_all"], result["unique"][6]) == (76, 66)
 
 
-def test_the_shared_sums_are_the_net_worked_out_plainly():
+def test_the_shared_sums_equal_the_plain_forward_pass():
     points = grid_points(0.5)
     random = np.random.default_rng(0)
     for net in random.choice([-1, 1], (20, 12)):

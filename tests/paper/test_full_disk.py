@@ -1,4 +1,4 @@
-"""A picture that does not fit on the disk leaves the one before it whole, and the error names its file."""
+"""A plot that does not fit on the disk leaves the old one whole, and the error names its file."""
 
 from pathlib import Path
 
@@ -28,7 +28,9 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_picture_that_does_not_fit_is_named_and_the_one_before_it_stays(name: str, tmp_path: Path, room_for) -> None:
+def test_a_plot_that_does_not_fit_on_the_disk_is_named_and_the_old_one_stays(
+    name: str, tmp_path: Path, room_for
+) -> None:
     DRAWN[name](tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert sorted(before) == [f"{name}.png", f"{name}.svg"]

@@ -1,4 +1,4 @@
-"""An item can be asked for in parts, and says what it lacks."""
+"""An item can be measured in parts, and lists what is missing."""
 
 import json
 
@@ -13,7 +13,7 @@ from equalbits.recipes import parse_settings
 from equalbits.report.html_page import report_page
 
 
-def test_a_setting_that_names_a_part_is_a_list_of_values_to_go_through():
+def test_a_grid_parameter_takes_a_list_of_values():
     asked = parse_settings(["epochs=2", "p_pos=0.4,0.5", 'data=["CIFAR-10"]'])
     own, grid = split(asked, {}, whole=get_item("fig5").grid, item="fig5")
     assert own == {"epochs": 2}
@@ -37,13 +37,13 @@ def test_a_number_spelt_otherwise_is_the_same_part(tmp_path, tiny):
         ({"nets": []}, "nets of tab2 is empty"),
     ],
 )
-def test_a_part_that_is_not_the_items_is_refused_before_anything_trains(tmp_path, grid, words):
+def test_a_value_that_the_item_lacks_is_refused_before_training(tmp_path, grid, words):
     with pytest.raises(ValueError, match=words.replace("?", r"\?")):
         reproduce("tab2", tmp_path / "out", grid=grid, device="cpu")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_setting_that_the_item_goes_through_by_itself_is_refused(tmp_path, tiny):
+def test_a_setting_that_the_item_varies_itself_is_refused(tmp_path, tiny):
     options = tiny({"model.weight_quantizer": "sign"})
     with pytest.raises(ValueError, match=r"model\.weight_quantizer is varied by this item"):
         reproduce("fig8", tmp_path, options=options)
@@ -68,13 +68,13 @@ def test_a_setting_that_the_item_goes_through_by_itself_is_refused(tmp_path, tin
         ("fig7", {"quick": True, "settings": {"nets": "VGG16 1/32"}}, "a quick fig7 has nets of its own"),
     ],
 )
-def test_what_an_item_would_pass_over_is_refused(tmp_path, name, asked, words):
+def test_settings_that_an_item_would_ignore_are_refused(tmp_path, name, asked, words):
     with pytest.raises(ValueError, match=words) as refusal:
         reproduce(name, tmp_path / "out", options=Options(device="cpu", **asked))
     assert "\n" not in str(refusal.value) and not (tmp_path / "out").exists()
 
 
-def test_among_all_items_those_that_refuse_say_so_and_the_others_go_on(tmp_path, capsys):
+def test_an_item_that_is_refused_does_not_stop_the_others(tmp_path, capsys):
     words = ["reproduce", "all", "--seeds", "0", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--json"]
     assert main(words) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("equalbits reproduce: ")]
@@ -91,12 +91,12 @@ def test_a_seed_named_twice_is_one(tmp_path, tiny):
 
 
 @pytest.mark.parametrize("value", ["abc", "", True, [0.1]])
-def test_a_part_that_is_no_number_is_refused_where_one_belongs(tmp_path, value):
+def test_a_value_that_is_not_a_number_is_refused_for_a_numeric_parameter(tmp_path, value):
     with pytest.raises(ValueError, match=r"optimizer\.weight_decay of fig3 is .*: it must be a number"):
         reproduce("fig3", tmp_path / "out", grid={"optimizer.weight_decay": [value]}, quick=True, device="cpu")
 
 
-def test_a_part_that_is_named_twice_is_gone_through_once():
+def test_a_value_that_is_named_twice_is_measured_once():
     for item, asked, kept in (
         ("fig8", {"rules": "mpt,mpt", "sparsity": "0,0.0"}, {"rules": ["mpt"], "sparsity": [0.0]}),
         ("tab2", {"nets": ["conv2", "conv4", "conv2"]}, {"nets": ["conv2", "conv4"]}),
@@ -105,19 +105,19 @@ def test_a_part_that_is_named_twice_is_gone_through_once():
 
 
 @pytest.mark.parametrize("name", list_items())
-def test_the_whole_item_lacks_nothing(name):
+def test_the_complete_item_lacks_nothing(name):
     item = get_item(name)
     for grid in ({}, {part: list(values) for part, values in item.grid.items()}):
         assert missing_parts(item, {"asked": {"grid": grid, "seeds": [], "settings": {}}}) == []
 
 
-def test_values_that_were_not_asked_for_are_missing():
+def test_values_that_were_not_requested_are_missing():
     asked = {"grid": {"model.weight_quantizer": ["irnet-identity"], "nets": ["conv2"]}, "seeds": [], "settings": {}}
     lacking = ["nets conv4, conv6, conv8", "weight quantizer irnet-through"]
     assert missing_parts(get_item("tab2-irnet"), {"asked": asked}) == lacking
 
 
-def test_the_command_asks_for_what_was_asked(tmp_path, capsys):
+def test_the_command_reproduces_the_requested_options(tmp_path, capsys):
     settings = ["--set", "epochs=1", "--set", "data.limit=64", "--set", "model.options.width=0.05"]
     parts = ["--set", "nets=conv2", "--set", "model.weight_quantizer=sign,irnet-identity"]
     words = ["reproduce", "tab2", "--quick", "--seeds", "3", *settings, *parts]
@@ -136,7 +136,7 @@ def test_a_value_with_a_comma_is_given_as_a_list():
     assert """'model.weight_quantizer=["sign", "pruned-bihalf:sparsity=0.5,by=score"]'""" in words
 
 
-def test_the_result_says_what_its_nets_cost(tmp_path, tiny):
+def test_the_result_states_the_cost_of_its_nets(tmp_path, tiny):
     options = tiny({"model.options.width": 0.05}, seeds=(0, 1), stack=2, grid={"nets": ["conv2"]})
     reproduce("tab2", tmp_path, options=options)
     result = json.loads((tmp_path / "result.json").read_text())
@@ -148,7 +148,7 @@ def test_the_result_says_what_its_nets_cost(tmp_path, tiny):
     assert result["trained"]["versions"] == [" · ".join(f"{k} {v}" for k, v in result["versions"].items())]
 
 
-def test_what_earlier_calls_trained_is_part_of_the_cost(tmp_path, tiny):
+def test_the_cost_includes_earlier_calls(tmp_path, tiny):
     options = tiny({"model.options.width": 0.05}, seeds=(0,), grid={"nets": ["conv2"]})
     reproduce("tab2", tmp_path, options=options)
     path = tmp_path / "result.json"
@@ -166,14 +166,14 @@ def test_what_earlier_calls_trained_is_part_of_the_cost(tmp_path, tiny):
     assert "\n3 nets in " in (tmp_path / "claims.md").read_text()
 
 
-def test_nets_that_all_diverged_cost_their_devices_time_too():
+def test_the_cost_includes_nets_that_diverged():
     nets = {"nets": 1, "diverged": 1, "seconds": 0, "side_by_side": 0, "devices": [], "versions": []}
     facts = {"seconds": 2.0, "device": "Some CPU", "versions": {"torch": "2"}, "trained": nets}
     assert cost(facts) == "1 net in 2.0 s of one Some CPU, 1 of which diverged" and made_with(facts) == "torch 2"
     assert made_with({**facts, "trained": {**nets, "versions": ["torch 1", "torch 2"]}}) == "torch 1 and torch 2"
 
 
-def test_other_parts_are_measured_beside_those_in_the_folder(tmp_path, tiny):
+def test_further_values_are_measured_in_the_same_directory(tmp_path, tiny):
     settings = {"model.options.width": 0.05}
     for nets, seeds in ((["conv6"], (0,)), (["conv2", "conv6"], (0, 1)), (["conv2"], (0,))):
         grid = {"nets": nets, "model.weight_quantizer": ["sign"]}

@@ -1,4 +1,4 @@
-"""What every item shares: measured once, drawn from what was stored, and rows that come from it."""
+"""Common to every item: measured once, drawn from stored results, with rows of claims."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_a_second_call_draws_without_measuring(tmp_path):
     assert (tmp_path / "drawn").read_text() == "3"
 
 
-def test_the_result_says_what_made_it(tmp_path):
+def test_the_result_states_its_origin(tmp_path):
     reproduce(counting_item([]), tmp_path, quick=True, device="cpu", settings={"epochs": 1})
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["asked"] == {"quick": True, "seeds": [], "settings": {"epochs": 1}, "grid": {}}
@@ -60,13 +60,13 @@ def test_the_result_says_what_made_it(tmp_path):
         ("", {"quick": True}, ""),  # what needs no data is the same in both
     ],
 )
-def test_the_rows_say_how_far_they_are_not_the_papers_setting(tmp_path, needs, options, words):
+def test_rows_state_differences_from_the_papers_settings(tmp_path, needs, options, words):
     reproduce(replace(counting_item([]), needs=needs), tmp_path, device="cpu", **options)
-    said = (tmp_path / "claims.md").read_text().splitlines()[2]
-    assert said.startswith(words or "| claim |")
+    line = (tmp_path / "claims.md").read_text().splitlines()[2]
+    assert line.startswith(words or "| claim |")
 
 
-def test_where_the_paper_claims_nothing_a_sentence_stands_in_place_of_an_empty_table(tmp_path, capsys):
+def test_a_sentence_replaces_the_table_where_the_paper_claims_nothing(tmp_path, capsys):
     settings = [
         "model.options.width=0.05",
         "data.name=synthetic:1x8x8:10:20",
@@ -88,7 +88,7 @@ def test_a_folder_of_another_measurement_is_refused(tmp_path, other):
         reproduce(counting_item([]), tmp_path, options=Options(**{"quick": True, "device": "cpu", **other}))
 
 
-def test_a_result_that_another_version_left_is_named_in_one_line(tmp_path, capsys):
+def test_a_result_of_another_version_is_named_in_one_line(tmp_path, capsys):
     reproduce("fig6", tmp_path, device="cpu")
     result = json.loads((tmp_path / "result.json").read_text())
     facts = {name: result[name] for name in ("item", "title", "quick", "asked", "device", "versions", "seconds")}
@@ -134,7 +134,7 @@ def test_the_command_without_an_item_lists_them(capsys):
     assert json.loads(capsys.readouterr().out) == {name: get_item(name).title for name in list_items()}
 
 
-def test_all_items_go_on_without_those_whose_data_is_not_there(tmp_path, capsys):
+def test_all_items_run_except_those_whose_data_is_missing(tmp_path, capsys):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert main(["reproduce", "all", "--out", str(tmp_path / "all"), "--data", str(empty), "--json"]) == 1

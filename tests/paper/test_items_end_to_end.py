@@ -1,4 +1,4 @@
-"""Every item measures, draws and holds itself against the paper, end to end at a tiny size."""
+"""Every item measures, draws and compares with the paper, end to end at a tiny size."""
 
 import json
 import statistics
@@ -60,7 +60,7 @@ def test_tab2_in_the_papers_setting_compares_each_cell(tmp_path, cifar10):
         assert cell.difference == pytest.approx(ours - published.mean)
 
 
-def test_tab2_kaiming_starts_where_the_text_does_and_lets_nobody_change_that(tmp_path, cifar10, drawn):
+def test_tab2_kaiming_initializes_as_the_text_and_refuses_another_initialization(tmp_path, cifar10, drawn):
     settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain"}
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["bihalf"]}
     shared = {"root": cifar10, "device": "cpu", "seeds": (0,), "grid": grid}
@@ -73,7 +73,7 @@ def test_tab2_kaiming_starts_where_the_text_does_and_lets_nobody_change_that(tmp
         reproduce("tab2-kaiming", tmp_path / "no", settings={"model.init": "torch"}, **shared)
 
 
-def test_both_readings_of_irnet_stand_beside_the_papers(tmp_path, cifar10, drawn):
+def test_both_readings_of_irnet_are_shown_beside_the_papers(tmp_path, cifar10, drawn):
     methods = ["sign", "irnet-stable", "irnet-identity", "bihalf"]
     settings = {**NARROW, "epochs": 1, "data.batch_size": 10, "speed": "plain", "nets": "conv2",
                 "model.weight_quantizer": ",".join(methods)}  # fmt: skip
@@ -129,7 +129,7 @@ def test_tab2_tuned_lets_the_smallest_net_train_longer_unless_epochs_are_asked_f
     }  # fmt: skip
 
 
-def test_fig5_goes_through_every_share_in_both_forms(tmp_path, tiny, drawn):
+def test_fig5_measures_every_share_in_both_forms(tmp_path, tiny, drawn):
     claims, result = finished("fig5", tmp_path, tiny(NARROW, seeds=(0,), grid={"p_pos": [0.4, 0.5]}))
     drawn(tmp_path, "fig5")
     assert set(result["data"]["Fashion-MNIST"]) == {"literal", "with batch norm"}
@@ -141,7 +141,7 @@ def test_fig5_goes_through_every_share_in_both_forms(tmp_path, tiny, drawn):
         assert row.difference == pytest.approx(best - 0.5)
 
 
-def test_fig5_says_yes_only_where_one_half_leads_the_next_best_by_more_than_chance():
+def test_fig5_agrees_only_if_one_half_is_significantly_best():
     def verdict(**scores):
         cases = [
             {"runs": [{"last": {"test": {"correct": c, "total": 1000}}} for c in some]} for some in scores.values()
@@ -241,7 +241,7 @@ def test_tab1_proves_the_flip_form_and_the_ranking_one_rule(tmp_path, tiny, draw
 
 
 @pytest.mark.parametrize(("name", "data"), [("tab2", "cifar10"), ("fig7", "cifar100"), ("tab3", "imagenet")])
-def test_an_item_whose_data_is_not_there_says_so_in_one_line(tmp_path, name, data):
+def test_an_item_whose_data_is_missing_is_refused_in_one_line(tmp_path, name, data):
     assert data in get_item(name).needs
     with pytest.raises(DataError) as caught:
         reproduce(name, tmp_path / "out", root=tmp_path, device="cpu")

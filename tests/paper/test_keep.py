@@ -1,4 +1,4 @@
-"""What was measured elsewhere is taken in: kept small, drawn on the page, and honest about what it lacks."""
+"""Kept results: small files, drawn on the page, with missing parts listed."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def part(tmp_path_factory, cifar10):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A copy of the pages and of what they are drawn from, to work in."""
+    """A copy of the pages and of their sources."""
     for name in ("results", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in (*(f"results/{name}.json" for name in list_items()), "docs/tab*.png"):
@@ -67,7 +67,7 @@ def test_the_counts_of_every_seed_are_kept_and_no_weights(part, tmp_path):
     assert kept["trained"]["nets"] == 15 and kept["trained"]["data"] == ["cifar10"]
 
 
-def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, checkout):
+def test_the_page_shows_rows_picture_and_origin(part, checkout):
     assert main(["--take", str(part)]) == 0
     page = (checkout / "docs" / "results.md").read_text()
     assert page == results_page(checkout / "results")
@@ -89,7 +89,7 @@ def test_the_page_shows_the_rows_the_picture_and_what_made_them(part, checkout):
     assert f"torch {kept['versions']['torch']}" in section and "; seeds 0–4. " in section
 
 
-def test_what_lacks_is_said_in_the_section_and_in_the_list(part, checkout):
+def test_missing_parts_are_stated_in_the_section_and_in_the_list(part, checkout):
     assert main(["--take", str(part)]) == 0
     page = (checkout / "docs" / "results.md").read_text()
     lacking = "nets conv4, conv6, conv8; weight quantizer irnet-stable"
@@ -99,7 +99,7 @@ def test_what_lacks_is_said_in_the_section_and_in_the_list(part, checkout):
     assert "weight quantizer irnet-stable" in row  # another reading was measured
 
 
-def test_the_readme_shows_table_2_and_the_rest_stays_as_it_was(part, checkout):
+def test_the_readme_shows_table_2_and_the_rest_is_unchanged(part, checkout):
     before = results_page(checkout / "results").partition("\n## Speed of training")[2]
     assert main(["--take", str(part)]) == 0
     assert before and (checkout / "docs" / "results.md").read_text().partition("\n## Speed of training")[2] == before
@@ -136,7 +136,7 @@ def test_runs_that_store_no_best_epoch_are_kept(checkout, cifar10):
     assert "| bi-half above Sign at the same learning rate |" in page
 
 
-def test_a_whole_item_is_not_listed_as_lacking(checkout):
+def test_a_complete_item_is_not_listed_as_incomplete(checkout):
     reproduce("fig6", checkout / "out", device="cpu")
     assert main(["--take", str(checkout / "out")]) == 0
     page = (checkout / "docs" / "results.md").read_text()
@@ -148,12 +148,12 @@ def test_a_whole_item_is_not_listed_as_lacking(checkout):
 
 def test_nets_that_earlier_calls_trained_are_counted_with_their_time(part, tmp_path):
     kept = json.loads(keep_item(part, tmp_path, tmp_path).read_text())
-    gone_on = {**kept, "seconds": 1.0, "trained": {**kept["trained"], "seconds": 1023.2, "side_by_side": 5}}
+    reproduced = {**kept, "seconds": 1.0, "trained": {**kept["trained"], "seconds": 1023.2, "side_by_side": 5}}
     line = f"15 nets in 17 m 03 s of training on one {kept['device']}, up to 5 side by side; "
-    assert origin(gone_on).startswith(line)
+    assert origin(reproduced).startswith(line)
 
 
-def test_fewer_seeds_are_said():
+def test_fewer_seeds_are_stated():
     item, kept = (
         get_item("tab2"),
         {"asked": {"grid": {}, "seeds": [], "settings": {"data.workers": 2}}, "seeds": [0, 1, 2]},
@@ -184,16 +184,14 @@ def test_an_unfinished_measurement_is_refused(part, checkout, capsys):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"item": "tab2"}', '{"item": [], "quick": 0, "asked": {}}'])
-def test_a_file_of_something_else_is_refused(tmp_path, text):
+def test_a_file_of_another_format_is_refused(tmp_path, text):
     (tmp_path / "result.json").write_text(text)
     for read in (lambda: keep_item(tmp_path, tmp_path, tmp_path), lambda: reproduce("fig6", tmp_path, device="cpu")):
         with pytest.raises(ValueError, match=r"result\.json is not a result of reproduce \(.*\): delete it to measure"):
             read()
 
 
-def test_a_result_that_another_version_left_is_refused_and_the_others_are_taken(
-    part, checkout, tmp_path_factory, capsys
-):
+def test_a_result_of_another_version_is_refused_and_the_others_are_used(part, checkout, tmp_path_factory, capsys):
     old = tmp_path_factory.mktemp("old")
     result = json.loads((part / "result.json").read_text())
     (old / "result.json").write_text(json.dumps({name: value for name, value in result.items() if name != "nets"}))
@@ -206,7 +204,7 @@ def test_a_result_that_another_version_left_is_refused_and_the_others_are_taken(
     ("text", "words"),
     [("{", "is not a complete result of tab2"), ('{"asked": {}}', "is not a complete result of tab2")],
 )
-def test_a_kept_file_that_was_damaged_is_blamed_and_not_the_folder_that_is_taken(text, words, part, tmp_path):
+def test_a_damaged_kept_file_is_named_instead_of_the_new_directory(text, words, part, tmp_path):
     path = tmp_path / "tab2.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"^{path} {words} .*: delete it"):
@@ -214,14 +212,14 @@ def test_a_kept_file_that_was_damaged_is_blamed_and_not_the_folder_that_is_taken
     assert path.read_text() == text
 
 
-def test_the_pages_are_drawn_only_where_they_lie(tmp_path, monkeypatch, capsys):
+def test_pages_are_generated_only_into_the_repository(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([]) == 1
     assert capsys.readouterr().err == f"results: {tmp_path} has no results/ and docs/: run this beside README.md\n"
     assert not list(tmp_path.iterdir())
 
 
-def test_curves_of_every_step_are_left_out_by_name(tmp_path, cifar10, monkeypatch):
+def test_curves_of_every_step_can_be_excluded_by_name(tmp_path, cifar10, monkeypatch):
     monkeypatch.setattr(keep_measurements, "LONGEST", 5)  # a full measurement has tens of thousands of steps
     reproduce("fig2", tmp_path, options=Options(root=cifar10, device="cpu", settings=SMALL))
     (tmp_path / "kept").mkdir()
@@ -247,37 +245,37 @@ def test_an_incomplete_measurement_is_resumed(part, tmp_path, cifar10):
     assert all(path.stat().st_mtime_ns == before for path, before in runs.items())
 
 
-def gone_on(folder, root, **options):
-    """Ask for table 2 in a folder that was measured, and tell how many nets were trained anew."""
+def reproduced(folder, root, **options):
+    """Reproduce table 2 in a measured directory; return the number of nets trained again."""
     runs = {path: path.stat().st_mtime_ns for path in folder.rglob("run.json")}
     reproduce("tab2", folder, options=Options(**{"root": root, "device": "cpu", "settings": SMALL, **options}))
     assert all(path.stat().st_mtime_ns == before for path, before in runs.items())
     return len(list(folder.rglob("run.json"))) - len(runs)
 
 
-def test_the_command_that_the_page_prints_goes_on_with_what_lacks(tmp_path, cifar10):
+def test_the_command_on_the_page_measures_the_missing_parts(tmp_path, cifar10):
     some = {"nets": ["conv2", "conv4", "conv6"], "model.weight_quantizer": ["bihalf"]}
     settings = {**SMALL, "evaluate_every": 2}  # changes no result, and the page does not name it
-    assert gone_on(tmp_path, cifar10, grid=some, settings=settings, seeds=[0]) == 3
+    assert reproduced(tmp_path, cifar10, grid=some, settings=settings, seeds=[0]) == 3
     one = {"model.weight_quantizer": ["bihalf"]}
-    assert gone_on(tmp_path, cifar10, grid=one, seeds=[0]) == 1
-    assert gone_on(tmp_path, cifar10, grid=one) == 16
+    assert reproduced(tmp_path, cifar10, grid=one, seeds=[0]) == 1
+    assert reproduced(tmp_path, cifar10, grid=one) == 16
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["seeds"] == [0, 1, 2, 3, 4] and missing_parts(get_item("tab2"), result)[0].startswith(
         "weight quantizer sign"
     )
 
 
-def test_the_same_in_other_words_is_the_same(part, tmp_path, cifar10):
+def test_equal_values_in_another_spelling_are_equal(part, tmp_path, cifar10):
     grid = json.loads((part / "result.json").read_text())["asked"]["grid"]
     shutil.copytree(part, tmp_path / "same")
     stamp = (tmp_path / "same" / "result.json").stat().st_mtime_ns
     free = {**SMALL, "data.workers": 0, "evaluate_every": 1}
-    assert gone_on(tmp_path / "same", cifar10, grid=grid, settings=free) == 0
+    assert reproduced(tmp_path / "same", cifar10, grid=grid, settings=free) == 0
     assert (tmp_path / "same" / "result.json").stat().st_mtime_ns == stamp
     for seeds in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0]):
-        assert gone_on(tmp_path / "same", cifar10, grid=grid, seeds=seeds) == 0
-    assert gone_on(tmp_path / "same", cifar10, grid=grid, seeds=[0, 1, 2, 3]) == 0
+        assert reproduced(tmp_path / "same", cifar10, grid=grid, seeds=seeds) == 0
+    assert reproduced(tmp_path / "same", cifar10, grid=grid, seeds=[0, 1, 2, 3]) == 0
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -285,5 +283,5 @@ plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) |
 
 @settings(max_examples=40)
 @given(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_what_is_readable_is_the_same_json(value):
+def test_the_readable_form_is_the_same_json(value):
     assert json.loads(readable(value)) == value

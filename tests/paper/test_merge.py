@@ -1,4 +1,4 @@
-"""Two parts of an item that were measured apart are the whole once they are joined, and nothing else is joined."""
+"""Parts of an item that were measured separately merge to the whole, and only those."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ SMALL = {"epochs": 1, "data.batch_size": 10, "speed": "plain", "model.options.wi
 
 
 def only(part: str, values: list[Any]) -> dict[str, Any]:
-    """What results/ would hold had only these values of the part been measured."""
+    """Content of results/ if only these values had been measured."""
     nets = {
         net: [
             {**case, "runs": [run for run in case["runs"] if part != "seeds" or run["seed"] in values]}
@@ -44,7 +44,7 @@ def only(part: str, values: list[Any]) -> dict[str, Any]:
 
 
 @given(data=st.data(), part=st.sampled_from(list(PARTS)))
-def test_what_is_taken_apart_and_joined_is_the_whole_in_whatever_order(data: st.DataObject, part: str) -> None:
+def test_parts_merge_to_the_whole_in_any_order(data: st.DataObject, part: str) -> None:
     values = data.draw(st.permutations(PARTS[part]))
     cut = data.draw(st.integers(1, len(values) - 1))
     one, other = only(part, values[:cut]), only(part, values[cut:])
@@ -57,7 +57,7 @@ def test_what_is_taken_apart_and_joined_is_the_whole_in_whatever_order(data: st.
     assert kept_claims(ITEM, both) == kept_claims(ITEM, WHOLE) != []
 
 
-def test_notes_of_both_stand_once_and_their_seconds_are_added() -> None:
+def test_merged_notes_are_listed_once_and_seconds_are_added() -> None:
     one = {**only("nets", ["conv2"]), "notes": ["of conv2", "of all"], "seconds": 1.5}
     other = {**only("nets", ["conv4", "conv6", "conv8"]), "notes": ["of all", "of others"], "seconds": 2.25}
     both = merge(ITEM, one, other)
@@ -65,7 +65,7 @@ def test_notes_of_both_stand_once_and_their_seconds_are_added() -> None:
     assert "notes" not in merge(ITEM, only("nets", ["conv2"]), only("nets", ["conv4"]))
 
 
-def test_devices_stand_once_however_often_parts_are_joined() -> None:
+def test_devices_are_listed_once_however_often_parts_are_merged() -> None:
     both = only("nets", ["conv2"])
     for net, device in {"conv4": "B", "conv6": "A", "conv8": "B"}.items():
         part = only("nets", [net])
@@ -73,7 +73,7 @@ def test_devices_stand_once_however_often_parts_are_joined() -> None:
     assert both["device"] == "A, B, NVIDIA H200" and both["trained"]["devices"] == ["A", "B", "NVIDIA H200"]
 
 
-def test_what_was_tuned_apart_stands_net_by_net_and_method_by_method_with_what_holds_for_all_last() -> None:
+def test_separately_tuned_parts_are_listed_by_net_and_method() -> None:
     item, whole = get_item("tab2-tuned"), json.loads((RESULTS / "tab2-tuned.json").read_text())
 
     def of(nets: list[str]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ NETS, RULES = ["Conv2", "Conv4", "Conv6", "Conv8"], ["pruned-bihalf", "pruned-si
 
 
 def figure_8(nets: list[str], rules: list[str]) -> dict[str, Any]:
-    """What results/ would hold had only these rules been measured, on these nets alone."""
+    """Content of results/ if only these rules had been measured, on these nets."""
     measured = {net: {rule: FIGURE_8["measured"]["nets"][net][rule] for rule in rules} for net in nets}
     grid = {"sparsity": FIGURE_8["measured"]["sparsities"], "nets": nets, "rules": rules}
     count = sum(len(cases) for each in measured.values() for cases in each.values())
@@ -138,7 +138,7 @@ def test_figure_8_is_joined_by_nets_sparsities_and_rules(part: str) -> None:
 
 
 @given(order=st.permutations(NETS))
-def test_one_more_rule_of_figure_8_is_taken_in_net_by_net_and_what_it_lacks_is_said(order: list[str]) -> None:
+def test_a_further_rule_of_figure_8_is_merged_per_net_and_missing_cells_are_listed(order: list[str]) -> None:
     item, both = get_item("fig8"), figure_8(NETS, RULES[:2])
     for at, net in enumerate(order, start=1):
         part = figure_8([net], RULES[2:])
@@ -157,7 +157,7 @@ def test_one_more_rule_of_figure_8_is_taken_in_net_by_net_and_what_it_lacks_is_s
     assert both["trained"]["nets"] == every["trained"]["nets"] and covers(item, every, both)
 
 
-def test_uneven_parts_may_not_differ_in_seeds_or_share_some_and_what_holds_all_blocks_replaces_them() -> None:
+def test_parts_with_other_seeds_or_shared_cells_are_refused_and_a_complete_part_replaces_them() -> None:
     item = get_item("fig8")
     one = figure_8(["Conv2", "Conv4"], ["pruned-bihalf"])
     other = figure_8(["Conv4", "Conv6"], ["pruned-sign"])
@@ -178,7 +178,7 @@ def test_uneven_parts_may_not_differ_in_seeds_or_share_some_and_what_holds_all_b
     assert covers(item, more, both) and not covers(item, both, more) and not covers(item, one, both)
 
 
-def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_out() -> None:
+def test_parts_of_figure_1_merge_although_earlier_epochs_are_not_stored() -> None:
     item, one = get_item("fig1"), json.loads((RESULTS / "fig1.json").read_text())
     weights = one["measured"]["weights"]
     measured = {"weights": {}, "activations": {"sign": {"layers": [[0.5]]}}}
@@ -189,13 +189,13 @@ def test_parts_of_figure_1_are_joined_for_only_epochs_before_the_last_are_left_o
         assert json.dumps(both["measured"]) == json.dumps({**measured, "weights": weights})
 
 
-def test_a_curve_that_both_hold_stays_as_it_is() -> None:
+def test_a_curve_that_both_parts_hold_is_unchanged() -> None:
     parts = [only("nets", [net]) for net in ("conv2", "conv4")]
     one, other = ({**part, "measured": {**part["measured"], "curve": [3, 1, 1]}} for part in parts)
     assert merge(ITEM, one, other)["measured"]["curve"] == [3, 1, 1]
 
 
-def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
+def test_two_of_three_parts_are_incomplete() -> None:
     both = merge(ITEM, only("nets", ["conv8"]), only("nets", ["conv2"]))
     assert both["asked"]["grid"] == {"nets": ["conv2", "conv8"]} and list(both["measured"]["nets"]) == [
         "conv2",
@@ -218,7 +218,7 @@ def test_two_of_three_parts_do_not_pass_for_the_whole() -> None:
         ),
     ],
 )
-def test_what_would_be_no_whole_is_refused(one: dict[str, Any], other: dict[str, Any], words: str) -> None:
+def test_parts_that_do_not_fit_together_are_refused(one: dict[str, Any], other: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=rf"^results of tab2 cannot be merged.*{words}.*[:;] measure the whole in one"):
         merge(ITEM, one, other)
 
@@ -227,34 +227,32 @@ def with_settings(settings: dict[str, Any], *nets: str) -> dict[str, Any]:
     return {**WHOLE, "asked": {**WHOLE["asked"], "settings": settings, "grid": {"nets": list(nets)}}}
 
 
-def test_what_ran_with_other_settings_is_not_joined_but_what_changes_no_result_may_differ() -> None:
+def test_parts_with_other_settings_are_not_merged_unless_results_are_unaffected() -> None:
     words = r"different settings, \{\} and \{'epochs': 2\}, so they cannot be merged: measure with the same, or"
     with pytest.raises(ValueError, match=words):
         merge(ITEM, only("nets", ["conv2"]), with_settings({"epochs": 2}, "conv4"))
     check_same_settings(ITEM, WHOLE, with_settings({"data.workers": 2}, "conv4"))
 
 
-def test_a_kept_result_is_not_replaced_by_one_with_other_settings_and_said_to_be_by_one_with_the_same(
-    tmp_path: Path, cifar10: Path
-) -> None:
-    results, told = tmp_path / "results", []
+def test_a_kept_result_is_replaced_only_by_one_with_the_same_settings(tmp_path: Path, cifar10: Path) -> None:
+    results, lines = tmp_path / "results", []
     results.mkdir()
     for name, epochs in {"first": 2, "again": 2, "other": 1}.items():
         grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign"]}
         settings = {**SMALL, "epochs": epochs}
         options = Options(root=cifar10, device="cpu", settings=settings, grid=grid, seeds=(0,))
         reproduce("tab2", tmp_path / name, options=options)
-    path = keep_item(tmp_path / "first", results, results, log=told.append)
-    assert told == []
+    path = keep_item(tmp_path / "first", results, results, log=lines.append)
+    assert lines == []
     kept, picture = path.read_bytes(), (results / "tab2.png").read_bytes()
     with pytest.raises(ValueError, match=r"'epochs': 2.* and .*'epochs': 1.*so they cannot be merged"):
-        keep_item(tmp_path / "other", results, results, log=told.append)
-    assert (path.read_bytes(), (results / "tab2.png").read_bytes(), told) == (kept, picture, [])
-    keep_item(tmp_path / "again", results, results, log=told.append)
-    assert len(told) == 1 and told[0].startswith(f"{path} is replaced, all of it was measured again: 1 net in ")
+        keep_item(tmp_path / "other", results, results, log=lines.append)
+    assert (path.read_bytes(), (results / "tab2.png").read_bytes(), lines) == (kept, picture, [])
+    keep_item(tmp_path / "again", results, results, log=lines.append)
+    assert len(lines) == 1 and lines[0].startswith(f"{path} is replaced, all of it was measured again: 1 net in ")
 
 
-def test_shares_of_figure_5_that_were_measured_apart_are_taken_in_as_one(tmp_path: Path, cifar10: Path) -> None:
+def test_shares_of_figure_5_measured_separately_are_merged(tmp_path: Path, cifar10: Path) -> None:
     measured = {}
     for name, shares in {"few": [0.5, 0.9], "others": [0.45, 0.1], "all": [0.1, 0.45, 0.5, 0.9]}.items():
         grid = {"data": ["CIFAR-10"], "p_pos": shares}
@@ -281,7 +279,7 @@ def _less_times(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def best_of(nets: list[str], seeds: list[int], *, recipe: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What results/ would hold had these best nets been trained with these seeds."""
+    """Content of results/ if these best nets had been trained with these seeds."""
     whole = json.loads((RESULTS / "best.json").read_text())
     (case,) = whole["measured"]["nets"].values()
     runs = [{**case["runs"][0], "seed": seed} for seed in seeds]
@@ -293,7 +291,7 @@ def best_of(nets: list[str], seeds: list[int], *, recipe: dict[str, Any] | None 
     }
 
 
-def test_best_nets_are_merged_by_net_and_seed_and_what_lacks_is_said() -> None:
+def test_best_nets_are_merged_by_net_and_seed_and_missing_parts_are_listed() -> None:
     item = get_item("best")
     both = merge(item, best_of(["ResNet-18"], [0]), best_of(["ResNet-20", "VGG-small"], [0, 1, 2]))
     assert {net: len(case["runs"]) for net, case in both["measured"]["nets"].items()} == {
@@ -307,7 +305,7 @@ def test_best_nets_are_merged_by_net_and_seed_and_what_lacks_is_said() -> None:
     assert [row.n for row in kept_claims(item, both)] == [3, 3, 3]
 
 
-def test_seeds_of_one_recipe_are_not_merged_with_those_of_a_newer_one_but_replaced() -> None:
+def test_seeds_of_an_older_recipe_are_replaced_instead_of_merged() -> None:
     item, old = get_item("best"), best_of(["ResNet-18"], [0])
     newer = {**old["measured"]["nets"]["ResNet-18"]["recipe"], "epochs": 600}
     with pytest.raises(ValueError, match=r"epochs is 300 in one and 600 in the other"):
@@ -333,9 +331,7 @@ def test_seeds_of_one_recipe_are_not_merged_with_those_of_a_newer_one_but_replac
         ),
     ],
 )
-def test_parts_that_differ_in_seeds_and_nets_can_stand_side_by_side(
-    name: str, one: Any, other: Any, lacking: str
-) -> None:
+def test_parts_that_differ_in_seeds_and_nets_can_be_merged(name: str, one: Any, other: Any, lacking: str) -> None:
     item = get_item(name)
 
     def of(part: Any) -> dict[str, Any]:

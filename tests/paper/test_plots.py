@@ -16,7 +16,7 @@ from equalbits.paper.plot_parts import heading
 
 
 def drawn(figure: Figure) -> Any:
-    """The figure laid out; gives what measures its parts in pixels."""
+    """The figure after layout, and a function that measures its parts in pixels."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return canvas.get_renderer()

@@ -41,7 +41,7 @@ def methods(cases):
 
 
 def agreeing(item, words, verdict=True):
-    """How many rows with these words have this verdict, of how many."""
+    """Number of rows with this text and this verdict, and of all with this text."""
     rows = [row for row in ROWS[item] if words in row.claim]
     return sum(row.agrees is verdict for row in rows), len(rows)
 
@@ -164,7 +164,7 @@ def accuracies_with_n(net, form):
 NEAR_ONE_HALF = ("Conv2, batch norm", "Conv2, no batch norm", "Conv4, batch norm")
 
 
-def test_the_page_on_entropy_states_what_the_results_hold():
+def test_the_page_on_entropy_states_the_results():
     page = " ".join((ROOT / "docs" / "entropy.md").read_text().split())
     normed, plain = (accuracies_with_n("conv2", form) for form in ("batch norm", "no batch norm"))
     deeper = accuracies_of_entropy("conv4", "batch norm")
@@ -234,7 +234,7 @@ NAMES = r"Conv[2468]|[Ff]igure \d|[Tt]able \d|CIFAR-10|share of \+1|\+1|tenth of
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_the_page_on_the_paper_states_what_the_results_hold(fact):
+def test_the_page_on_the_paper_states_the_results(fact):
     assert fact in PAPER
 
 

@@ -72,7 +72,7 @@ def test_the_readme_names_tuned_nets_with_other_epochs_than_the_paper(tmp_path):
     assert "Epochs" not in readme_table(tmp_path)
 
 
-def test_the_tuned_table_is_titled_for_what_was_tuned(tmp_path):
+def test_the_title_of_the_tuned_table_names_the_tuned_methods(tmp_path):
     kept = json.loads((ROOT / "results" / "tab2-tuned.json").read_text())
     (tmp_path / "tab2-tuned.json").write_text(json.dumps(kept))
     assert readme_table(tmp_path).startswith("Bi-half alone, with settings tuned on held-out training images")
@@ -123,7 +123,7 @@ def test_table_2_reproduces_the_papers_numbers_with_five_seeds(net, method):
     assert round(abs(mean - TABLE_2[net, method].mean), 2) <= 0.3
 
 
-def test_a_ledger_says_once_what_all_runs_share(tmp_path):
+def test_the_sweep_file_states_shared_settings_once(tmp_path):
     recipe = get_recipe("fashion-conv2").with_settings(
         {"epochs": 1, "data.limit": 32, "data.batch_size": 16, "model.options.width": 0.05}
     )

@@ -1,4 +1,4 @@
-"""The runs an item is made of: what diverges is noted, and what cannot be trained is refused before the rest is."""
+"""Runs of an item: divergence is recorded, and an invalid run is refused before others train."""
 
 import json
 import shutil
@@ -20,26 +20,26 @@ def swept(recipe, out, options, *, vary, seeds):
     return run_cases(out, {"all": item_cases(recipe, vary, options)}, options, seeds=seeds)["all"]
 
 
-def test_a_run_that_diverges_is_noted_and_the_others_go_on(tmp_path, tiny):
+def test_a_run_that_diverges_is_recorded_and_the_others_continue(tmp_path, tiny):
     recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
     options = tiny({**NARROW, "epochs": 2})
     vary = {"optimizer.lr": [1e30, 0.1]}
-    told = []
-    found = swept(recipe, tmp_path, Options(**{**vars(options), "log": told.append}), vary=vary, seeds=[0])
+    lines = []
+    found = swept(recipe, tmp_path, Options(**{**vars(options), "log": lines.append}), vary=vary, seeds=[0])
     assert found[0]["runs"][0]["last"] is None and "diverged" in found[0]["runs"][0]
     assert len(accuracies(found[1])) == 1
-    assert any("diverged" in line for line in told)
+    assert any("diverged" in line for line in lines)
     assert swept(recipe, tmp_path, options, vary=vary, seeds=[0]) == found
 
 
 def test_a_run_that_diverges_in_a_stack_is_noted_and_the_others_are_not_trained_again(tmp_path, tiny):
     recipe = get_recipe("fashion-conv2").with_settings({"speed": "plain", "model.options.batch_norm": False})
     options = tiny({**NARROW, "epochs": 2})
-    vary, told = {"optimizer.lr": [1e30, 0.1]}, []
-    stacked = Options(**{**vars(options), "log": told.append, "stack": 4})
+    vary, lines = {"optimizer.lr": [1e30, 0.1]}, []
+    stacked = Options(**{**vars(options), "log": lines.append, "stack": 4})
     found = swept(recipe, tmp_path / "stack", stacked, vary=vary, seeds=[0, 1])
     assert [run["last"] for run in found[0]["runs"]] == [None, None] and len(accuracies(found[1])) == 2
-    assert sum("done in" in line for line in told) == 1 and sum("diverged" in line for line in told) == 2
+    assert sum("done in" in line for line in lines) == 1 and sum("diverged" in line for line in lines) == 2
     alone = swept(recipe, tmp_path / "alone", options, vary=vary, seeds=[0, 1])
     assert accuracies(alone[1]) == accuracies(found[1])
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_an_item_that_needs_two_data_sets_asks_for_the_second_before_it_trains_o
     ("name", "grid"),
     [("fig1", {}), ("fig5", {"p_pos": [0.5]}), ("fig8", {"nets": ["Conv2", "ResNet-18"], "sparsity": [0.5]})],
 )
-def test_an_item_all_of_whose_runs_are_done_needs_no_data_any_more(tmp_path, cifar10, cifar100, name, grid):
+def test_an_item_whose_runs_are_finished_needs_no_data(tmp_path, cifar10, cifar100, name, grid):
     data = tmp_path / "data"
     for root in (cifar10, cifar100):
         shutil.copytree(root, data, dirs_exist_ok=True)
@@ -79,7 +79,7 @@ def test_an_item_all_of_whose_runs_are_done_needs_no_data_any_more(tmp_path, cif
 
 
 @pytest.mark.parametrize("stack", [1, 3, 4])
-def test_an_item_that_was_stopped_goes_on_by_any_other_number_at_once(tmp_path, tiny, stack):
+def test_an_interrupted_item_resumes_with_any_stack_size(tmp_path, tiny, stack):
     def stop(record):
         signal.raise_signal(signal.SIGTERM)
 
@@ -87,11 +87,11 @@ def test_an_item_that_was_stopped_goes_on_by_any_other_number_at_once(tmp_path, 
     shared = {"settings": {**NARROW, "epochs": 2}, "seeds": [0, 1], "grid": grid}
     with pytest.raises(InterruptedTraining):
         reproduce("tab2", tmp_path / "a", options=tiny(**shared, stack=2, reporters_for=lambda name: [stop]))
-    heard = []
-    listen = {"reporters_for": lambda name: [lambda record: heard.append(record.epoch)]}
+    reported = []
+    listen = {"reporters_for": lambda name: [lambda record: reported.append(record.epoch)]}
     claims = reproduce("tab2", tmp_path / "a", options=tiny(**shared, stack=stack, **listen))
     assert claims == reproduce("tab2", tmp_path / "b", options=tiny(**shared))
-    assert heard == ([2, 2, 1, 2, 1, 2] if stack == 1 else [2, 1, 2]) and not list(tmp_path.rglob("stack-*"))
+    assert reported == ([2, 2, 1, 2, 1, 2] if stack == 1 else [2, 1, 2]) and not list(tmp_path.rglob("stack-*"))
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_an_item_that_was_stopped_goes_on_by_any_other_number_at_once(tmp_path, 
         ("tab2", {"model.weight_quantizer": ["sign", "bogus"]}, "weight quantizer 'bogus' is not known"),
     ],
 )
-def test_a_last_value_that_is_wrong_is_refused_before_the_first_is_trained(tmp_path, tiny, name, grid, words):
+def test_an_invalid_last_value_is_refused_before_the_first_trains(tmp_path, tiny, name, grid, words):
     with pytest.raises(ValueError, match=words):
         reproduce(name, tmp_path, options=tiny(NARROW, grid=grid, seeds=[0]))
     assert not list(tmp_path.rglob("run.json"))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"recipe": 3}'])
-def test_a_damaged_file_of_a_run_is_named_with_the_way_out(tmp_path, tiny, text):
+def test_a_damaged_file_of_a_run_is_named_with_a_remedy(tmp_path, tiny, text):
     options = tiny({**NARROW, "optimizer.lr": 1e30}, seeds=(0,))
     swept(get_recipe("fashion-conv2"), tmp_path / "a", options, vary={"model.weight_quantizer": ["sign"]}, seeds=[0])
     lost = tmp_path / "a" / "sign" / "seed0" / "run.json"
@@ -127,8 +127,8 @@ def test_a_damaged_file_of_a_run_is_named_with_the_way_out(tmp_path, tiny, text)
         run_watched(tmp_path / "b", recipes, options, lambda name: Watch([], lambda finished: {}))
 
 
-def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_path, tiny):
-    asked, told = [], []
+def test_every_run_is_reported_with_the_number_of_remaining_runs(tmp_path, tiny):
+    asked, lines = [], []
 
     def reporters_for(name):
         asked.append(name)
@@ -136,7 +136,7 @@ def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_
 
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign", "bihalf"]}
     for seeds, stack in (((0,), 1), ((0, 1, 2), 3)):
-        options = {"grid": grid, "seeds": seeds, "stack": stack, "log": told.append, "reporters_for": reporters_for}
+        options = {"grid": grid, "seeds": seeds, "stack": stack, "log": lines.append, "reporters_for": reporters_for}
         reproduce("tab2", tmp_path / "tab2", options=tiny(NARROW, **options))
     reproduce("tab1", tmp_path / "tab1", options=tiny(NARROW, reporters_for=reporters_for))
     assert asked[:4] == [
@@ -146,13 +146,13 @@ def test_every_run_is_named_to_those_who_listen_and_what_is_left_is_counted(tmp_
     assert asked[4:6] == ["sign", "irnet-stable"]
     reproduce("fig1", tmp_path / "fig1", options=tiny(NARROW, reporters_for=reporters_for, grid={"parts": ["weights"]}))
     assert asked[-3:] == ["weights/sign", "weights/irnet-stable", "weights/bihalf"]
-    assert [line for line in told if "to train" in line] == [
+    assert [line for line in lines if "to train" in line] == [
         "2 of 2 runs to train",
         "4 of 6 runs to train",
     ]
 
 
-def test_a_damaged_run_of_a_watched_net_is_named_with_the_way_out(tmp_path, tiny):
+def test_a_damaged_run_of_a_watched_net_is_named_with_a_remedy(tmp_path, tiny):
     options = tiny(NARROW)
     reproduce("tab1", tmp_path, options=options)
     before = json.loads((tmp_path / "result.json").read_text())

@@ -1,4 +1,4 @@
-"""Table 1's flip form counts what crosses the middle, and makes no step wait for the count."""
+"""Table 1's flip form counts crossings of the median without synchronizing each step."""
 
 import torch
 from torch import nn

@@ -39,7 +39,7 @@ LONGEST = 2000
 
 
 def mutate_json(r: random.Random, value: Any) -> Any:
-    """Another value somewhere inside nested tables and lists, a name gone, or a new one."""
+    """Change a value inside nested tables and lists, remove a name, or add one."""
     if isinstance(value, dict) and value and r.random() < 0.9:
         name, changed = r.choice(sorted(value)), dict(value)
         way = r.random()
@@ -116,7 +116,7 @@ class Checkpoints:
 
 
 class Recipes:
-    """Recipes as TOML, mutated by lines, values and bytes. What is read is written and read again alike."""
+    """Recipes as TOML, mutated by lines, values and bytes. A valid one survives a round trip."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -176,7 +176,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
 
 
 def outcomes(kind: str, first: int, count: int, folder: Path) -> Counter[str]:
-    """Count what becomes of ``count`` cases of a kind, in an empty folder."""
+    """Count the outcomes of ``count`` cases of a kind, in an empty directory."""
     found: Counter[str] = Counter()
     cases = KINDS[kind](folder)
     for seed in range(first, first + count):

@@ -1,4 +1,4 @@
-"""Data of others made wrong: CIFAR files and picture trees that are damaged, odd, or no files at all."""
+"""Mutated data: CIFAR files and picture trees that are damaged, odd, or not files."""
 
 import io
 import os

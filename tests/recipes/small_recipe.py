@@ -1,4 +1,4 @@
-"""A recipe whose runs take a moment, and short calls of what runs many of them."""
+"""A recipe whose runs take a moment, and short calls of sweep and compare."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A sweep and a comparison set runs on the same images side by side, and no others."""
+"""Checks before a sweep or comparison trains: stacks share images, and invalid cases are refused."""
 
 import shutil
 import signal
@@ -52,7 +52,7 @@ def job(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("seeds", [[0, 1], [0, 1, 2]], ids=["nothing-to-train", "a-seed-more"])
-def test_results_of_other_classes_are_not_shown_as_those_of_these(job: Any, seeds: list[int], tmp_path: Path) -> None:
+def test_results_on_other_classes_are_not_reused(job: Any, seeds: list[int], tmp_path: Path) -> None:
     job(tmp_path / "out", pictures(tmp_path / "pets", "cat", "dog"), [0, 1])
     before = sorted((tmp_path / "out").rglob("*"))
     cars = pictures(tmp_path / "cars", "car", "van")
@@ -70,7 +70,7 @@ def test_counts_of_other_test_images_are_not_taken_for_shares_of_these(job: Any,
         job(tmp_path / "out", more, [0, 1])
 
 
-def test_data_that_has_moved_goes_on_and_what_is_done_is_shown_without_any(job: Any, tmp_path: Path) -> None:
+def test_a_run_resumes_on_moved_data_and_finished_results_need_none(job: Any, tmp_path: Path) -> None:
     pets = pictures(tmp_path / "pets", "cat", "dog")
     job(tmp_path / "out", pets, [0])
     moved = shutil.move(pets, tmp_path / "elsewhere")
@@ -80,7 +80,7 @@ def test_data_that_has_moved_goes_on_and_what_is_done_is_shown_without_any(job: 
 
 
 @pytest.mark.parametrize("seeds", [[0, 1], [1]], ids=["all", "one-of-them"])
-def test_nets_that_were_stopped_on_other_images_do_not_go_on_with_these(seeds: list[int], tmp_path: Path) -> None:
+def test_nets_interrupted_on_other_images_do_not_resume_on_these(seeds: list[int], tmp_path: Path) -> None:
     pets, cars = pictures(tmp_path / "pets", "cat", "dog"), pictures(tmp_path / "cars", "car", "van")
     jobs = {"sweep": partial(sweep, vary={}), "compare": partial(compare, methods=["sign"])}
     for name, job in jobs.items():
@@ -96,7 +96,7 @@ def test_nets_that_were_stopped_on_other_images_do_not_go_on_with_these(seeds: l
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "told"),
+    ("name", "values", "message"),
     [
         ("model.options.width", [0.05, -1], "width=-1"),
         ("optimizer.name", ["sgd", "bop"], "no bits to optimize"),
@@ -106,20 +106,20 @@ def test_nets_that_were_stopped_on_other_images_do_not_go_on_with_these(seeds: l
     ],
 )
 @pytest.mark.parametrize("stack", [1, 2])
-def test_a_case_that_cannot_be_made_is_told_of_before_another_trains(
-    name: str, values: list[Any], told: str, stack: int, tmp_path: Path
+def test_a_case_that_cannot_be_built_is_refused_before_another_trains(
+    name: str, values: list[Any], message: str, stack: int, tmp_path: Path
 ) -> None:
-    heard: list[str] = []
-    with pytest.raises(ValueError, match=told):
+    reported: list[str] = []
+    with pytest.raises(ValueError, match=message):
         sweep(
             own(), tmp_path / "out", vary={name: values}, seeds=[0], stack=stack, root=tmp_path / "none", device="cpu",
-            log=heard.append,
+            log=reported.append,
         )  # fmt: skip
-    assert not heard
+    assert not reported
     assert not list(tmp_path.iterdir())
 
 
-def test_a_case_that_cannot_be_made_any_more_keeps_none_from_its_result(tmp_path: Path) -> None:
+def test_a_case_that_cannot_be_built_any_more_still_shows_its_result(tmp_path: Path) -> None:
     vary = {"data.name": ["synthetic:1x8x8:4:24", "imagefolder"], "data.resize": [9], "data.crop": [8]}
     pets = pictures(tmp_path / "pets", "cat", "dog")
     recipe = folder_recipe()

@@ -1,4 +1,4 @@
-"""Comparing methods: alike in all but the method, kept run by run, and refused in one line where a name is wrong."""
+"""Comparing methods: equal in all but the method, stored per run, invalid names refused in one line."""
 
 import json
 from dataclasses import replace
@@ -32,9 +32,9 @@ def run_file(out, method, seed):
 
 
 def first(out, *, methods=("sign", "bihalf"), seeds=(0, 1), **more):
-    told = []
-    found = compare(RECIPE, out, methods=methods, seeds=seeds, device="cpu", log=told.append, **more)
-    return found, told
+    lines = []
+    found = compare(RECIPE, out, methods=methods, seeds=seeds, device="cpu", log=lines.append, **more)
+    return found, lines
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def finished(tmp_path_factory):
     return out, first(out)[0]
 
 
-def test_a_row_says_what_each_seed_came_to(finished) -> None:
+def test_a_row_states_the_accuracy_of_each_seed(finished) -> None:
     _, found = finished
     sign, half = found.rows
     assert [row.seeds for row in found.rows] == [[0, 1], [0, 1]]
@@ -58,28 +58,28 @@ def test_a_row_says_what_each_seed_came_to(finished) -> None:
 
 def test_a_second_call_trains_nothing_and_finds_the_same(finished) -> None:
     out, found = finished
-    again, told = first(out)
-    assert told == []
+    again, lines = first(out)
+    assert lines == []
     assert again == found
     assert json.loads((out / "compare.json").read_text()) == json.loads(json.dumps(found.as_dict()))
 
 
-def test_each_method_is_heard_of_while_it_trains(tmp_path) -> None:
-    heard: dict[str, list[int]] = {}
+def test_each_method_reports_progress_while_it_trains(tmp_path) -> None:
+    reported: dict[str, list[int]] = {}
 
     def listeners(method: str) -> list:
-        epochs = heard.setdefault(method, [])
+        epochs = reported.setdefault(method, [])
         return [lambda record: epochs.append(record.epoch)]
 
     first(tmp_path, reporters_for=listeners, stack=2)
-    assert heard == {f"{method}: seed 0, first of 2 at once": [1] for method in ("sign", "bihalf")}
+    assert reported == {f"{method}: seed 0, first of 2 at once": [1] for method in ("sign", "bihalf")}
 
 
-def test_only_what_is_missing_is_trained(finished) -> None:
+def test_only_missing_runs_are_trained(finished) -> None:
     out, found = finished
     run_file(out, "bihalf", 1).unlink()
-    again, told = first(out)
-    assert len(told) == 1 and "bihalf" in told[0] and "seed 1" in told[0]
+    again, lines = first(out)
+    assert len(lines) == 1 and "bihalf" in lines[0] and "seed 1" in lines[0]
     assert [row.correct for row in again.rows] == [row.correct for row in found.rows]
 
 
@@ -100,14 +100,14 @@ def test_a_comparison_is_refused_in_several_processes(tmp_path, monkeypatch) -> 
     assert not (tmp_path / "a").exists()
 
 
-def test_seeds_side_by_side_come_to_what_they_come_to_alone(finished, tmp_path) -> None:
+def test_stacked_seeds_equal_single_runs(finished, tmp_path) -> None:
     _, found = finished
     stacked, _ = first(tmp_path, methods=("bihalf",), stack=2)
     assert stacked.rows[0].correct == found.rows[1].correct
     assert stacked.rows[0].to_positive == found.rows[1].to_positive
 
 
-def test_numbers_that_leave_the_finite_fail_one_run_and_not_the_comparison(tmp_path) -> None:
+def test_non_finite_values_fail_one_run_and_not_the_comparison(tmp_path) -> None:
     wild = RECIPE.with_settings({"optimizer.lr": 1e30, "model.options.batch_norm": False})
     found = compare(wild, tmp_path, methods=["real"], seeds=[0, 1], stack=2, device="cpu")
     assert sorted(found.rows[0].failed) == [0, 1] and found.rows[0].mean is None
@@ -116,9 +116,9 @@ def test_numbers_that_leave_the_finite_fail_one_run_and_not_the_comparison(tmp_p
     assert "real, seed 1: the loss is" in (tmp_path / "compare.md").read_text()
 
 
-def test_each_method_may_have_the_learning_rate_that_does_best_on_training_images_held_out(tmp_path) -> None:
-    found, told = first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1))
-    assert [line.partition(",")[0] for line in told[:2]] == ["bihalf at lr 1e-09", "bihalf at lr 0.1"]
+def test_each_method_may_use_its_best_learning_rate_on_held_out_training_images(tmp_path) -> None:
+    found, lines = first(tmp_path, methods=("bihalf",), seeds=(0,), tune=(1e-9, 0.1))
+    assert [line.partition(",")[0] for line in lines[:2]] == ["bihalf at lr 1e-09", "bihalf at lr 0.1"]
     trials = {rate: run_file(tmp_path / "tuning" / f"lr{rate:g}", "bihalf", tuning_seed([0])) for rate in (1e-9, 0.1)}
     runs = {rate: json.loads(path.read_text()) for rate, path in trials.items()}
     assert {run["last"]["test"]["total"] for run in runs.values()} == {25}  # every fifth of 128
@@ -132,8 +132,8 @@ def test_each_method_may_have_the_learning_rate_that_does_best_on_training_image
 
 def test_methods_that_flip_bits_are_given_a_gamma_and_keep_the_rate(tmp_path) -> None:
     methods = ("bop", "sign")
-    found, told = first(tmp_path, methods=methods, seeds=(0,), tune=(1e-9, 0.1, 100))
-    tried = [line.partition(",")[0] for line in told if "held-out" in line]
+    found, lines = first(tmp_path, methods=methods, seeds=(0,), tune=(1e-9, 0.1, 100))
+    tried = [line.partition(",")[0] for line in lines if "held-out" in line]
     assert tried[:3] == ["bop at gamma 1e-12", "bop at gamma 0.0001", "bop at gamma 0.1"]
     assert tried[3:] == ["sign at lr 1e-09", "sign at lr 0.1", "sign at lr 100"]
     paths = {g: run_file(tmp_path / "tuning" / f"gamma{g:g}", "bop", tuning_seed([0])) for g in (1e-12, 1e-4, 0.1)}
@@ -151,7 +151,7 @@ def test_methods_that_flip_bits_are_given_a_gamma_and_keep_the_rate(tmp_path) ->
     assert "; bop had gamma scaled by the same factors instead; nothing else was tuned" in page
 
 
-def test_too_few_images_to_hold_some_out_are_refused(tmp_path) -> None:
+def test_too_few_images_for_a_hold_out_set_are_refused(tmp_path) -> None:
     few = RECIPE.with_settings({"data.name": "synthetic:1x8x8:4:24", "data.batch_size": 8, "data.limit": 4})
     with pytest.raises(ValueError, match="--tune holds out one training image in 5, and there are 4: train on more"):
         compare(few, tmp_path, methods=["sign"], seeds=[0], tune=[0.1], device="cpu")
@@ -214,14 +214,14 @@ def test_all_names_every_method_once() -> None:
         (["--set", "optimizer.lrr=1"], "no setting 'optimizer.lrr'; did you mean 'optimizer.lr'?"),
     ],
 )
-def test_a_wrong_word_is_refused_in_one_line(words, message, tmp_path, capsys) -> None:
+def test_an_invalid_item_name_is_refused_in_one_line(words, message, tmp_path, capsys) -> None:
     assert main(["compare", *words, "--out", str(tmp_path / "out")]) == 1
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert message in stderr and stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command_prints_what_the_file_holds(finished, capsys) -> None:
+def test_the_command_prints_the_content_of_the_file(finished, capsys) -> None:
     out, _ = finished
     sets = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
     words = ["compare", "--methods", "sign,bihalf", "--seeds", "0-1", *sets, "--out", str(out), "--device", "cpu"]

@@ -1,4 +1,4 @@
-"""On a GPU every method's step can be recorded as a CUDA graph, seeds side by side."""
+"""On a GPU every method's step can be captured as a CUDA graph, with stacked seeds."""
 
 import pytest
 import torch
@@ -13,14 +13,14 @@ RECIPE = get_recipe("fashion-compare").with_settings({"epochs": 2, "data.limit":
 
 @pytest.mark.parametrize("method", list_methods())
 def test_recorded_steps_train_as_plain_ones_do(method, tmp_path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     found = {
         speed: compare(
-            RECIPE.with_settings({"speed": speed}), tmp_path / speed, methods=[method], seeds=[0, 1], log=told.append
+            RECIPE.with_settings({"speed": speed}), tmp_path / speed, methods=[method], seeds=[0, 1], log=lines.append
         ).rows[0]
         for speed in ("auto", "plain")
     }
-    assert not any("captured as a CUDA graph" in line for line in told)
+    assert not any("captured as a CUDA graph" in line for line in lines)
     assert found["auto"].speed == "recorded" and found["auto"].stacked_with == 2
     assert found["auto"].mean == pytest.approx(found["plain"].mean, abs=20)  # the order of sums differs, and bits flip
     if found["auto"].p_pos is not None:

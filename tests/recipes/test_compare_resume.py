@@ -1,4 +1,4 @@
-"""A comparison that is stopped, or dies, goes on where it was and comes to what it would have come to."""
+"""A comparison that is interrupted or killed resumes with the same results."""
 
 import json
 import os
@@ -22,24 +22,24 @@ BLINK = get_recipe("fashion-compare").with_settings({
 IMAGES = DataSpec(tuple("0123"), 1, 8, (0.5,), (0.5,))
 
 
-def stopped_and_gone_on(out: Path, recipe: Recipe, **words) -> tuple[Comparison, list[int]]:
-    """A comparison that is told to stop at the end of every net's first epoch; and the epochs it took."""
-    heard: list[int] = []
+def interrupted_and_resumed(out: Path, recipe: Recipe, **words) -> tuple[Comparison, list[int]]:
+    """A comparison interrupted at the end of every net's first epoch; returns the epochs it took."""
+    reported: list[int] = []
 
     def stop(record: EpochRecord) -> None:
-        heard.append(record.epoch)
+        reported.append(record.epoch)
         if record.epoch == 1:
             signal.raise_signal(signal.SIGTERM)
 
     while True:
         try:
-            return compare(recipe, out, device="cpu", reporters_for=lambda method: [stop], **words), heard
+            return compare(recipe, out, device="cpu", reporters_for=lambda method: [stop], **words), reported
         except InterruptedTraining:
             assert len(list(out.glob("**/stack-*.safetensors"))) == 1
 
 
 def counted(out: Path) -> dict[Path, dict]:
-    """All that the runs of a comparison came to, but for the time it took."""
+    """Results of all runs of a comparison, without times."""
     runs = {path.relative_to(out): json.loads(path.read_text()) for path in out.glob("**/run.json")}
     for run in runs.values():
         for record in (run["last"], run["best"], run["measured"]):
@@ -49,24 +49,24 @@ def counted(out: Path) -> dict[Path, dict]:
 
 
 @pytest.mark.parametrize("stack", [1, 2])
-def test_a_net_that_was_stopped_goes_on_where_it_was_and_comes_to_the_same_counts(stack, tmp_path) -> None:
+def test_an_interrupted_net_resumes_with_the_same_counts(stack, tmp_path) -> None:
     words = {"methods": ["sign", "real"], "seeds": [0, 1], "stack": stack}
     whole, out = compare(BLINK, tmp_path / "whole", device="cpu", **words), tmp_path / "stopped"
-    again, heard = stopped_and_gone_on(out, BLINK, **words)
-    assert heard == [1, 2, 3] * (4 // stack)  # no epoch twice
+    again, reported = interrupted_and_resumed(out, BLINK, **words)
+    assert reported == [1, 2, 3] * (4 // stack)  # no epoch twice
     assert counted(out) == counted(tmp_path / "whole")
     assert [row.correct for row in again.rows] == [row.correct for row in whole.rows]
     assert not list(out.glob("**/stack-*"))
 
 
 @pytest.mark.parametrize("method", list_methods())
-def test_every_method_can_be_stopped_and_gone_on_with(method, tmp_path) -> None:
+def test_every_method_can_be_interrupted_and_resumed(method, tmp_path) -> None:
     compare(BLINK, tmp_path / "whole", methods=[method], seeds=[0], device="cpu")
-    stopped_and_gone_on(tmp_path / "stopped", BLINK, methods=[method], seeds=[0])
+    interrupted_and_resumed(tmp_path / "stopped", BLINK, methods=[method], seeds=[0])
     assert counted(tmp_path / "stopped") == counted(tmp_path / "whole")
 
 
-def test_a_net_that_died_goes_on_from_its_last_checkpoint_and_counts_no_epoch_twice(tmp_path) -> None:
+def test_a_killed_net_resumes_from_its_last_checkpoint_and_counts_no_epoch_twice(tmp_path) -> None:
     def die(record: EpochRecord) -> None:
         if record.epoch == 2:
             raise OSError("the disk is gone")
@@ -75,13 +75,13 @@ def test_a_net_that_died_goes_on_from_its_last_checkpoint_and_counts_no_epoch_tw
     compare(recipe, tmp_path / "whole", **words)
     with pytest.raises(OSError, match="the disk is gone"):
         compare(recipe, tmp_path / "died", reporters_for=lambda method: [die], **words)
-    heard: list = []
-    compare(recipe, tmp_path / "died", reporters_for=lambda method: [heard.append], **words)
-    assert [record.epoch for record in heard] == [2, 3]
+    reported: list = []
+    compare(recipe, tmp_path / "died", reporters_for=lambda method: [reported.append], **words)
+    assert [record.epoch for record in reported] == [2, 3]
     assert counted(tmp_path / "died") == counted(tmp_path / "whole")
 
 
-def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not(tmp_path, monkeypatch) -> None:
+def test_the_seconds_before_an_interruption_count_and_those_between_do_not(tmp_path, monkeypatch) -> None:
     look, clock = BitMeasurements(make_with_common_start(BLINK, IMAGES)), iter((100.0, 1000.0, 1007.0))
     look.began = 95.0
     monkeypatch.setattr("equalbits.recipes.experiments.bit_measurements.time.perf_counter", lambda: next(clock))
@@ -89,9 +89,7 @@ def test_what_a_stopped_net_took_before_is_counted_and_while_it_lay_there_is_not
     assert look.seconds == 12.0
 
 
-def test_each_net_has_its_share_of_the_seconds_that_it_took_beside_others_when_it_goes_on_alone(
-    tmp_path, monkeypatch
-) -> None:
+def test_a_net_that_leaves_a_stack_keeps_its_share_of_the_seconds(tmp_path, monkeypatch) -> None:
     began, ahead = time.perf_counter, [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: began() + ahead[0])
 
@@ -106,7 +104,7 @@ def test_each_net_has_its_share_of_the_seconds_that_it_took_beside_others_when_i
     assert [round(seconds, -2) for seconds in row.seconds] == [1000, 1000, 1000]
 
 
-def test_seeds_whose_results_do_not_all_fit_leave_none_and_go_on_from_what_is_saved(tmp_path) -> None:
+def test_seeds_whose_results_do_not_all_fit_on_the_disk_leave_none_and_resume(tmp_path) -> None:
     recipe = BLINK.with_settings({"checkpoint_seconds": 0})
     words = {"methods": ["sign"], "seeds": [0, 1], "stack": 2, "device": "cpu"}
     compare(recipe, tmp_path / "whole", **words)
@@ -116,9 +114,9 @@ def test_seeds_whose_results_do_not_all_fit_leave_none_and_go_on_from_what_is_sa
         compare(recipe, tmp_path, **words)
     assert not list(tmp_path.glob("sign/*/run.json"))
     in_the_way.rmdir()
-    heard: list = []
-    compare(recipe, tmp_path, reporters_for=lambda method: [heard.append], **words)
-    assert [record.epoch for record in heard] == [3]  # whose last step was saved
+    reported: list = []
+    compare(recipe, tmp_path, reporters_for=lambda method: [reported.append], **words)
+    assert [record.epoch for record in reported] == [3]  # whose last step was saved
     assert counted(tmp_path / "sign") == counted(tmp_path / "whole" / "sign")
 
 

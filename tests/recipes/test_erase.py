@@ -1,4 +1,4 @@
-"""``data.erase`` reaches the training batches alone, decides a run, and is 0 wherever a recipe does not know it."""
+"""``data.erase`` affects training batches alone, is part of a run's settings, and defaults to 0."""
 
 import tomllib
 
@@ -42,7 +42,7 @@ def test_training_images_are_erased_and_test_images_are_not():
         ({"erase": 4}, r"^no setting 'erase'; did you mean 'data.erase'\?$"),
     ],
 )
-def test_a_recipe_refuses_bad_values_at_birth(settings, says):
+def test_a_recipe_refuses_invalid_values_at_construction(settings, says):
     with pytest.raises(ValueError, match=says):
         _tiny(**settings)
 
@@ -53,7 +53,7 @@ def test_a_square_too_large_for_the_images_is_refused_before_anything_is_written
     assert not (tmp_path / "run").exists()
 
 
-def test_recipes_and_results_that_do_not_know_it_erase_nothing(tmp_path):
+def test_recipes_without_the_setting_erase_nothing(tmp_path):
     recipe = get_recipe("cifar10-conv2")
     old = recipe.as_dict()
     assert old["data"].pop("erase") == 0
@@ -64,14 +64,14 @@ def test_recipes_and_results_that_do_not_know_it_erase_nothing(tmp_path):
     assert read_recipe(tmp_path / "old.toml") == recipe
 
 
-def test_it_is_written_and_read_back_and_makes_another_recipe(tmp_path):
+def test_erasing_survives_a_round_trip_and_changes_the_recipe(tmp_path):
     recipe = get_recipe("cifar10-conv2").with_settings({"data.erase": 16})
     (tmp_path / "mine.toml").write_text(recipe.to_toml())
     assert read_recipe(tmp_path / "mine.toml") == recipe and recipe.data.erase == 16
     assert own_settings(recipe.as_dict()) == {"data.erase": 16} and published_score(recipe) is None
 
 
-def test_an_old_run_goes_on_without_it_and_refuses_to_go_on_with_it(tmp_path):
+def test_an_old_run_resumes_without_erasing_and_refuses_to_resume_with_it(tmp_path):
     out = tmp_path / "run"
     first = run_recipe(_tiny(), out, device="cpu")
     kept = out / "recipe.toml"
@@ -82,7 +82,7 @@ def test_an_old_run_goes_on_without_it_and_refuses_to_go_on_with_it(tmp_path):
         run_recipe(_tiny(**{"data.erase": 3}), out, device="cpu")
 
 
-def test_a_run_with_it_trains_otherwise_than_one_without(tmp_path):
+def test_a_run_with_erasing_trains_differently_from_one_without(tmp_path):
     runs = [run_recipe(_tiny(**{"data.erase": side}), tmp_path / f"{side}", device="cpu") for side in (0, 4)]
     weights = [torch.cat([values.flatten() for values in run.model.parameters()]) for run in runs]
     assert not torch.equal(*weights)

@@ -1,4 +1,4 @@
-"""Images held back from training are what the run is scored on, and no test image is looked at."""
+"""With a hold-out set a run is scored on held-out training images and reads no test image."""
 
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ def test_held_out_images_are_training_images_that_training_does_not_see():
     assert seen | held == {bytes(image.flatten().tolist()) for image in whole.images}
 
 
-def test_without_it_the_test_images_are_the_test_images():
+def test_without_a_hold_out_set_the_test_images_are_used():
     train, test = (loader.dataset for loader in _loaders())
     assert (len(train), len(test)) == (30, 7)
 
 
-def test_files_sorted_by_class_give_some_of_each(tmp_path):
+def test_a_limit_takes_images_of_every_class(tmp_path):
     from PIL import Image
 
     for split in ("train", "val"):
@@ -50,7 +50,7 @@ def test_files_sorted_by_class_give_some_of_each(tmp_path):
         make_loader(replace(data, limit=13), "train", root=tmp_path, device="cpu", seed=0, place=ALONE)
 
 
-def test_a_run_is_scored_on_what_was_held_out(tmp_path):
+def test_a_run_is_scored_on_the_hold_out_set(tmp_path):
     settings = {"data.name": "synthetic:1x8x8:3:40", "data.hold_out": 9, "epochs": 1, "model.options.width": 0.05}
     result = run_recipe(get_recipe("fashion-conv2").with_settings(settings), tmp_path, device="cpu")
     assert result.history.last.test.total == 9

@@ -1,4 +1,4 @@
-"""Runs shared in the layout of the Hub: what is written, what is read back, and what is refused."""
+"""Runs in the layout of the Hub: writing, reading and refusals."""
 
 import json
 import shutil

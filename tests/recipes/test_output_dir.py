@@ -1,4 +1,4 @@
-"""Two jobs never write to one folder: the second is refused, and what a dead one left is taken over."""
+"""Two jobs never write to one directory: the second is refused, and that of a killed job is taken over."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ with lock_dir(out):
 RECIPE = own(epochs=1)
 
 
-def test_what_a_kill_left_half_written_is_removed_when_the_folder_is_next_used_but_not_while_it_is(tmp_path) -> None:
+def test_partial_files_of_a_kill_are_removed_at_the_next_use_of_the_directory(tmp_path) -> None:
     half = tmp_path / ".result.json.4242.partial"
     half.write_text("{")
     with lock_dir(tmp_path):
@@ -43,7 +43,7 @@ def test_what_a_kill_left_half_written_is_removed_when_the_folder_is_next_used_b
             assert half.exists()
 
 
-def test_what_cannot_be_removed_stops_no_one(tmp_path) -> None:
+def test_leftovers_that_cannot_be_removed_are_ignored(tmp_path) -> None:
     (tmp_path / ".result.json.4242.partial").mkdir()
     with lock_dir(tmp_path):
         (tmp_path / "result.json").write_text("{}")
@@ -61,7 +61,7 @@ def another_job(tmp_path: Path):
     process.wait()
 
 
-def test_a_second_job_is_refused_in_one_line_and_may_go_on_when_the_first_has_ended(another_job, tmp_path) -> None:
+def test_a_second_job_is_refused_in_one_line_until_the_first_has_ended(another_job, tmp_path) -> None:
     for job in (
         lambda: run_recipe(RECIPE, tmp_path, device="cpu"),
         lambda: sweep(RECIPE, tmp_path, vary={}, seeds=[0], device="cpu"),
@@ -79,7 +79,7 @@ def test_a_second_job_is_refused_in_one_line_and_may_go_on_when_the_first_has_en
     assert not list(tmp_path.rglob(".lock"))
 
 
-def test_what_a_killed_job_left_is_taken_over(another_job, tmp_path) -> None:
+def test_the_directory_of_a_killed_job_is_taken_over(another_job, tmp_path) -> None:
     another_job.send_signal(signal.SIGKILL)
     another_job.wait()
     assert json.loads((tmp_path / ".lock").read_text())["process"] == another_job.pid
@@ -87,7 +87,7 @@ def test_what_a_killed_job_left_is_taken_over(another_job, tmp_path) -> None:
         assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
 
 
-def test_a_job_may_hold_its_folder_twice_but_not_in_two_threads(tmp_path: Path) -> None:
+def test_a_job_may_lock_its_directory_twice_but_not_in_two_threads(tmp_path: Path) -> None:
     found = []
 
     def other() -> None:
@@ -116,7 +116,7 @@ def test_a_folder_is_free_again_after_an_error(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_is_told_with_the_file_and_leaves_no_lock(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_leaves_no_lock(tmp_path: Path, monkeypatch) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -126,7 +126,7 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_no_lock(tmp_path: Path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_what_took_the_locks_place_stays_and_hides_no_error(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_lock_stays_and_hides_no_error(tmp_path: Path) -> None:
     lock = tmp_path / ".lock"
     with lock_dir(tmp_path):
         lock.unlink()
@@ -139,8 +139,8 @@ def test_what_took_the_locks_place_stays_and_hides_no_error(tmp_path: Path) -> N
     assert lock.is_dir()
 
 
-def test_a_job_whose_folder_was_begun_anew_by_another_writes_nothing_more_into_it(tmp_path: Path) -> None:
-    """The first job must not end with run.json of one and the weights of the other."""
+def test_a_job_whose_directory_another_job_took_over_stops_writing(tmp_path: Path) -> None:
+    """The directory must not mix run.json of one job with the weights of the other."""
     out, other = tmp_path / "a", own(epochs=1, seed=7)
 
     def begin_anew(record) -> None:

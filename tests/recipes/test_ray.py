@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster are the runs here: the same files and numbers, also when a node dies under them."""
+"""Runs on a Ray cluster equal local runs: same files and numbers, also if a node dies."""
 
 import json
 import os
@@ -40,12 +40,12 @@ def planned(seed: int = 3, **settings: object) -> PlannedRun:
 
 
 def on_node(*runs: PlannedRun, version: str = equalbits.__version__) -> dict[str, Any]:
-    """Train runs as a node does that received them from Ray."""
+    """Train runs as a node of a Ray cluster."""
     return train_on_node(pickle.loads(pickle.dumps(runs)), root=None, device="cpu", version=version)
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed")
-def test_without_ray_the_way_to_get_it_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+def test_without_ray_the_error_names_the_extra_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--ray needs the package ray: install .* -e '\.\[ray\]'"):
         sweep(own(), tmp_path / "a", vary={}, seeds=[0], ray="auto")
     assert not (tmp_path / "a").exists()
@@ -76,7 +76,7 @@ def test_a_node_returns_a_diverged_run_as_a_record_and_the_reason_of_a_failure()
 
 
 @pytest.mark.slow
-def test_a_sweep_over_two_nodes_one_of_which_is_killed_finds_what_runs_here_find(tmp_path: Path, monkeypatch) -> None:
+def test_a_sweep_over_two_nodes_one_of_which_is_killed_equals_local_runs(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -144,7 +144,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-def test_a_run_that_diverges_on_the_cluster_is_told_and_stops_no_other(tmp_path: Path, monkeypatch) -> None:
+def test_a_run_that_diverges_on_the_cluster_is_reported_and_stops_no_other(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("ray")
     recipe = tmp_path / "own.toml"
     recipe.write_text(RECIPE.format(epochs=3, images=200))

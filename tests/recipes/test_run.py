@@ -1,4 +1,4 @@
-"""A run's folder: what lies in it, how it is read back, and what it refuses."""
+"""The directory of a run: content, loading and refusals."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ def copied(run: Path, tmp_path: Path, *names: str) -> Path:
     return out
 
 
-def test_the_folder_holds_all_that_a_run_was(done: Path) -> None:
+def test_a_run_directory_is_complete(done: Path) -> None:
     names = {"recipe.toml", "model.json", "history.jsonl", "last.safetensors", "best.safetensors", "run.json"}
     assert {path.name for path in done.iterdir()} == {*names, "tensorboard"}
     assert read_recipe(done / "recipe.toml") == own()
@@ -59,7 +59,7 @@ def test_the_folder_holds_all_that_a_run_was(done: Path) -> None:
     assert list((done / "tensorboard").iterdir())
 
 
-def test_the_model_comes_back_and_scores_what_the_run_scored(done: Path) -> None:
+def test_a_loaded_model_has_the_score_of_its_run(done: Path) -> None:
     facts = json.loads((done / "run.json").read_text())
     for which in ("last", "best"):
         score = evaluate_run(done, device="cpu", which=which)
@@ -70,7 +70,7 @@ def test_the_model_comes_back_and_scores_what_the_run_scored(done: Path) -> None
     assert not model.training
 
 
-def test_weights_hang_on_the_seed_alone(done: Path) -> None:
+def test_initial_weights_depend_on_the_seed_alone(done: Path) -> None:
     images = DataSpec.read(done / "model.json")
     torch.manual_seed(1)
     one = make_model(own(), images).state_dict()
@@ -81,7 +81,7 @@ def test_weights_hang_on_the_seed_alone(done: Path) -> None:
     assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_finished_run_is_left_as_it_is(done: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_unchanged(done: Path, tmp_path: Path) -> None:
     out = copied(done, tmp_path)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     result = run_recipe(own(), out, device="cpu")
@@ -129,7 +129,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("facts", "line"), OTHERS)
-def test_a_folder_keeps_to_the_images_it_knows_and_a_refusal_leaves_it_as_it_was(
+def test_a_directory_keeps_to_its_test_images_and_a_refusal_changes_nothing(
     done: Path, tmp_path: Path, facts: dict, line: str
 ) -> None:
     out = renamed(done, tmp_path, **facts)
@@ -140,13 +140,13 @@ def test_a_folder_keeps_to_the_images_it_knows_and_a_refusal_leaves_it_as_it_was
 
 
 @pytest.mark.parametrize(("facts", "line"), OTHERS[:1])
-def test_a_model_is_scored_on_no_images_but_those_it_knows(done: Path, tmp_path: Path, facts: dict, line: str) -> None:
+def test_a_model_is_scored_only_on_images_with_its_classes(done: Path, tmp_path: Path, facts: dict, line: str) -> None:
     out = renamed(done, tmp_path, **facts)
     with pytest.raises(ValueError, match=f"was trained on {line}.* with --data"):
         evaluate_run(out, device="cpu")
 
 
-def test_a_run_that_cannot_be_gone_on_with_leaves_the_folder_as_it_was(done: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_resume_leaves_its_directory_unchanged(done: Path, tmp_path: Path) -> None:
     out = copied(done, tmp_path)
     (out / "last.safetensors").write_bytes(b"broken")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -155,13 +155,13 @@ def test_a_run_that_cannot_be_gone_on_with_leaves_the_folder_as_it_was(done: Pat
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_what_changes_no_result_may_differ(done: Path, tmp_path: Path) -> None:
+def test_settings_without_effect_on_results_may_differ(done: Path, tmp_path: Path) -> None:
     out = copied(done, tmp_path)
     changed = own(checkpoint_seconds=1.0, about="other words", **{"data.test_batch_size": 7, "data.workers": 0})
     assert len(run_recipe(changed, out, device="cpu").history.epochs) == 2
 
 
-def test_a_run_whose_weights_are_gone_starts_anew_and_its_old_result_goes(done: Path, tmp_path: Path) -> None:
+def test_a_run_without_its_weights_restarts_and_its_old_result_is_removed(done: Path, tmp_path: Path) -> None:
     out = copied(done, tmp_path, "recipe.toml", "model.json", "run.json")
     (out / "run.json").write_text('{"old": true}')
     run_recipe(own(epochs=1), out, device="cpu")
@@ -176,14 +176,14 @@ def test_a_run_whose_weights_are_gone_starts_anew_and_its_old_result_goes(done: 
         ("last.safetensors", "last.safetensors does not exist: name the directory of a run, or train one first"),
     ],
 )
-def test_a_folder_that_lacks_a_piece_says_which(done: Path, tmp_path: Path, missing: str, line: str) -> None:
+def test_a_directory_with_a_missing_file_names_it(done: Path, tmp_path: Path, missing: str, line: str) -> None:
     out = copied(done, tmp_path)
     (out / missing).unlink()
     with pytest.raises(CheckpointError, match=line):
         load_run(out)
 
 
-def test_a_model_json_that_says_nothing_is_refused(done: Path, tmp_path: Path) -> None:
+def test_an_empty_model_json_is_refused(done: Path, tmp_path: Path) -> None:
     out = copied(done, tmp_path)
     for text in ("{", "[]", '{"classes": 3}'):
         (out / "model.json").write_text(text)
@@ -207,12 +207,12 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:x", "mps", "meta", ""])
-def test_a_device_that_makes_no_sense_is_refused(name: str) -> None:
+def test_an_invalid_device_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"device={name!r} is not known: use auto, cpu, cuda, or cuda:1"):
         pick_device(name)
 
 
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_a_missing_gpu_is_refused() -> None:
     assert pick_device("cpu") == "cpu"
     with pytest.raises(ValueError, match=r"device='cuda:99' is not there: torch sees .*; use --device cpu"):
         pick_device("cuda:99")
@@ -296,7 +296,7 @@ def test_training_on_fewer_images_takes_the_first_ones(tmp_path: Path) -> None:
     assert result.history.epochs[0].test.total == 6  # every test image counts all the same
 
 
-def test_what_cannot_be_taken_away_does_not_hide_why_a_run_failed(tmp_path: Path) -> None:
+def test_leftovers_that_cannot_be_removed_do_not_hide_the_error_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "model.json").mkdir()  # as little to be unlinked as a file of a folder that was made read-only
     (tmp_path / "recipe.toml").touch()
     with pytest.raises(KeyError), removed_on_failure(tmp_path):
@@ -305,7 +305,7 @@ def test_what_cannot_be_taken_away_does_not_hide_why_a_run_failed(tmp_path: Path
 
 
 @pytest.mark.parametrize("damaged", ["", '{"recipe": ', "null", '{"last": null}'])
-def test_a_result_that_was_damaged_is_written_anew_from_the_weights(damaged: str, done: Path, tmp_path: Path) -> None:
+def test_a_damaged_result_is_written_again_from_the_weights(damaged: str, done: Path, tmp_path: Path) -> None:
     out = copied(done, tmp_path)
     (out / "run.json").write_text(damaged)
     run_recipe(own(), out, device="cpu")

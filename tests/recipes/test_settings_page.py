@@ -39,7 +39,7 @@ def test_the_page_lists_only_settings_of_a_recipe() -> None:
     assert set(SETTINGS) - {"model.options"} == set(flatten(PLAIN.as_dict()))
 
 
-def test_every_setting_has_a_one_line_meaning_and_description_of_its_values() -> None:
+def test_every_setting_has_a_one_line_description_of_its_meaning_and_values() -> None:
     for name, cells in SETTINGS.items():
         assert all(cells), f"{name}: describe it in its declaration"
         assert not any("\n" in cell for cell in cells), name

@@ -1,4 +1,4 @@
-"""Runs that were stopped go on as far as they were, however many are trained at once then, and leave nothing behind."""
+"""Interrupted stacked runs resume with any stack size and leave no temporary files."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ def stop(record: object) -> None:
 
 
 def counted(out: Path) -> dict[str, list]:
-    """What every run came to, epoch by epoch, but for the time it took."""
+    """Results of every run, epoch by epoch, without times."""
     found = {}
     for path in sorted(out.glob("*/seed*/history.jsonl")):
         records = [json.loads(line) for line in path.read_text().splitlines()]
@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory) -> dict[str, list]:
     return counted(out)
 
 
-def test_a_stack_that_is_refused_leaves_nothing_not_even_its_folder(tmp_path) -> None:
+def test_a_stack_that_is_refused_leaves_no_directory(tmp_path) -> None:
     two = {"seeds": [0, 1], "stack": 2, "device": "cpu"}
     with pytest.raises(ValueError, match="teacher"):
         sweep(own(**{"distill.weight": 1.0}), tmp_path / "sweep", vary={}, **two)
@@ -62,38 +62,38 @@ def test_a_stack_that_is_refused_leaves_nothing_not_even_its_folder(tmp_path) ->
         (1, 4, [[2], [1, 2]]),
     ],
 )
-def test_nets_stopped_at_once_go_on_by_any_other_number_at_once(before, after, epochs, undisturbed, tmp_path) -> None:
+def test_an_interrupted_stack_resumes_with_any_stack_size(before, after, epochs, undisturbed, tmp_path) -> None:
     four = {"vary": METHODS, "seeds": [0, 1], "device": "cpu"}
     with pytest.raises(InterruptedTraining):
         sweep(own(), tmp_path, stack=before, reporters_for=lambda name: [stop], **four)
-    heard: list[list[int]] = []
+    groups: list[list[int]] = []
 
     def listen(name: str):
-        heard.append([])
-        return [lambda record: heard[-1].append(record.epoch)]
+        groups.append([])
+        return [lambda record: groups[-1].append(record.epoch)]
 
     sweep(own(), tmp_path, stack=after, reporters_for=listen, **four)
-    assert heard == epochs  # of each group's first net: the epoch that was trained is not trained again
+    assert groups == epochs  # of each group's first net: the epoch that was trained is not trained again
     assert counted(tmp_path) == undisturbed and len(undisturbed) == 4
     assert left_over(tmp_path) == []
 
 
-def test_nets_that_are_stopped_again_and_again_by_other_numbers_lose_nothing(undisturbed, tmp_path) -> None:
-    heard: list[int] = []
+def test_nets_interrupted_repeatedly_with_other_stack_sizes_lose_nothing(undisturbed, tmp_path) -> None:
+    trained: list[int] = []
     for stack in (4, 3, 2, 4, 1, 3, 4, 4):
-        told: list[int] = []
+        epochs: list[int] = []
 
-        def stop_once(record, told=told) -> None:
-            told.append(record.epoch)
-            if len(told) == 1:
+        def stop_once(record, epochs=epochs) -> None:
+            epochs.append(record.epoch)
+            if len(epochs) == 1:
                 stop(record)
 
         words = {"stack": stack, "reporters_for": lambda name, once=stop_once: [once]}
         with suppress(InterruptedTraining):
             sweep(own(), tmp_path, vary=METHODS, seeds=[0, 1], device="cpu", **words)
-        heard += told
+        trained += epochs
     assert counted(tmp_path) == undisturbed
-    assert left_over(tmp_path) == [] and heard.count(1) == 1
+    assert left_over(tmp_path) == [] and trained.count(1) == 1
 
 
 def test_a_net_stopped_alone_does_not_leave_half_trained_weights_beside_its_result(tmp_path) -> None:
@@ -109,14 +109,14 @@ def test_a_stack_resumes_after_a_net_of_an_earlier_one_diverged(tmp_path) -> Non
     words = {"vary": {"optimizer.lr": [1e30, 0.1]}, "seeds": [0, 1, 2], "stack": 2, "device": "cpu"}
     with pytest.raises(InterruptedTraining):
         sweep(own(), tmp_path, reporters_for=lambda name: [stop] if "0.1: seed 1" in name else [], **words)
-    heard: dict[str, list[int]] = {}
+    reported: dict[str, list[int]] = {}
 
     def listen(name: str):
-        return [lambda record: heard.setdefault(name, []).append(record.epoch)]
+        return [lambda record: reported.setdefault(name, []).append(record.epoch)]
 
     with pytest.raises(DivergedError):
         sweep(own(), tmp_path, reporters_for=listen, **words)
-    assert heard == {"0.1: seed 1, first of 2 at once": [2]}
+    assert reported == {"0.1: seed 1, first of 2 at once": [2]}
     assert left_over(tmp_path) == []
 
 
@@ -144,23 +144,23 @@ sweep(recipe, Path(sys.argv[1]), vary={"model.weight_quantizer": ["sign", "bihal
 
 
 @pytest.mark.parametrize("killed_at", ["sign/seed1/run.json", "bihalf/seed0/history.jsonl", "sweep.json", "unlink"])
-def test_a_kill_among_the_results_of_a_stack_costs_no_epoch_and_its_half_files_are_swept(
+def test_a_kill_while_a_stack_writes_results_costs_no_epoch_and_leaves_no_partial_files(
     killed_at, undisturbed, tmp_path
 ) -> None:
     done = run("-c", KILLED, tmp_path, killed_at)
     assert done.returncode == -signal.SIGKILL
     assert left_over(tmp_path)
-    heard: list[int] = []
+    reported: list[int] = []
 
     def listen(name: str):
-        return [lambda record: heard.append(record.epoch)]
+        return [lambda record: reported.append(record.epoch)]
 
     sweep(own(), tmp_path, vary=METHODS, seeds=[0, 1], stack=4, device="cpu", reporters_for=listen)
     assert counted(tmp_path) == undisturbed
-    assert left_over(tmp_path) == [] and heard in ([2], [])  # whose last step was saved
+    assert left_over(tmp_path) == [] and reported in ([2], [])  # whose last step was saved
 
 
-def test_a_note_that_was_damaged_is_named_with_the_way_out(tmp_path) -> None:
+def test_a_damaged_note_of_a_stack_is_named_with_a_remedy(tmp_path) -> None:
     words = {"vary": {}, "seeds": [0, 1], "device": "cpu"}
     with pytest.raises(InterruptedTraining):
         sweep(own(), tmp_path, stack=2, reporters_for=lambda name: [stop], **words)
@@ -176,7 +176,7 @@ COMPARED = get_recipe("fashion-compare").with_settings({
 })  # fmt: skip
 
 
-def test_a_kill_behind_a_result_of_tuning_leaves_nothing_of_it_once_it_was_called_again(tmp_path, monkeypatch) -> None:
+def test_tuning_killed_after_a_result_leaves_no_files_once_it_has_resumed(tmp_path, monkeypatch) -> None:
     recipe = COMPARED.with_settings({"checkpoint_seconds": 0})
     words = {"methods": ["sign"], "seeds": [0], "device": "cpu", "tune": [0.1]}
 
@@ -191,16 +191,16 @@ def test_a_kill_behind_a_result_of_tuning_leaves_nothing_of_it_once_it_was_calle
     assert left_over(tmp_path) == []
 
 
-def test_a_comparison_goes_on_by_another_number_at_once(tmp_path) -> None:
+def test_a_comparison_resumes_with_another_stack_size(tmp_path) -> None:
     recipe = COMPARED
     words = {"methods": ["sign"], "seeds": [0, 1, 2], "device": "cpu"}
     whole = compare(recipe, tmp_path / "whole", stack=3, **words).rows[0]
     with pytest.raises(InterruptedTraining):
         compare(recipe, tmp_path / "out", stack=3, reporters_for=lambda name: [stop], **words)
-    heard: list[int] = []
+    reported: list[int] = []
     again = compare(
-        recipe, tmp_path / "out", stack=2, reporters_for=lambda name: [lambda r: heard.append(r.epoch)], **words
+        recipe, tmp_path / "out", stack=2, reporters_for=lambda name: [lambda r: reported.append(r.epoch)], **words
     ).rows[0]
-    assert heard == [2, 2]
+    assert reported == [2, 2]
     assert (again.correct, again.to_positive, again.entropy) == (whole.correct, whole.to_positive, whole.entropy)
     assert left_over(tmp_path / "out") == []

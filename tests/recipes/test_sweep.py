@@ -41,9 +41,9 @@ def test_a_combination_that_can_name_no_folder_of_the_sweeps_is_refused(word: st
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
-    told: list[str] = []
-    alone = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", log=told.append)
+def test_a_stack_equals_single_runs_and_a_second_call_trains_nothing(tmp_path: Path) -> None:
+    lines: list[str] = []
+    alone = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", log=lines.append)
     stacked = sweep(own(), tmp_path / "stack", vary=METHODS, seeds=[0, 5], stack=2, device="cpu")
     assert [(row.case, row.last, row.best) for row in alone] == [(row.case, row.last, row.best) for row in stacked]
     assert alone[0].mean == pytest.approx(statistics.fmean(alone[0].last))
@@ -52,14 +52,14 @@ def test_a_stack_finds_what_runs_alone_find_and_a_second_call_trains_nothing(tmp
     assert runs[0]["last"]["train"] == runs[1]["last"]["train"]
     assert [run["seed"] for run in runs] == [5, 5]
     assert runs[1]["stacked_with"] == 2
-    assert sum("done in" in line for line in told) == 4
-    told.clear()
-    again = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", log=told.append)
+    assert sum("done in" in line for line in lines) == 4
+    lines.clear()
+    again = sweep(own(), tmp_path / "alone", vary=METHODS, seeds=[0, 5], device="cpu", log=lines.append)
     assert again == alone
-    assert not any("done in" in line for line in told)
+    assert not any("done in" in line for line in lines)
 
 
-def test_a_stack_keeps_the_nets_of_its_last_epoch_and_they_are_those_that_runs_alone_keep(tmp_path: Path) -> None:
+def test_a_stack_keeps_the_same_last_nets_as_single_runs(tmp_path: Path) -> None:
     for way, stack in (("alone", 1), ("stack", 4)):
         sweep(own(), tmp_path / way, vary=METHODS, seeds=[0, 5], stack=stack, device="cpu")
     for case in ("sign", "bihalf-p_pos=0.25"):
@@ -73,7 +73,7 @@ def test_a_stack_keeps_the_nets_of_its_last_epoch_and_they_are_those_that_runs_a
         assert load_run(alone, which="best")
 
 
-def test_a_net_of_a_stack_that_begins_anew_by_itself_leaves_the_old_one_nowhere(tmp_path: Path) -> None:
+def test_a_net_of_a_stack_that_restarts_alone_leaves_no_trace_of_the_old_one(tmp_path: Path) -> None:
     sweep(own(), tmp_path / "stack", vary={}, seeds=[0, 5], stack=2, device="cpu")
     folder = next((tmp_path / "stack").glob("*/seed5"))
     recipe = load_run(folder).recipe
@@ -93,7 +93,7 @@ def grouped(tmp_path: Path, stack: int, vary) -> list[list[tuple[str, int]]]:
     return [[(run.case, run.seed) for run in group] for group in make_stacks(RunStore(tmp_path), runs, stack)]
 
 
-def test_seeds_of_several_cases_share_a_stack_where_their_settings_allow_it(tmp_path: Path) -> None:
+def test_seeds_of_compatible_cases_share_a_stack(tmp_path: Path) -> None:
     rates = {"optimizer.lr": [0.1, 0.2, 0.3]}
     first, second = [("0.1", 0), ("0.1", 5), ("0.2", 0)], [("0.2", 5), ("0.3", 0), ("0.3", 5)]
     assert grouped(tmp_path, 3, rates) == [first, second]
@@ -102,7 +102,7 @@ def test_seeds_of_several_cases_share_a_stack_where_their_settings_allow_it(tmp_
     assert [len({case for case, _ in group}) for group in many] == [8, 4]
 
 
-def test_runs_that_may_share_a_stack_are_brought_together(tmp_path: Path) -> None:
+def test_runs_that_may_share_a_stack_are_grouped(tmp_path: Path) -> None:
     groups = grouped(tmp_path, 4, {"optimizer.lr": [0.1, 0.2], "data.erase": [0, 2]})
     assert groups == [
         [("0.1_0", 0), ("0.1_0", 5), ("0.2_0", 0), ("0.2_0", 5)],
@@ -110,7 +110,7 @@ def test_runs_that_may_share_a_stack_are_brought_together(tmp_path: Path) -> Non
     ]
 
 
-def test_a_stack_of_several_settings_finds_what_runs_alone_find(tmp_path: Path) -> None:
+def test_a_stack_of_several_settings_equals_single_runs(tmp_path: Path) -> None:
     vary = {**METHODS, "optimizer.lr": [0.1, 0.02]}
     alone = sweep(own(), tmp_path / "alone", vary=vary, seeds=[0], device="cpu")
     stacked = sweep(own(), tmp_path / "stack", vary=vary, seeds=[0], stack=4, device="cpu")
@@ -129,27 +129,27 @@ def test_a_run_that_diverges_is_named_and_the_others_of_its_stack_are_kept(tmp_p
 
 
 @pytest.mark.parametrize("stack", [1, 2])
-def test_runs_that_diverge_are_named_in_the_end_and_stop_no_other(stack: int, tmp_path: Path) -> None:
-    told: list[str] = []
+def test_runs_that_diverge_are_named_at_the_end_and_stop_no_other(stack: int, tmp_path: Path) -> None:
+    lines: list[str] = []
     vary = {"optimizer.lr": [1e30, 0.1, 0.02]}
     for _ in range(2):  # a diverged run is not trained again, and named again
         with pytest.raises(DivergedError, match=r"^1e\+30 seed 0, 1e\+30 seed 1: .*non-finite weights at step "):
-            sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", log=told.append)
+            sweep(own(), tmp_path, vary=vary, seeds=[0, 1], stack=stack, device="cpu", log=lines.append)
     paths = [path for path in tmp_path.glob("*/*/run.json") if noted(path.parent)["status"] == "finished"]
     done = {f"{path.parent.parent.name} {path.parent.name}" for path in paths}
-    assert sum("done in" in line for line in told) == 4 // stack
+    assert sum("done in" in line for line in lines) == 4 // stack
     assert done == {f"{lr} seed{seed}" for lr in (0.1, 0.02) for seed in (0, 1)}
     assert [case["name"] for case in json.loads((tmp_path / "sweep.json").read_text())["cases"]] == ["0.02", "0.1"]
-    assert [line for line in told if line.startswith("0.1: ") and "n=2" in line]
+    assert [line for line in lines if line.startswith("0.1: ") and "n=2" in line]
 
 
-def test_a_sweep_all_of_whose_runs_diverge_says_so_and_leaves_no_ledger(tmp_path: Path) -> None:
+def test_a_sweep_whose_runs_all_diverge_is_an_error_and_leaves_no_table(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"^own seed 0: "):
         sweep(own(**{"optimizer.lr": 1e30}), tmp_path / "a", vary={}, seeds=[0], device="cpu")
     assert not (tmp_path / "a" / "sweep.json").exists()
 
 
-def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_interrupted_stack_resumes(tmp_path: Path) -> None:
     def stop(record: object) -> None:
         signal.raise_signal(signal.SIGTERM)
 
@@ -159,14 +159,14 @@ def test_a_stack_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(InterruptedTraining, match=r"everything up to this step is in .*stack-\w+\.safetensors"):
         sweep(own(), tmp_path / "stack", reporters_for=lambda name: [stop], **stacked)
     assert len(list((tmp_path / "stack").glob("stack-*.safetensors"))) == 1
-    heard: list = []
-    again = sweep(own(), tmp_path / "stack", reporters_for=lambda name: [heard.append], **stacked)
-    assert [record.epoch for record in heard] == [2]
+    reported: list = []
+    again = sweep(own(), tmp_path / "stack", reporters_for=lambda name: [reported.append], **stacked)
+    assert [record.epoch for record in reported] == [2]
     assert [(row.case, row.last) for row in again] == [(row.case, row.last) for row in alone]
     assert not list((tmp_path / "stack").glob("stack-*"))
 
 
-def test_what_a_stack_took_counts_the_epochs_of_earlier_calls_and_hangs_on_no_clock(tmp_path, monkeypatch) -> None:
+def test_the_seconds_of_a_stack_include_earlier_calls_and_depend_on_no_clock(tmp_path, monkeypatch) -> None:
     def stop(record: object) -> None:
         signal.raise_signal(signal.SIGTERM)
 
@@ -185,7 +185,7 @@ def test_what_a_stack_took_counts_the_epochs_of_earlier_calls_and_hangs_on_no_cl
     assert len(taken) == 2 and all(5000 < seconds < 5060 for seconds in taken)
 
 
-def test_a_stack_whose_results_do_not_all_fit_keeps_none_and_goes_on_from_what_is_saved(tmp_path: Path) -> None:
+def test_a_stack_whose_results_do_not_all_fit_on_the_disk_keeps_none_and_resumes(tmp_path: Path) -> None:
     recipe, stacked = own(checkpoint_seconds=0.0), {"vary": {}, "seeds": [0, 1], "stack": 2, "device": "cpu"}
     in_the_way = tmp_path / "own" / "seed1" / f".run.json.{os.getpid()}.partial"
     in_the_way.mkdir(parents=True)
@@ -193,13 +193,13 @@ def test_a_stack_whose_results_do_not_all_fit_keeps_none_and_goes_on_from_what_i
         sweep(recipe, tmp_path, **stacked)
     assert not list(tmp_path.rglob("run.json"))
     in_the_way.rmdir()
-    heard: list = []
-    (row,) = sweep(recipe, tmp_path, reporters_for=lambda name: [heard.append], **stacked)
-    assert [record.epoch for record in heard] == [2]  # whose last step was saved
+    reported: list = []
+    (row,) = sweep(recipe, tmp_path, reporters_for=lambda name: [reported.append], **stacked)
+    assert [record.epoch for record in reported] == [2]  # whose last step was saved
     assert row.last == sweep(own(), tmp_path / "whole", **stacked)[0].last
 
 
-def test_a_stopped_stack_is_not_gone_on_with_under_other_settings(tmp_path: Path) -> None:
+def test_an_interrupted_stack_does_not_resume_with_other_settings(tmp_path: Path) -> None:
     def stop(record: object) -> None:
         signal.raise_signal(signal.SIGTERM)
 
@@ -213,7 +213,7 @@ def test_a_stopped_stack_is_not_gone_on_with_under_other_settings(tmp_path: Path
     assert runs[0]["last"]["train"] == runs[1]["last"]["train"]
 
 
-def test_results_of_other_settings_are_not_taken_for_these(tmp_path: Path) -> None:
+def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
     sweep(own(epochs=1), tmp_path, vary={}, seeds=[0], stack=2, device="cpu")
     with pytest.raises(CheckpointError, match="holds a run with epochs=1, this one has epochs=2"):
         sweep(own(), tmp_path, vary={}, seeds=[0], stack=2, device="cpu")
@@ -228,7 +228,7 @@ def test_one_seed_has_no_spread_and_no_seed_is_refused(tmp_path: Path) -> None:
         sweep(own(), tmp_path, vary={}, seeds=[], device="cpu")
 
 
-def test_a_method_nobody_knows_is_refused_before_any_is_trained(tmp_path):
+def test_an_unknown_method_is_refused_before_any_is_trained(tmp_path):
     recipe = get_recipe("fashion-conv2")
     with pytest.raises(ValueError, match="did you mean 'bihalf'"):
         sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign", "bihlaf"]}, seeds=[0], device="cpu")
@@ -243,7 +243,7 @@ def test_a_sweep_is_refused_in_several_processes(tmp_path: Path, monkeypatch) ->
 
 
 def without(*names: str, **changed: object) -> Callable[[dict], str]:
-    """The text of a run.json less some of what it says, and with other values."""
+    """Text of a run.json without some entries, and with other values."""
     return lambda run: json.dumps({**{name: run[name] for name in run if name not in names}, **changed})
 
 
@@ -251,7 +251,7 @@ DAMAGES = [without("last"), without("seconds"), without(last=None), without(devi
 
 
 @pytest.mark.parametrize("damaged", DAMAGES)
-def test_a_result_that_was_damaged_is_named_be_it_of_this_sweep_or_of_an_earlier_one(damaged, tmp_path: Path) -> None:
+def test_a_damaged_result_of_this_or_an_earlier_sweep_is_named(damaged, tmp_path: Path) -> None:
     recipe, shared = own(epochs=1), {"seeds": [0], "device": "cpu"}
     sweep(recipe, tmp_path, vary={"model.weight_quantizer": ["sign"]}, **shared)
     path = tmp_path / "sign" / "seed0" / "run.json"

@@ -15,7 +15,7 @@ from equalbits.runtime import find_packed, list_zoo, web_page
 
 
 def main() -> None:
-    """Raise where the installed package is not a working one."""
+    """Raise if the installed package does not work."""
     place = Path(eb.__file__)
     assert place.is_relative_to(sys.prefix), f"{place} is not the installed package"
     assert importlib.util.find_spec("torch") is None, "the environment has torch: the check is of one without"

@@ -62,7 +62,7 @@ def test_the_deviation_over_seeds_limits_the_precision_even_with_many_test_image
     assert precision([5_000], [5_000]) == "10,000 test images: differences below about 1.4 points"
 
 
-def test_seconds_at_another_speed_are_marked_and_a_line_below_says_why(two: Comparison) -> None:
+def test_seconds_at_another_speed_are_marked_and_explained(two: Comparison) -> None:
     sign, half = two.rows
     same = replace(two, rows=[sign, half, replace(half, method="xnor")])
     assert "†" not in markdown(same) + text_table(same)

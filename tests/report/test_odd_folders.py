@@ -113,7 +113,7 @@ def test_seconds_at_another_speed_are_marked_and_missing_methods_are_named(tmp_p
     assert "8.6†</td>" in page
 
 
-def test_the_origin_of_a_run_is_left_out_until_it_is_recorded(run: Path, tmp_path: Path) -> None:
+def test_the_origin_of_a_run_is_omitted_until_it_is_recorded(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "one")
     assert "How it was made" in report_page(tmp_path / "one")
     (tmp_path / "one" / "run.json").unlink()
@@ -158,7 +158,7 @@ def test_every_command_that_resumed_a_folder_is_shown(command: str, tmp_path: Pa
     assert f">equalbits {made[0]}\nequalbits {made[1]}</code>" in report_page(tmp_path / "it")
 
 
-def test_what_a_link_points_to_is_not_embedded_and_a_pipe_does_not_hang(run: Path, tmp_path: Path) -> None:
+def test_link_targets_outside_are_not_embedded_and_a_pipe_does_not_hang(run: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("name = 'a secret'")
     shutil.copytree(run, tmp_path / "held")

@@ -243,8 +243,8 @@ def test_a_folder_without_runs_is_refused_in_one_line(inside: str | None, line: 
     elif inside == "dir":
         path.mkdir()
     assert main(["report", str(path)]) == 1
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"equalbits report: {path} {line}")
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"equalbits report: {path} {line}")
 
 
 def test_the_page_is_written_to_the_given_path(folder: Path, tmp_path: Path, capsys) -> None:

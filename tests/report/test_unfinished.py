@@ -20,7 +20,7 @@ RECIPE = Recipe.from_dict(
 
 
 def stopped(out: Path, recipe: Recipe = RECIPE) -> Path:
-    """A comparison that was killed before its table was written."""
+    """A comparison that was killed before it wrote its table."""
     compare(recipe, out, methods=["sign", "bihalf"], seeds=[0], tune=[0.1, 1e30], execution=Execution(device="cpu"))
     (out / "compare.json").unlink()
     return out

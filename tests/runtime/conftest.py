@@ -16,7 +16,7 @@ from equalbits.runtime import Network, NetworkBuilder
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a value: its number, shape, grain (None: it was rounded) and bound."""
+    """Facts of a value: its number, shape, grain (None: it was rounded) and bound."""
 
     value: int
     shape: tuple[int, ...]
@@ -148,7 +148,7 @@ class Growing:
             self.add(kind, x, weight=self.dyadic(*shape), **parts, **facts)
 
     def rounded(self, x: Known) -> None:
-        """A linear layer that rounds its input to 8 bits: the same whole numbers in every engine."""
+        """A linear layer that rounds its input to 8 bits: the same integers in every engine."""
         if len(x.shape) != 1:
             return
         symbols = self.random.choice([-1, 0, 1] if self.flag() else [-1, 1], (self.draw(1, 70), x.shape[0]))

@@ -25,7 +25,7 @@ MEMORY, MOST_WORK, MOST_NUMBERS = 3 << 30, 20_000_000, 2_000_000
 
 
 def outcome(seed: int) -> str:
-    """What becomes of one file; raises where that is not allowed."""
+    """Outcome of one file; raises if it is not allowed."""
     try:
         network = from_bytes(mutated(seed))
     except FormatError as error:
@@ -65,7 +65,7 @@ def _run(seed: int, network: Network, engine: PackedModel) -> str:
 
 
 def _rounds_before_a_sign(network: Network) -> bool:
-    """Whether a sum of real products, which engines may take in any order, is read by a sign, however far behind it.
+    """Return whether a sign reads, at any distance, a sum of real products, whose order engines may choose.
 
     An input rounded to 8 bits has edges as a sign has one.
     """
@@ -80,7 +80,7 @@ def _rounds_before_a_sign(network: Network) -> bool:
 
 
 def _has_huge_values(network: Network, images: np.ndarray) -> bool:
-    """Whether a value exceeds 10³⁰: there a sum may be finite in one order and infinite in another."""
+    """Return whether a value exceeds 10³⁰: there a sum may be finite in one order and infinite in another."""
     values = [images]
     with np.errstate(all="ignore"):
         for operation in network.operations:
@@ -99,7 +99,7 @@ def _is_small(network: Network) -> bool:
 
 
 def peak_mib() -> int:
-    """The most memory this program has had. What getrusage says on Linux includes what the one that started it had."""
+    """Peak memory of this process. On Linux getrusage includes the memory of the parent process."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

@@ -1,4 +1,4 @@
-"""Packed files made wrong in every way that comes to mind: bytes, the table, the header, operations, numbers.
+"""Mutated packed files: bytes, the table, the header, operations, numbers.
 
 ``mutated(seed)`` is always the same file for the same seed. Most of them are *sealed*: their sha256 is right, so that
 the reader has to find what is wrong by itself, and what it lets pass reaches the engines.
@@ -53,7 +53,7 @@ def _put_in(r: random.Random, whole: bytes) -> bytes:
 
 
 def _table(r: random.Random, whole: bytes) -> bytes:
-    """Offsets, shapes and types that lie, or a table that claims more or less than it has."""
+    """False offsets, shapes and types, or a table with too many or too few entries."""
     length = int.from_bytes(whole[:8], "little")
     table = json.loads(whole[8 : 8 + length])
     names = [name for name in table if name != "__metadata__"]
@@ -71,7 +71,7 @@ def _table(r: random.Random, whole: bytes) -> bytes:
 
 
 def _sealed(r: random.Random, whole: bytes) -> bytes:
-    """A lie told well: changed in one to three ways, with a sha256 that matches."""
+    """Change a file in one to three ways, with a sha256 that matches."""
     found = decode(memoryview(whole))
     header, lines = json.loads(found.texts["equalbits"]), found.texts["operations"].split("\n")
     parts: Parts = header, lines, {name: tensor.copy() for name, tensor in found.tensors.items()}
@@ -98,7 +98,7 @@ def _number(r: random.Random, parts: Parts) -> None:
 
 
 def _word(r: random.Random, parts: Parts) -> None:
-    """A word of an operation gone, twice, new, or another's."""
+    """Remove, repeat, add or exchange a word of an operation."""
     lines = parts[1]
     place = r.randrange(len(lines))
     words = lines[place].split(" ")
@@ -117,7 +117,7 @@ def _word(r: random.Random, parts: Parts) -> None:
 
 
 def _line(r: random.Random, parts: Parts) -> None:
-    """An operation gone, twice, elsewhere, new, or very many."""
+    """Remove, repeat, move or add operations, up to very many."""
     lines = parts[1]
     place, way = r.randrange(len(lines)), r.randrange(5)
     if way == 0 and len(lines) > 1:
@@ -148,7 +148,7 @@ def _head(r: random.Random, parts: Parts) -> None:
 
 
 def _numbers(r: random.Random, parts: Parts) -> None:
-    """Other bits in a tensor: large, tiny, not finite, or spare bits set."""
+    """Other bits in a tensor: large, tiny, not finite, or unused bits set."""
     tensor = parts[2][r.choice(sorted(parts[2]))]
     flat = tensor.reshape(-1).view(np.uint8)
     for _ in range(r.choice([1, 1, 4]) if len(flat) else 0):
@@ -156,7 +156,7 @@ def _numbers(r: random.Random, parts: Parts) -> None:
 
 
 def _tensor(r: random.Random, parts: Parts) -> None:
-    """A tensor of another shape or type, gone, new, or under another's name."""
+    """A tensor with another shape, type or name, removed, or added."""
     tensors = parts[2]
     name, way = r.choice(sorted(tensors)), r.randrange(6)
     tensor = tensors[name]

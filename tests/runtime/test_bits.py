@@ -1,4 +1,4 @@
-"""A bit means one thing: packing and unpacking are inverse, and what is left over is zero."""
+"""Meaning of a bit: packing and unpacking are inverse, and unused bits are zero."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SYMBOLS = npst.arrays(np.int8, SHAPES, elements=st.integers(-1, 1))
 
 
 @given(SYMBOLS)
-def test_unpacking_gives_back_what_was_packed(symbols: np.ndarray) -> None:
+def test_unpacking_inverts_packing(symbols: np.ndarray) -> None:
     sign, kept = bits.pack_symbols(symbols)
     assert (kept is None) == bool((symbols != 0).all())
     assert sign.shape == (len(symbols), bits.plane_width(symbols.shape[1]))
@@ -23,7 +23,7 @@ def test_unpacking_gives_back_what_was_packed(symbols: np.ndarray) -> None:
 
 
 @given(SYMBOLS, st.data())
-def test_a_bit_set_where_none_may_be_is_found(symbols: np.ndarray, data: st.DataObject) -> None:
+def test_a_bit_set_for_a_pruned_or_absent_weight_is_found(symbols: np.ndarray, data: st.DataObject) -> None:
     width = symbols.shape[1]
     sign, kept = bits.pack_symbols(symbols)
     spare = [(row, place) for row in range(len(symbols)) for place in range(width, 8 * sign.shape[1])]
@@ -40,18 +40,18 @@ def test_the_first_connection_is_the_lowest_bit_of_the_first_byte() -> None:
     assert bits.pack_symbols(symbols)[0].tolist() == [[1, 1]]
 
 
-def test_the_connections_stand_in_the_order_of_torch() -> None:
+def test_the_connections_are_in_the_order_of_torch() -> None:
     symbols = np.ones((2, 3, 3, 3), np.int8)
     symbols[1, 2, 0, 1] = -1  # connection 2 · 9 + 0 · 3 + 1 = 19
     assert bits.pack_symbols(symbols)[0][1].tolist() == [255, 255, 255 - 8, 7]
 
 
 @pytest.mark.parametrize("wrong", [2, 0.5, -3, np.nan])
-def test_other_numbers_than_symbols_are_refused(wrong: float) -> None:
+def test_values_other_than_symbols_are_refused(wrong: float) -> None:
     with pytest.raises(ValueError, match=r"must be -1, \+1, or 0"):
         bits.pack_symbols(np.array([[1.0, wrong]]))
 
 
 @given(st.integers(0, 5000), st.floats(0, 1))
-def test_the_promised_count_is_the_one_training_gives(connections: int, p_pos: float) -> None:
+def test_the_promised_count_equals_that_of_training(connections: int, p_pos: float) -> None:
     assert bits.positive_count(connections, p_pos) == functional.positive_count(connections, p_pos)

@@ -1,4 +1,4 @@
-"""A linear layer of bits that rounds its input to 8 bits: whole numbers, exact, and the same in every engine."""
+"""A binary linear layer with inputs rounded to 8 bits: exact integers, equal in every engine."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_long_rows_add_up_without_a_carry_lost(width: int, filters: int, zeros: 
         np.testing.assert_array_equal(NativeEngine(network, name)(images, threads), truth)
 
 
-def test_one_value_in_all_the_row_is_the_largest_a_sum_can_be() -> None:
+def test_a_row_of_equal_extremes_gives_the_largest_sum() -> None:
     build = NetworkBuilder((20_000, 1, 1))
     x = build.add("flatten", build.image)
     build.add_binary("linear", x, np.array([[1], [-1]]).repeat(20_000, axis=1), input_bits=8)
@@ -76,7 +76,7 @@ def test_rounding_keeps_every_number_within_half_a_step(numbers: list[float]) ->
     assert (np.abs(whole * np.float64(step) - value) <= step * 0.50001).all()
 
 
-def test_the_answer_is_the_sum_of_whole_numbers_times_the_step_and_the_scale() -> None:
+def test_the_output_is_the_integer_sum_times_the_step_and_the_scale() -> None:
     build = NetworkBuilder((3, 1, 1))
     scale, bias = np.float32([0.5]), np.float32([1, 2])
     symbols = np.array([[1, -1, 1], [1, 0, -1]])
@@ -88,7 +88,7 @@ def test_the_answer_is_the_sum_of_whole_numbers_times_the_step_and_the_scale() -
 
 
 @pytest.mark.parametrize("engine", ["numpy", *SETS])
-def test_zeros_give_the_bias_and_what_is_not_finite_gives_no_number(engine: str) -> None:
+def test_zero_inputs_give_the_bias_and_non_finite_ones_give_nan(engine: str) -> None:
     network = linear(3, 2, bias=np.float32([1, -1]))
     images = rows([0, 0, 0], [1, np.nan, 2], [np.inf, 1, 0], [0, -np.inf, 0], [-0.0, 0, 0])
     with np.errstate(all="ignore"):
@@ -97,7 +97,7 @@ def test_zeros_give_the_bias_and_what_is_not_finite_gives_no_number(engine: str)
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_signs_can_be_its_input_and_made_of_its_answer(name: str) -> None:
+def test_signs_before_and_after_it_are_supported(name: str) -> None:
     random = np.random.default_rng(0)
     build = NetworkBuilder((70, 1, 1))
     x = build.add("sign", build.add("flatten", build.image))
@@ -107,7 +107,7 @@ def test_signs_can_be_its_input_and_made_of_its_answer(name: str) -> None:
     np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
 
 
-def test_the_file_says_it_and_says_nothing_where_inputs_stay_whole() -> None:
+def test_the_file_states_rounded_inputs_only() -> None:
     rounded, whole = (b"".join(to_chunks(linear(9, 4, bits=bits))) for bits in (8, 32))
     assert b"linear fc input_bits=8" in rounded
     assert b"input_bits" not in whole

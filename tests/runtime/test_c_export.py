@@ -123,7 +123,7 @@ def resnet_net(binary_inputs: bool) -> Network:
 
 @needs_compiler
 @pytest.mark.parametrize("binary_inputs", [True, False])
-def test_residual_nets_of_binary_and_real_inputs_agree_to_the_last_bit(binary_inputs: bool, tmp_path: Path) -> None:
+def test_residual_nets_equal_the_reference_to_the_last_bit(binary_inputs: bool, tmp_path: Path) -> None:
     network = resnet_net(binary_inputs)
     images = RANDOM.integers(0, 256, (4, *network.input_shape)).astype(np.uint8)
     expected = run_in_order(network, images)

@@ -1,4 +1,4 @@
-"""Numbers are moved to their places whatever the order of axes and the sizes."""
+"""Data movement for any order of axes and any size."""
 
 from itertools import permutations
 
@@ -29,7 +29,7 @@ def test_axes_take_any_order(shape: tuple[int, int, int], axes: tuple[int, ...])
 
 
 @pytest.mark.parametrize("step", [(1, 1, 1), (2, 3, 1), (1, 1, 5), (33, 1, 2)])
-def test_a_slice_keeps_what_it_says_in_a_larger_frame(step: tuple[int, int, int]) -> None:
+def test_a_slice_is_exact_inside_a_larger_padded_value(step: tuple[int, int, int]) -> None:
     build = NetworkBuilder((33, 18, 20))
     x = build.add("slice", build.image, start=(0, 1, 2), stop=(33, 18, 19), step=step)
     build.add("pad", build.add("permute", x, axes=(2, 0, 1)), before=(1, 0, 2), after=(0, 3, 1), value=-0.5)

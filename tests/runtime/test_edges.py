@@ -1,4 +1,4 @@
-"""Numbers at the edge of float32, infinities, NaN, zeros, denormals, the largest: every engine says what torch says."""
+"""Extreme values (infinities, NaN, zeros, denormals, the largest): every engine equals torch."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ KINDS = ["affine", "prelu", "relu", "relu", "clamp", "sign", "add", "max_pool", 
 
 
 class Drawn:
-    """A network of operations whose every step rounds by itself, and what torch says to it."""
+    """A network whose every operation rounds by itself, and torch's result."""
 
     def __init__(self, data: st.DataObject, numbers: list[float]) -> None:
         self.data = data
@@ -78,7 +78,7 @@ def _per_channel(numbers: np.ndarray) -> Tensor:
 
 
 def agrees(network: Network, images: np.ndarray, truth: np.ndarray) -> None:
-    """Every engine says ``truth``; NaN is NaN, and both zeros are one."""
+    """Every engine gives ``truth``; NaN equals NaN, and both zeros are equal."""
     np.testing.assert_array_equal(run_numpy(network, images), truth, err_msg="numpy")
     for name in SETS:
         np.testing.assert_array_equal(NativeEngine(network, name)(images), truth, err_msg=name)
@@ -86,7 +86,7 @@ def agrees(network: Network, images: np.ndarray, truth: np.ndarray) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_every_engine_says_what_torch_says_where_numbers_leave_float32(data: st.DataObject) -> None:
+def test_every_engine_equals_torch_beyond_the_range_of_float32(data: st.DataObject) -> None:
     drawn = Drawn(data, data.draw(st.sampled_from([FINITE, ANY])))
     for _ in range(data.draw(st.integers(1, 8))):
         drawn.grow()

@@ -1,4 +1,4 @@
-"""A packed model takes images as people have them, says what it holds, and refuses what it cannot take."""
+"""A packed model: images it accepts, its description, and its refusals."""
 
 import runpy
 import shutil
@@ -21,7 +21,7 @@ def model() -> PackedModel:
 
 @pytest.mark.skipif(not (shutil.which("cc") and shutil.which("c++")), reason="there is no C compiler here")
 def test_the_native_engine_is_built_where_there_is_a_compiler() -> None:
-    """Its own tests are skipped where it is not there: a mistake in its sources would pass unnoticed."""
+    """Its own tests are skipped without it: an error in its sources would pass unnoticed."""
     assert native.BUILT is not None, native.REASON
 
 
@@ -86,7 +86,7 @@ def test_an_image_that_is_not_finite_is_refused_and_not_answered_by_its_signs(
         lambda images: _frozen(images),
     ],
 )
-def test_the_same_numbers_get_the_same_answer_however_they_lie(
+def test_the_memory_layout_of_an_image_changes_no_output(
     model: PackedModel, otherwise: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     images = MAKE["image"](model.network)
@@ -102,7 +102,7 @@ def _frozen(images: np.ndarray) -> np.ndarray:
     return images
 
 
-def test_bytes_are_refused_where_the_file_says_no_mean() -> None:
+def test_bytes_are_refused_if_the_file_has_no_mean() -> None:
     plain = load_packed(GOLDEN / "plain.ebits")
     with pytest.raises(ValueError, match="no mean and std"):
         plain(np.zeros((1, 6, 6), np.uint8))
@@ -161,12 +161,12 @@ def test_a_model_saved_again_is_the_same_file(model: PackedModel, tmp_path: Path
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1025, 1.0, True])
-def test_threads_that_cannot_be_are_refused(threads: int) -> None:
+def test_an_invalid_number_of_threads_is_refused(threads: int) -> None:
     with pytest.raises(ValueError, match=f"threads={threads} must be an integer from 1 to 1024"):
         load_packed(GOLDEN / "residual.ebits", threads=threads)
 
 
-def test_what_is_no_packed_file_is_refused_in_plain_words(model: PackedModel, tmp_path: Path) -> None:
+def test_anything_but_a_packed_file_is_refused_in_one_line(model: PackedModel, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no\.ebits does not exist: give a packed file"):
         load_packed(tmp_path / "no.ebits")
     with pytest.raises(ValueError, match=f"^{tmp_path} is a directory: give a file$"):

@@ -1,4 +1,4 @@
-"""Files in use, written over, cut off or refused by the system: no half of one is seen, and no model changes."""
+"""Files in use, overwritten, truncated or unwritable: no partial file is seen, and no model changes."""
 
 import fcntl
 import json
@@ -78,7 +78,7 @@ def test_a_file_is_held_once_while_it_is_read(tmp_path: Path) -> None:
     assert not any(tensor.flags.writeable for tensor in network.tensors.values())
 
 
-def test_threads_that_save_to_one_file_never_show_half_of_it(model: PackedModel, tmp_path: Path) -> None:
+def test_threads_that_save_to_one_file_never_leave_a_partial_file(model: PackedModel, tmp_path: Path) -> None:
     path, faults = tmp_path / "net.ebits", []
 
     def save_and_load() -> None:
@@ -113,9 +113,7 @@ def test_a_name_may_be_as_long_as_the_system_allows(model: PackedModel, tmp_path
 
 
 @pytest.mark.parametrize("name", ["file/net.ebits", f"{'n' * 300}.ebits", ""])
-def test_a_place_where_no_file_can_be_is_named_as_it_was_asked_for(
-    name: str, model: PackedModel, tmp_path: Path
-) -> None:
+def test_an_invalid_output_path_is_named_as_requested(name: str, model: PackedModel, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError) as refused:
         model.save(tmp_path / name)
@@ -123,7 +121,7 @@ def test_a_place_where_no_file_can_be_is_named_as_it_was_asked_for(
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_link_stays_one_and_what_it_points_to_is_written(model: PackedModel, tmp_path: Path) -> None:
+def test_a_link_stays_a_link_and_its_target_is_written(model: PackedModel, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "net.ebits").symlink_to("store/net-1.ebits")
     model.save(tmp_path / "net.ebits")
@@ -152,13 +150,13 @@ def test_a_device_is_written_to_and_not_replaced(model: PackedModel, tmp_path: P
         ({"mean": [1e8], "std": [1e-38]}, "beyond float32"),
     ],
 )
-def test_a_network_that_could_not_be_read_back_is_refused_when_it_is_made(facts: dict[str, object], rule: str) -> None:
+def test_a_network_that_could_not_be_read_back_is_refused_at_construction(facts: dict[str, object], rule: str) -> None:
     with pytest.raises(ValueError, match=rule) as refused:
         flat(**facts)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
 
 
-def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
+def test_sizes_that_are_not_integers_are_refused() -> None:
     for size in (2.0, np.int64(2), True):
         with pytest.raises(ValueError, match="channels, rows and columns"):
             Network((1, size, 2), flat().operations, {})  # type: ignore[arg-type]
@@ -176,8 +174,8 @@ def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
         ("linear 0 bias=2:x\u2003y", "0.weight", r"calls its bias 'x\\u2003y'"),
     ],
 )
-def test_a_name_that_no_writer_writes_is_refused(line: str, weight: str, rule: str) -> None:
-    """What is read can be saved, copied and inspected: all of them write the names."""
+def test_an_operation_name_that_is_never_written_is_refused(line: str, weight: str, rule: str) -> None:
+    """A file that can be read can be saved, copied and inspected, which write the names."""
 
     def build(line: str, weight: str) -> bytes:
         tensors = {weight: np.ones((2, 2), np.float32)} | (
@@ -241,7 +239,7 @@ def test_a_pipe_named_as_a_packed_file_is_refused_at_once(tmp_path: Path) -> Non
         load_packed(tmp_path / "net.ebits")
 
 
-def test_what_a_kill_during_save_left_is_removed_by_the_next_save_but_not_what_is_being_written(tmp_path) -> None:
+def test_leftovers_of_a_killed_save_are_removed_by_the_next_but_not_a_file_being_written(tmp_path) -> None:
     dead, young, held, others = (tmp_path / name for name in (f".{d * 16}.partial" for d in "abc0"))
     others = tmp_path / ".notes.partial"
     for path in (dead, young, held, others):

@@ -1,4 +1,4 @@
-"""The first convolution, with fewer products by Winograd's way, is near numpy's wherever its rows and pooling end."""
+"""The first convolution by Winograd's algorithm equals numpy up to rounding for any rows and pooling."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_the_first_convolution_is_within_a_hundred_thousandth(
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_what_the_first_convolution_is_pooled_to_may_be_wider_than_it(name: str) -> None:
+def test_pooling_may_enlarge_the_first_convolution(name: str) -> None:
     build = NetworkBuilder((3, 20, 30))
     x = build.add("conv", build.image, weight=reals(32, 3, 3, 3), kernel=3, padding=1)
     build.add("max_pool", x, kernel=(2, 300), stride=1, padding=(0, 0, 299, 299))
@@ -63,7 +63,7 @@ def test_what_the_first_convolution_is_pooled_to_may_be_wider_than_it(name: str)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_bytes_give_what_their_reals_give(threads: int) -> None:
+def test_uint8_images_give_the_logits_of_their_normalized_floats(threads: int) -> None:
     build = NetworkBuilder((3, 30, 60))
     x = build.add("conv", build.image, weight=reals(32, 3, 7, 7), kernel=7, stride=2, padding=3)
     build.add("max_pool", x, kernel=3, stride=2, padding=1)

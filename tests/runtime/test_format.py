@@ -1,4 +1,4 @@
-"""A packed file comes back as it was written, byte for byte the same each time, and other programs can read it."""
+"""A packed file survives a round trip byte for byte, and other programs can read it."""
 
 import runpy
 import subprocess
@@ -43,7 +43,7 @@ def test_a_stored_file_still_gives_the_logits_it_gave(name: str, engine: str) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_network_comes_back_as_it_was_written(name: str, tmp_path: Path) -> None:
+def test_a_network_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     written = network(name)
     write_network(written, tmp_path / "net.ebits")
     found = read_network(tmp_path / "net.ebits")
@@ -58,7 +58,7 @@ def test_a_network_comes_back_as_it_was_written(name: str, tmp_path: Path) -> No
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_network_comes_back_and_gives_the_same_bytes_again(
+def test_any_network_survives_a_round_trip_with_equal_bytes(
     networks: st.SearchStrategy[tuple[Network, np.ndarray]], data: st.DataObject
 ) -> None:
     written, _ = data.draw(networks)
@@ -83,7 +83,7 @@ def test_tensors_shared_between_layers_are_named_in_full() -> None:
     np.testing.assert_array_equal(found.tensors["b.bias"], 0)
 
 
-def test_numbers_for_two_a_channel_may_be_weights_too() -> None:
+def test_vectors_and_weights_may_share_a_tensor() -> None:
     shared = {"a.gain_shift": np.array([[1, 2], [3, 4]], np.float32)}
     operations = (
         Operation.of("flatten", (0,), {}, {}),
@@ -95,7 +95,7 @@ def test_numbers_for_two_a_channel_may_be_weights_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["two words", "a=b", "a\nb", "a:b"])
-def test_a_tensor_whose_name_no_line_can_hold_is_refused(name: str) -> None:
+def test_a_tensor_name_that_needs_several_lines_is_refused(name: str) -> None:
     build = NetworkBuilder((2, 1, 1))
     build.add("prelu", build.image, slope=np.ones(2, np.float32), name=name)
     with pytest.raises(ValueError, match="rename the layer"):
@@ -103,7 +103,7 @@ def test_a_tensor_whose_name_no_line_can_hold_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vectors", "halves"])
-def test_a_tensor_that_is_called_as_the_files_own_is_refused(name: str) -> None:
+def test_a_tensor_with_a_reserved_name_is_refused(name: str) -> None:
     linear = Operation.of("linear", (1,), {"weight": name}, {})
     network = Network((2, 1, 1), (Operation.of("flatten", (0,), {}, {}), linear), {name: np.ones((2, 2), np.float32)})
     with pytest.raises(ValueError, match="a reserved name"):
@@ -125,7 +125,7 @@ def test_the_safetensors_package_reads_the_tensors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_summary_foretells_the_size_of_the_file(name: str) -> None:
+def test_the_summary_predicts_the_size_of_the_file(name: str) -> None:
     path = GOLDEN / f"{name}.ebits"
     summary = load_packed(path).summary()
     assert summary.file_bytes == path.stat().st_size
@@ -161,7 +161,7 @@ def test_the_runtime_reads_and_runs_a_file_without_torch() -> None:
     assert done.stdout == "(4,)\n", done.stderr
 
 
-def test_a_file_joins_as_many_values_as_may_be_joined_wherever_they_stand() -> None:
+def test_concat_joins_up_to_the_limit_of_values_at_any_position() -> None:
     build = NetworkBuilder((2, 1, 1))
     values = [build.image]
     for _ in range(10_100):

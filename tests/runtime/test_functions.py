@@ -1,4 +1,4 @@
-"""Functions, norms, softmax and products of two values: numpy says what torch says, and native what numpy says."""
+"""Functions, norms, softmax and products of two values: numpy equals torch, and native equals numpy."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def reals(*shape: int) -> np.ndarray:
 
 
 def answers(network: Network, images: np.ndarray) -> np.ndarray:
-    """Numpy's answer; that of every instruction set, on one thread and on two, is the same up to rounding."""
+    """Numpy's output; those of every instruction set, on one and two threads, equal it up to rounding."""
     truth = run_numpy(network, images)
     for name in SETS:
         for threads in (1, 2):
@@ -74,7 +74,7 @@ def test_norms_and_softmax_are_torchs_along_every_axis(axis: int, images: tuple[
         np.testing.assert_allclose(found, truth.movedim(-1, axis + 1).numpy(), rtol=1e-5, atol=2e-6)
 
 
-def test_a_causal_softmax_leaves_out_what_comes_later() -> None:
+def test_a_causal_softmax_masks_later_positions() -> None:
     build = NetworkBuilder((3, 4, 6))
     build.add("softmax", build.image, axis=2, causal=True)
     given = reals(2, 3, 4, 6)

@@ -1,4 +1,4 @@
-"""Thousands of mutated files: each is refused in one line or answered alike, within a limit of memory and time."""
+"""Thousands of mutated files: each is refused in one line or runs alike in both engines, within limits."""
 
 import json
 import os
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def fuzz(first: int, count: int, mark: Path) -> dict[str, int]:
-    """Run them in a process of their own, which may crash or hang without harm."""
+    """Run the cases in a separate process, which may crash or hang."""
     program = [sys.executable, "-W", "error", HERE / "fuzz.py", str(first), str(count), str(mark)]
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(program, capture_output=True, text=True, timeout=600, env=os.environ | threads)

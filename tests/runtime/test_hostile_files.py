@@ -1,4 +1,4 @@
-"""A file that lies, is cut, or is damaged is refused with one line, soon, and before any memory is claimed for it."""
+"""A false, truncated or damaged file is refused in one line, before memory is allocated for it."""
 
 import json
 import tracemalloc
@@ -46,7 +46,7 @@ def with_table(change: Change) -> bytes:
 
 
 def with_header(change: Change) -> bytes:
-    """The file with another header, and a digest that matches it: a lie told well."""
+    """The file with another header, and a digest that matches."""
     header = json.loads(json.dumps(HEADER))
     change(header)
     return with_header_text(json.dumps(header))
@@ -67,7 +67,7 @@ def operation(place: int, line: str) -> bytes:
     return with_lines([*LINES[:place], line, *LINES[place + 1 :]])
 
 
-def test_a_lie_told_well_differs_from_the_truth_in_the_lie_alone() -> None:
+def test_a_refitted_file_differs_from_the_original_in_the_mutation_alone() -> None:
     assert from_bytes(with_header(lambda header: None)).shapes[-1] == (4,)
 
 
@@ -87,7 +87,7 @@ def test_any_one_flipped_bit_is_refused(place: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, len(WHOLE)))
-def test_bytes_put_in_or_found_lying_about_are_refused(noise: bytes, place: int) -> None:
+def test_inserted_bytes_and_gaps_between_tensors_are_refused(noise: bytes, place: int) -> None:
     refusal(noise)
     refusal(WHOLE[:place] + noise + b"x" + WHOLE[place:])
 
@@ -123,7 +123,7 @@ FIRST = min((name for name in TABLE if name != "__metadata__"), key=lambda name:
         (lambda t: t["__metadata__"].update(equalbits="\ud800"), "sha256 does not match"),
     ],
 )
-def test_a_table_that_lies_is_refused(change: Change, words: str) -> None:
+def test_a_table_with_false_entries_is_refused(change: Change, words: str) -> None:
     assert words in refusal(with_table(change))
 
 
@@ -140,7 +140,7 @@ def test_a_table_that_lies_is_refused(change: Change, words: str) -> None:
         (b'{"a":' + b"9" * 10_000 + b"}", "not JSON"),
     ],
 )
-def test_a_table_that_is_no_table_is_refused(text: bytes, words: str) -> None:
+def test_an_invalid_table_of_tensors_is_refused(text: bytes, words: str) -> None:
     assert words in refusal(len(text).to_bytes(8, "little") + text)
 
 
@@ -178,7 +178,7 @@ def test_a_table_of_the_wrong_length_is_refused(length: int) -> None:
         (lambda h: h.update(notes=[]), "hold strings"),
     ],
 )
-def test_a_header_that_lies_is_refused(change: Change, words: str) -> None:
+def test_a_header_with_false_facts_is_refused(change: Change, words: str) -> None:
     assert words in refusal(with_header(change))
 
 
@@ -194,7 +194,7 @@ def test_a_header_that_lies_is_refused(change: Change, words: str) -> None:
         ([*LINES, "linear head bias=4"], "4 numbers as its bias: 'vectors' has 0 left"),
     ],
 )
-def test_a_list_of_operations_that_lies_is_refused(lines: list[str], words: str) -> None:
+def test_a_list_of_operations_that_does_not_fit_is_refused(lines: list[str], words: str) -> None:
     assert words in refusal(with_lines(lines))
 
 
@@ -272,14 +272,14 @@ def test_a_list_of_operations_that_lies_is_refused(lines: list[str], words: str)
         (13, "max_pool kernel=2", "channels, rows and columns"),
     ],
 )
-def test_an_operation_that_lies_is_refused(place: int, line: str, words: str) -> None:
+def test_an_operation_that_does_not_fit_is_refused(place: int, line: str, words: str) -> None:
     message = refusal(operation(place, line))
     assert words in message
     assert f"operation {place} " in message
 
 
 @pytest.mark.parametrize("text", [DEEP, '{"version":1,"version":1}', "7", '{"version":1e999}', ""])
-def test_a_header_that_is_no_header_is_refused(text: str) -> None:
+def test_an_invalid_header_is_refused(text: str) -> None:
     refusal(with_header_text(text))
 
 
@@ -292,7 +292,7 @@ def test_a_real_number_that_is_not_finite_is_refused() -> None:
     assert "not finite" in refusal(head + b"".join(data))
 
 
-def test_a_file_that_is_not_there_or_too_short_is_said_to_be(tmp_path: Path) -> None:
+def test_a_missing_or_truncated_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_network(tmp_path / "no.ebits")
     (tmp_path / "short.ebits").write_bytes(b"123")

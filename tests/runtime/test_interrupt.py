@@ -1,4 +1,4 @@
-"""Ctrl-C ends a native run at once, also inside one large step, and the model is as good as before."""
+"""Ctrl-C ends a native run at once, also inside one large step, and the model stays usable."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def test_a_model_that_was_interrupted_gives_the_same_answers_afterwards() -> Non
     np.testing.assert_array_equal(engine(images[:100], 2), expected)
 
 
-def test_a_handler_that_does_not_raise_lets_the_run_go_on() -> None:
+def test_a_run_continues_after_a_handler_that_does_not_raise() -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     try:

@@ -1,4 +1,4 @@
-"""A small file costs at most what the caller allows: memory of values, weights and constants, and time."""
+"""A small file costs at most the memory and the time that the caller allows."""
 
 import threading
 import time
@@ -58,7 +58,7 @@ def test_operations_that_share_a_weight_share_its_layout(binary: bool) -> None:
 
 
 @needs_native
-def test_a_shared_weight_that_must_be_laid_out_anew_for_each_operation_is_refused_early() -> None:
+def test_a_shared_weight_that_needs_a_layout_per_operation_is_refused_early() -> None:
     network = tied(100, np.ones((32, 32, 5, 5), np.int8), binary=False, paddings=True)
     PackedModel(network)  # 25 KB, of which each operation makes 100 KB
     with pytest.raises(LimitError, match=r"takes a plan of more than \d+ bytes, over \d+: raise Limits\(memory=…\)"):

@@ -1,4 +1,4 @@
-"""The native engine is numpy's twin: the same bits on every instruction set, for every network, batch and thread."""
+"""The native engine equals numpy to the bit, on every instruction set, network, batch and thread count."""
 
 import subprocess
 import sys
@@ -104,7 +104,7 @@ def test_a_convolution_may_be_pooled_by_windows_of_any_size(size: int, name: str
     np.testing.assert_array_equal(NativeEngine(network, name)(images), run_numpy(network, images))
 
 
-def test_numpy_runs_what_the_native_engine_cannot() -> None:
+def test_numpy_runs_operations_that_the_native_engine_lacks() -> None:
     build = NetworkBuilder((4, 4, 8))
     x = build.add("reshape", build.image, shape=(2,) * 7)
     build.add("permute", x, axes=(6, 5, 4, 3, 2, 1, 0))
@@ -121,7 +121,7 @@ def test_numpy_runs_what_the_native_engine_cannot() -> None:
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("pruned", [False, True])
 def test_every_kind_of_border_is_exact(pruned: bool, name: str) -> None:
-    """A window wider than the image, with so much padding that some windows see nothing but border."""
+    """A window wider than the image, with so much padding that some windows see only the border."""
     build = NetworkBuilder((5, 6, 4))
     symbols = signs_of(33, 5, 9, 7, zeros=pruned)
     build.add_binary("conv", build.add("sign", build.image), symbols, padding=(11, 9, 8, 12), name="wide")
@@ -149,7 +149,7 @@ def test_a_grouped_convolution_before_a_sign_is_exact(
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(("channels", "size"), [(2, 1), (40, 1), (40, 2), (40, 3)])
-def test_real_values_meet_one_binary_filter_a_channel_exactly(channels: int, size: int, name: str) -> None:
+def test_depthwise_binary_filters_on_real_inputs_are_exact(channels: int, size: int, name: str) -> None:
     build = NetworkBuilder((channels, size, size))
     build.add_binary("conv", build.image, signs_of(channels, 1, 1, 1), groups=channels, name="depthwise")
     images = RANDOM.integers(-8, 9, (2, channels, size, size)).astype(np.float32) / 8
@@ -183,8 +183,8 @@ def test_a_pooled_convolution_keeps_nothing_but_bits() -> None:
     assert [tuple(value[1:]) for value in values if value[0] == 1] == [(32, 8, 8), (32, 1, 1)]
 
 
-def test_thousands_of_values_that_live_long_find_their_places_soon() -> None:
-    """It took minutes, and a file may ask for it."""
+def test_placing_thousands_of_long_lived_values_is_fast() -> None:
+    """Once it took minutes, and a file may demand it."""
     program = (
         "from equalbits.runtime import NetworkBuilder, PackedModel\n"
         "build = NetworkBuilder((1, 2, 2))\n"
@@ -219,7 +219,7 @@ def test_no_table_of_steps_makes_the_engine_read_or_write_outside(
         plan.run(images.reshape(-1), np.empty(size * len(images), np.float32), 2)
 
 
-def test_without_the_native_module_numpy_runs_and_a_line_says_so() -> None:
+def test_without_the_native_module_numpy_runs_with_a_message() -> None:
     program = (
         "import logging, sys; sys.modules['equalbits.runtime.native._native'] = None\n"
         "logging.basicConfig(level=logging.DEBUG, format='%(message)s')\n"

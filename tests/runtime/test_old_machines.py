@@ -1,4 +1,4 @@
-"""A machine without a vector instruction is asked for it first, and no kernel is built for a machine it is not of."""
+"""Old machines: instruction sets are checked before use, and kernels are built for their machine only."""
 
 import platform
 import re
@@ -52,7 +52,7 @@ def compiled_for_32_bits(*words: str | Path) -> "subprocess.CompletedProcess[str
 
 @WITH_32_BITS
 @pytest.mark.skipif(not shutil.which("nm"), reason="there is nothing to look into a file with")
-def test_kernels_that_need_more_registers_than_32_bit_code_has_are_left_out_of_it(tmp_path: Path) -> None:
+def test_kernels_that_need_64_bit_registers_are_not_built_for_32_bit(tmp_path: Path) -> None:
     """The system may be one of 32 bits and its kernel say x86_64: one file that is refused would cost the engine."""
     compiled = tmp_path / "kernels.o"
     done = compiled_for_32_bits("-c", NATIVE / "kernels_avx512.c", "-o", compiled, *FLAGS["avx512"], "-mfpmath=sse")
@@ -65,7 +65,7 @@ def test_kernels_that_need_more_registers_than_32_bit_code_has_are_left_out_of_i
 
 @WITH_32_BITS
 def test_no_engine_is_built_whose_floats_are_wider_than_others() -> None:
-    """The registers of old have 80 bits, and what they add up rounds otherwise: numpy then runs in its place."""
+    """x87 registers have 80 bits and round sums differently: numpy runs instead."""
     words = ["-fsyntax-only", "-xc", NATIVE / "core.h"]
     assert "floats are computed as wider numbers" in compiled_for_32_bits("-mfpmath=387", *words).stderr
     assert compiled_for_32_bits("-msse2", "-mfpmath=sse", *words).returncode == 0

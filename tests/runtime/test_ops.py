@@ -1,4 +1,4 @@
-"""Each numpy operation says what torch says; where both sides are ±1, to the last bit."""
+"""Each numpy operation equals torch; with ±1 on both sides, to the last bit."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def run(kind: str, *values: np.ndarray, **parts: Any) -> np.ndarray:
-    """The answer of one operation, through a network, so that its rule of shapes is held against the truth too."""
+    """Output of one operation through a network, which also checks its shape rule."""
     build = NetworkBuilder(values[0].shape[1:])
     inputs = [build.image]
     for value in values[1:]:  # a second value: the image, with the difference put in by an affine of gain 0

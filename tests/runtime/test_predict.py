@@ -1,4 +1,4 @@
-"""A packed model classifies image files, Pillow images and arrays, and says what it takes."""
+"""A packed model classifies image files, Pillow images and arrays, and states its input."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def picture(color: tuple[int, int, int], size: tuple[int, int] = (9, 7)) -> Imag
     return Image.new("RGB", size, color)
 
 
-def test_a_model_says_what_it_takes_and_answers() -> None:
+def test_a_model_states_its_inputs_and_outputs() -> None:
     model = packed()
     assert model.classes == ("red", "green", "blue") and model.input_shape == (3, 4, 6)
 
@@ -67,7 +67,7 @@ def test_a_file_stores_how_pictures_become_square(tmp_path) -> None:
         replace(model.network, fit="square")
 
 
-def test_floats_from_0_to_1_are_warned_of_where_the_file_normalizes_bytes() -> None:
+def test_floats_from_0_to_1_give_a_warning_if_the_file_normalizes_bytes() -> None:
     pixels = np.random.default_rng(0).random((2, 3, 4, 6), np.float32)
     with pytest.warns(UserWarning, match=r"floats from 0 to 1, which are not normalized .* give uint8, or"):
         packed()(pixels)

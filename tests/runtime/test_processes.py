@@ -1,4 +1,4 @@
-"""A model in threads, in forked children, and when a program ends: everyone gets their own answer, and nobody waits."""
+"""A model in threads, in forked children, and at exit: each caller gets its own result without deadlock."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def test_a_forked_child_starts_threads_of_its_own() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_child_forked_in_the_middle_of_a_run_answers_too(threads: int) -> None:
-    """Another thread of the parent has its turn just then, and no thread of the child can end it."""
+    """Another thread of the parent holds the model at that time, and no thread of the child can release it."""
     program = (
         "import os, signal, sys, threading, time, numpy as np\n"
         "from equalbits.runtime import load_packed\n"
@@ -71,7 +71,7 @@ def test_a_child_forked_in_the_middle_of_a_run_answers_too(threads: int) -> None
     assert done.returncode == 0
 
 
-def test_a_program_may_end_while_a_thread_of_it_runs_a_model() -> None:
+def test_a_program_may_exit_while_a_thread_runs_a_model() -> None:
     program = (
         "import sys, threading, time, numpy as np\n"
         "from equalbits.runtime import load_packed\n"

@@ -1,4 +1,4 @@
-"""Real numbers by weights that are bits: the same sums whether they are looked up, multiplied or added."""
+"""Real inputs with binary weights: equal sums by table lookup, multiplication or addition."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_every_shape_adds_up_by_one_thread_and_by_several(shape: tuple, pruned: 
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=["64x9x32", "512x4x4"])
-def test_what_is_pooled_adds_up(shape: tuple, name: str) -> None:
+def test_pooling_after_table_lookup_is_exact(shape: tuple, name: str) -> None:
     network, images = network_of(shape, pool=2)
     for threads in (1, 3):
         np.testing.assert_array_equal(NativeEngine(network, name)(images[:1], threads), run_numpy(network, images[:1]))
@@ -61,7 +61,7 @@ def test_what_is_pooled_adds_up(shape: tuple, name: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_small_convolution_adds_up(data: st.DataObject) -> None:
+def test_any_small_convolution_is_exact(data: st.DataObject) -> None:
     draw = data.draw
     kernel = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     size = draw(st.integers(kernel[0], 9)), draw(st.integers(kernel[1], 18))

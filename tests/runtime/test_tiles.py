@@ -1,4 +1,4 @@
-"""Binary convolutions counted tile by tile are exact wherever a tile ends: in a row, behind it, pooled, by threads."""
+"""Tiled binary convolutions are exact at every tile border, pooled and in threads."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_a_pooled_convolution_is_exact(shape: tuple, pool: dict[str, int], name:
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(("slope", "gain"), [(0.25, 0.5), (0.25, -0.5), (-0.25, 0.5), (0.0, 0.5), (0.25, 0.0)])
-def test_what_is_pooled_is_exact_whether_or_not_the_order_is_kept(slope: float, gain: float, name: str) -> None:
+def test_pooling_is_exact_whether_or_not_the_affine_keeps_the_order(slope: float, gain: float, name: str) -> None:
     random = np.random.default_rng(0)
     build = NetworkBuilder((64, 12, 56))
     x = build.add_binary("conv", build.add("sign", build.image), random.choice([-1, 1], (40, 64, 3, 3)), padding=1)

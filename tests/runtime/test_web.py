@@ -1,4 +1,4 @@
-"""The engine in WebAssembly is numpy's twin, and the module that ships is what the sources give."""
+"""The engine in WebAssembly equals numpy, and the shipped module is built from these sources."""
 
 import json
 import shutil
@@ -74,7 +74,7 @@ def test_it_gives_the_logits_of_packed_files_of_every_kind(tmp_path: Path) -> No
         np.testing.assert_allclose(logits, run_numpy(network, images), rtol=1e-4, atol=1e-4)
 
 
-def test_the_module_that_ships_was_built_from_these_sources() -> None:
+def test_the_shipped_module_was_built_from_these_sources() -> None:
     facts = json.loads((WEB / "engine.json").read_text())
     assert facts["sources"] == build.engine_digest(), "run make web"
     if native.BUILT is not None:

@@ -1,4 +1,4 @@
-"""A machine without torch runs packed files; whatever else it asks for, it is told in one line what to install."""
+"""A machine without torch runs packed files; other commands name in one line what to install."""
 
 import os
 import subprocess
@@ -82,14 +82,14 @@ def test_commands_that_need_no_torch_run(tmp_path: Path) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_other_commands_say_what_they_need(words: list[str]) -> None:
+def test_other_commands_name_the_extra_they_need(words: list[str]) -> None:
     assert words[0] in COMMANDS
     done = command(*words)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"equalbits {words[0]}: this needs torch: {install_hint('train')}\n"
 
 
-def test_every_public_name_is_there_or_says_what_it_needs() -> None:
+def test_every_public_name_exists_or_names_the_extra_it_needs() -> None:
     code = (
         "import equalbits\n"
         "for name in equalbits.__all__:\n"

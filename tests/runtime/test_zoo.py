@@ -75,7 +75,7 @@ def test_commands_take_the_name_of_an_entry(tmp_path: Path, capsys: pytest.Captu
     assert main(["export", name, str(tmp_path / "net.onnx")]) == 0
 
 
-def test_an_unknown_entry_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_entry_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "zoo:fashion-conv5", "x.png"]) == 1
     assert "did you mean 'fashion-conv4'?" in capsys.readouterr().err
     assert main(["inspect", "zoo:"]) == 1

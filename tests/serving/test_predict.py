@@ -1,4 +1,4 @@
-"""The server answers pictures and arrays as the model does, and refuses all else in one line."""
+"""The server returns the model's predictions for pictures and arrays, and refuses all else in one line."""
 
 import io
 import json

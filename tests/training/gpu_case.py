@@ -1,4 +1,4 @@
-"""A small net, its data and what it witnesses, for the tests on a GPU."""
+"""A small net, its data and a record of its inputs, for the tests on a GPU."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def assert_close(model: nn.Module, other: nn.Module) -> None:
 
 
 class Witness(nn.Module):
-    """Adds up the images it saw and what its dropout let through, each weighed by when it came."""
+    """Sums the images it saw and the outputs of its dropout, each weighted by its step."""
 
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()

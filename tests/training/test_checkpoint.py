@@ -93,7 +93,7 @@ def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
-def test_a_safetensors_file_of_someone_else_and_a_missing_one_are_named(tmp_path: Path) -> None:
+def test_a_foreign_safetensors_file_and_a_missing_one_are_named(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(1)}, tmp_path / "other")
     with pytest.raises(CheckpointError, match="is a safetensors file, but not an equalbits checkpoint"):
         load_checkpoint(tmp_path / "other")
@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_part_of_the_new_one(tmp_path: Pa
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as caught:
         write_atomically(path, b"new" * 1000)
-    assert caught.value.filename == str(path)  # for whoever is told
+    assert caught.value.filename == str(path)  # for the message of the command
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -202,7 +202,7 @@ def test_a_partial_file_that_cannot_be_removed_is_ignored(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_an_optimizers_state_comes_back_in_its_parameters_layout(kind: type, tmp_path: Path) -> None:
+def test_an_optimizer_state_is_restored_in_the_layout_of_its_parameter(kind: type, tmp_path: Path) -> None:
     def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).to(memory_format=torch.channels_last)

@@ -169,9 +169,9 @@ def test_a_last_batch_that_cannot_be_captured_is_trained_without_a_graph(
     assert_same(step, plain(loader))
 
 
-def test_a_warm_up_that_fails_in_the_second_net_leaves_the_first_as_it_was(capture: type[CudaGraphSteps]) -> None:
+def test_a_warm_up_that_fails_in_the_second_net_restores_the_first(capture: type[CudaGraphSteps]) -> None:
     class Short(TrainStep):
-        """Has no room for a small batch, the first time."""
+        """Runs out of memory on a small batch, the first time."""
 
         failed: list[int] | None = None
 

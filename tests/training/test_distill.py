@@ -1,4 +1,4 @@
-"""Learning from a teacher: the loss is the formula, and the teacher leaves as it came."""
+"""Distillation: the loss equals the formula, and the teacher is unchanged."""
 
 import math
 

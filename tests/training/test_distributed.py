@@ -1,4 +1,4 @@
-"""Two processes train what one trains, stop together, and end when one of them dies."""
+"""Two processes train as one does, stop together, and end if one of them dies."""
 
 import json
 import os

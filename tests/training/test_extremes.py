@@ -1,4 +1,4 @@
-"""The smallest and most one-sided trainings end with finite weights and a packed net, or are refused in one line."""
+"""Extreme trainings end with finite weights and a packed net, or are refused in one line."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A checkpoint that is whole but says what none of ours says is refused in one line, and nothing is trained on it."""
+"""A valid checkpoint with impossible content is refused in one line, and nothing is trained on it."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ LAST = "last.safetensors"
 
 
 class StopError(Exception):
-    """Ends a training where a test wants it."""
+    """Ends a training at a given step."""
 
 
 def stop(model: nn.Module, step: int) -> None:
@@ -23,7 +23,7 @@ def stop(model: nn.Module, step: int) -> None:
 
 @pytest.fixture
 def stopped(tmp_path: Path, make_net, make_loader, make_config) -> Path:
-    """A run of six steps an epoch that stands a step into its second."""
+    """A run of six steps per epoch, interrupted one step into its second."""
     with pytest.raises(StopError):
         train(make_net(), make_loader(), make_config(checkpoint_seconds=0.0), watchers=[stop], out=tmp_path)
     _, facts = load_checkpoint(tmp_path / LAST)

@@ -1,4 +1,4 @@
-"""On a GPU: a net that no graph can hold, and one whose norms and signs run fused, train as in plain training."""
+"""On a GPU: a net that cannot be captured, and one with fused norms and signs, train as in plain training."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def test_auto_falls_back_to_compiled_steps_if_capture_fails() -> None:
 
 @pytest.mark.parametrize("speed", ["compiled", "captured"])
 def test_a_binary_resnet_in_fused_passes_trains_as_a_plain_one(speed: str, make_config) -> None:
-    """Its signs make two runs part in the end, so what differs is held against how far training has come."""
+    """Signs make two runs diverge slowly, so differences are compared with the progress of training."""
     data = load_dataset("synthetic:1x8x8:4:32", split="train", device="cuda")
     loader = Loader(data, batch_size=16, shuffle=True, augment=True)
     runs = []

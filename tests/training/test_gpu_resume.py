@@ -1,4 +1,4 @@
-"""On a GPU: interrupted runs resume to the same result, and what a run stores."""
+"""On a GPU: interrupted runs resume to the same result; files of a run."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""On a GPU: nets captured in one stack train what each trains alone."""
+"""On a GPU: nets captured in one stack train as each does alone."""
 
 import dataclasses
 import signal
@@ -71,10 +71,10 @@ def test_a_captured_stack_of_several_settings_continues_without_diverged_nets(ma
 def test_an_interrupted_captured_stack_resumes_to_the_same_result(tmp_path, make_config) -> None:
     config = make_config(speed="captured", precision="fp32", lr=0.01, checkpoint_seconds=0)
 
-    def run(checkpoint, **told) -> list[nn.Module]:
+    def run(checkpoint, **options) -> list[nn.Module]:
         nets = [make_net(seed) for seed in range(2)]
         loaders = [make_loader(seed=seed) for seed in range(2)]
-        train_stack(nets, loaders, seeded(config, range(2)), checkpoint=checkpoint, **told)
+        train_stack(nets, loaders, seeded(config, range(2)), checkpoint=checkpoint, **options)
         return nets
 
     whole = run(None)

@@ -1,4 +1,4 @@
-"""On a GPU: captured, recorded and compiled steps train what plain ones train."""
+"""On a GPU: captured, recorded and compiled steps train as plain ones do."""
 
 import pytest
 import torch

@@ -21,7 +21,7 @@ def test_a_history_prints_a_row_per_epoch() -> None:
     assert lines[3].split() == ["3", "0.0333", "0.2667", "43.00", "1.1000", "60.00", "1.2"]
 
 
-def test_the_plot_holds_every_epoch_and_skips_those_without_a_test_score(tmp_path: Path) -> None:
+def test_the_plot_shows_every_epoch_with_a_test_score(tmp_path: Path) -> None:
     figure = History(EPOCHS).plot()
     loss, accuracy = figure.axes
     assert [line.get_xydata().tolist() for line in loss.lines] == [

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: whatever is on the disk is whole, and the run ends as if nothing had happened."""
+"""SIGKILL at random moments: files on the disk are whole, and the resumed run ends with the same bits."""
 
 import json
 import multiprocessing
@@ -41,7 +41,7 @@ def start(words: list[str]) -> multiprocessing.Process:
 
 
 def saved(path: Path) -> tuple[int, int] | None:
-    """Which file the name points to now."""
+    """Inode and time of the file at the path; None if it is missing."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def saved(path: Path) -> tuple[int, int] | None:
 
 
 def kill_after(process: multiprocessing.Process, path: Path, *, saves: int, delay: float) -> bool:
-    """Kill a process a little after it has saved so many times; False if it was done before that."""
+    """Kill a process shortly after it has saved ``saves`` times; False if it ended before."""
     known = saved(path)
     while saves and process.is_alive():
         if saved(path) != known:

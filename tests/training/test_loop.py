@@ -1,4 +1,4 @@
-"""The loop tells whoever watches, takes any loader, and leaves the caller's world as it was."""
+"""The loop reports to watchers, accepts any loader, and leaves global state unchanged."""
 
 import warnings
 
@@ -27,10 +27,10 @@ def test_watchers_are_called_before_the_first_step_and_after_every_step(make_net
 
 
 def test_every_epoch_is_reported_with_counts_of_every_image(make_net, make_loader, make_config) -> None:
-    told: list[EpochRecord | StepRecord] = []
+    records: list[EpochRecord | StepRecord] = []
     model, test = make_net(), make_loader("test")
-    history = train(model, make_loader(), make_config(), test=test, reporters=[told.append])
-    assert [record for record in told if isinstance(record, EpochRecord)] == list(history.epochs)
+    history = train(model, make_loader(), make_config(), test=test, reporters=[records.append])
+    assert [record for record in records if isinstance(record, EpochRecord)] == list(history.epochs)
     assert [record.epoch for record in history.epochs] == [1, 2, 3]
     assert {record.train.total for record in history.epochs} == {44}
     assert {record.test.total for record in history.epochs if record.test} == {11}
@@ -38,7 +38,7 @@ def test_every_epoch_is_reported_with_counts_of_every_image(make_net, make_loade
     assert model.training
 
 
-def test_a_net_learns_what_can_be_learned(make_net, make_loader, make_config) -> None:
+def test_a_net_learns_a_separable_problem(make_net, make_loader, make_config) -> None:
     history = train(make_net(), make_loader(augment=False), make_config(epochs=15, lr=0.1), test=make_loader("test"))
     assert history.epochs[-1].train.accuracy > 80 > history.epochs[0].train.accuracy
 
@@ -51,11 +51,11 @@ def test_epochs_are_scored_as_often_as_asked_and_always_the_last(make_net, make_
     assert (unscored.last, unscored.best) == (None, None)
 
 
-def test_a_step_record_holds_the_position_in_the_epoch(make_net, make_loader, make_config, monkeypatch) -> None:
+def test_a_step_record_states_the_position_in_the_epoch(make_net, make_loader, make_config, monkeypatch) -> None:
     monkeypatch.setattr(run_state, "REPORT_SECONDS", 0.0)
-    told: list[EpochRecord | StepRecord] = []
-    train(make_net(), make_loader(), make_config(epochs=2), reporters=[told.append])
-    steps = [record for record in told if isinstance(record, StepRecord)]
+    records: list[EpochRecord | StepRecord] = []
+    train(make_net(), make_loader(), make_config(epochs=2), reporters=[records.append])
+    steps = [record for record in records if isinstance(record, StepRecord)]
     assert [(record.epoch, record.batch) for record in steps] == [(e, b) for e in (1, 2) for b in range(1, 7)]
     assert [record.train.total for record in steps[:6]] == [8, 16, 24, 32, 40, 44]
     assert all(record.images_per_second > 0 for record in steps)
@@ -74,7 +74,7 @@ def test_quantizers_see_the_progress_of_training(make_net, make_loader, make_con
     assert seen == [0.0, 0.0, 0.25, 0.5, 0.75]
 
 
-def test_the_callers_random_state_and_numerics_are_left_alone(make_net, make_loader, make_config) -> None:
+def test_the_callers_random_state_and_precision_are_unchanged(make_net, make_loader, make_config) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -159,10 +159,10 @@ def test_an_emptied_layer_is_warned_about_once_per_run(make_loader, make_config)
     with torch.no_grad():
         model[2].weight.mul_(1e-9)
     for _ in range(2):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             train(model, make_loader(), make_config(lr=1e-12))
-        assert [str(each.message).split(", so")[0] for each in told] == ["the global ranking leaves no weight in '2'"]
+        assert [str(each.message).split(", so")[0] for each in caught] == ["the global ranking leaves no weight in '2'"]
 
 
 @pytest.mark.parametrize("ramp", [0.0, 0.5])

@@ -1,4 +1,4 @@
-"""Methods that need more of training than a gradient: bits flipped by Bop, clipping, refitting, penalties."""
+"""Methods with more than a gradient: Bop's flips, clipping, refitting, penalties."""
 
 import copy
 import os
@@ -81,7 +81,7 @@ def test_gamma_on_the_device_flips_the_same_bits() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)]
 )
-def test_real_parameters_beside_bits_are_trained_by_what_is_asked_for(name, kind) -> None:
+def test_real_parameters_beside_bits_use_the_requested_optimizer(name, kind) -> None:
     model = net(Bits(p_pos=0.5))
     settings = OptimizerConfig(name="balanced-bop", reals=name, lr=0.02, weight_decay=0.0, betas=(0.8, 0.9), gamma=0.5)
     optimizer = make_optimizer(model, settings)

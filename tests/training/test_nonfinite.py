@@ -1,4 +1,4 @@
-"""A loss that is no number stops the run with the step, the layer and the way back; no bad weight reaches the disk."""
+"""A non-finite loss stops the run with step, layer and remedy; non-finite weights are never saved."""
 
 import pytest
 import torch
@@ -57,7 +57,7 @@ def test_a_run_resumes_from_the_last_good_checkpoint(tmp_path, make_net, make_lo
     assert all(torch.equal(a, b) for a, b in zip(mended.parameters(), whole.parameters(), strict=True))
 
 
-def test_the_error_says_if_nothing_was_saved(make_net, make_loader, make_config) -> None:
+def test_the_error_states_that_nothing_was_saved(make_net, make_loader, make_config) -> None:
     with pytest.raises(NonFiniteError, match=r"the loss is nan at step 2; .*; nothing was saved before it"):
         train(spoiled(make_net(), at=2), make_loader(), make_config())
 
@@ -75,18 +75,20 @@ def test_non_finite_weights_under_a_finite_loss_are_never_saved(tmp_path, make_n
     assert load_checkpoint(tmp_path / LAST)[1]["batch"] == 3
 
 
-def test_the_best_model_and_the_history_never_hold_such_weights(tmp_path, make_net, make_loader, make_config) -> None:
+def test_the_best_model_and_the_history_never_contain_non_finite_weights(
+    tmp_path, make_net, make_loader, make_config
+) -> None:
     def spoil(net: nn.Module, step: int) -> None:
         if step == 6:  # the last of the epoch: the loss of none of its steps knows
             net[0].weight.data.fill_(float("nan"))
 
-    told = []
+    records = []
     with pytest.raises(NonFiniteError, match="non-finite weights at step 6"):
         train(
             make_net(), make_loader(), make_config(), test=make_loader("test"), watchers=[spoil], out=tmp_path,
-            reporters=[told.append],
+            reporters=[records.append],
         )  # fmt: skip
-    assert told == []
+    assert records == []
     assert not list(tmp_path.glob("*.safetensors"))
 
 
@@ -160,7 +162,7 @@ def hidden_by_signs() -> nn.Module:
         (lambda net: net[2].running_var.fill_(float("nan")), "buffer '2.running_var' holds NaN; use another"),
     ],
 )
-def test_a_net_that_hides_its_nan_behind_signs_gets_no_score(spoil, message, make_loader) -> None:
+def test_a_net_with_nan_hidden_by_signs_gets_no_score(spoil, message, make_loader) -> None:
     model = hidden_by_signs()
     model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     assert evaluate(model, make_loader("test")).total == 11

@@ -1,4 +1,4 @@
-"""A loader of torch's own, whatever it draws from: a run that stops goes on with the same images."""
+"""Loaders of torch: an interrupted run resumes with the same images."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from equalbits.training import InterruptedTraining, evaluate, load_checkpoint, t
 
 
 class Noisy(Dataset):
-    """Twenty images, each changed by a number that is drawn anew whenever it is asked for."""
+    """Twenty images, each changed by a random number at every access."""
 
     def __init__(self, draw=lambda: 0.0) -> None:
         self.draw = draw
@@ -158,7 +158,7 @@ os._exit(0)  # torch's threads outlive its group, and now and then one aborts at
 
 
 @pytest.mark.ddp
-def test_a_sampler_that_shares_images_out_by_its_generator_gives_each_to_one_process(tmp_path) -> None:
+def test_a_distributed_sampler_gives_each_image_to_one_process(tmp_path) -> None:
     script = tmp_path / "shared_out.py"
     script.write_text(SHARED_OUT)
     ranks = start_ranks(script, tmp_path)

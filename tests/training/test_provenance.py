@@ -1,4 +1,4 @@
-"""A run resumes on the data, the quantizers and the teacher it began with, or says in one line what has changed."""
+"""A run resumes with its data, quantizers and teacher, or names the change in one line."""
 
 import logging
 import signal
@@ -142,9 +142,7 @@ def test_a_checkpoint_of_an_older_version_without_these_facts_still_resumes(
 
 
 @pytest.mark.parametrize("facts", [5, [], {"data": 5}, {"teacher": [1]}])
-def test_facts_that_make_no_sense_are_refused_in_one_line(
-    facts, stopped: Path, make_net, make_loader, make_config
-) -> None:
+def test_invalid_facts_are_refused_in_one_line(facts, stopped: Path, make_net, make_loader, make_config) -> None:
     tensors, metadata = load_checkpoint(stopped / LAST)
     save_checkpoint(stopped / LAST, tensors, {**metadata, "facts": facts})
     with pytest.raises(CheckpointError):

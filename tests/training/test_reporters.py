@@ -1,4 +1,4 @@
-"""Whoever keeps a run's history: JSON lines, TensorBoard, Weights & Biases."""
+"""Reporters of a run: JSON lines, TensorBoard, Weights & Biases."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ RECORDS = [
 STEP = StepRecord(1, 2, 3, 10, Score(1, 2, 2, 1.0), 100.0, 9.0)
 
 
-def test_json_lines_hold_every_count_of_every_epoch_and_nothing_in_between(tmp_path: Path) -> None:
+def test_json_lines_contain_every_count_of_every_epoch_only(tmp_path: Path) -> None:
     report = JsonLines(tmp_path / "history.jsonl", History(()))
     for record in (RECORDS[0], STEP, RECORDS[1]):
         report(record)
@@ -35,7 +35,7 @@ def test_json_lines_hold_every_count_of_every_epoch_and_nothing_in_between(tmp_p
     assert [EpochRecord.from_dict(line) for line in lines] == RECORDS
 
 
-def test_json_lines_start_from_what_is_known_and_forget_what_a_kill_left(tmp_path: Path) -> None:
+def test_json_lines_start_from_the_history_and_drop_lines_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     path.write_text('{"epoch": 1}\n{"epo')
     JsonLines(path, History((RECORDS[0],)))(RECORDS[1])
@@ -43,7 +43,7 @@ def test_json_lines_start_from_what_is_known_and_forget_what_a_kill_left(tmp_pat
     assert json.loads(path.read_text().splitlines()[0])["lr"] == 0.1
 
 
-def test_json_lines_that_do_not_fit_leave_those_that_are_there_and_name_the_file(tmp_path: Path, room_for) -> None:
+def test_json_lines_that_do_not_fit_on_the_disk_keep_the_old_ones_and_name_the_file(tmp_path: Path, room_for) -> None:
     path = tmp_path / "history.jsonl"
     keep, known = JsonLines(path, History(())), History(tuple(RECORDS))
     for record in RECORDS:
@@ -76,7 +76,7 @@ def test_tensorboard_reads_the_curves_back(tmp_path: Path) -> None:
     assert found["test/loss"] == [(2, 1.5)]
 
 
-def test_tensorboard_hides_epochs_that_are_done_again(tmp_path: Path) -> None:
+def test_tensorboard_hides_repeated_epochs(tmp_path: Path) -> None:
     cut_off = TensorBoard(tmp_path, History(()))
     for record in RECORDS:
         cut_off(record)
@@ -85,7 +85,7 @@ def test_tensorboard_hides_epochs_that_are_done_again(tmp_path: Path) -> None:
     assert [step for step, _ in curves(tmp_path)["lr"]] == [1, 2]
 
 
-def test_tensorboard_hides_them_also_where_the_clock_went_back(tmp_path: Path) -> None:
+def test_tensorboard_hides_repeated_epochs_after_the_clock_went_back(tmp_path: Path) -> None:
     cut_off = TensorBoard(tmp_path, History(()))
     for record in RECORDS:
         cut_off(record)
@@ -133,7 +133,7 @@ def test_weights_and_biases_gets_the_curves_and_the_same_run_again(tmp_path: Pat
     assert logged[1][0]["test/accuracy"] == 25.0
 
 
-def test_weights_and_biases_leaves_no_name_that_is_not_whole(tmp_path: Path, monkeypatch, room_for) -> None:
+def test_weights_and_biases_keeps_no_partial_name_file(tmp_path: Path, monkeypatch, room_for) -> None:
     started: list[dict] = []
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **settings: started.append(settings)))
     with room_for(0), pytest.raises(OSError, match="wandb-id"):
@@ -143,12 +143,12 @@ def test_weights_and_biases_leaves_no_name_that_is_not_whole(tmp_path: Path, mon
 
 def test_reporters_may_be_made_from_the_history_so_far(make_net, make_loader, make_config) -> None:
     known: list[History] = []
-    told: list = []
+    records: list = []
 
     def make(history: History):
         known.append(history)
-        return [told.append]
+        return [records.append]
 
     train(make_net(), make_loader(), make_config(), reporters=make)
     assert known == [History(())]
-    assert [record.epoch for record in told] == [1, 2, 3]
+    assert [record.epoch for record in records] == [1, 2, 3]

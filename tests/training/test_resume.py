@@ -1,4 +1,4 @@
-"""A run that stops anywhere goes on to the same bits as one that never stopped."""
+"""A run interrupted anywhere resumes to the bits of an uninterrupted one."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ LAST, BEST = "last.safetensors", "best.safetensors"
 
 
 def stop_after(step: int):
-    """A watcher that has this process told to stop at a step."""
+    """A watcher that sends this process a signal at a step."""
 
     def watch(model: nn.Module, done: int) -> None:
         if done == step:
@@ -33,7 +33,7 @@ def stop_after(step: int):
     return watch
 
 
-def told(history) -> list[dict]:
+def as_rows(history) -> list[dict]:
     return [{**record.as_dict(), "seconds": None} for record in history.epochs]
 
 
@@ -70,7 +70,7 @@ def test_a_run_stopped_at_any_step_ends_with_the_same_bits(
         assert caught.value.signal_number == signal.SIGTERM
     model = make_net(seed=99, dropout=0.4, norm=True)
     history = train(model, make_loader(), config, test=make_loader("test"), out=tmp_path / "parts")
-    assert told(history) == told(expected)
+    assert as_rows(history) == as_rows(expected)
     assert_same_checkpoint(tmp_path / "parts" / LAST, tmp_path / "whole" / LAST)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), whole.state_dict().values(), strict=True))
     best, _ = load_checkpoint(tmp_path / "parts" / BEST)
@@ -99,7 +99,7 @@ def test_an_interrupted_net_of_bits_resumes_flipping(tmp_path, make_loader, make
 
 
 class Noisy(Dataset):
-    """Draws anew whenever an image is asked for, as a transform of torchvision's does."""
+    """Draws a random number at every access, as a transform of torchvision does."""
 
     def __len__(self) -> int:
         return 20
@@ -234,7 +234,7 @@ def test_a_checkpoint_is_saved_as_often_as_asked(tmp_path, make_net, make_loader
 
 
 class StoppedWhileScored:
-    """Test images whose second batch comes with the word to stop; counts those that are asked for."""
+    """Test images whose second batch sends a stop signal; counts the images read."""
 
     def __init__(self, images) -> None:
         self.images, self.given = list(images), 0
@@ -257,5 +257,5 @@ def test_a_run_interrupted_during_evaluation_evaluates_after_the_resume(
         train(make_net(norm=True), make_loader(), config, test=test, out=tmp_path / "parts")
     assert test.given == 2
     history = train(make_net(seed=9, norm=True), make_loader(), config, test=images, out=tmp_path / "parts")
-    assert told(history) == told(expected)
+    assert as_rows(history) == as_rows(expected)
     assert_same_checkpoint(tmp_path / "parts" / LAST, tmp_path / "whole" / LAST)

@@ -1,4 +1,4 @@
-"""The learning rate is the published formula, at every moment."""
+"""The learning rate equals the published formula at every step."""
 
 import math
 import warnings
@@ -60,7 +60,7 @@ def test_linear_goes_straight_to_zero_and_constant_stays() -> None:
     assert epochs_of(ScheduleConfig(name="constant"), 4) == [0.1] * 4
 
 
-def test_a_warm_up_rises_evenly_and_then_the_schedule_runs_over_what_is_left() -> None:
+def test_a_warm_up_rises_linearly_and_the_schedule_covers_the_remaining_steps() -> None:
     per_step = steps_of(ScheduleConfig(name="cosine", per="step", warmup_epochs=2), 6)
     warm = 2 * BATCHES
     assert per_step[:warm] == pytest.approx([0.1 * (step + 1) / warm for step in range(warm)])
@@ -76,7 +76,7 @@ def test_a_warm_up_rises_evenly_and_then_the_schedule_runs_over_what_is_left() -
     st.integers(0, 3),
     st.integers(4, 30),
 )
-def test_every_rate_lies_above_zero_and_never_above_the_start(name: str, per: str, warm: int, epochs: int) -> None:
+def test_every_rate_is_above_zero_and_at_most_the_initial_one(name: str, per: str, warm: int, epochs: int) -> None:
     rates = steps_of(ScheduleConfig(name=name, per=per, warmup_epochs=warm), epochs)
     assert all(0 < rate <= 0.1 * (1 + 1e-12) for rate in rates)
     after = rates[warm * BATCHES :]
@@ -98,7 +98,7 @@ def test_every_rate_lies_above_zero_and_never_above_the_start(name: str, per: st
         ({"warmup_epochs": -1}, "schedule.warmup_epochs=-1 must be an integer, at least 0"),
     ],
 )
-def test_a_schedule_that_makes_no_sense_is_refused(settings: dict, line: str) -> None:
+def test_an_invalid_schedule_is_refused(settings: dict, line: str) -> None:
     with pytest.raises(ValueError, match=line):
         ScheduleConfig(**settings)
 

@@ -1,4 +1,4 @@
-"""A score counts every image once, and guesses as argmax does."""
+"""A score counts every image once, with the predictions of argmax."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_nan_logits_are_never_correct() -> None:
 
 
 class Guess(nn.Module):
-    """Says class 1 of every image, and notes the modes it was called in."""
+    """Predicts class 1 for every image, and records the modes it was called in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def test_every_image_of_uneven_batches_counts_once() -> None:
     assert score.accuracy == pytest.approx(100 * 5 / 12)
 
 
-def test_scoring_happens_in_evaluation_mode_and_leaves_every_part_in_the_mode_it_was_in() -> None:
+def test_scoring_runs_in_evaluation_mode_and_restores_every_mode() -> None:
     model = Guess().train()
     model.frozen.eval()
     evaluate(model, [(torch.zeros(2, 1), torch.zeros(2, dtype=torch.long))])
@@ -73,14 +73,14 @@ def test_scoring_happens_in_evaluation_mode_and_leaves_every_part_in_the_mode_it
     assert (model.training, model.inner.training, model.frozen.training) == (True, True, False)
 
 
-def test_the_mode_comes_back_also_when_scoring_fails() -> None:
+def test_the_mode_is_restored_when_scoring_fails() -> None:
     model = Guess().train()
     with pytest.raises(ValueError, match="not a class of the model"):
         evaluate(model, [(torch.zeros(2, 1), torch.tensor([0, 7]))])
     assert model.training
 
 
-def test_no_image_to_score_is_refused() -> None:
+def test_scoring_no_images_is_refused() -> None:
     with pytest.raises(ValueError, match="no image to score"):
         evaluate(Guess(), [])
 
@@ -124,7 +124,7 @@ def test_labels_may_be_whole_numbers_of_any_kind(kind, make_net, make_loader, ma
         ([[0], [1, 2]], "a list that is not a tensor of numbers"),
     ],
 )
-def test_labels_that_number_no_class_for_each_image_are_refused(labels, what, make_net, make_config) -> None:
+def test_labels_of_the_wrong_shape_are_refused(labels, what, make_net, make_config) -> None:
     batches = [(torch.ones(4, 1, 8, 8), labels)]
     beside = r", beside images of shape \(4, 1, 8, 8\): give each image the number of its class"
     with pytest.raises(ValueError, match=f"labels of batch 1 are {what}{beside}"):
@@ -142,7 +142,7 @@ def test_labels_that_number_no_class_for_each_image_are_refused(labels, what, ma
         (lambda images, labels: images, "a Tensor of 4"),
     ],
 )
-def test_batches_that_are_no_images_and_labels_are_refused_with_the_way_out(wrap, what, make_net, make_config) -> None:
+def test_batches_that_are_no_images_and_labels_are_refused_with_a_remedy(wrap, what, make_net, make_config) -> None:
     batches = [wrap(torch.ones(4, 1, 8, 8), torch.arange(4))]
     with pytest.raises(ValueError, match=rf"batch 1 is {what}: give a loader of \(images, labels\)"):
         train(make_net(), batches, make_config(epochs=1))
@@ -151,7 +151,7 @@ def test_batches_that_are_no_images_and_labels_are_refused_with_the_way_out(wrap
 
 
 class Wrapped(nn.Module):
-    """A net whose answer is put into something else."""
+    """A net whose output is wrapped in a container."""
 
     def __init__(self, net, wrap) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Wrapped(nn.Module):
         (lambda logits: logits[..., None, None], r"a tensor of shape \(4, 4, 1, 1\)"),
     ],
 )
-def test_a_model_that_gives_no_logits_is_refused_with_the_way_out(wrap, what, make_net, make_config) -> None:
+def test_a_model_without_logits_is_refused_with_a_remedy(wrap, what, make_net, make_config) -> None:
     model, batches = Wrapped(make_net(), wrap), [(torch.ones(4, 1, 8, 8), torch.arange(4))]
     with pytest.raises(ValueError, match=f"the model returns {what}: wrap it"):
         train(model, batches, make_config(epochs=1))

@@ -1,4 +1,4 @@
-"""The word to stop: a hang-up, a signal in the last step, one that nobody acted upon."""
+"""Signals: a closed terminal, a signal in the last step, a repeated one."""
 
 import signal
 
@@ -31,7 +31,7 @@ def test_a_closed_terminal_saves_and_stops_unless_sighup_is_ignored(
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_in_the_last_step_stops_what_would_come_next(tmp_path, make_net, make_loader, make_config) -> None:
+def test_a_signal_in_the_last_step_stops_before_the_next_run(tmp_path, make_net, make_loader, make_config) -> None:
     last = make_config().epochs * len(make_loader())
 
     def stop(model, step: int) -> None:

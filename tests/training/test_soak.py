@@ -1,4 +1,4 @@
-"""Long and large trainings, by ``make soak``: memory that stays flat, and a layer of 268 million weights."""
+"""Long and large trainings (``make soak``): flat memory, and a layer of 268 million weights."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Nets side by side learn what each learns alone."""
+"""Stacked nets train as each does alone."""
 
 import dataclasses
 import signal
@@ -37,16 +37,16 @@ def test_a_stack_trains_each_net_as_it_would_train_alone(make_net, make_loader, 
         for model, seed in zip(alone, seeds, strict=True)
     ]
     loaders = [make_loader().with_seed(seed) for seed in seeds]
-    told: list[list] = [[], [], []]
-    reporters = [[heard.append] for heard in told]
+    records: list[list] = [[], [], []]
+    reporters = [[each.append] for each in records]
     found = train_stack(stacked, loaders, seeded(make_config(), seeds), test=test, reporters=reporters)
     for mine, theirs in zip(stacked, alone, strict=True):
         assert all(
             torch.equal(a, b) for a, b in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True)
         )
-    for mine, theirs, heard in zip(found, expected, told, strict=True):
+    for mine, theirs, reported in zip(found, expected, records, strict=True):
         assert [(r.train, r.test, r.lr) for r in mine.epochs] == [(r.train, r.test, r.lr) for r in theirs.epochs]
-        assert heard == list(mine.epochs)
+        assert reported == list(mine.epochs)
 
 
 def test_a_net_in_evaluation_mode_is_trained_in_training_mode(make_net, make_loader, make_config) -> None:
@@ -132,7 +132,7 @@ def test_a_stack_whose_nets_all_diverge_ends_at_once(make_net, make_loader, make
 
 
 class NanOnce(nn.Module):
-    """Says NaN in one step only."""
+    """Returns NaN in one step only."""
 
     def __init__(self, step: int) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class NanOnce(nn.Module):
         return self.linear(images.flatten(1)) * (float("nan") if self.training and self.taken == self.step else 1.0)
 
 
-def test_a_net_that_diverges_is_left_out_from_that_step_on_and_the_step_is_named(make_net, make_loader, make_config):
+def test_a_diverged_net_leaves_the_stack_and_its_step_is_named(make_net, make_loader, make_config):
     nets = [NanOnce(2), make_net()]
     with pytest.raises(StackError, match="number 0: the loss is nan at step 2;"):
         train_stack(nets, [make_loader()] * 2, seeded(make_config(), [0, 1]))

@@ -1,4 +1,4 @@
-"""A step is torch's own: the same loss, gradients and moves as a loop written by hand."""
+"""A step equals plain torch: the loss, gradients and updates of a loop written by hand."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""The moving average of the weights: its formula, and that it is what is evaluated, kept and resumed."""
+"""The moving average of the weights: its formula; it is evaluated, saved and resumed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Binary layers go where torch's layers go: compile, export, autocast, channels_last, functional calls."""
+"""Binary layers under compile, export, autocast, channels_last and functional calls."""
 
 import copy
 import pickle

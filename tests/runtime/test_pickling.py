@@ -1,4 +1,4 @@
-"""A packed model goes where objects go: copies, pickles, worker processes. It travels as the bytes of its file."""
+"""A packed model can be copied, pickled and sent to worker processes, as the bytes of its file."""
 
 import copy
 import multiprocessing
@@ -49,7 +49,7 @@ def test_a_model_in_memory_travels_before_it_was_saved(model: PackedModel) -> No
     assert_same(pickle.loads(pickle.dumps(again)), again)
 
 
-def test_a_process_that_starts_anew_answers_alike(model: PackedModel) -> None:
+def test_a_new_process_returns_the_same_outputs(model: PackedModel) -> None:
     images = images_for(model)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         np.testing.assert_array_equal(pool.apply(model, (images,)), model(images))

@@ -1,4 +1,4 @@
-"""A summary foretells the numbers of a packed file to the byte: for every method, and every input quantizer."""
+"""A summary predicts the bytes of a packed file exactly, for every method and every input quantizer."""
 
 import pytest
 import torch
@@ -20,14 +20,14 @@ _METHODS = [*list_quantizers(), *(f"abc-net:bases={n}" for n in (2, 3, 5)), "pru
 _INPUTS = [None, *sorted({*list_input_quantizers()} - {"rbnn", "horq"}), "hwgq:bits=2"]  # those two cannot be packed
 
 
-def foretold_and_stored(model, *shape):
+def predicted_and_stored(model, *shape):
     images = torch.randn(2, *shape)
     packed = pack(model.eval(), images)
     return summarize(model, images).total["packed_bytes"], packed.summary().total("stored_bytes")
 
 
 def net(weights="bihalf", inputs=None):
-    """A binary convolution right behind a real one, which could take a gain and a shift in, and a binary linear one."""
+    """A binary convolution after a real one that could fold a batch norm, and a binary linear layer."""
     torch.manual_seed(0)
     chosen = {
         "weight_quantizer": quantizer_by_name(weights),
@@ -52,8 +52,8 @@ _FORMS = ["bihalf", "xnor", "adabin", "abc-net:bases=3", "pruned-bihalf:sparsity
     [*((name, None) for name in _METHODS), *((name, inputs) for name in _FORMS for inputs in ("sign", "rsign"))],
 )
 def test_of_every_method(weights, inputs):
-    foretold, stored = foretold_and_stored(net(weights, inputs), 3, 8, 8)
-    assert foretold == stored
+    predicted, stored = predicted_and_stored(net(weights, inputs), 3, 8, 8)
+    assert predicted == stored
 
 
 _LEARNED = [name for name in _INPUTS if name and any(True for _ in input_quantizer_by_name(name).parameters())]
@@ -73,14 +73,14 @@ def test_of_every_input_quantizer(inputs, values):
             learned = [] if layer.input_quantizer is None else list(layer.input_quantizer.parameters())
             for parameter in learned[: {"as they start": 0, "one of them learned": 1}.get(values)]:
                 parameter.add_(torch.rand_like(parameter) + 0.1)
-    foretold, stored = foretold_and_stored(model, 3, 8, 8)
-    assert foretold == stored
+    predicted, stored = predicted_and_stored(model, 3, 8, 8)
+    assert predicted == stored
 
 
-def test_of_a_learned_shift_that_stands_by_itself():
+def test_a_learned_shift_outside_a_layer_packs():
     layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), RSign(4), BinaryConv2d(4, 4, 3, padding=1), nn.Flatten()]
-    foretold, stored = foretold_and_stored(nn.Sequential(*layers), 3, 8, 8)
-    assert foretold == stored
+    predicted, stored = predicted_and_stored(nn.Sequential(*layers), 3, 8, 8)
+    assert predicted == stored
 
 
 @pytest.mark.parametrize("weights", ["bihalf", "sign", "irnet", "pruned-bihalf:sparsity=0.9"])
