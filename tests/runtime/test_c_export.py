@@ -160,8 +160,13 @@ def test_c_of_bytes_is_clean_under_sanitizers(tmp_path: Path) -> None:
         "fwrite(logits, 4, 10, stdout); } return 0; }\n"
     )
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    empty = tmp_path / "empty.c"
+    empty.write_text("int main(void) { return 0; }\n")
+    links = [subprocess.run([compiler, *flags, "-o", tmp_path / "empty", empty]).returncode for compiler in COMPILERS]
+    if all(links):
+        pytest.skip("no compiler here has the sanitizers' libraries")
     sources = (tmp_path / "net.c", tmp_path / "main.c")
-    for compiler in COMPILERS:
+    for compiler in [name for name, failed in zip(COMPILERS, links, strict=True) if not failed]:
         subprocess.run([compiler, *STRICT, *flags, "-o", tmp_path / "main", *sources], check=True)
         ran = subprocess.run([tmp_path / "main"], input=images.tobytes(), capture_output=True, check=True)
         logits = np.frombuffer(ran.stdout, np.float32).reshape(4, 10)
