@@ -212,3 +212,26 @@ def test_the_zoo_gives_the_same_logits_in_c_to_the_last_bit(tmp_path: Path) -> N
     np.testing.assert_array_equal(compiled(network, tmp_path)(images), run_in_order(network, images))
     lines = (tmp_path / "net.c").read_text()
     assert "/* conv conv2: 16x28x28 to floats 16x14x14 */" in lines and "step_1(); /* conv conv2 */" in lines
+
+
+@needs_compiler
+@pytest.mark.parametrize("binary", [False, True])
+def test_rows_of_a_linear_layer_are_exported(binary: bool, tmp_path: Path) -> None:
+    build = NetworkBuilder((40, 1, 1))
+    x = build.add("reshape", build.image, shape=(5, 8))
+    bias = np.float32([1, 2, 3])
+    symbols = RANDOM.choice([-1, 1], (3, 8))
+    if binary:
+        x = build.add_binary("linear", x, symbols, bias=bias)
+    else:
+        x = build.add("linear", x, weight=symbols.astype(np.float32), bias=bias)
+    build.add("relu", build.add("add", x, x))
+    network, images = build.finish(), (RANDOM.integers(-8, 8, (3, 40, 1, 1)) / 4).astype(np.float32)
+    np.testing.assert_array_equal(compiled(network, tmp_path)(images), run_numpy(network, images))
+
+
+def test_several_rounded_rows_are_refused(tmp_path: Path) -> None:
+    build = NetworkBuilder((40, 1, 1))
+    build.add_binary("linear", build.add("reshape", build.image, shape=(5, 8)), np.ones((2, 8), np.int8), input_bits=8)
+    with pytest.raises(ValueError, match="the C export rounds one row: pack with linear_inputs='float32'"):
+        export_c(PackedModel(build.finish(), engine="numpy"), tmp_path / "net.c")

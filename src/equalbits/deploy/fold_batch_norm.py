@@ -39,8 +39,12 @@ def fold_batch_norms(graph: Graph, output: Value, norms: Container[str]) -> None
 
 
 def _has_real_weights(step: Step) -> bool:
-    """Return whether a step has float32 weights without a scale."""
-    return step.kind in ("conv", "linear") and step.arrays["weight"].dtype == np.float32 and "scale" not in step.arrays
+    """Return whether a step has float32 weights without a scale, and a filter per channel."""
+    return (
+        (step.kind == "conv" or (step.kind == "linear" and len(step.shape) == 1))
+        and step.arrays["weight"].dtype == np.float32
+        and "scale" not in step.arrays
+    )
 
 
 def _is_pointwise(step: Step) -> bool:

@@ -58,9 +58,9 @@ def pack(
     ``rest`` is the dtype of the non-binary tensors: ``"float32"``; ``"float16"``; or ``"int8"``, real weights with a
     scale per filter and everything else as float16. The last two round; how far logits change is logged.
 
-    ``linear_inputs="int8"`` makes binary linear layers round inputs that are not signs to 255 values per image: several
-    times faster, and not exact. How far logits change is logged; a model is refused where an image changes its class or
-    logits change by more than 5 % of the largest.
+    ``linear_inputs="int8"`` makes binary linear layers round inputs that are not signs to 255 values per row, which is
+    an image or a token: several times faster, and not exact. How far logits change is logged; a model is refused where
+    an image changes its class or logits change by more than 5 % of the largest.
 
     ``class_names`` and ``preprocessing`` are stored in the file.
 

@@ -206,10 +206,10 @@ def _find_difference(network: Network, graph: Graph, images: Floats) -> Floats:
 
 def _rounding_error(value: Floats) -> Floats:
     """Return how far the sums of each row of rounded inputs may differ: one step per input between two integers."""
-    largest = np.abs(value).max(axis=1, keepdims=True)
+    largest = np.abs(value).max(axis=-1, keepdims=True)
     scaled = value / np.where(largest > 0, largest, np.float32(1)) * np.float32(127)
     between = np.abs(scaled - np.floor(scaled) - np.float32(0.5)) <= 2 * 127 * TOLERANCE
-    error: Floats = (between.sum(axis=1, keepdims=True) * largest / 127).astype(np.float32)
+    error: Floats = (between.sum(axis=-1, keepdims=True) * largest / 127).astype(np.float32)
     return error
 
 

@@ -48,6 +48,7 @@ class Lowering:
         self.bits: dict[int, int] = {}
         self.readers: list[list[int]] = [[] for _ in network.shapes]
         self._fused: set[int] = set()  # operations that are part of a step already
+        self._by_rows = False  # whether the chain that is fused now is that of one row after the other
         for place, operation in enumerate(network.operations):
             for value in operation.inputs:
                 self.readers[value].append(place)
@@ -73,9 +74,14 @@ class Lowering:
         channels, *rest = shape = self.network.shapes[value]
         return (1, rest[1] * channels, channels) if value in self._images else strides(shape)
 
-    def vector(self, array: Array, value: int, axis: int = 0) -> int:
-        """Add float32 numbers per entry of an axis of a value, repeated where the plan has one long list."""
+    def vector(self, array: Array, value: int, axis: int = 0, *, by_rows: bool = False) -> int:
+        """Add float32 numbers per entry of an axis of a value, repeated where the plan has one long list.
+
+        With ``by_rows`` they are those of one row, the last axis.
+        """
         shape = self.network.shapes[value]
+        if by_rows or self._by_rows:
+            return self.plan.tensor(np.broadcast_to(array.astype(np.float32).reshape(-1), shape[-1:]))
         spread = array.astype(np.float32).reshape(-1, *(1,) * (len(shape) - 1 - axis))
         return self.plan.tensor(np.broadcast_to(spread, (*shape[:1], 1, 1) if value in self._images else shape))
 
@@ -111,8 +117,30 @@ class Lowering:
         readers = self.readers[place + 1]
         return not readers or not all(multiplies_bits(self, reader) for reader in readers)
 
-    def finish_step(self, step: str, value: int, fields: dict[str, int], slot: int = -1) -> None:
-        """Fuse the elementwise operations behind ``value``, then emit the step and its outputs."""
+    def finish_step(
+        self, step: str, value: int, fields: dict[str, int], slot: int = -1, *, by_rows: bool = False
+    ) -> None:
+        """Fuse the elementwise operations behind ``value``, then emit the step and its outputs.
+
+        A step ``by_rows`` makes a list; an image is put in its own layout behind it.
+        """
+        if by_rows and value in self._images:
+            self.write_flat(value, step, **fields)
+            return
+        self._by_rows = by_rows
+        value = self._fuse_chain(value, fields, slot)
+        self._by_rows = False
+        if step.startswith("CONV") and not by_rows and "RESIDUAL" not in fields:
+            value = self._fuse_pool(value, fields)
+        groups = fields.get("GROUPS", 1)
+        whole_words = not by_rows and (groups == 1 or self.network.shapes[value][0] // groups % 32 == 0)
+        served = self._end_in_bits(value, fields) if whole_words else set()
+        if value == self.output or set(self.readers[value]) - served or "OUT_BITS" not in fields:
+            fields["OUT"] = self.write_real(value)
+        self.plan.step(step, **fields)
+
+    def _fuse_chain(self, value: int, fields: dict[str, int], slot: int) -> int:
+        """Fuse the elementwise operations behind ``value``; return the value that the last of them makes."""
         while value != self.output and len(self.readers[value]) == 1:
             place = self.readers[value][0]
             taken = self.fuse(place, value, fields, slot)
@@ -120,20 +148,13 @@ class Lowering:
                 break
             slot, value = taken, place + 1
             self._fused.add(place)
-        if step.startswith("CONV") and "RESIDUAL" not in fields:
-            value = self._fuse_pool(value, fields)
-        groups = fields.get("GROUPS", 1)
-        whole_words = groups == 1 or self.network.shapes[value][0] // groups % 32 == 0
-        served = self._end_in_bits(value, fields) if whole_words else set()
-        if value == self.output or set(self.readers[value]) - served or "OUT_BITS" not in fields:
-            fields["OUT"] = self.write_real(value)
-        self.plan.step(step, **fields)
+        return value
 
     def fuse(self, place: int, value: int, fields: dict[str, int], slot: int) -> int | None:
         """Put an operation into the chain behind ``slot``; return its slot, or None where it does not fit."""
         operation = self.network.operations[place]
         spec = OPS[operation.kind]
-        if not isinstance(spec, ChainOp):
+        if not isinstance(spec, ChainOp) or (self._by_rows and not self._is_per_entry(place)):
             return None
         kind = spec.slot(self, place)
         slot = next((i for i in range(slot + 1, len(_SLOTS)) if _SLOTS[i].rstrip("1234") == kind), -1)
@@ -142,6 +163,12 @@ class Lowering:
             return None
         fields |= taken
         return slot
+
+    def _is_per_entry(self, place: int) -> bool:
+        """Return whether the vectors of an operation hold one number, or one per entry of the last axis."""
+        operation, rank = self.network.operations[place], len(self.network.shapes[place + 1])
+        vectors = [array for name, array in self.network.arrays(operation).items() if array.size > 1]
+        return not vectors or operation.settings.get("axis", 0) == rank - 1
 
     def _fuse_pool(self, value: int, fields: dict[str, int]) -> int:
         """Fuse a max pooling into a convolution where nothing else reads its output; return the last value."""

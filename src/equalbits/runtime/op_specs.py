@@ -202,8 +202,10 @@ def check_vector(name: str, tensor: Array, shapes: set[Shape]) -> None:
 
 def connections(settings: Settings, inputs: Shapes) -> int:
     """Return D, the connections of each filter of a convolution or linear layer that reads ``inputs``."""
+    if "kernel" not in settings:
+        return inputs[0][-1]
     groups: int = settings.get("groups", 1)
-    return inputs[0][0] // groups * math.prod(settings.get("kernel", ()))
+    return inputs[0][0] // groups * math.prod(settings["kernel"])
 
 
 def _integers(value: object, *, size: int | None, least: int) -> tuple[int, ...]:

@@ -34,12 +34,25 @@ class CProgram:
         self.flash_bytes = 0
         self._names: dict[int, str] = {}
         self._places, self._floats, self._words = _place_values(self.plan, self.answer)
+        self._view_rows()
         rounded = [self.shape(fields["IN"])[0] for kind, fields in self.plan.steps if kind == "LINEAR_BYTES"]
         self._rounded = max(rounded, default=0)
         self.ram_bytes = 4 * (self._floats + self._words) + self._rounded + 4  # and the pointer to the image
         self.pixel_type = "float" if network.mean is None else "uint8_t"
         if network.mean is not None:
             self.constant("normal", byte_table(network))
+
+    def _view_rows(self) -> None:
+        """Give a layer that reads and makes a list as rows values of that shape, at the same places."""
+        for kind, fields in self.plan.steps:
+            rows = fields.get("SIZE0", 1) if kind in ("CONV_REAL", "CONV_SIGNED", "LINEAR_BYTES") else 1
+            if kind == "LINEAR_BYTES" and rows > 1:
+                raise ValueError("the C export rounds one row: pack with linear_inputs='float32'")
+            for name in ("IN", "OUT", "RESIDUAL") if rows > 1 else ():
+                if name in fields:
+                    viewed = self.plan.value(REAL, (self.shape(fields[name])[0] // rows, 1, rows))
+                    self._places[viewed] = self._places[fields[name]]
+                    fields[name] = viewed
 
     def memory(self) -> str:
         """Return the declarations of the static memory."""

@@ -20,12 +20,14 @@ static void pack_filter(const eb_step *step, const uint8_t *sign, const uint8_t 
 int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error) {
     const int64_t *field = step->field, weight = field[EB_WEIGHT], kept = field[EB_KEPT], wide = step->in.channels;
     const int64_t row_bytes = (wide + 7) / 8, bytes = step->out.channels * row_bytes;
-    if (step->in.rows * step->in.columns * step->out.rows * step->out.columns != 1 || wide >= MOST)
-        return eb_fail(error, "a linear layer reads more than a row, or too long a one");
+    if (step->in.rows * step->out.rows != 1 || step->in.columns != step->out.columns || wide >= MOST)
+        return eb_fail(error, "a linear layer makes other rows than it reads, or reads too long ones");
     if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes || kept < -1 ||
         kept >= recipe->tensor_count || (kept >= 0 && recipe->tensors[kept].bytes != bytes))
         return eb_fail(error, "a linear layer has weights of another size than its shape");
     step->blocks = (step->out.channels + EB_BLOCK - 1) / EB_BLOCK;
+    if (step->in.columns > 1)
+        return eb_layout_byte_rows(step, recipe->tensors[weight].data, kept < 0 ? NULL : recipe->tensors[kept].data, error);
     step->sums = (wide + 16 * STEPS - 1) / (16 * STEPS) * STEPS;
     step->block_bytes = step->sums * 64 * (kept < 0 ? 1 : 2);
     step->scratch_bytes = EB_BYTES_HEAD + step->sums * EB_BYTES_STEP;
@@ -38,12 +40,20 @@ int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error) {
 }
 
 void eb_bytes_prepare(const eb_context *context, const eb_step *step) {
+    if (step->in.columns > 1) {
+        eb_byte_rows_prepare(context, step);
+        return;
+    }
     context->plan->kernels->bytes_prepare(eb_value_at(context, step->field[EB_IN]), step->in.channels, step->sums,
                                           (eb_bytes *)context->scratch);
 }
 
 /* Unsigned numbers may wrap around on the way: the sum itself fits. */
 void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block, float *sums) {
+    if (step->in.columns > 1) {
+        eb_byte_rows_sums(context, step, block, sums);
+        return;
+    }
     const eb_bytes *head = (const eb_bytes *)context->scratch;
     const uint8_t *tables = (const uint8_t *)head + EB_BYTES_HEAD;
     const uint8_t *packed = (const uint8_t *)step->weights + block * step->block_bytes;

@@ -92,3 +92,20 @@ int eb_check_copy(const eb_step *step, int64_t number, char *error) {
         return eb_fail(error, "step %d copies from or to outside", (int)number);
     return field[EB_IN] != field[EB_OUT] ? 1 : eb_fail(error, "step %d copies a value onto itself", (int)number);
 }
+
+/* A layer with weights may read a list as SIZE0 rows, and make as many: a row is then a column of the image. */
+int eb_view_rows(eb_step *step, int64_t number, char *error) {
+    const int64_t kind = step->field[EB_KIND], rows = step->field[EB_SIZE0];
+    const int is_layer = kind == EB_CONV_REAL || kind == EB_CONV_SIGNED || kind == EB_LINEAR_BYTES;
+    if (!is_layer || rows == -1) return 1;
+    eb_value *both[] = {&step->in, &step->out};
+    for (int i = 0; i < 2; i++) {
+        eb_value *value = both[i];
+        if (value->kind != EB_REAL || value->rows * value->columns != 1 || rows < 1 || value->channels % rows ||
+            step->field[EB_OUT_BITS] != -1)
+            return eb_fail(error, "step %d reads or makes a list that is not %lld rows", (int)number, (long long)rows);
+        value->channels /= rows;
+        value->columns = rows;
+    }
+    return 1;
+}

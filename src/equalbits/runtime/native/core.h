@@ -5,6 +5,7 @@
 #include <float.h>
 
 #include "equalbits.h"
+#include "linear.h"
 
 #if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
 #error "floats are computed as wider numbers here, so answers would not be those of other machines"
@@ -26,6 +27,7 @@ enum {
     EB_POOL = 8,   /* the most rows of a window that a convolution pools by itself */
     EB_BYTES_HEAD = 64, /* of an input rounded to 8 bits: bytes of its head, and of its tables for each 16 numbers */
     EB_BYTES_STEP = 128,
+    EB_GROUP = 32, /* inputs whose weights lie together, where several rows are rounded */
     EB_TABLE = 16, /* sums of four real channels; and of the eight tables of 32 */
     EB_WORD_TABLES = 128
 };
@@ -74,7 +76,7 @@ typedef struct {
 
 typedef struct { int64_t left; int over; } eb_budget; /* bytes a plan may still take, and whether it asked for more */
 
-typedef struct {
+typedef struct eb_step_ {
     int64_t field[EB_FIELDS];
     eb_stop *stop;
     eb_budget *budget; /* both of the plan */
@@ -102,12 +104,6 @@ typedef struct {
     int32_t *row_class, *column_class;
     int64_t column_classes;
 } eb_step;
-
-/* The head of an input rounded to 8 bits, in front of its tables: what a whole number stands for, and Σ |q|. */
-typedef struct {
-    float step;
-    uint32_t total;
-} eb_bytes;
 
 /* How a row is normalized: scale and bias per number, or NULL. */
 typedef struct {
@@ -144,6 +140,10 @@ typedef struct {
     /* The same where the input is rounded to 8 bits: made ready; then EB_BLOCK sums Σ t, see byte_tables.h. */
     void (*bytes_prepare)(const float *from, int64_t count, int64_t steps, eb_bytes *head);
     void (*bytes_row)(const uint8_t *tables, const uint8_t *packed, int64_t steps, uint32_t *totals);
+    /* The same for several rows, see byte_tiles.h: a row rounded; bits as bytes 0 and 1; sums of groups, added. */
+    void (*round_row)(const float *from, int64_t count, int64_t deep, int8_t *to, eb_bytes *head);
+    void (*bits_to_bytes)(const uint8_t *packed, int64_t groups, uint8_t *ones);
+    void (*bytes_tile)(const int8_t *rows, int64_t apart, int64_t count, int64_t groups, const uint8_t *ones, int32_t *sums);
     /* The same where every four channels of the input have become a table of their sums; NULL: it is not quicker. */
     void (*tables_make)(const float *from, int64_t count, float *to);
     void (*tables_row)(const eb_step *step, const float *tables, const uint32_t *packed, int64_t pixels, float *sums);
@@ -203,7 +203,7 @@ struct eb_plan {
 };
 
 /* What a step needs to run on one image. */
-typedef struct {
+typedef struct eb_context_ {
     const eb_plan *plan;
     const float *image;
     const uint8_t *bytes;
@@ -250,17 +250,13 @@ static inline void *eb_value_at(const eb_context *context, int64_t id) {
 /* plan.c, conv_layout.c, winograd.c: each returns 0, with a line of reason, when something is wrong. */
 int eb_fail(char *error, const char *format, ...);
 int eb_check_conv(eb_step *step, int64_t number, char *error);
+int eb_view_rows(eb_step *step, int64_t number, char *error);
 int eb_check_pool(eb_step *step, int64_t number, char *error);
 int eb_check_copy(const eb_step *step, int64_t number, char *error);
 int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
 int eb_layout_shared(eb_plan *plan, const eb_recipe *recipe, int64_t number, char *error);
 int eb_is_winograd(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_winograd(eb_step *step, const float *given);
-
-/* bytes.c */
-int eb_layout_bytes(eb_step *step, const eb_recipe *recipe, char *error);
-void eb_bytes_prepare(const eb_context *context, const eb_step *step);
-void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block, float *sums);
 
 /* tables.c */
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step);

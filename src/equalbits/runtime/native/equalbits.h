@@ -27,7 +27,7 @@ enum {
     EB_CONV_BITS, /* bits by binary weights */
     EB_CONV_REAL, /* reals by real weights */
     EB_CONV_SIGNED, /* reals by binary weights */
-    EB_LINEAR_BYTES, /* reals, rounded to 8 bits, by binary weights: one row */
+    EB_LINEAR_BYTES, /* rows of reals, each rounded to 8 bits, by binary weights */
     EB_MAX_POOL,
     EB_AVG_POOL,
     EB_ADAPTIVE,  /* adaptive average pooling */
@@ -49,7 +49,9 @@ enum {
  *   · scale, + bias, · gain1 + shift1, prelu slope1 or relu1, · gain2 + shift2, + residual, · gain3 + shift3, prelu slope2
  *   or relu2,
  *   · gain4 + shift4, clamp, the largest of each window (POOL_…, convolutions only; none if POOL_H is 0),
- *   stored in OUT (its sign, if SIGN_REAL), · gain5 + shift5, its sign as a bit in OUT_BITS. */
+ *   stored in OUT (its sign, if SIGN_REAL), · gain5 + shift5, its sign as a bit in OUT_BITS.
+ *
+ * With SIZE0, CONV_REAL, CONV_SIGNED and LINEAR_BYTES read and make lists as that many rows, each a pixel of one image. */
 #define EB_FIELD_LIST(X)                                                                                              \
     X(KIND) X(IN) X(IN2) X(OUT) X(OUT_BITS) X(WEIGHT) X(KEPT)                                                         \
     X(KERNEL_H) X(KERNEL_W) X(STRIDE_H) X(STRIDE_W) X(DILATION_H) X(DILATION_W)                                       \

@@ -90,6 +90,9 @@ static const uint8_t tables[256][16] __attribute__((aligned(64))) = {TABLES_64(0
 static int supported(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 #include "avx2_tiles.h"
+#include "avx2_bytes.h"
+#define HAS_BYTES_TILE
+#include "byte_tiles.h"
 
 static int64_t quads_of(const eb_step *step) { return (step->group_in + 3) / 4; }
 

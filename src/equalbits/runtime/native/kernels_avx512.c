@@ -1,4 +1,4 @@
-/* AVX-512 with VPOPCNTDQ (Ice Lake, Zen 4 and later): a lane of 32 bits is a filter, a block is two vectors.
+/* AVX-512 with VPOPCNTDQ and VNNI (Ice Lake, Zen 4 and later): a lane of 32 bits is a filter, a block is two vectors.
  *
  * Counting where weights and input differ takes xor, popcount and add: three instructions a vector. Adding two
  * differences x1 and x2 to a running sum s by carry-save takes fewer, because the parity x1 ^ x2 can be prepared on both
@@ -77,7 +77,7 @@ enum { TILE = 6, SUM_TILE = 14, AHEAD = 1024 }; /* pixels that are counted or su
 static int supported(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vpopcntdq");
+           __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vnni");
 }
 
 /* The words of every tap in pairs, then those left over; of pruned weights all are left over. */
@@ -257,6 +257,9 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
 }
 
 #include "avx512_tables.h"
+#include "avx512_bytes.h"
+#define HAS_BYTES_TILE
+#include "byte_tiles.h"
 
 const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32,
                                       .tables_make = tables_make, .tables_row = tables_row};

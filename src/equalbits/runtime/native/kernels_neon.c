@@ -66,6 +66,7 @@ typedef uint8x16_t bytes;
 #include "byte_rows.h"
 #define HAS_BYTES_ROW
 #include "byte_tables.h"
+#include "byte_tiles.h"
 
 /* Pixels whose counts, or sums, stay in registers; and words that a byte can count the bits of. */
 enum { COUNT_TILE = 2, SUM_TILE = 3, WORDS = 31 };

@@ -65,6 +65,7 @@ static inline vec v_from_counts(const int32_t *constant, const int32_t *count) {
 #include "plain_bits.h"
 #include "simd.h"
 #include "byte_tables.h"
+#include "byte_tiles.h"
 
 static int supported(void) { return 1; }
 

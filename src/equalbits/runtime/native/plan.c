@@ -199,6 +199,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     const eb_value *in = touch(plan, id, number, kind, 0, error);
     if (!in || !read_places(plan, step, number, error)) return 0;
     step->in = *in;
+    if (!eb_view_rows(step, number, error)) return 0;
     if (!read_chain(plan, recipe, step, number, error)) return 0;
     switch (field[EB_KIND]) {
     case EB_LOAD:

@@ -8,7 +8,7 @@ static int same_layout(const eb_plan *plan, const eb_recipe *recipe, int64_t num
     static const int same[] = {EB_KIND,       EB_KEPT,          EB_KERNEL_H,      EB_KERNEL_W, EB_STRIDE_H,  EB_STRIDE_W,
                                EB_DILATION_H, EB_DILATION_W,    EB_GROUPS,        EB_PAD_TOP,  EB_PAD_BOTTOM, EB_PAD_LEFT,
                                EB_PAD_RIGHT,  EB_POOL_H,        EB_POOL_W,        EB_POOL_TOP, EB_POOL_LEFT, EB_POOL_BOTTOM,
-                               EB_POOL_RIGHT, EB_POOL_STRIDE_H, EB_POOL_STRIDE_W};
+                               EB_POOL_RIGHT, EB_POOL_STRIDE_H, EB_POOL_STRIDE_W, EB_SIZE0};
     const int64_t *a = recipe->steps + number * EB_FIELDS, *b = recipe->steps + earlier * EB_FIELDS;
     if (a[EB_WEIGHT] != b[EB_WEIGHT] || !plan->steps[earlier].weights) return 0;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)

@@ -244,7 +244,7 @@ static void split(const float *from, int64_t count, float *even, float *odd) {
 #define EVERY_KERNEL                                                                                                   \
     .supported = supported, .bits_layout = bits_layout, .bits_pack = bits_pack, .bits_prepare = bits_prepare,          \
     .bits_row = bits_row, .real_row = real_row, .signed_row = signed_row, .bytes_prepare = bytes_prepare,              \
-    .bytes_row = bytes_row, .depthwise_row = depthwise_row, .split = split, .winograd_in = winograd_in,                \
+    .bytes_row = bytes_row, .round_row = round_row, .bits_to_bytes = bits_to_bytes, .bytes_tile = bytes_tile, .depthwise_row = depthwise_row, .split = split, .winograd_in = winograd_in,                \
     .winograd_down = winograd_down, .winograd_up = winograd_up, .winograd_out = winograd_out, .pool = pool,            \
     .pool_line = pool_line, .pool_rows = pool_rows, .function = function, .softmax_row = softmax_row,                  \
     .norm_row = norm_row, .mul_row = mul_row,                                                                          \

@@ -36,11 +36,13 @@ class _Weighted(OpSpec):
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         value = operation.inputs[0]
-        arrays = lowering.network.arrays(operation)
+        arrays, by_rows = lowering.network.arrays(operation), reads_rows(lowering, place)
         fields = windows.native_window(operation.settings) if self.kind == "conv" else {}
+        if by_rows:
+            fields["SIZE0"] = math.prod(lowering.network.shapes[value][:-1])
         for part in ("scale", "bias"):
             if part in arrays:
-                fields[part.upper()] = lowering.vector(arrays[part], place + 1)
+                fields[part.upper()] = lowering.vector(arrays[part], place + 1, by_rows=by_rows)
         binary = arrays["weight"].dtype == np.uint8
         if binary:
             stored = {part: arrays[part] for part in ("weight", "kept") if part in arrays}
@@ -48,13 +50,15 @@ class _Weighted(OpSpec):
         if multiplies_bits(lowering, place):
             step, read = "CONV_BITS", lowering.bits[value]
         elif operation.settings.get("input_bits") == 8:
-            step, read = "LINEAR_BYTES", lowering.as_real(value)
+            step, read = "LINEAR_BYTES", lowering.as_flat(value)
+        elif by_rows:
+            step, read = "CONV_SIGNED" if binary else "CONV_REAL", lowering.as_flat(value)
         else:
             step = "CONV_SIGNED" if binary else "CONV_REAL"
             read = lowering.image if value == 0 and fields.get("GROUPS", 1) == 1 else lowering.as_real(value)
         if not binary:
             fields["WEIGHT"] = lowering.plan.weight(arrays["weight"], np.float32)
-        lowering.finish_step(step, place + 1, fields | {"IN": read})
+        lowering.finish_step(step, place + 1, fields | {"IN": read}, by_rows=by_rows)
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
         (read,), settings = graph.inputs(operation), operation.settings
@@ -65,6 +69,8 @@ class _Weighted(OpSpec):
         if is_conv:
             window = windows.onnx_window(settings)
             made = graph.node("Conv", read, weight, **window, dilations=settings["dilation"], group=settings["groups"])
+        elif len(shape) > 1:
+            made = graph.node("MatMul", read, graph.node("Transpose", weight, perm=[1, 0]))
         else:
             made = graph.node("Gemm", read, weight, transB=1)
         tail = (1, 1) if is_conv else ()
@@ -79,13 +85,17 @@ class _Weighted(OpSpec):
         with −1 in the place of 0, halved.
         """
         arrays, settings, value = graph.network.arrays(operation), operation.settings, operation.inputs[0]
+        by_rows = self.kind == "linear" and len(shape) > 1
         inputs, groups = graph.network.shapes[value], settings.get("groups", 1)
         full, symbols = _weight_shape(settings, inputs, shape), None
         if arrays["weight"].dtype == np.uint8:
             symbols = bits.unpack_symbols(arrays["weight"], arrays.get("kept"), math.prod(full[1:]))
         stride, before, behind, dilation = windows.openvino_window(settings)
         factor = 1.0
-        if symbols is not None and value in graph.sign_bits and groups == 1 and inputs[0] % 8 == 0:
+        if by_rows:
+            weight = _openvino_weights(graph, arrays, symbols, full[:2])
+            made = graph.op.matmul(graph.values[value], weight, False, True)
+        elif symbols is not None and value in graph.sign_bits and groups == 1 and inputs[0] % 8 == 0:
             planes = [symbols == 1] if symbols.all() else [symbols >= 0, symbols == 1]
             parts = [
                 graph.op.binary_convolution(
@@ -100,12 +110,12 @@ class _Weighted(OpSpec):
             weight = _openvino_weights(graph, arrays, symbols, grouped)
             convolve = graph.op.convolution if groups == 1 else graph.op.group_convolution
             made = convolve(graph.as_image(graph.values[value], inputs), weight, stride, before, behind, dilation)
-        made, tail = (made, (1, 1)) if self.kind == "conv" else (graph.reshape(made, shape), ())
+        made, tail = (made, (1, 1)) if self.kind == "conv" else (made if by_rows else graph.reshape(made, shape), ())
         if "scale" in arrays or factor != 1:
             scale = arrays.get("scale", np.ones(1, np.float32)) * np.float32(factor)
-            made = graph.op.multiply(made, graph.stored(scale.reshape(1, -1, *tail)))
+            made = graph.op.multiply(made, graph.stored(scale.reshape(*(1,) * (len(shape) - len(tail)), -1, *tail)))
         if "bias" in arrays:
-            made = graph.op.add(made, graph.stored(arrays["bias"].reshape(1, -1, *tail)))
+            made = graph.op.add(made, graph.stored(arrays["bias"].reshape(*(1,) * (len(shape) - len(tail)), -1, *tail)))
         return made
 
 
@@ -147,28 +157,29 @@ class _Conv(_Weighted):
 
 
 class _Linear(_Weighted):
-    """Multiply by the weights; with ``input_bits=8`` each row is rounded to integers first."""
+    """Multiply the last axis by the weights; with ``input_bits=8`` each row is rounded to integers first."""
 
     kind = "linear"
     settings: ClassVar = {"p_pos": Setting(op_specs.share), "input_bits": Setting(op_specs.input_bits, 32)}
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
-        if len(inputs[0]) != 1:
-            raise ValueError(f"reads a value of shape {inputs[0]}: it must be flat; put a flatten before it")
         filters, kept_bits = _count_filters(tensors), settings["input_bits"]
-        _check_weight(tensors, (filters, inputs[0][0]))
+        _check_weight(tensors, (filters, inputs[0][-1]))
         if kept_bits != 32 and tensors["weight"].dtype != np.uint8:
             raise ValueError(f"has input_bits={kept_bits} and weights that are not bits: real weights need 32")
-        return (filters,)
+        return (*inputs[0][:-1], filters)
 
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
-        weights = _float_weights(tensors, values[0].shape[1])
+        rows = values[0].reshape(-1, values[0].shape[-1])
+        weights = _float_weights(tensors, rows.shape[1])
         if settings.get("input_bits", 32) != 8:
-            return _scale_and_shift(values[0] @ weights.T, tensors)
-        rounded, step = round_to_bytes(values[0])
-        exact = np.float32 if 127 * weights.shape[1] < 1 << 24 else np.float64
-        sums: Floats = (rounded.astype(exact) @ weights.T.astype(exact)).astype(np.float32)
-        return _scale_and_shift(sums * step, tensors)
+            made: Floats = _scale_and_shift(rows @ weights.T, tensors)
+        else:
+            rounded, step = round_to_bytes(rows)
+            exact = np.float32 if 127 * weights.shape[1] < 1 << 24 else np.float64
+            sums: Floats = (rounded.astype(exact) @ weights.T.astype(exact)).astype(np.float32)
+            made = _scale_and_shift(sums * step, tensors)
+        return made.reshape(*values[0].shape[:-1], -1)
 
 
 def _count_filters(tensors: Tensors) -> int:
@@ -239,13 +250,22 @@ def multiplies_bits(lowering: "Lowering", place: int) -> bool:
         return False
     if operation.settings.get("input_bits") == 8:
         return False
+    if operation.kind == "linear" and len(network.shapes[place + 1]) > 1:
+        return False
     groups = operation.settings.get("groups", 1)
     enough = groups == 1 or network.shapes[place + 1][0] // groups >= _FEWEST_FILTERS
     return enough and network.tensors[operation.tensors["weight"]].dtype == np.uint8
 
 
+def reads_rows(lowering: "Lowering", place: int) -> bool:
+    """Return whether an operation is a linear layer over the last of several axes."""
+    return lowering.network.operations[place].kind == "linear" and len(lowering.network.shapes[place + 1]) > 1
+
+
 def _weight_shape(settings: Settings, inputs: Shape, shape: Shape) -> Shape:
-    return (shape[0], inputs[0] // settings.get("groups", 1), *settings.get("kernel", (1, 1)))
+    if "kernel" not in settings:
+        return (shape[-1], inputs[-1], 1, 1)
+    return (shape[0], inputs[0] // settings.get("groups", 1), *settings["kernel"])
 
 
 def _openvino_weights(
