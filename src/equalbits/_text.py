@@ -1,5 +1,7 @@
 """Text for people: suggestions for unknown names, plain tables, safe terminal output."""
 
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from html import escape
@@ -35,24 +37,54 @@ def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | 
     return max(sorted(near), key=lambda other: SequenceMatcher(None, other, name).ratio(), default=None)
 
 
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,)) -> str:
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that shows the output; None for a file or a pipe, which take any width."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+
+
+def format_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, left: Iterable[int] = (0,), width: int | None = None
+) -> str:
     """Align columns under their headings: to the right, except the columns listed in ``left``.
 
-    >>> print(format_table(("layer", "weights"), [("conv1", "27"), ("fc", "1,000")]))
+    A table wider than ``width`` (default: the terminal) continues below itself, with the first column repeated.
+
+    >>> rows = [("conv1", "27", "yes"), ("fc", "1,000", "no")]
+    >>> print(format_table(("layer", "weights", "exact"), rows, width=16))
     layer  weights
     conv1       27
     fc       1,000
+    <BLANKLINE>
+    layer  exact
+    conv1    yes
+    fc        no
     """
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = set(left)
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    left, most = set(left), width or terminal_width() or sys.maxsize
+    blocks, used = [[0]], widths[0]
+    for column in range(1, len(widths)):
+        if used + 2 + widths[column] > most and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = widths[0]
+        blocks[-1].append(column)
+        used += 2 + widths[column]
+
+    def aligned(line: Sequence[str], columns: Sequence[int]) -> str:
+        cells = (line[c].ljust(widths[c]) if c in left else line[c].rjust(widths[c]) for c in columns)
+        return "  ".join(cells).rstrip()
+
+    return "\n\n".join("\n".join(aligned(line, columns) for line in lines) for columns in blocks)
+
+
+def used_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Leave out columns without any content.
+
+    >>> used_columns(("layer", "bits"), [("conv1", "–"), ("total", "")])
+    (('layer',), [('conv1',), ('total',)])
+    """
+    kept = [place for place in range(len(header)) if any(row[place] not in ("", "–") for row in rows)]
+    return tuple(header[place] for place in kept), [tuple(row[place] for place in kept) for row in rows]
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -214,7 +214,7 @@ def test_a_real_network_can_be_inspected_and_packed(call, recipe: str, tmp_path)
     assert printed.endswith("no binary layer: no share of +1 to check\n")
     code, printed, _ = call("pack", out, file)
     assert code == 0 and "1.2 times larger than its parameters" in printed
-    assert printed.endswith("; no binary layer\n")
+    assert printed.endswith("\nno binary layer\n")
 
 
 def test_an_empty_directory_is_not_a_run(call, tmp_path) -> None:

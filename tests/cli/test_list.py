@@ -45,5 +45,6 @@ def test_descriptions_distinguish_the_irnet_variants(capsys) -> None:
 
 def test_descriptions_are_aligned(capsys) -> None:
     assert main(["list"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    names = capsys.readouterr().out.partition("zoo:\n")[0]
+    lines = [line for line in names.splitlines() if line.startswith("  ")]
     assert len({re.match(r"  \S+ +", line).end() for line in lines}) == 1

@@ -3,6 +3,8 @@
 import re
 import sys
 
+from equalbits._text import format_table
+from equalbits.cli import main
 from equalbits.cli.reproduce import print_claims
 from equalbits.cli.terminal import print_table
 from equalbits.paper import Claim
@@ -54,3 +56,19 @@ def test_the_settings_table_does_not_cut_names_or_values(monkeypatch, call):
     assert code == 0
     assert "\n      " in printed  # lines are broken
     assert "…" not in printed
+
+
+def test_names_and_packed_files_fit_a_terminal_of_80_columns(monkeypatch, capsys):
+    make_narrow(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["list"], ["inspect", "zoo:cifar10-resnet18"], ["list", "zoo"]):
+        assert main(words) == 0
+        assert max(map(len, plain(capsys.readouterr().out).splitlines())) <= 80
+
+
+def test_a_wide_table_continues_below_with_its_first_column():
+    rows = [("conv1", "27", "0.5"), ("fc", "1,000", "1.0")]
+    first, second = format_table(("layer", "weights", "entropy"), rows, width=15).split("\n\n")
+    assert first.splitlines() == ["layer  weights", "conv1       27", "fc       1,000"]
+    assert second.splitlines() == ["layer  entropy", "conv1      0.5", "fc         1.0"]
+    assert format_table(("layer", "weights"), [("long" * 9, "3")], width=9).count("\n") == 1

@@ -58,6 +58,37 @@ def test_pack_prints_json_and_a_size_that_hardly_differs_is_not_called_larger(tr
     assert size_ratio(1000, 1020) == "as large as" and size_ratio(100, 250) == "2.5 times smaller than"
 
 
+def test_pack_writes_what_export_writes_and_names_the_command_for_a_packed_file(trained, tmp_path, call):
+    code, printed, _ = call("pack", trained, "--out", tmp_path / "net.html")
+    assert code == 0 and "net.html: " in printed and "web: open it in a browser" in printed
+    packed = tmp_path / "net.ebits"
+    assert call("pack", trained, packed, "--rest", "int8")[0] == 0
+    assert call("export", trained, tmp_path / "a.html", "--rest", "int8")[0] == 0
+    for words, line in (
+        (("pack", packed, "a.onnx"), f"is packed already: equalbits export {packed} net.onnx converts it"),
+        (("pack", "zoo:fashion-conv4", "a.ebits"), "is packed already: equalbits export zoo:fashion-conv4"),
+        (("pack", trained), "give one file to write, such as net.ebits, as the second argument or with --out"),
+        (("pack", trained, "a.tflite"), "unknown suffix .tflite; use .ebits, .onnx, .xml, .c, .html"),
+        (("export", trained, "a.ebits"), "equalbits pack DIR a.ebits writes a packed file"),
+        (("export", packed, "a.html", "--rest", "int8"), "--rest int8: "),
+    ):
+        code, _, errors = call(*words)
+        assert (code, errors.count("\n")) == (1, 1) and line in errors
+
+
+def test_a_better_epoch_than_the_last_is_hinted_at(trained, tmp_path, call):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    facts = json.loads((run / "run.json").read_text())
+    for correct, hinted in ((facts["last"]["test"]["correct"], False), (facts["last"]["test"]["correct"] + 1, True)):
+        facts["best"]["test"]["correct"] = correct
+        (run / "run.json").write_text(json.dumps(facts))
+        for words in (("evaluate", run), ("pack", run, tmp_path / "net.ebits")):
+            code, _, errors = call(*words)
+            assert code == 0 and ("hint: --which best takes the best epoch" in errors) == hinted
+    assert "hint" not in call("evaluate", run, "--which", "best")[2]
+
+
 @pytest.mark.parametrize(("name", "package"), [("net.onnx", "onnx"), ("net.xml", "openvino")])
 def test_a_run_is_packed_for_other_runtimes_if_installed(name, package, trained, tmp_path, call):
     code, printed, errors = call("pack", trained, tmp_path / name)
@@ -97,7 +128,7 @@ def test_inspect_prints_the_same_audit_for_a_run_and_its_packed_file(trained, pa
     of_run, of_file = (call("inspect", each)[1].splitlines() for each in (trained, packed))
     start, begin = (next(at for at, line in enumerate(lines) if "weights each" in line) for lines in (of_run, of_file))
     assert of_run[start:] == of_file[begin:]  # the audit, to the letter
-    columns = "layer kind output symbols real bytes packed MACs 1×1 MACs 1×32 MACs 32×32"
+    columns = "layer kind output symbols real bytes packed MACs 1×32"
     assert all(" ".join(lines[2].split()).startswith(columns) for lines in (of_run, of_file))
     totals = [next(line for line in lines if line.startswith("total")).split() for lines in (of_run, of_file)]
     assert totals[0] == totals[1]
@@ -213,7 +244,7 @@ def test_inputs_of_linear_layers_can_be_packed_as_int8(trained, tmp_path, call):
 
 @pytest.mark.parametrize(
     ("name", "rule"),
-    [("x.tflite", "use .ebits, .onnx or .xml"), ("net.onx", ".onx"), ("net", "call it net.ebits")],
+    [("x.tflite", "use .ebits, .onnx, .xml, .c, .html"), ("net.onx", ".onx"), ("net", "call it net.ebits")],
 )
 def test_an_unknown_suffix_is_rejected(name, rule, trained, tmp_path, call):
     code, _, errors = call("pack", trained, tmp_path / name)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from equalbits._text import format_table, html_table
+from equalbits._text import format_table, html_table, used_columns
 from equalbits.analysis.layer_hooks import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer, check_module, watch_calls
@@ -52,10 +52,10 @@ class Summary:
         return {**asdict(self), "compression": self.compression, "total": self.total}
 
     def __str__(self) -> str:
-        return f"{format_table(_HEADER, self._rows(), left=(0, 1, 2))}\n{self._note()}"
+        return f"{format_table(*used_columns(_HEADER, self._rows()), left=(0, 1, 2))}\n{self._note()}"
 
     def _repr_html_(self) -> str:
-        return html_table(_HEADER, self._rows(), left=(0, 1, 2), note=self._note())
+        return html_table(*used_columns(_HEADER, self._rows()), left=(0, 1, 2), note=self._note())
 
     def _rows(self) -> list[tuple[str, ...]]:
         figures = (_figure(self.total[column]) for column in _COLUMNS)
@@ -110,10 +110,10 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     >>> hidden = BinaryLinear(20, 6, weight_quantizer=BiHalf(), input_quantizer=SignActivation())
     >>> summary = summarize(nn.Sequential(nn.Linear(12, 20), hidden), (1, 12))
     >>> print(summary)
-    layer  kind          output   symbols  real  bytes packed  MACs 1×1  MACs 1×32  MACs 32×32  bits  entropy
-    0      Linear        (1, 20)        –   260         1,040         –          –         240     –        –
-    1      BinaryLinear  (1, 6)       120     7            46       120          –           –     1   1.0000
-    total                             120   267         1,086       120          –         240
+    layer  kind          output   symbols  real  bytes packed  MACs 1×1  MACs 32×32  bits  entropy
+    0      Linear        (1, 20)        –   260         1,040         –         240     –        –
+    1      BinaryLinear  (1, 6)       120     7            46       120           –     1   1.0000
+    total                             120   267         1,086       120         240
     packed 1,086 bytes, float32 1,544 bytes: 1.4 times smaller
     """
     inputs = _as_inputs(example, model)

@@ -36,6 +36,34 @@ def add_which(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_packing(parser: argparse.ArgumentParser) -> None:
+    """Add the options of packing a run."""
+    parser.add_argument(
+        "--rest", choices=("float32", "float16", "int8"), default="float32",
+        help="dtype of the non-binary tensors (default: float32; the others round)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--linear-inputs", choices=("float32", "int8"), default="float32",
+        help="dtype of the real inputs of binary linear layers (default: float32; int8 rounds and is faster)",
+    )  # fmt: skip
+    add_which(parser)
+    add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
+
+
+def add_output(parser: argparse.ArgumentParser, *, text: str) -> None:
+    """Add the file to write, as an argument or as ``--out``."""
+    parser.add_argument("file", metavar="PATH", nargs="?", help=text)
+    parser.add_argument("--out", metavar="PATH", help="the file to write, in place of PATH")
+
+
+def given_output(options: argparse.Namespace, *, example: str, needed: bool = True) -> Path | None:
+    """Return the file to write, which is given once; None where it is not and need not be."""
+    given = [name for name in (options.file, options.out) if name]
+    if len(given) > 1 or (needed and not given):
+        raise ValueError(f"give one file to write, such as {example}, as the second argument or with --out")
+    return Path(given[0]) if given else None
+
+
 def add_json(parser: argparse.ArgumentParser, *, text: str = "print one JSON object") -> None:
     """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help=text)

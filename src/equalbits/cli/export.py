@@ -10,34 +10,32 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from equalbits.cli.arguments import add_json, add_which
+from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
 from equalbits.cli.pack import check_source, export_packed, pack_run, replace_when_done, written_files
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from equalbits.runtime import PackedModel
+    from equalbits.runtime import CSizes, PackedModel
 
     Call = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 #: Random images to compare on, and the largest relative difference of logits: rounding may flip a sign near 0.
 _IMAGES, _TOLERANCE = 4, 0.05
-_SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "c": ".c", "web": ".html"}
+#: Suffix of the file for each runtime.
+SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "c": ".c", "web": ".html"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``export``."""
     parser.add_argument("source", metavar="FILE|DIR", help="a packed file, zoo:NAME, or the output directory of a run")
-    parser.add_argument(
-        "file", metavar="PATH", nargs="?",
-        help="the file to write: net.onnx, net.xml for OpenVINO, net.c, page.html (default with --to: as the source)",
-    )  # fmt: skip
-    parser.add_argument("--to", choices=tuple(_SUFFIX), help="the target runtime (default: by the suffix of PATH)")
-    parser.add_argument("--out", metavar="PATH", help="the file to write, in place of PATH")
+    text = "the file to write: net.onnx, net.xml for OpenVINO, net.c, page.html (default with --to: as the source)"
+    add_output(parser, text=text)
+    parser.add_argument("--to", choices=tuple(SUFFIX), help="the target runtime (default: by the suffix of PATH)")
     for name, what in (("flash", "constants"), ("ram", "static memory")):
         parser.add_argument(f"--max-{name}", type=int, metavar="BYTES", help=f"refuse C with more {what} than this")
-    add_which(parser)
+    add_packing(parser)
     add_json(parser)
 
 
@@ -52,16 +50,14 @@ def run(options: argparse.Namespace) -> None:
     if to not in ("c", "web") and find_spec(to) is None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
-        packed, _, _ = pack_run(source, which=options.which)
+        packed, _, _ = pack_run(source, which=options.which, rest=options.rest, linear_inputs=options.linear_inputs)
     else:
+        for name in ("rest", "linear_inputs"):
+            if (value := getattr(options, name)) != "float32":
+                raise ValueError(f"--{name.replace('_', '-')} {value}: {source} is packed already; give its run")
         packed = load_packed(source)
-    if to == "web":
-        _write_page(packed, source, path, as_json=options.json)
-        return
-    with replace_when_done(path) as temporary:
-        size, memory = export_packed(packed, temporary, max_flash=options.max_flash, max_ram=options.max_ram)
-        exported = {"onnx": _load_onnx, "openvino": _load_openvino, "c": _load_c}[to](temporary)
-        verdict = _verify(packed, exported, to=to) if exported else "not compiled: there is no C compiler (cc)"
+    limits = {"max_flash": options.max_flash, "max_ram": options.max_ram}
+    size, memory, verdict = export_verified(packed, source, path, to, **limits)
     if options.json:
         facts = {"file": str(path), "bytes": size, "runtime": to, "compared": verdict}
         print(json.dumps(facts | ({"flash": memory.flash, "ram": memory.ram} if memory else {})))
@@ -70,30 +66,41 @@ def run(options: argparse.Namespace) -> None:
     print(f"{written_files(path)}: {size:,} bytes for {to}; {f'{memory}; ' if memory else ''}{verdict}{batch}")
 
 
-def _write_page(packed: "PackedModel", source: Path, path: Path, *, as_json: bool) -> None:
-    """Write the web page, with the stored test images where the network is an entry of the zoo."""
+def export_verified(
+    packed: "PackedModel", source: Path, path: Path, to: str, **limits: int | None
+) -> "tuple[int, CSizes | None, str]":
+    """Write the file and compare its logits; return its bytes, the memory that C takes, and how they compare.
+
+    A web page holds the stored test images where ``source`` is an entry of the zoo.
+    """
     from equalbits.runtime import stored_images, web_page
 
-    page = web_page(packed, title=source.resolve().stem, examples=stored_images(source)).encode()
     with replace_when_done(path) as temporary:
-        temporary.write_bytes(page)
-    facts = {"file": str(path), "bytes": len(page), "runtime": "web"}
-    print(json.dumps(facts) if as_json else f"{path}: {len(page):,} bytes; open it in a browser, nothing is fetched")
+        if to == "web":
+            page = web_page(packed, title=source.resolve().stem, examples=stored_images(source)).encode()
+            temporary.write_bytes(page)
+            return len(page), None, "open it in a browser, nothing is fetched"
+        size, memory = export_packed(packed, temporary, **limits)
+        exported = {"onnx": _load_onnx, "openvino": _load_openvino, "c": _load_c}[to](temporary)
+        verdict = _verify(packed, exported, to=to) if exported else "not compiled: there is no C compiler (cc)"
+    return size, memory, verdict
 
 
 def _target(options: argparse.Namespace) -> tuple[Path, str]:
     """Return the file to write and its runtime, given by ``--to`` or by the suffix."""
-    given = [name for name in (options.file, options.out) if name]
-    if len(given) > 1 or not (given or options.to):
-        raise ValueError("give one file to write, such as net.onnx, as the second argument or with --out")
-    path = Path(given[0]) if given else Path(Path(options.source).resolve().stem + _SUFFIX[options.to])
-    by_suffix = {suffix: name for name, suffix in _SUFFIX.items()}
+    given = given_output(options, example="net.onnx", needed=not options.to)
+    path = given or Path(Path(options.source).resolve().stem + SUFFIX[options.to])
+    by_suffix = {suffix: name for name, suffix in SUFFIX.items()}
+    if path.suffix == ".ebits":
+        raise ValueError(
+            f"{path}: equalbits pack DIR {path} writes a packed file; export writes {', '.join(by_suffix)}"
+        )
     to = options.to or by_suffix.get(path.suffix)
     if to is None:
         raise ValueError(f"{path}: unknown suffix {path.suffix or '(none)'}; use {', '.join(by_suffix)}, or give --to")
-    if path.suffix != _SUFFIX[to]:
-        example = f"{path.stem or 'net'}{_SUFFIX[to]}"
-        raise ValueError(f"--out {path}: a file for {to} must end in {_SUFFIX[to]}, as {example}")
+    if path.suffix != SUFFIX[to]:
+        example = f"{path.stem or 'net'}{SUFFIX[to]}"
+        raise ValueError(f"--out {path}: a file for {to} must end in {SUFFIX[to]}, as {example}")
     return path, to
 
 

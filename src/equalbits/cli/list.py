@@ -3,11 +3,13 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from equalbits._text import format_table, terminal_width
 from equalbits.cli.arguments import add_json
 from equalbits.cli.descriptions import DESCRIPTIONS
 
@@ -42,8 +44,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _print_names(options: argparse.Namespace) -> None:
+    from equalbits.runtime import list_zoo
+
     known = {} if options.kind == "zoo" else descriptions()
-    known["zoo"] = _zoo_descriptions()
+    known["zoo"] = {f"zoo:{name}": "" for name in list_zoo()}
     kinds = [options.kind] if options.kind else _KINDS
     found = {kind: {n: line for n, line in known[kind].items() if fnmatchcase(n, options.match)} for kind in kinds}
     if not any(found.values()):
@@ -55,21 +59,34 @@ def _print_names(options: argparse.Namespace) -> None:
     for kind, names in found.items():
         if names:
             print(f"{kind}:")
-            for name, line in names.items():
-                print(f"  {name:<{width}}  {line}".rstrip())
+            print("\n".join(_zoo_table(list(names)) if kind == "zoo" else _wrapped(names, width)))
 
 
-def _zoo_descriptions() -> dict[str, str]:
-    """Return one line per trained network of the package; needs no torch."""
-    from equalbits.runtime import list_zoo, zoo_card
+def _wrapped(names: Mapping[str, str], width: int) -> list[str]:
+    """Return names with descriptions, which a terminal wraps beside the names."""
+    indent, most = " " * (width + 4), terminal_width() or sys.maxsize
+    most = max(most, width + 30)
+    lines = (
+        textwrap.wrap(f"  {name:<{width}}  {line}", most, subsequent_indent=indent) for name, line in names.items()
+    )
+    return [line for each in lines for line in each]
 
-    lines = {}
-    for name in list_zoo():
-        card = zoo_card(name)
+
+def _zoo_table(names: Sequence[str]) -> list[str]:
+    """Return the lines of a table of trained networks of the package; needs no torch."""
+    from equalbits.runtime import has_weights, zoo_card
+
+    rows = []
+    for name in names:
+        card = zoo_card(name.removeprefix("zoo:"))
         test, ms = card["test"], card["milliseconds"]
-        score = f"{test['accuracy']:.2f} % of {test['total']:,} test images of {card['data']}"
-        lines[f"zoo:{name}"] = f"{score}, {card['bytes']:,} bytes, {ms['least']:.2f} ms ({ms['cpu'].split(',')[0]})"
-    return lines
+        sizes = (f"{test['accuracy']:.2f}", card["data"], f"{card['bytes']:,}", f"{ms['median']:.3f}")
+        rows.append((f"  {name}", *sizes, "yes" if has_weights(name) else "no"))
+    header = ("  name", "accuracy, %", "data", "bytes", "ms", "to fine-tune")
+    cpus = " and ".join(sorted({str(zoo_card(name.removeprefix("zoo:"))["milliseconds"]["cpu"]) for name in names}))
+    note = f"accuracy of the packed file on all test images; median ms of one image on one core of: {cpus}"
+    lines = format_table(header, rows, left=(0, 2)).splitlines()
+    return [*lines, *textwrap.wrap(note, terminal_width() or sys.maxsize, subsequent_indent="  ", initial_indent="  ")]
 
 
 def descriptions() -> dict[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""``equalbits pack``; ``export`` writes its files the same way."""
+"""``equalbits pack``: a packed file of a run, or the file of another runtime, as ``export`` writes it."""
 
 import argparse
 import errno
@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from equalbits.cli.arguments import add_data, add_json, add_which
+from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,40 +26,27 @@ _PREFIX = ".unfinished-"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``pack``."""
     parser.add_argument("run", metavar="DIR", help="output directory of a run")
-    parser.add_argument(
-        "file", metavar="FILE", help="the file to write: net.ebits, or net.onnx, or net.xml for OpenVINO"
-    )
-    parser.add_argument(
-        "--rest", choices=("float32", "float16", "int8"), default="float32",
-        help="dtype of the non-binary tensors (default: float32; the others round)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--linear-inputs", choices=("float32", "int8"), default="float32",
-        help="dtype of the real inputs of binary linear layers (default: float32; int8 rounds and is faster)",
-    )  # fmt: skip
-    add_which(parser)
-    add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
+    add_output(parser, text="the file to write: net.ebits, or as export: net.onnx, net.xml, net.c or page.html")
+    add_packing(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Pack the run's model, verify it, write it, and print its size and its accuracy on the test images."""
-    path = Path(options.file)
-    if not path.suffix:
-        raise ValueError(f"{path} has no suffix: call it {path.name or 'net'}.ebits")
-    if path.suffix not in (".ebits", ".onnx", ".xml"):
-        raise ValueError(f"{path}: unknown suffix {path.suffix}; use .ebits, .onnx or .xml")
+    from equalbits.cli.export import SUFFIX, export_verified
+
+    path, source = _checked_paths(options)
+    to = {suffix: name for name, suffix in SUFFIX.items()}.get(path.suffix)
     with _log_to_stderr():
         packed, model, example = pack_run(
-            Path(options.run), which=options.which, rest=options.rest, linear_inputs=options.linear_inputs
+            source, which=options.which, rest=options.rest, linear_inputs=options.linear_inputs
         )
     same = _compare(packed, model, example, options)
-    if path.suffix == ".ebits":
+    if to is None:
         packed.save(path)
-        written = path.stat().st_size
+        written, exported = path.stat().st_size, ""
     else:
-        with replace_when_done(path) as temporary:
-            written, _ = export_packed(packed, temporary)
+        written, exported = export_verified(packed, source, path, to)[::2]
     real = 4 * sum(p.numel() for name, p in model.named_parameters() if "weight_quantizer" not in name.split("."))
     ratio = size_ratio(written, real)
     layers, shares = packed.audit().layers, "no binary layer"
@@ -69,13 +56,49 @@ def run(options: argparse.Namespace) -> None:
         plural = "s" * (len(layers) > 1)
         shares = f"{len(layers)} binary layer{plural}, {exact if packed.audit().exact else 'SHARES OF +1 NOT EXACT'}"
     if options.json:
-        facts = {"file": str(path), "bytes": written, "float32_bytes": real, "binary_layers": len(layers)}
-        print(json.dumps({**facts, "exact": packed.audit().exact, "compared": same}))
+        facts: dict[str, object] = {
+            "file": str(path),
+            "bytes": written,
+            "float32_bytes": real,
+            "binary_layers": len(layers),
+        }
+        facts |= {"exact": packed.audit().exact, "compared": same, **({"exported": exported} if to else {})}
+        print(json.dumps(facts))
         return
-    print(
-        f"{written_files(path)}: {written:,} bytes, {ratio} its parameters in float32; "
-        f"same class as the model for {same}; {shares}"
-    )
+    print(f"{written_files(path)}: {written:,} bytes, {ratio} its parameters in float32")
+    print(f"same class as the model for {same}")
+    print(f"{shares}{f'; {to}: {exported}' if exported else ''}")
+    if options.which == "last":
+        print_best_hint(source)
+
+
+def _checked_paths(options: argparse.Namespace) -> tuple[Path, Path]:
+    """Return the file to write, whose suffix names what to write, and the directory of the run."""
+    from equalbits.cli.export import SUFFIX
+
+    path, source = given_output(options, example="net.ebits"), Path(options.run)
+    assert path is not None
+    if not path.suffix:
+        raise ValueError(f"{path} has no suffix: call it {path.name or 'net'}.ebits")
+    if path.suffix not in (".ebits", *SUFFIX.values()):
+        raise ValueError(f"{path}: unknown suffix {path.suffix}; use .ebits, {', '.join(SUFFIX.values())}")
+    if options.run.startswith("zoo:") or source.is_file():
+        raise ValueError(f"{options.run} is packed already: equalbits export {options.run} net.onnx converts it")
+    return path, source
+
+
+def print_best_hint(out: Path) -> None:
+    """Print a line where the best epoch of a run has a higher accuracy than the last one."""
+    from equalbits.recipes import RunRecord
+
+    try:
+        record = RunRecord.read(out / "run.json")
+    except (OSError, ValueError):  # not finished, or damaged
+        return
+    last, best = record.last, record.best
+    if last and best and last.test and best.test and best.test.correct > last.test.correct:
+        chosen = f"epoch {best.epoch} had {best.test.accuracy:.2f} %, selected on these test images"
+        print(f"hint: --which best takes the best epoch instead: {chosen}", file=sys.stderr)
 
 
 def size_ratio(written: int, real: int) -> str:

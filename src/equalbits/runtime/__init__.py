@@ -28,7 +28,7 @@ from equalbits.runtime.resize_pictures import (
     in_bytes,
     scaled_square,
 )
-from equalbits.runtime.zoo import find_checkpoint, find_packed, list_zoo, stored_images, zoo_card
+from equalbits.runtime.zoo import find_checkpoint, find_packed, has_weights, list_zoo, stored_images, zoo_card
 
 __all__ = [
     "FITS",
@@ -67,6 +67,7 @@ __all__ = [
     "find_checkpoint",
     "find_packed",
     "generate",
+    "has_weights",
     "in_bytes",
     "list_zoo",
     "load_packed",

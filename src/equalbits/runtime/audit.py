@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits._text import escape_control_chars, format_range, format_table, html_table
+from equalbits._text import escape_control_chars, format_range, format_table, html_table, used_columns
 from equalbits.runtime import bits
 from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
@@ -172,10 +172,10 @@ class PackedSummary:
         return sum(getattr(layer, what) for layer in self.layers)
 
     def __str__(self) -> str:
-        return f"{format_table(_SUMMARY, self._rows(), left=(0, 1, 2))}\n{self._note()}"
+        return f"{format_table(*used_columns(_SUMMARY, self._rows()), left=(0, 1, 2))}\n{self._note()}"
 
     def _repr_html_(self) -> str:
-        return html_table(_SUMMARY, self._rows(), left=(0, 1, 2), note=self._note())
+        return html_table(*used_columns(_SUMMARY, self._rows()), left=(0, 1, 2), note=self._note())
 
     def _rows(self) -> list[tuple[str, ...]]:
         counts, rows = [], []

@@ -52,6 +52,11 @@ def find_checkpoint(word: str) -> Path:
     return path
 
 
+def has_weights(word: str) -> bool:
+    """Return whether the entry ``zoo:NAME`` ships its latent weights as well, to train on."""
+    return _entry(word.removeprefix(PREFIX)).with_suffix(".safetensors").is_file()
+
+
 def stored_images(path: Path) -> Array | None:
     """Return the test images stored beside the packed file of an entry; None for a file that is no entry."""
     if path.parent != ZOO:
