@@ -40,6 +40,14 @@ MISTAKES = {
     "a misspelled setting": (lambda: eb.TrainConfig(epoch=1), "no setting 'epoch': did you mean epochs?"),
     "an unknown recipe": (lambda: eb.run_recipe("fashion-conv", "runs/x"), "did you mean 'fashion-conv2'?"),
     "a directory to audit": (lambda: eb.audit("runs/a"), "load it with eb.load_run('runs/a').model"),
+    "a packed file to audit": (lambda: eb.audit("a.ebits"), "load it with eb.load_packed('a.ebits')"),
+    "a directory to pack": (lambda: eb.pack("runs/a", "net.ebits"), "load it with eb.load_run('runs/a').model"),
+    "words as settings": (
+        lambda: eb.get_recipe("fashion-conv2").with_settings("epochs=2"), 'as in with_settings({"epochs": 2})'
+    ),
+    "a model to share": (
+        lambda: eb.save_pretrained(small_net(), "shared"), "give the result of eb.run_recipe or eb.load_run"
+    ),
     "a path to summarize": (lambda: eb.summarize(Path("runs/a"), (3, 8, 8)), "eb.load_run('runs/a').model"),
     "other channels": (lambda: eb.summarize(small_net(), (1, 1, 8, 8)), "cannot run on inputs of shape (1, 1, 8, 8)"),
     "a data set to train on": (

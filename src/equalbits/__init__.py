@@ -116,7 +116,11 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name not in _PACKAGE_OF and name not in _PACKAGES:
-            raise AttributeError(f"module 'equalbits' has no attribute {name!r}")
+            from equalbits._text import nearest_name
+
+            nearest = nearest_name(name, __dir__())
+            hint = f"; did you mean {nearest!r}?" if nearest and not name.startswith("_") else ""
+            raise AttributeError(f"module 'equalbits' has no attribute {name!r}{hint}")
         try:
             package = import_module(f"equalbits.{_PACKAGE_OF.get(name, name)}")
         except ModuleNotFoundError as error:

@@ -34,6 +34,12 @@ _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+def check_mapping(settings: object) -> None:
+    """Raise unless settings are given by name in a dict."""
+    if not isinstance(settings, Mapping):
+        raise ValueError(f'settings={settings!r} must be a dict, as in with_settings({{"epochs": 2}})')
+
+
 def setting(
     doc: str, *, default: Any = MISSING, default_factory: Any = MISSING, allowed: str = "", **bounds: float
 ) -> Any:
@@ -176,6 +182,7 @@ class Settings:
 
     def with_settings(self, settings: Mapping[str, object]) -> Self:
         """Return a copy with some settings replaced, by dotted name."""
+        check_mapping(settings)
         return self.from_dict({**self._flatten(self.as_dict()), **settings})
 
     def as_dict(self) -> dict[str, Any]:

@@ -82,6 +82,8 @@ def test_every_subpackage_is_an_attribute_without_importing_it() -> None:
 
 
 def test_an_unknown_name_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'binarise_'; did you mean 'binarize_'"):
+        equalbits.binarise_  # noqa: B018
     with pytest.raises(AttributeError, match="module 'equalbits' has no attribute 'nothing'"):
         equalbits.nothing  # noqa: B018
 

@@ -18,7 +18,7 @@ from equalbits.deploy.graph import PackError
 from equalbits.deploy.ops import RULES
 from equalbits.deploy.pack_weights import BinaryWeights, binary_weights
 from equalbits.deploy.ports import Example, PortedForward
-from equalbits.nn import BinaryLayer, copy_model
+from equalbits.nn import BinaryLayer, check_module, copy_model
 
 #: Number of example images that the packed model is verified on.
 MAX_IMAGES = 8
@@ -97,8 +97,10 @@ def trace_program(model: nn.Module, example: Example) -> Frozen:
     The weights of each binary layer are computed once and become a buffer, so that the trace has a plain convolution in
     its place, whatever the method. The layer's forward still handles its padding and its input.
     """
-    if not isinstance(model, nn.Module):
-        raise PackError(f"model is of type {type(model).__name__}: give an nn.Module")
+    try:
+        check_module(model)
+    except ValueError as error:
+        raise PackError(str(error)) from None
     frozen, ports = _copy(model).cpu().eval(), None
     if isinstance(example, Mapping | list | tuple) or (isinstance(example, Tensor) and _holds_ids(example)):
         ports = PortedForward(frozen, example)

@@ -194,10 +194,20 @@ def parametrization_in_eval(layer: nn.Module) -> Iterator[None]:
 def check_module(model: object) -> None:
     """Raise unless ``model`` is a module; passing the directory of a run instead is a common mistake."""
     if not isinstance(model, nn.Module):
-        hint = "pass a torch.nn.Module"
-        if isinstance(model, str | os.PathLike):
-            hint = f"load it with eb.load_run({str(model)!r}).model"
-        raise ValueError(f"the model is a {type(model).__name__}: {hint}")
+        raise ValueError(f"the model is a {type(model).__name__}: {_module_hint(model)}")
+
+
+def _module_hint(model: object) -> str:
+    if isinstance(model, str | os.PathLike):
+        packed = str(model).startswith("zoo:") or str(model).endswith(".ebits")
+        return (
+            f"load it with eb.load_packed({str(model)!r})"
+            if packed
+            else f"load it with eb.load_run({str(model)!r}).model"
+        )
+    if isinstance(getattr(model, "model", None), nn.Module):
+        return "pass its .model"
+    return "pass a torch.nn.Module"
 
 
 def check_quantizers(weight_quantizer: object, input_quantizer: object) -> None:

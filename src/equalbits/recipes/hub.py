@@ -33,6 +33,10 @@ def save_pretrained(run: TrainedRun | Path | str, folder: Path | str, *, which: 
     ``which`` is the ``last`` or the ``best`` epoch of a run given by its directory. The card states the accuracy with
     counts, the bits per layer and the recipe.
     """
+    if not issubclass(type(run), TrainedRun | str | os.PathLike):
+        raise ValueError(
+            f"run is a {type(run).__name__}: give the result of eb.run_recipe or eb.load_run, or the directory of a run"
+        )
     run = run if isinstance(run, TrainedRun) else load_run(run, which=which)
     folder, images = Path(folder), DataSpec.read(run.out / "model.json")
     recipe = replace(run.recipe, model=replace(run.recipe.model, init_from=""))  # a path of this machine

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from equalbits._settings import Settings, setting
+from equalbits._settings import Settings, check_mapping, setting
 from equalbits.data import STATISTICS
 from equalbits.models import list_models, model_options
 from equalbits.runtime import MAX_PIXELS
@@ -141,6 +141,7 @@ class Recipe(Settings):
         >>> get_recipe("cifar10-conv2").with_settings({"epochs": 2, "optimizer.lr": 0.05}).train.optimizer.lr
         0.05
         """
+        check_mapping(settings)
         recipe, network = self, settings.get("model.name", self.model.name)
         if network != self.model.name and (network in list_models() or str(network).startswith("timm:")):
             accepted = model_options(network)
