@@ -18,6 +18,7 @@ def test_packing_keeps_every_bit_and_equals_its_slow_twin(shape: tuple[int, int]
     bits = draw(*shape)
     packed = pack_bits(bits)
     assert packed.shape == (shape[0], (shape[1] + 7) // 8) and torch.equal(packed, pack_by_shifts(bits))
+    assert pack_bits(bits.T.contiguous().T).is_contiguous()  # the kernels read rows
     for dtype in DTYPES:
         expected = bits if dtype == torch.bool else torch.where(bits, 1.0, -1.0).to(dtype)
         for values in (unpack_bits(packed, shape[1], dtype), unpack_by_shifts(packed, shape[1], dtype)):

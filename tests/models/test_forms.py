@@ -186,7 +186,7 @@ def test_a_fused_block_keeps_the_outputs_of_its_convolutions_and_two_bits_of_the
     block, kept = PReLUBlock(ONE_BIT, 16, 16, 1, nn.Identity(), prelus=1), []
     inputs = torch.randn(4, 16, 5, 5).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-        block.forward_fused(block.forward_fused(blocks.Activations(inputs), signs=True), signs=True)
+        block.forward_fused(block.forward_fused(blocks.Activations(inputs), block.conv1), block.conv1)
     sizes = {tensor.data_ptr(): (tensor.dtype, tensor.numel()) for tensor in kept if tensor.numel() >= 200}
     weights = 4 * [(torch.float32, block.conv1.weight.numel())]
     bits = (2 * 4 + 1) * [(torch.uint8, inputs.numel() // 8)]  # the last signs are read by no convolution here
@@ -224,7 +224,7 @@ def test_recomputed_sums_are_those_of_the_forward_pass_to_the_bit() -> None:
     for block in (once, again):
         inputs = torch.linspace(-2, 2, 800).view(4, 8, 5, 5).sin().mul(2).requires_grad_()
         with torch.autocast("cpu", torch.bfloat16):
-            reals, signs, _ = block.forward_fused(blocks.Activations(inputs), signs=True)
+            reals, signs, _ = block.forward_fused(blocks.Activations(inputs), block.conv1)
         wanted = [inputs, *block.parameters()]
         found.append([reals, *signs, *torch.autograd.grad((reals + signs[0] * reals).sum(), wanted)])
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))

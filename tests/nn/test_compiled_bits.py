@@ -1,6 +1,7 @@
 """Compiled code unpacks the bits of a layer's input only once the gradient of its output is known."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,8 +17,19 @@ from equalbits.functional.gradients_from_bits import (
 )
 from equalbits.functional.packed_bits import BitLayout
 from equalbits.functional.recomputed_norm import _backward_of_both_op
+from equalbits.functional.unmeasured import SWITCHES
+from equalbits.models import create_model, residual_blocks
 from equalbits.models.residual_blocks import Activations, PReLUBlock
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation, calls_hooks
+
+
+def saved_bytes(call: Callable[[], object]) -> int:
+    """Count the memory behind all tensors that a forward pass keeps for the backward pass."""
+    held: dict[int, Tensor] = {}
+    keep = lambda x: held.setdefault(x.untyped_storage().data_ptr(), x) is None or x  # noqa: E731
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        call()
+    return sum(tensor.untyped_storage().nbytes() for tensor in held.values())
 
 
 class Layers:
@@ -31,15 +43,23 @@ class Layers:
 class SmallBlocks(nn.Module):
     """Two fused blocks that compute their convolutions again."""
 
+    recompute = True
+
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(PReLUBlock(Layers(), 16, 16, 1, nn.Identity(), prelus=1) for _ in range(2))
         for block in self.blocks:
-            block.recomputes_convolutions = True
+            block.recomputes_convolutions = self.recompute
 
     def forward(self, images: Tensor) -> Tensor:
-        first = self.blocks[0].forward_fused(Activations(images), signs=True)
-        return self.blocks[1].forward_fused(first, signs=False).reals
+        first = self.blocks[0].forward_fused(Activations(images), self.blocks[1].conv1)
+        return self.blocks[1].forward_fused(first, None).reals
+
+
+class KeptSums(SmallBlocks):
+    """Two fused blocks that keep the outputs of their convolutions, and read their inputs as bits."""
+
+    recompute = False
 
 
 class Plain(nn.Sequential):
@@ -49,9 +69,23 @@ class Plain(nn.Sequential):
         super().__init__(*convs, nn.Flatten(2), BinaryLinear(30, 7, input_quantizer=sign))
 
 
-@pytest.mark.parametrize("kind", [SmallBlocks, Plain])
-def test_gradients_equal_those_of_plain_execution_and_no_bit_is_unpacked_ahead(kind: type[nn.Module]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "switches"),
+    [
+        (Plain, {}),
+        (SmallBlocks, {}),
+        (SmallBlocks, {"bits_up_to": 16}),
+        (KeptSums, {"bits_up_to": 16}),
+        (KeptSums, {"recompute_from": 0.5}),
+    ],
+    ids=str,
+)
+def test_gradients_equal_those_of_plain_execution_and_no_bit_is_unpacked_ahead(
+    kind: type[nn.Module], switches: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch._dynamo.reset()
+    for name, value in switches.items():
+        monkeypatch.setattr(SWITCHES, name, value)
     torch.manual_seed(0)
     model = kind().to(memory_format=torch.channels_last)
     images = torch.randn(4, 16, 6, 5).contiguous(memory_format=torch.channels_last)
@@ -89,8 +123,9 @@ def test_the_operators_pass_opcheck(strided: bool, stride: int) -> None:
     )
     near, stats = torch.ones(outputs.numel() // 8, 1, dtype=torch.uint8), torch.rand(5, 8)
     for g_s, slope in ((gradient, torch.rand(8)), (None, None)):
-        given = (gradient, g_s, packed, weight, slope, torch.rand(8), near, stats, *packing, *settings, True, True)
-        torch.library.opcheck(_backward_of_both_op, given)
+        given = (gradient, g_s, packed, weight, slope, torch.rand(8), near, stats)
+        for kept in (None, gradient):
+            torch.library.opcheck(_backward_of_both_op, (*given, kept, False, *packing, *settings, True, True))
 
 
 def test_a_second_gradient_still_reaches_the_signs() -> None:
@@ -105,3 +140,41 @@ def test_a_second_gradient_still_reaches_the_signs() -> None:
     second = [torch.autograd.grad(sum(g.square().sum() for g in each), inputs)[0] for each in (first, theirs)]
     torch.testing.assert_close(*second)
     assert second[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "switches", [{"bits_up_to": 64}, {"recompute_from": 1.0}, {"bits_up_to": 64, "recompute_from": 1.0}]
+)
+def test_a_resnet_computes_the_same_to_the_bit_with_every_switch(
+    switches: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
+    images = torch.randn(4, 3, 16, 16).contiguous(memory_format=torch.channels_last)
+    found, kept = [], [0, 0]
+    for turn, chosen in enumerate(({}, switches)):
+        for name, value in chosen.items():
+            monkeypatch.setattr(SWITCHES, name, value)
+        torch.manual_seed(0)
+        net = create_model("resnet18", width=0.25, num_classes=3, image_size=16, input_quantizer="sign")
+        net.to(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = net(images)
+        kept[turn] = saved_bytes(lambda net=net: net(images))
+        gradients = torch.autograd.grad(outputs.float().square().sum(), list(net.parameters()))
+        found.append([outputs, *gradients, *net.buffers()])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+    assert kept[1] < kept[0] if "recompute_from" in switches else kept[1] == kept[0]
+
+
+def test_a_net_with_a_hook_inside_is_not_fused_in_plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)
+    net = create_model("resnet18", width=0.125, num_classes=3, input_quantizer="sign")
+    called: list[nn.Module] = []
+    images = torch.randn(4, 3, 32, 32)
+    hook = net.stage2[0].norm1.register_forward_hook(lambda module, inputs, outputs: called.append(module))
+    assert calls_hooks(net)
+    net(images)
+    hook.remove()
+    assert not calls_hooks(net)
+    net(images)
+    assert called == [net.stage2[0].norm1]

@@ -50,10 +50,11 @@ from equalbits.functional.pruning import (
     released_counts,
 )
 from equalbits.functional.ranking import check_finite, stable_ranks
-from equalbits.functional.recomputed_norm import NormSettings, convolve_and_norm
+from equalbits.functional.recomputed_norm import BitSettings, NormSettings, convolve_and_norm
 from equalbits.functional.standardize import centred_symbols, standardize
 
 __all__ = [
+    "BitSettings",
     "ConvSettings",
     "Flips",
     "NormSettings",

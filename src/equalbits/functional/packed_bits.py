@@ -93,7 +93,7 @@ def unpack_by_shifts(packed: Tensor, columns: int, dtype: torch.dtype = torch.bo
 
 def _pack(bits: Tensor) -> Tensor:
     if bits.device.type == "cpu":
-        return torch.from_numpy(np.packbits(bits.numpy(), axis=1, bitorder="little"))
+        return torch.from_numpy(np.ascontiguousarray(np.packbits(bits.numpy(), axis=1, bitorder="little")))
     gpu = _gpu_for(bits)
     return gpu.pack(bits) if gpu else pack_by_shifts(bits)
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equalbits.functional.fused_norm import MEAN, VARIANCE, _backward_op, _forward_op
+from equalbits.functional.bit_convolution import convolve_bits
+from equalbits.functional.fused_norm import MEAN, VARIANCE, _backward_op, _forward_op, gradients_over_input
 from equalbits.functional.gradients_from_bits import (
     ANY_LAYOUT,
     SETTINGS,
@@ -33,8 +34,25 @@ class NormSettings(NamedTuple):
     signs: bool = False
 
 
+class BitSettings(NamedTuple):
+    """Ways to compute: ``keep`` the convolution's output, read the input ``from_bits``, return signs as ``bits_only``.
+
+    An input that is read from bits may be a tensor without memory, which carries the gradient alone, as the signs are
+    that ``bits_only`` returns.
+    """
+
+    keep: bool = False
+    from_bits: bool = False
+    bits_only: bool = False
+
+
 def convolve_and_norm(
-    signs: Tensor, packed: Tensor | None, weight: Tensor, convolution: ConvSettings, norm: NormSettings
+    signs: Tensor,
+    packed: Tensor | None,
+    weight: Tensor,
+    convolution: ConvSettings,
+    norm: NormSettings,
+    bits: BitSettings = BitSettings(),  # noqa: B008 (it is immutable)
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
     """Return ``prelu_norm_add_sign`` of the convolution of ±1 inputs, which keeps only bits.
 
@@ -43,10 +61,11 @@ def convolve_and_norm(
     """
     signs, weight, _ = as_autocast((signs, weight, None))
     layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
+    bits = bits._replace(from_bits=bits.from_bits and layout.channels_last)
     packed = layout.pack(signs > 0) if packed is None else packed
     residual = None if norm.residual is None else norm.residual.to(signs.dtype)
-    form = layout, convolution, norm.eps, norm.signs
-    y, s, positive, _, stats = _Recomputed.apply(  # type: ignore[no-untyped-call]
+    form = layout, convolution, norm.eps, norm.signs, bits
+    y, s, positive, _, stats, _ = _Recomputed.apply(  # type: ignore[no-untyped-call]
         signs, packed, weight, norm.slope, norm.weight, norm.bias, residual, form
     )
     return y, s if norm.signs else None, positive if norm.signs else None, stats[MEAN], stats[VARIANCE]
@@ -56,33 +75,39 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(
         signs: Tensor, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        gain, bias, residual, (_, convolution, eps, wanted) = others
-        outputs = torch.convolution(signs, weight, None, *convolution)
-        results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-        results = _forward_op(outputs, slope, gain, bias, residual, eps, wanted)
-        return results
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        gain, bias, residual, (layout, convolution, eps, wanted, bits) = others
+        if bits.from_bits:
+            outputs = convolve_bits(packed, weight, layout.shape, convolution[:2])
+        else:
+            outputs = torch.convolution(signs, weight, None, *convolution)
+        y, s, positive, near, stats = _forward_op(outputs, slope, gain, bias, residual, eps, wanted, bits.bits_only)
+        if wanted and bits.bits_only:
+            s = y.new_zeros(()).expand(y.shape)
+        return y, s, positive, near, stats, outputs if bits.keep else y.new_empty(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _, packed, weight, slope, gain, _, _, ctx.form = inputs
-        _, s, positive, near, stats = output
+        _, s, positive, near, stats, outputs = output
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(() if ctx.form[3] else (s,)), positive, near, stats)
-        ctx.save_for_backward(packed, weight, slope, gain, near, stats)
+        ctx.mark_non_differentiable(*(() if ctx.form[3] else (s,)), positive, near, stats, outputs)
+        ctx.save_for_backward(packed, weight, slope, gain, near, stats, outputs)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if g_y is None and g_s is None:
             return (None,) * 8
-        packed, weight, slope, gain, near, stats = ctx.saved_tensors
-        layout, convolution, _, wanted = ctx.form
+        packed, weight, slope, gain, near, stats, outputs = ctx.saved_tensors
+        layout, convolution, _, wanted, bits = ctx.form
         g_s = g_s if wanted else None  # compiled code passes zeros for an output without elements
         of_signs, _, of_weight, _, _, _, of_residual, _ = ctx.needs_input_grad
         backward = _backward_of_both_op if torch.compiler.is_compiling() else _backward_of_both
+        kept = outputs if bits.keep else None
         total, g_signs, g_weight, (g_gain, g_bias), g_slope = backward(
-            g_y, g_s, packed, weight, slope, gain, near, stats, *layout, *convolution, of_signs, of_weight
+            *(g_y, g_s, packed, weight, slope, gain, near, stats, kept, bits.from_bits),
+            *(*layout, *convolution, of_signs, of_weight),
         )
         if slope is not None and slope.shape[0] == 1:
             g_slope = g_slope.sum(dim=0, keepdim=True)
@@ -103,12 +128,20 @@ def _backward_of_both(
     g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of ``y`` (empty if equal to ``g_y``), signs, weight, (gain, bias) and slope."""
-    gain, near, stats, shape, channels_last, *form = others
+    gain, near, stats, kept, from_bits, shape, channels_last, *form = others
     layout, settings, wanted = BitLayout(tuple(shape), channels_last), ConvSettings(*form[:6]), form[6:]
-    signs = [layout.unpack(packed, weight.dtype)]
-    outputs = torch.convolution(signs[0], weight, None, *settings)
-    total, g_outputs, g_affine, g_slope = _backward_op(g_y, g_s, outputs, slope, gain, near, stats)
-    del outputs  # before the gradient of the signs is allocated
+    signs: list[Tensor] = []
+    if kept is not None:
+        total, g_outputs, g_affine, g_slope = _backward_op(g_y, g_s, kept, slope, gain, near, stats)
+    else:
+        if from_bits:
+            outputs = convolve_bits(packed, weight, shape, settings[:2])
+        else:
+            signs.append(layout.unpack(packed, weight.dtype))
+            outputs = torch.convolution(signs[0], weight, None, *settings)
+        total, g_outputs, g_affine, g_slope = gradients_over_input(g_y, g_s, outputs, slope, gain, near, stats)
+        del outputs  # before the gradient of the signs is allocated
+    signs = signs or [layout.unpack(packed, weight.dtype)]
     found = convolution_gradients(g_outputs, signs, weight, settings, (*wanted, False))
     g_signs, g_weight = (weight.new_empty(0) if each is None else each for each in found[:2])
     return total, in_format(g_signs, channels_last), in_format_of(weight, g_weight), g_affine, g_slope
@@ -118,8 +151,8 @@ _backward_of_both_op = torch.library.custom_op(
     "equalbits::recomputed_norm_backward",
     _backward_of_both,
     schema="(Tensor? g_y, Tensor? g_s, Tensor packed, Tensor weight, Tensor? slope, Tensor gain, Tensor near, "
-    f"Tensor stats, SymInt[] shape, bool channels_last, {SETTINGS}, bool of_signs, bool of_weight) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor stats, Tensor? kept, bool from_bits, SymInt[] shape, bool channels_last, {SETTINGS}, bool of_signs, "
+    "bool of_weight) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     **ANY_LAYOUT,
 )
 
@@ -128,7 +161,7 @@ _backward_of_both_op = torch.library.custom_op(
 def _(
     g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    _, _, stats, shape, channels_last, *_, of_signs, of_weight = others
+    _, _, stats, _, _, shape, channels_last, *_, of_signs, of_weight = others
     total = weight.new_empty(0) if g_s is None else in_format(torch.empty_like(g_s), channels_last=True)
     g_signs = in_format(weight.new_empty(shape), channels_last) if of_signs else weight.new_empty(0)
     g_weight = in_format_of(weight, weight.new_empty(weight.shape)) if of_weight else weight.new_empty(0)

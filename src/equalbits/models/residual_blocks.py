@@ -10,17 +10,21 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from equalbits.functional import BitSettings
 from equalbits.models.image_classifier import ImageClassifier
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.nn import (
     BatchStatistics,
     BinaryConv2d,
     RPReLU,
+    calls_hooks,
     can_fuse,
     can_recompute,
     conv_norm_and_add,
     is_recomputable,
     norm_and_add,
+    reads_bits,
+    recomputes,
     starts_with_clipped_sign,
     update_running_statistics,
 )
@@ -98,20 +102,20 @@ class PReLUBlock(ResidualBlock):
         fits = can_recompute if self.recomputes_convolutions else can_fuse
         return unmodified and fits(inputs, self.norm1, self.norm2)
 
-    def forward_fused(self, inputs: "Activations", *, signs: bool) -> "Activations":
-        """Apply the block in fewer passes; return the outputs' signs if ``signs``."""
+    def forward_fused(self, inputs: "Activations", following: nn.Module | None) -> "Activations":
+        """Apply the block in fewer passes, with the signs that the ``following`` convolution starts with."""
         middle = _conv_norm(
             (self.conv1, self.prelu[0], self.norm1),
             inputs,
             residual=self.shortcut(inputs.reals),
-            signs=starts_with_clipped_sign(self.conv2),
+            following=self.conv2,
             recompute=self.recomputes_convolutions,
         )
         return _conv_norm(
             (self.conv2, self.prelu[-1], self.norm2),
             middle,
             residual=middle.reals,
-            signs=signs,
+            following=following,
             recompute=self.recomputes_convolutions,
         )
 
@@ -124,7 +128,7 @@ class ConvNorm(nn.Sequential):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply the modules in sequence."""
-        if self.is_fusable(inputs):
+        if self.is_fusable(inputs) and not calls_hooks(self):
             return run_fused([self], inputs)
         outputs: Tensor = super().forward(inputs)  # type: ignore[no-untyped-call]
         return outputs
@@ -135,9 +139,10 @@ class ConvNorm(nn.Sequential):
         unmodified = names == ["conv", "norm"] or (names == ["conv", "prelu", "norm"] and type(prelu) is nn.PReLU)
         return unmodified and can_fuse(inputs, self.norm)
 
-    def forward_fused(self, inputs: "Activations", *, signs: bool) -> "Activations":
-        """Apply the convolution, then the rest in one operation; return the outputs' signs if ``signs``."""
-        return _conv_norm((self.conv, self._modules.get("prelu"), self.norm), inputs, residual=None, signs=signs)
+    def forward_fused(self, inputs: "Activations", following: nn.Module | None) -> "Activations":
+        """Apply the convolution, then the rest in one operation, with the signs that ``following`` starts with."""
+        modules = self.conv, self._modules.get("prelu"), self.norm
+        return _conv_norm(modules, inputs, residual=None, following=following)
 
 
 class ResidualClassifier(ImageClassifier):
@@ -145,7 +150,7 @@ class ResidualClassifier(ImageClassifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return class scores (logits)."""
-        if not can_fuse(images):
+        if not can_fuse(images) or calls_hooks(self):
             return super().forward(images)
         self.check(images)
         return run_fused(self, images)
@@ -168,8 +173,8 @@ def run_fused(modules: Iterable[nn.Module], inputs: Tensor) -> Tensor:
     activations = Activations(inputs)
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         if isinstance(part, PReLUBlock | ConvNorm) and part.is_fusable(activations.reals):
-            wanted = isinstance(following, PReLUBlock) and starts_with_clipped_sign(following.conv1)
-            activations = part.forward_fused(activations, signs=wanted)
+            conv = following.conv1 if isinstance(following, PReLUBlock) else None
+            activations = part.forward_fused(activations, conv)
         else:
             activations = Activations(part(activations.reals), None, activations.statistics)
     update_running_statistics(activations.statistics)
@@ -181,19 +186,27 @@ def _conv_norm(
     inputs: Activations,
     *,
     residual: Tensor | None,
-    signs: bool,
+    following: nn.Module | None,
     recompute: bool = False,
 ) -> Activations:
     """Apply a convolution, on signs if they are known; then PReLU, norm and sum in one operation.
 
-    With ``recompute`` the backward pass computes a binary convolution again.
+    With ``recompute`` the backward pass computes a binary convolution again. The result has the signs that the
+    ``following`` convolution starts with.
     """
     conv, prelu, norm = modules
+    recompute = recompute or recomputes(conv, inputs.reals)
+    signs = following is not None and starts_with_clipped_sign(following)
+    bits_only = signs and reads_bits(following) and can_recompute(inputs.reals)
+    from_bits = reads_bits(conv) and can_recompute(inputs.reals)
     slope = None if prelu is None else cast("Tensor", prelu.weight)
-    if recompute and is_recomputable(conv):
+    if (recompute or from_bits) and is_recomputable(conv):
         binary = cast("BinaryConv2d", conv)
         known = inputs.signs or (binary.quantize_input(inputs.reals), None)
-        reals, signed, statistics = conv_norm_and_add(binary, norm, known, slope=slope, residual=residual, signs=signs)
+        bits = BitSettings(not recompute, from_bits, bits_only)
+        reals, signed, statistics = conv_norm_and_add(
+            (binary, norm), known, slope=slope, residual=residual, signs=signs, bits=bits
+        )
     else:
         outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(*inputs.signs)  # type: ignore[operator]
         reals, signed, statistics = norm_and_add(norm, outputs, slope=slope, residual=residual, signs=signs)

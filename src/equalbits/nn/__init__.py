@@ -7,12 +7,15 @@ from equalbits.nn.forward_checks import watch_calls
 from equalbits.nn.freeze import copy_model, freeze
 from equalbits.nn.fused_norm import (
     BatchStatistics,
+    calls_hooks,
     can_fuse,
     can_recompute,
     conv_norm_and_add,
     is_recomputable,
     norm_and_add,
+    reads_bits,
     recompute_convolutions_,
+    recomputes,
     starts_with_clipped_sign,
     update_running_statistics,
 )
@@ -121,6 +124,7 @@ __all__ = [
     "at_epoch_",
     "binarize_",
     "bop_parameters",
+    "calls_hooks",
     "can_fuse",
     "can_recompute",
     "check_module",
@@ -142,7 +146,9 @@ __all__ = [
     "penalty",
     "quantizer_by_name",
     "quantizer_settings",
+    "reads_bits",
     "recompute_convolutions_",
+    "recomputes",
     "register_input_quantizer",
     "register_quantizer",
     "set_global_masks_",

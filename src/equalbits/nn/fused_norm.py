@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.functional import (
+    BitSettings,
     ConvSettings,
     NormSettings,
     convolve_and_norm,
@@ -14,8 +15,11 @@ from equalbits.functional import (
     prelu_norm_add_sign,
     update_running_stats,
 )
+from equalbits.functional.unmeasured import SWITCHES
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
+from equalbits.nn.methods.bihalf import BiHalf
+from equalbits.nn.methods.sign import Sign
 
 
 def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
@@ -23,8 +27,28 @@ def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
 
     The norms must be torch's batch norms with default options. Hooks on the modules are not called.
     """
-    compiled = torch.compiler.is_compiling() and inputs.device.type == "cuda"
-    return compiled and all(_is_default(norm) for norm in norms)
+    fast = torch.compiler.is_compiling() or (SWITCHES.fuse_plain and torch.is_grad_enabled() and keeps_bits(inputs))
+    return fast and inputs.device.type == "cuda" and all(_is_default(norm) for norm in norms)
+
+
+def calls_hooks(model: nn.Module) -> bool:
+    """Return whether an eager step must call the modules of ``model`` themselves, since one of them has a hook."""
+    if torch.compiler.is_compiling():
+        return False
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    everywhere = torch.nn.modules.module
+    shared = any(getattr(everywhere, f"_global{kind}", None) for kind in kinds)
+    return shared or any(getattr(module, kind) for module in model.modules() for kind in kinds)
+
+
+def recomputes(conv: nn.Module, inputs: Tensor) -> bool:
+    """Return whether ``SWITCHES`` asks to compute the output of a convolution again: it is large beside the weight."""
+    if SWITCHES.recompute_from is None or not is_recomputable(conv):
+        return False
+    stride = cast("BinaryConv2d", conv).stride
+    positions = inputs.shape[0] * inputs.shape[2] * inputs.shape[3] / (stride[0] * stride[1])
+    connections = cast("BinaryConv2d", conv).weight[0].numel()
+    return positions >= SWITCHES.recompute_from * connections and can_recompute(inputs)
 
 
 def recompute_convolutions_(model: nn.Module, on: bool = True) -> int:
@@ -59,6 +83,19 @@ def is_recomputable(conv: nn.Module) -> bool:
     return plain and not cast("SignActivation", binary.input_quantizer)._forward_hooks
 
 
+def reads_bits(conv: nn.Module | None) -> bool:
+    """Return whether ``SWITCHES`` asks to compute a convolution from the bits of its input.
+
+    Its weights must be ±1 times one scale. The result must be the same wherever it is asked for in a forward pass.
+    """
+    if conv is None or not is_recomputable(conv) or not torch.is_grad_enabled():
+        return False
+    binary = cast("BinaryConv2d", conv)
+    symbols = type(binary.weight_quantizer) in (BiHalf, Sign) and binary.scale.dim() == 0
+    whole = binary.groups == 1 and tuple(binary.dilation) == (1, 1) and binary.in_channels % 8 == 0
+    return symbols and whole and binary.in_channels <= SWITCHES.bits_up_to
+
+
 class BatchStatistics(NamedTuple):
     """Mean and variance of one batch, for the running statistics of ``norm``."""
 
@@ -84,24 +121,25 @@ def norm_and_add(
 
 
 def conv_norm_and_add(
-    conv: BinaryConv2d,
-    norm: nn.BatchNorm2d,
+    modules: tuple[BinaryConv2d, nn.BatchNorm2d],
     inputs: tuple[Tensor, Tensor | None],
     *,
     slope: Tensor | None,
     residual: Tensor | None,
     signs: bool = False,
+    bits: BitSettings = BitSettings(),  # noqa: B008 (it is immutable)
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
     """Return :func:`norm_and_add` of a convolution of ±1 inputs and, if known, their bits; keep only bits.
 
     The function is :func:`equalbits.functional.convolve_and_norm`.
     """
+    conv, norm = modules
     stride, padding = conv.stride, [int(size) for size in conv.padding]
     settings = ConvSettings(stride, padding, conv.dilation, False, conv.output_padding, conv.groups)
     of_norm = NormSettings(slope, norm.weight, norm.bias, residual, norm.eps, signs)
-    summed, of_sum, bits, mean, variance = convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm)
+    summed, of_sum, packed, mean, variance = convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm, bits)
     statistics = BatchStatistics(norm, mean.detach(), variance.detach(), summed.numel() // summed.shape[1])
-    return summed, None if of_sum is None or bits is None else (of_sum, bits), statistics
+    return summed, None if of_sum is None or packed is None else (of_sum, packed), statistics
 
 
 def update_running_statistics(batches: Sequence[BatchStatistics]) -> None:

@@ -119,7 +119,7 @@ class CudaGraphSteps:
 
     def _capture(self, graph: torch.cuda.CUDAGraph, batch: int) -> None:
         """Warm up on a side stream, capture a step of the size of ``batch``, and restore all state, also on failure."""
-        saved = [{name: tensor.detach().clone() for name, tensor in _tensors(step).items()} for step in self.steps]
+        saved = [_copied_to_host(_tensors(step)) for step in self.steps]  # the device may have no memory for a copy
         self.side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(self.side):
@@ -160,6 +160,10 @@ def _pick_batch(
     drawn = [values.index_select(0, row)[0, :size] for values in randoms] if randoms else None
     images, labels = loader.pick(order.index_select(0, row)[0, :size], drawn)
     return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images, labels
+
+
+def _copied_to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def _tensors(step: "TrainStep") -> dict[str, Tensor]:

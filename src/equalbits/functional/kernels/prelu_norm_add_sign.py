@@ -25,7 +25,14 @@ _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
 def forward(
-    c: Tensor, slope: Tensor | None, weight: Tensor, bias: Tensor, residual: Tensor | None, eps: float, signs: bool
+    c: Tensor,
+    slope: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    residual: Tensor | None,
+    eps: float,
+    signs: bool,
+    bits_only: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_norm.reference_forward`."""
     rows = as_rows(c)
@@ -36,7 +43,7 @@ def forward(
     partial = torch.empty((4, strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
     y = torch.empty_like(rows)
-    s = torch.empty_like(rows) if signs else None
+    s = torch.empty_like(rows) if signs and not bits_only else None
     packed = (count, triton.cdiv(channels, 8)) if signs else 0
     positive, near = (rows.new_empty(packed, dtype=torch.uint8) for _ in range(2))
     blocks = triton.cdiv(channels, tile["COLUMNS"])
@@ -46,15 +53,23 @@ def forward(
             partial, stats, count, tiles, strips, eps, **combine
         )
         kernels.write_forward[(triton.cdiv(count, write["ROWS"]), blocks)](
-            rows, slope, weight, bias, added, stats, y, s, positive, near, count, **write
+            rows, slope, weight, bias, added, stats, y, s, positive, near, count, BITS=signs, **write
         )
     return from_rows(y, c), rows.new_empty(0) if s is None else from_rows(s, c), positive, near, stats
 
 
 def backward(
-    g_y: Tensor | None, g_s: Tensor | None, c: Tensor, slope: Tensor | None, weight: Tensor, near: Tensor, stats: Tensor
+    g_y: Tensor | None,
+    g_s: Tensor | None,
+    c: Tensor,
+    slope: Tensor | None,
+    weight: Tensor,
+    near: Tensor,
+    stats: Tensor,
+    *,
+    overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute :func:`equalbits.functional.fused_norm.reference_backward`."""
+    """Compute :func:`equalbits.functional.fused_norm.reference_backward`; ``overwrite`` writes the gradient into c."""
     rows = as_rows(c)
     count, channels = rows.shape
     of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))
@@ -65,7 +80,7 @@ def backward(
     g_affine = torch.empty((2, channels), dtype=torch.float32, device=c.device)
     g_slope = stats.new_empty(0 if slope is None else channels)
     total = None if of_s is None else torch.empty_like(rows)
-    g_c = torch.empty_like(rows)
+    g_c = rows if overwrite else torch.empty_like(rows)  # a program reads its tile before it writes it
     blocks = triton.cdiv(channels, tile["COLUMNS"])
     with torch.cuda.device_of(c):
         kernels.sum_backward[(strips, blocks)](

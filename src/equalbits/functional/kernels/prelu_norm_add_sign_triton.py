@@ -130,10 +130,10 @@ def combine_forward(
 
 @triton.jit
 def write_forward(
-    c, slope, weight, bias, residual, stats, y, s, positive, near, count,
+    c, slope, weight, bias, residual, stats, y, s, positive, near, count, BITS: tl.constexpr,
     C: tl.constexpr, SLOPES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Write the output, and optionally its signs and two planes of bits: ``y ≥ 0`` and ``|y| < 1``."""
+    """Write the output, and optionally its signs, and two planes of bits: ``y ≥ 0`` and ``|y| < 1``."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < count)[:, None] & (column < C)[None, :]
@@ -146,9 +146,10 @@ def write_forward(
         wide += _tile_once(residual + place, inside, EVEN).to(tl.float32)
     rounded = wide.to(y.dtype.element_ty)
     tl.store(y + place, rounded, mask=inside)
+    kept = rounded.to(tl.float32)  # signs and bits of the rounded output
     if s is not None:
-        kept = rounded.to(tl.float32)  # signs and bits of the rounded output
         tl.store(s + place, tl.where(kept >= 0, 1.0, -1.0).to(s.dtype.element_ty), mask=inside)
+    if BITS:
         byte = tl.program_id(1) * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
         byte_place = row[:, None] * ((C + 7) // 8) + byte[None, :]
         byte_inside = (row < count)[:, None] & (byte * 8 < C)[None, :]
