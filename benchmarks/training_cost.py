@@ -1,13 +1,23 @@
 """Measure what training a binary ResNet-18 costs beside the real one: time of a step, peak memory, and the losses.
 
-    python benchmarks/training_cost.py [RESULT.json] [--rounds 7] [--parts time,memory,imagenet,losses]
-    python benchmarks/training_cost.py --kept        # on any machine: bytes kept for the backward pass
+    python benchmarks/training_cost.py RESULT.json --seconds 520    # one call on a GPU, under 9 minutes
 
-* real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "floats"
-  is 1w1a that keeps its inputs as torch does, "small" computes its convolutions again in the backward pass.
+It prints one table, a row for each way: ms per step, peak memory, both over those of the real net at the same speed,
+and how far the losses of 200 steps are from those of the plain path. A way is a net, its switches and a speed.
+
+* real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "small"
+  computes its convolutions again in the backward pass. "bits64", "again100" and "fused" turn on a switch of
+  ``equalbits.functional.unmeasured``: convolutions of at most 64 channels read packed signs; outputs with at least
+  100 values per weight are computed again; eager steps use the fused norm.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
-* time: ms per step at batch 128 on 32×32 images, all ways alternating. memory: peak of torch's allocations, without the
-  data. imagenet: the same for 224×224 images at batch 256. losses: the mean of every 20 of 200 steps, by way.
+* kernels: µs of one convolution by cuDNN, by the kernel that reads bits, and by unpacking before cuDNN.
+* imagenet: 224×224 images at batch 256. live: the largest allocations at the peak, by the line that made them.
+
+What decides: a switch becomes the default where its row is "equal" and no slower than 1w1a at the same speed, or where
+it is at most 1.05 × as slow and brings the peak to 0.60 × the real net's; it is deleted where it wins neither. "equal"
+compares the first loss with that of 1w1a to the bit; it is not expected of "small" and "fused" in plain steps, where
+the fused norm rounds less often. Ways run in the order of their importance until the time is over;
+the ways of one call alternate.
 """
 
 import argparse
@@ -16,158 +26,261 @@ import json
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import bit_kernels
 import gpu_step
 import torch
+from live_memory import live_at_peak
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
+from equalbits.functional.unmeasured import SWITCHES, Switches
 from equalbits.models import create_model
 from equalbits.nn import SignActivation, recompute_convolutions_
-from equalbits.training import TrainConfig, make_optimizer, train_stack
+from equalbits.training import TrainConfig, make_optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
 from equalbits.training.losses import label_loss
 
-PARTS = ("time", "memory", "imagenet", "losses")
-NETS = ("real", "1w1a", "1w1a floats", "1w1a small")
-WAYS = [f"{net}, {speed}" for speed in ("captured", "plain") for net in NETS]
+PARTS = ("ways", "kernels", "imagenet")
+CAPTURED = "real|1w1a|1w1a small|1w1a again20|1w1a again100|1w1a bits64|1w1a bits128|1w1a bits128 again20"
+CAPTURED += "|1w1a bits512|1w1a small bits128|1w1a bits64 again100"
+PLAIN = "real|1w1a|1w1a small|1w1a fused|1w1a fused again20|1w1a fused again100|1w1a fused bits128 again20"
+WAYS = [f"{net}, captured" for net in CAPTURED.split("|")] + [f"{net}, plain" for net in PLAIN.split("|")]
+IMAGENET = [f"{net}, {speed}" for speed in ("captured", "plain") for net in ("real", "1w1a", "1w1a small")]
+IMAGENET += ["1w1a again20, captured", "1w1a fused again20, plain"]
+LOSS_STEPS = 200
+DEVICE = "cuda"
 
 
-class FloatSign(SignActivation):
-    """The sign of a class that does not state ``returns_signs``: its layer keeps ±1 as floats."""
+class Case(NamedTuple):
+    """A net and data: CIFAR's shape at batch 128, or ImageNet's at batch 256."""
+
+    net: str
+    classes: int
+    side: int
+    batch: int
+
+    def loader(self, steps: int) -> Loader:
+        """Return random images of this shape, on the device."""
+        name = f"synthetic:3x{self.side}x{self.side}:{self.classes}:{self.batch * steps}"
+        data = load_dataset(name, split="train", device=DEVICE)
+        return Loader(data, batch_size=self.batch, shuffle=True, augment=self.side == 32)
 
 
-def make_model(way: str, net: str = "resnet18", classes: int = 10) -> nn.Module:
+CIFAR, LARGE = Case("resnet18", 10, 32, 128), Case("imagenet_resnet18", 1000, 224, 256)
+
+
+def switches_of(way: str) -> dict[str, Any]:
+    """Return the switches that a way names."""
+    chosen: dict[str, Any] = vars(Switches()).copy()
+    for word in way.split(",")[0].split()[1:]:
+        if word.startswith("bits"):
+            chosen["bits_up_to"] = int(word.removeprefix("bits"))
+        elif word.startswith("again"):
+            chosen["recompute_from"] = float(word.removeprefix("again"))
+        elif word == "fused":
+            chosen["fuse_plain"] = True
+    return chosen
+
+
+def make_model(way: str, case: Case = CIFAR) -> nn.Module:
     torch.manual_seed(0)
-    if way.startswith("real"):
-        return create_model(net, num_classes=classes, weight_quantizer=None)
-    inputs = FloatSign() if "floats" in way else SignActivation()
-    return create_model(net, num_classes=classes, weight_quantizer="bihalf", input_quantizer=inputs)
+    quantizers: dict[str, Any] = {"weight_quantizer": None}
+    if not way.startswith("real"):
+        quantizers = {"weight_quantizer": "bihalf", "input_quantizer": SignActivation()}
+    model = create_model(case.net, num_classes=case.classes, **quantizers)
+    recompute_convolutions_(model, "small" in way)
+    return model
 
 
-def make_config(way: str, epochs: int = 1) -> TrainConfig:
-    speed, memory = way.split(", ")[1], "small" if "small" in way else "normal"
-    return TrainConfig(epochs=epochs, speed=speed, precision="bf16", memory=memory)  # type: ignore[arg-type]
+class Run:
+    """The training steps of one way, ready to run."""
 
+    def __init__(self, way: str, case: Case, loader: Loader) -> None:
+        self.way, self.loader = way, loader
+        self.batch: tuple[Tensor, Tensor] | None = None
+        vars(SWITCHES).update(switches_of(way))
+        speed = way.split(", ")[1]
+        config = TrainConfig(epochs=1, speed=speed, precision="bf16")  # type: ignore[arg-type]
+        model = make_model(way, case).to(DEVICE)
+        if speed == "captured":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = make_optimizer(model, config.optimizer, capture=speed == "captured")
+        for group in optimizer.param_groups:
+            group["lr"] = group["lr"] * 0.2  # so that 200 steps on noise stay finite
+        self.meter = Meter(torch.device(DEVICE))
+        self.step = TrainStep(model.train(), optimizer, label_loss(config), config, self.meter)
+        self.graph = CudaGraphSteps([self.step], [loader]) if speed == "captured" else None
 
-def cifar_like(steps: int) -> Loader:
-    data = load_dataset(f"synthetic:3x32x32:10:{128 * steps}", split="train", device="cuda")
-    return Loader(data, batch_size=128, shuffle=True, augment=True)
+    def steps(self, count: int) -> None:
+        """Take the first ``count`` batches of the loader's first epoch."""
+        if self.graph is not None:
+            self.graph.counter.zero_()
+            for _ in range(count):
+                self.graph.graph.replay()
+            return
+        vars(SWITCHES).update(switches_of(self.way))
+        for number, batch in enumerate(self.loader.epoch(0)):
+            if number == count:
+                return
+            self.step(*batch)
 
-
-def imagenet_like(steps: int) -> Loader:
-    data = load_dataset(f"synthetic:3x224x224:1000:{256 * steps}", split="train", device="cuda")
-    return Loader(data, batch_size=256, shuffle=True)
-
-
-def make_run(way: str, loader: Loader) -> Callable[[], None]:
-    """Return a function that trains STEPS steps."""
-    config, model = make_config(way), make_model(way).cuda()
-    recompute_convolutions_(model, config.memory == "small")
-    if config.speed == "captured":
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = make_optimizer(model, config.optimizer, capture=config.speed == "captured")
-    step = TrainStep(model.train(), optimizer, label_loss(config), config, Meter(torch.device("cuda")))
-    if config.speed == "plain":
-        batch = next(loader.epoch(0))
-        return lambda: [step(*batch) for _ in range(gpu_step.STEPS)] and None
-    steps = CudaGraphSteps([step], [loader])
-
-    def run() -> None:
-        steps.counter.zero_()
+    def timed(self) -> None:
+        """Take STEPS steps, eager ones without the time to make batches."""
+        if self.graph is not None:
+            self.steps(gpu_step.STEPS)
+            return
+        vars(SWITCHES).update(switches_of(self.way))
+        self.batch = self.batch or next(iter(self.loader.epoch(0)))
         for _ in range(gpu_step.STEPS):
-            steps.graph.replay()
+            self.step(*self.batch)
 
-    return run
+    def losses(self) -> list[float]:
+        """Return the loss of the first step, and the mean of every 20 steps."""
+        self.steps(1)
+        first = self.meter.sums.tolist()
+        rows = [first]
+        for _ in range(LOSS_STEPS // gpu_step.STEPS):
+            self.steps(gpu_step.STEPS)
+            rows.append(self.meter.sums.tolist())
+        return [mean_loss([0.0] * 4, first)] + [mean_loss(a, b) for a, b in pairwise(rows)]
 
 
-def peak_bytes(way: str, loader: Loader, net: str, classes: int) -> int:
+def mean_loss(before: list[float], after: list[float]) -> float:
+    """Return the mean loss between two readings of a meter: correct, images, correct in the top 5, and loss."""
+    return (after[3] - before[3]) / (after[1] - before[1])
+
+
+def build(way: str, case: Case, loader: Loader) -> tuple[Run, int, list[str]]:
+    """Return the run, its peak bytes with a few steps, and the largest allocations at the peak."""
     gc.collect()
     torch.cuda.empty_cache()
+    torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    train_stack([make_model(way, net, classes).cuda()], [loader], [make_config(way)])
+    torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python")
+    run = Run(way, case, loader)
+    if run.graph is None:
+        run.steps(3)
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    peak = torch.cuda.max_memory_allocated() - before
+    traces = torch.cuda.memory._snapshot()["device_traces"]
+    torch.cuda.memory._record_memory_history(None)
+    if run.graph is None:  # back to the state before the first step
+        run = Run(way, case, loader)
+    return run, peak, live_at_peak([event for trace in traces for event in trace])
 
 
-def losses(way: str, loader: Loader) -> list[float]:
-    (history,) = train_stack([make_model(way).cuda()], [loader], [make_config(way, epochs=10)])
-    return [record.train.loss for record in history.epochs]
+def measure_ways(names: list[str], rounds: int, seconds: float) -> dict[str, Any]:
+    """Build as many ways as the time allows, then time them alternating."""
+    loader, end = CIFAR.loader(gpu_step.STEPS + 1), time.monotonic() + 0.8 * seconds
+    runs: dict[str, Callable[[], None]] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for way in names:
+        if time.monotonic() > end:
+            break
+        began = time.monotonic()
+        try:
+            run, peak, live = build(way, CIFAR, loader)
+            losses = run.losses()
+        except Exception as error:  # one way must not end the others
+            rows[way] = {"failed": f"{type(error).__name__}: {error}"[:400]}
+            print(f"{way}: {rows[way]['failed']}", flush=True)
+            continue
+        rows[way] = {"peak": peak, "losses": losses, "live": live, "build_s": round(time.monotonic() - began, 1)}
+        runs[way] = run.timed
+        print(f"{way}: {peak / 2**20:.0f} MiB, built in {rows[way]['build_s']} s", flush=True)
+    for way, times in gpu_step.measured(runs, rounds)["all_ms"].items():
+        rows[way] |= {"ms": statistics.median(times), "all_ms": times}  # type: ignore[type-var]
+    return rows
 
 
-def kept_bytes(way: str, images: Tensor) -> dict[str, int]:
-    """Return the bytes that a forward pass keeps for the backward pass, by dtype."""
-    model = make_model(way)
-    recompute_convolutions_(model, "small" in way)
-    held: dict[int, Tensor] = {}
-    with (
-        torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: held.setdefault(tensor.untyped_storage().data_ptr(), tensor) is None or tensor,
-            lambda tensor: tensor,
-        ),
-        torch.autocast(images.device.type, torch.bfloat16),
-    ):
-        model(images)
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    found: dict[str, int] = {}
-    for place, tensor in held.items():
-        if place not in own:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            found[dtype] = found.get(dtype, 0) + tensor.untyped_storage().nbytes()
-    return found
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """Return the table of all ways."""
+    lines = [f"{'way':<38}{'ms':>8}{'x real':>8}{'MiB':>8}{'x real':>8}  first loss   losses off plain by"]
+    reference = rows.get("1w1a, plain", {}).get("losses")
+    for way, row in rows.items():
+        speed = way.split(", ")[1]
+        real, base = rows.get(f"real, {speed}", {}), rows.get(f"1w1a, {speed}", {})
+        if "failed" in row or "ms" not in row or "ms" not in real:
+            continue
+        row["ms_of_real"], row["peak_of_real"] = row["ms"] / real["ms"], row["peak"] / real["peak"]
+        row["first_equal"] = base.get("losses", [None])[0] == row["losses"][0]
+        numbers = f"{row['ms']:8.3f}{row['ms_of_real']:8.3f}{row['peak'] / 2**20:8.0f}{row['peak_of_real']:8.3f}"
+        off = ""
+        if reference and not way.startswith("real"):
+            pairs = zip(row["losses"][1:], reference[1:], strict=True)
+            row["losses_off"] = max(abs(mine - plain) / plain for mine, plain in pairs)
+            off = f"{'equal' if row['first_equal'] else 'NOT equal':<13}{row['losses_off']:.4f}"
+        lines.append(f"{way:<38}{numbers}  {off}")
+    return "\n".join(lines)
 
 
-def ratios(found: dict[str, float]) -> dict[str, float]:
-    """Return each way's figure over that of the real net at the same speed."""
-    return {way: round(value / found["real, " + way.split(", ")[1]], 4) for way, value in found.items()}
-
-
-def measure(part: str, rounds: int) -> dict[str, object]:
-    if part == "time":
-        loader = cifar_like(gpu_step.STEPS + 1)
-        times = gpu_step.measured({way: make_run(way, loader) for way in WAYS}, rounds)
-        middle = {way: statistics.median(times["all_ms"][way]) for way in WAYS}  # type: ignore[arg-type]
-        return {"what": "ms per step", "batch": 128, "median": middle, "of_real": ratios(middle), **times}
-    if part == "losses":
-        return {"what": "mean loss of every 20 steps", "losses": {way: losses(way, cifar_like(20)) for way in WAYS}}
-    large = part == "imagenet"
-    loader, net = (imagenet_like(3), "imagenet_resnet18") if large else (cifar_like(4), "resnet18")
-    peaks: dict[str, float] = {way: peak_bytes(way, loader, net, 1000 if large else 10) for way in WAYS}
-    return {"what": "peak bytes", "batch": 256 if large else 128, "peak": peaks, "of_real": ratios(peaks)}
+def measure_large(seconds: float) -> dict[str, Any]:
+    """Return peak bytes and ms per step for images of ImageNet's size."""
+    loader, end, rows = LARGE.loader(4), time.monotonic() + seconds, {}
+    for way in IMAGENET:
+        if time.monotonic() > end:
+            break
+        try:
+            run, peak, live = build(way, LARGE, loader)
+            run.steps(3)
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(3):
+                run.steps(3)
+            stop.record()
+            stop.synchronize()
+            rows[way] = {"peak": peak, "live": live, "ms": start.elapsed_time(stop) / 9}
+        except Exception as error:
+            rows[way] = {"failed": f"{type(error).__name__}: {error}"[:400]}
+            continue
+        real = rows.get(f"real, {way.split(', ')[1]}")
+        ratios = f"{rows[way]['ms'] / real['ms']:.3f} x, {peak / real['peak']:.3f} x of real" if real else ""
+        print(f"224: {way:<30}{rows[way]['ms']:9.2f} ms{peak / 2**20:9.0f} MiB   {ratios}", flush=True)
+        del run
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("result", nargs="?", help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=520, help="time for everything")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"from {', '.join(PARTS)}")
-    parser.add_argument("--kept", action="store_true", help="bytes kept for the backward pass, batch 8, no GPU needed")
+    parser.add_argument("--ways", default="|".join(WAYS), help="separated by |")
     options = parser.parse_args()
-    if options.kept:
-        for net in NETS:
-            kept = kept_bytes(net, torch.randn(8, 3, 32, 32))
-            print(f"{net:<12} {sum(kept.values()) / 2**20:8.2f} MiB  {kept}", flush=True)
-        return
     if not torch.cuda.is_available():
         sys.exit("training_cost: there is no CUDA device to measure")
-    found: dict[str, object] = {
+    parts, end = gpu_step.named(options.parts, PARTS), time.monotonic() + options.seconds
+    found: dict[str, Any] = {
         "what": "cost of training ResNet-18, binary and real",
         "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "rounds": options.rounds,
     }
-    for part in gpu_step.named(options.parts, PARTS):
-        found[part] = figures = measure(part, options.rounds)
-        shown = figures.get("of_real", figures.get("losses"))
-        print(part, json.dumps(shown, indent=1), flush=True)
+    found |= {"torch": torch.__version__, "python": platform.python_version(), "rounds": options.rounds}
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    shares = {"ways": 0.68, "kernels": 0.12, "imagenet": 1.0}
+    for part in parts:
+        left = end - time.monotonic()
+        if part == "ways":
+            found[part] = measure_ways(options.ways.split("|"), options.rounds, shares[part] * left)
+            print(table(found[part]), flush=True)
+            for way in ("real, captured", "1w1a, captured", "1w1a small, captured", "1w1a, plain"):
+                largest = found[part].get(way, {}).get("live", [])[:8]
+                print("\n  ".join([f"live at the peak of {way}:", *largest]), flush=True)
+        elif part == "kernels":
+            found[part] = bit_kernels.measure(options.rounds, shares[part] * options.seconds)
+        else:
+            found[part] = measure_large(left)
         if options.result:  # after each part, since each takes minutes
-            Path(options.result).write_text(json.dumps(found, indent=1) + "\n")
+            Path(options.result).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
