@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.functional import (
+    SWITCHES,
     BitSettings,
     ConvSettings,
     NormSettings,
@@ -15,7 +16,6 @@ from equalbits.functional import (
     prelu_norm_add_sign,
     update_running_stats,
 )
-from equalbits.functional.unmeasured import SWITCHES
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
 from equalbits.nn.methods.bihalf import BiHalf
