@@ -3,12 +3,18 @@
 import io
 import json
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from starlette.exceptions import HTTPException
+
+from equalbits.runtime import PackedModel
+from equalbits.serving import RequestLimits
+from equalbits.serving.body import decode
 
 
 def encoded(kind: str = "PNG", size: tuple[int, int] = (9, 7)) -> bytes:
@@ -87,6 +93,25 @@ def test_a_bad_upload_is_refused_in_one_line(case: str, post) -> None:
 def test_top_must_be_a_small_integer(top: str, post) -> None:
     status, answer = post(encoded(), f"/predict?top={top}")
     assert status == 400 and "must be an integer from 1 to 1000" in answer["error"]
+
+
+def test_a_list_of_strings_takes_no_memory(model) -> None:
+    body = json.dumps(["x" * 50_000, *[""] * 15_000]).encode()  # in an array of numpy: 3 GB
+    tracemalloc.start()
+    with pytest.raises(HTTPException):
+        decode(model, body, RequestLimits())
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_a_body_that_does_not_fit_into_memory_is_refused(model, monkeypatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(PackedModel, "prepare", full)
+    with pytest.raises(HTTPException) as refused:
+        decode(model, encoded(), RequestLimits())
+    assert refused.value.status_code == 413
 
 
 def mutated(data: st.DataObject, whole: bytes) -> bytes:

@@ -11,6 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from equalbits._text import bounded, escape_control_chars
 from equalbits.runtime import Array, PackedModel
 
+_NO_NUMBERS = "the lists hold no numbers or other values: send (channel, row, column) of numbers"
+
 
 @dataclass(frozen=True)
 class RequestLimits:
@@ -65,6 +67,8 @@ def decode(model: PackedModel, body: bytes, limits: RequestLimits) -> Array:
         batch = model.as_batch(model.prepare(picture, max_pixels=limits.pixels))
     except ValueError as error:
         raise refusal(422, str(error)) from None
+    except MemoryError:
+        raise refusal(413, "the body takes more memory than there is: send fewer or smaller images") from None
     if not 1 <= len(batch) <= limits.images:
         raise refusal(413, f"the body holds {len(batch)} images: send 1 to {limits.images} at a time")
     return batch
@@ -78,6 +82,8 @@ def _from_json(body: bytes) -> Array:
         raise ValueError("the body is not valid JSON: send a list of lists of numbers") from None
     if not isinstance(numbers, list):
         raise ValueError("the body is a JSON object: send a list of lists of numbers")
+    if b'"' in body:  # a string: numpy gives every entry the room of the longest
+        raise ValueError(_NO_NUMBERS)
     try:
         array = np.asarray(numbers)
     except ValueError:
@@ -87,5 +93,5 @@ def _from_json(body: bytes) -> Array:
             raise ValueError("integers are pixels from 0 to 255: send floats for normalized images, as 1.0")
         return array.astype(np.uint8)
     if array.dtype.kind != "f":
-        raise ValueError("the lists hold no numbers or other values: send (channel, row, column) of numbers")
+        raise ValueError(_NO_NUMBERS)
     return array
