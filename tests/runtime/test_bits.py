@@ -22,6 +22,13 @@ def test_unpacking_inverts_packing(symbols: np.ndarray) -> None:
     assert bits.plane_fault(sign, kept, symbols.shape[1]) is None
 
 
+@given(SYMBOLS)
+def test_symbols_are_counted_without_unpacking(symbols: np.ndarray) -> None:
+    counts = bits.count_symbols(*bits.pack_symbols(symbols), symbols.shape[1])
+    for symbol, count in zip((-1, 0, 1), counts, strict=True):
+        np.testing.assert_array_equal(count, (symbols == symbol).sum(axis=1))
+
+
 @given(SYMBOLS, st.data())
 def test_a_bit_set_for_a_pruned_or_absent_weight_is_found(symbols: np.ndarray, data: st.DataObject) -> None:
     width = symbols.shape[1]

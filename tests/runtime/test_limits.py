@@ -3,19 +3,23 @@
 import threading
 import time
 import tracemalloc
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from equalbits.runtime import (
+    OPS,
     LimitError,
     Limits,
     Network,
     NetworkBuilder,
     PackedModel,
+    audit,
     load_packed,
     native,
 )
+from equalbits.runtime.bits import pack_symbols
 from equalbits.runtime.engine import run_numpy
 from equalbits.runtime.format import write_network
 from equalbits.runtime.lower import lower
@@ -144,3 +148,99 @@ def test_other_threads_run_while_a_file_is_planned() -> None:
     assert len(ticks) - before > 5
     ended.set()
     thread.join()
+
+
+@needs_native
+def test_copies_of_a_file_of_thousands_of_concatenations_are_counted() -> None:
+    build = NetworkBuilder((1, 1, 1))
+    for _ in range(1100):
+        build.add("concat", *[build.image] * 64)  # 64 copies each
+    network = build.finish()
+    with pytest.raises(ValueError, match="the plan has more than 65536 steps"):
+        PackedModel(network, engine="native")
+    with pytest.raises(LimitError, match=r"takes a plan of more than \d+ bytes"):
+        PackedModel(network, limits=Limits(memory=4 * MIB))
+
+
+@needs_native
+def test_what_python_lays_out_counts_beside_what_the_engine_lays_out_of_it() -> None:
+    build = NetworkBuilder((1, 1, 1))
+    x = build.add("pad", build.image, before=(0, 0, 0), after=(0, 0, (1 << 18) - 1))
+    x = build.add("reshape", x, shape=(1, 1, 1, 1 << 18))
+    for _ in range(10):  # 2 MiB of gains and shifts each, which are two numbers in the file
+        x = build.add("affine", x, gain_shift=np.ones((2, 1), np.float32), name="a")
+    network = build.finish()
+    with pytest.raises(LimitError):
+        PackedModel(network, engine="native", limits=Limits(memory=30 * MIB))
+    PackedModel(network, engine="native", limits=Limits(memory=50 * MIB))
+
+
+def every_operation() -> Iterator[Network]:
+    """A network per operation, whose last operation is that one, on a value of 512 KiB."""
+    ones = lambda *shape: np.ones(shape, np.float32)  # noqa: E731
+    side, settings = 256, {
+        "conv": {"weight": ones(3, 2, 5, 5), "kernel": 5, "padding": 3, "scale": ones(1), "bias": ones(3)},
+        "affine": {"gain_shift": ones(2, 2)}, "prelu": {"slope": ones(2)}, "clamp": {"min": 0, "max": 1},
+        "max_pool": {"kernel": 3, "padding": 1}, "avg_pool": {"kernel": 3, "padding": 1, "count_padding": False},
+        "adaptive_avg_pool": {"size": 30}, "reshape": {"shape": (256, 512)}, "permute": {"axes": (2, 1, 0)},
+        "channel_shuffle": {"groups": 2}, "slice": {"start": (0, 0, 0), "stop": (2, 256, 256), "step": (1, 1, 1)},
+        "pad": {"before": (0, 1, 1), "after": (0, 1, 1)}, "softmax": {"axis": 2, "causal": True},
+        "layer_norm": {"axis": 1, "scale": ones(256), "bias": ones(256)}, "rms_norm": {"axis": 0},
+        "embedding": {"table": ones(4, 3).astype(np.float16)},
+    }  # fmt: skip
+    for kind in OPS:
+        build = NetworkBuilder((2, side, side))
+        inputs = [build.image]
+        if kind in ("add", "mul", "concat"):
+            inputs.append(build.add("relu", build.image))
+        elif kind == "matmul":
+            inputs.append(build.add("permute", build.image, axes=(0, 2, 1)))
+        if kind == "linear":
+            symbols = np.ones((16, 2 * side * side), np.int8)
+            build.add_binary("linear", build.add("flatten", build.image), symbols, input_bits=8)
+        else:
+            build.add(kind, *inputs, name="it", **settings.get(kind, {}))
+        yield build.finish()
+    build = NetworkBuilder((64, 32, 32))
+    build.add_binary("conv", build.image, np.random.default_rng(0).integers(-1, 2, (512, 64, 3, 3)), padding=1)
+    yield build.finish()
+
+
+def test_numpy_takes_no_more_memory_beside_values_than_counted() -> None:
+    for network in every_operation():
+        operation, values = network.operations[-1], {0: np.ones((1, *network.input_shape), np.float32)}
+        for place, before in enumerate(network.operations[:-1]):
+            values[place + 1] = network.run_operation(before, values)
+        tracemalloc.start()
+        made = network.run_operation(operation, values)
+        beside = tracemalloc.get_traced_memory()[1] - made.nbytes
+        tracemalloc.stop()
+        inputs, arrays = tuple(network.shapes[i] for i in operation.inputs), network.arrays(operation)
+        counted = OPS[operation.kind].numpy_bytes(network.shapes[-1], inputs, operation.settings, arrays)
+        assert beside < counted + MIB // 16, operation.kind
+
+
+def test_a_file_that_only_numpy_can_run_is_refused_for_what_numpy_takes() -> None:
+    build = NetworkBuilder((1, 1, 1))
+    x = build.add("pad", build.image, before=(0, 0, 0), after=(0, 4095, 8191))
+    x = build.add("reshape", x, shape=(2,) * 7 + (1 << 18,))
+    x = build.add("permute", x, axes=(6, 4, 2, 0, 1, 3, 5, 7))  # of more axes than the native engine copies
+    build.add("gelu", x)
+    with pytest.raises(LimitError, match=r"takes values of \d+ bytes at a time"):  # two of 128 MiB would be fine
+        PackedModel(build.finish())
+
+
+def test_a_weight_that_thousands_of_layers_share_is_counted_once_by_the_audit() -> None:
+    build = NetworkBuilder((4096, 1, 1))
+    x = build.add("flatten", build.image)
+    symbols = np.where(np.arange(4096 * 4096).reshape(4096, 4096) % 3 == 0, 1, -1).astype(np.int8)
+    plane, _ = pack_symbols(symbols)
+    for _ in range(300):  # 5 billion symbols to count, were each counted anew
+        x = build.add("linear", build.add("sign", x), weight=plane, name="tied")
+    network = build.finish()
+    began = time.monotonic()
+    layers = audit(network).layers
+    assert time.monotonic() - began < 3
+    assert len(layers) == 300
+    np.testing.assert_array_equal(layers[299].positive, (symbols == 1).sum(axis=1))
+    np.testing.assert_array_equal(layers[299].negative, (symbols == -1).sum(axis=1))

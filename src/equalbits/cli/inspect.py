@@ -50,10 +50,10 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
 
 def _inspect_packed(path: Path, name: str, *, as_json: bool) -> None:
     """Inspect a packed file, without torch."""
-    from equalbits.runtime import load_packed
+    from equalbits.runtime import audit, read_network, summarize
 
-    model = load_packed(path, engine="numpy")
-    network, summary, report, size = model.network, model.summary(), model.audit(), path.stat().st_size
+    network, size = read_network(path), path.stat().st_size
+    summary, report = summarize(network), audit(network)
     facts: dict[str, Any] = {
         "bytes": size,
         "input": list(network.input_shape),

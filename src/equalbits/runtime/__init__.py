@@ -1,6 +1,6 @@
 """Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
 
-from equalbits.runtime.audit import Audit, LayerAudit
+from equalbits.runtime.audit import Audit, LayerAudit, audit, summarize
 from equalbits.runtime.container import FormatError
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
 from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino, web_page
@@ -58,6 +58,7 @@ __all__ = [
     "Shape",
     "TooLargeError",
     "adaptive_windows",
+    "audit",
     "build_openvino",
     "centre",
     "check_pixels",
@@ -75,6 +76,7 @@ __all__ = [
     "run_numpy",
     "scaled_square",
     "stored_images",
+    "summarize",
     "top_classes",
     "unnormalized_hint",
     "web_page",

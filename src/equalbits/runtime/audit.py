@@ -12,7 +12,7 @@ from equalbits.runtime.format import to_chunks
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import connections
 
-Counts = NDArray[np.int64]
+Counts = bits.Counts
 _SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
 _AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
 
@@ -195,12 +195,14 @@ class PackedSummary:
 
 def audit(network: Network) -> Audit:
     """Count the symbols of every binary layer, filter by filter."""
-    layers = []
+    layers, counted = [], dict[tuple[str, str, int], tuple[Counts, Counts, Counts]]()
     for place, operation in network.binary_layers():
-        symbols = network.symbols(place)
-        negative, zero, positive = ((symbols == symbol).sum(axis=1) for symbol in (-1, 0, 1))
-        share = operation.settings["p_pos"]
-        layers.append(LayerAudit(network.layer_name(place), share, negative, zero, positive))
+        arrays, inputs = network.arrays(operation), tuple(network.shapes[i] for i in operation.inputs)
+        width = connections(operation.settings, inputs)
+        key = operation.tensors["weight"], operation.tensors.get("kept", ""), width
+        if key not in counted:  # thousands of operations may share one weight
+            counted[key] = bits.count_symbols(arrays["weight"], arrays.get("kept"), width)
+        layers.append(LayerAudit(network.layer_name(place), operation.settings["p_pos"], *counted[key]))
     return Audit(tuple(layers))
 
 

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 
 Plane = NDArray[np.uint8]
 Symbols = NDArray[np.int8]
+Counts = NDArray[np.int64]
 
 #: Order of bits in a byte, as numpy names it.
 BIT_ORDER = "little"
 #: Symbols packed at a time, so that a large layer takes little memory beside its planes.
 _SYMBOLS_AT_A_TIME = 1 << 24
+#: Number of bits set in each byte.
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 
 def plane_width(connections: int) -> int:
@@ -74,6 +77,17 @@ def unpack_symbols(sign: Plane, kept: Plane | None, connections: int) -> Symbols
     """
     symbols = np.where(unpack_bits(sign, connections), np.int8(1), np.int8(-1))
     return symbols if kept is None else symbols * unpack_bits(kept, connections)
+
+
+def count_symbols(sign: Plane, kept: Plane | None, connections: int) -> tuple[Counts, Counts, Counts]:
+    """Return how many symbols of each filter are −1, 0 and +1, without unpacking them.
+
+    >>> [counts.tolist() for counts in count_symbols(np.array([[5]], np.uint8), None, 5)]
+    [[3], [0], [2]]
+    """
+    positive = _ONES[sign].sum(axis=1, dtype=np.int64)
+    total = np.full_like(positive, connections) if kept is None else _ONES[kept].sum(axis=1, dtype=np.int64)
+    return total - positive, connections - total, positive
 
 
 def plane_fault(sign: Plane, kept: Plane | None, connections: int) -> str | None:

@@ -82,6 +82,8 @@ class PackedModel:
                 if engine == "native":
                     raise ValueError(f"engine='native' is not available: {error}") from None
                 logging.getLogger("equalbits").debug("%s", error)
+        if self._native is None:
+            limits.check(network, numpy=True)
 
     @property
     def engine(self) -> str:
@@ -218,7 +220,7 @@ class NativeEngine:
         most = limits.budget(network) if limits else sys.maxsize
         try:
             plan, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS, most)
-            self._plan = native.BUILT.Plan(*plan.tables(), answer, self.instruction_set, most)
+            self._plan = native.BUILT.Plan(*plan.tables(), answer, self.instruction_set, plan.bytes_left)
         except OverflowError:
             raise LimitError((limits or Limits()).refusal(f"a plan of more than {most} bytes", network)) from None
         self.step_kinds = plan.step_kinds

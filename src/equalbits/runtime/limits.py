@@ -30,8 +30,11 @@ class Limits:
         """Return the bytes that a model of this network may take."""
         return self.memory + _PER_TENSOR_BYTE * sum(tensor.nbytes for tensor in network.tensors.values())
 
-    def check(self, network: Network) -> None:
-        """Raise :class:`LimitError` where values or work of a network exceed the limits."""
+    def check(self, network: Network, *, numpy: bool = False) -> None:
+        """Raise :class:`LimitError` where values or work of a network exceed the limits.
+
+        With ``numpy`` the values include what that engine takes beside them while it runs an operation.
+        """
         shapes, work = network.shapes, 0
         sizes = [4 * math.prod(shape) for shape in shapes]
         last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
@@ -39,9 +42,10 @@ class Limits:
         for place, operation in enumerate(network.operations):
             inputs = tuple(shapes[value] for value in operation.inputs)
             arrays = network.arrays(operation)
-            work += OPS[operation.kind].work(shapes[place + 1], inputs, operation.settings, arrays)
+            spec, facts = OPS[operation.kind], (shapes[place + 1], inputs, operation.settings, arrays)
+            work += spec.work(*facts)
             alive += sizes[place + 1]
-            most = max(most, alive)
+            most = max(most, alive + (spec.numpy_bytes(*facts) if numpy else 0))
             alive -= sum(sizes[value] for value in set(operation.inputs) if last_read[value] == place)
             if place + 1 not in last_read:  # the output, or a value that nothing reads
                 alive -= sizes[place + 1]
@@ -50,6 +54,27 @@ class Limits:
         if work > self.work:
             raise LimitError(f"the network takes {work} products per image, over {self.work}: raise Limits(work=…)")
 
+    def constants(self, network: Network) -> "Constants":
+        """Return the count of an exporter's constants, which may take as much as a model."""
+        return Constants(self.budget(network))
+
     def refusal(self, what: str, network: Network) -> str:
         """Return the line for a network that would take too much memory."""
         return f"the network takes {what}, over {self.budget(network)}: raise Limits(memory=…) if you trust the file"
+
+
+@dataclass
+class Constants:
+    """Bytes left for the constants of an exported graph, which a small file may ask for many times over."""
+
+    left: int
+
+    def spend(self, count: int) -> None:
+        """Count a constant."""
+        self.check(count)
+        self.left -= count
+
+    def check(self, count: int) -> None:
+        """Raise :class:`LimitError` where a constant of so many bytes is too much."""
+        if count > self.left:
+            raise LimitError("the exported graph takes too much memory for constants: run the packed file instead")

@@ -43,8 +43,9 @@ class OpSpec:
     """One operation of a packed file, called ``kind`` in it.
 
     ``inputs`` bounds the number of values it reads. ``moves`` marks operations that only move numbers, ``slides``
-    those with a window that slides over an image. ``aten`` lists
-    ATen operations that are the same operation, each with the settings that its arguments after the first stand for.
+    those with a window that slides over an image. ``temporaries`` counts the arrays, as large as its largest value,
+    that numpy takes beside input and output. ``aten`` lists ATen operations that are the same operation, each with the
+    settings that its arguments after the first stand for.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class OpSpec:
     settings: ClassVar[Mapping[str, "Setting"]] = MappingProxyType({})
     moves: bool = False
     slides: bool = False
+    temporaries: int = 2
     aten: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
 
     @property
@@ -74,6 +76,14 @@ class OpSpec:
         if "weight" in tensors:
             return math.prod(shape) * connections(settings, inputs)
         return math.prod(shape) * math.prod(settings.get("kernel", (1,))) + math.prod(inputs[0])
+
+    def numpy_bytes(self, shape: Shape, inputs: Shapes, settings: Settings, tensors: Tensors) -> int:
+        """Return the most bytes that :meth:`run` takes beside inputs and output, for one image."""
+        largest = max(map(math.prod, (shape, *inputs)))
+        if "padding" in settings:
+            (channels, rows, columns), (top, bottom, left, right) = inputs[0], settings["padding"]
+            largest = max(largest, channels * (rows + top + bottom) * (columns + left + right))
+        return 4 * self.temporaries * largest
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         """Emit native steps; without a rule, numpy runs every network that holds the operation."""

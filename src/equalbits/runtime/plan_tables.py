@@ -16,6 +16,9 @@ IMAGE, REAL, BITS = 0, 1, 2
 _DEFAULT_ONE = ("KERNEL_", "STRIDE_", "DILATION_", "GROUPS")
 _DEFAULT_ZERO = ("CAUSAL", "COUNT_PADDING", "SIGN_REAL", "RELU", "FROM_OFFSET", "TO_OFFSET", "PAD_", "POOL_")
 
+#: Most steps that the native engine takes, and the memory of one in both languages.
+_MOST_STEPS, _STEP_BYTES = 1 << 16, 1 << 12
+
 
 class PlanTables:
     """Collects values, steps and tensors by number; :meth:`tables` returns the arrays.
@@ -24,7 +27,7 @@ class PlanTables:
     """
 
     def __init__(self, fields: Mapping[str, int], kinds: Mapping[str, int], max_bytes: int = sys.maxsize) -> None:
-        self._fields, self._kinds, self._bytes_left = fields, kinds, max_bytes
+        self._fields, self._kinds, self.bytes_left = fields, kinds, max_bytes
         self._weights: dict[tuple[int, np.dtype[np.generic]], int] = {}
         self.values: list[tuple[int, ...]] = []
         self.steps: list[tuple[str, dict[str, int]]] = []
@@ -39,6 +42,9 @@ class PlanTables:
 
     def step(self, kind: str, **fields: int) -> None:
         """Add a step; fields that are not given take their default."""
+        if len(self.steps) == _MOST_STEPS:
+            raise ValueError(f"the plan has more than {_MOST_STEPS} steps: numpy runs the network, slowly")
+        self._spend(_STEP_BYTES)
         self.steps.append((kind, fields))
         self.places.append(self.place)
 
@@ -49,11 +55,14 @@ class PlanTables:
 
     def tensor(self, array: Array) -> int:
         """Add a tensor by its bytes; return its number."""
-        self._bytes_left -= array.nbytes
-        if self._bytes_left < 0:
-            raise OverflowError("the tables of the plan take more memory than allowed")
+        self._spend(array.nbytes)
         self.tensors.append(np.ascontiguousarray(array))
         return len(self.tensors) - 1
+
+    def _spend(self, count: int) -> None:
+        self.bytes_left -= count
+        if self.bytes_left < 0:
+            raise OverflowError("the tables of the plan take more memory than allowed")
 
     def weight(self, array: Array, dtype: DTypeLike) -> int:
         """Add a tensor of the network in a dtype, once for all operations that share it; return its number."""

@@ -13,6 +13,9 @@ from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, field_d
 
 _C_TYPES = {"f": "float", "i": "int8_t", "u": "uint32_t"}
 
+#: Most bytes of a plan whose constants are written as text.
+MAX_BYTES = 1 << 27
+
 
 class _Plan(PlanTables):
     """A plan whose int8 weights stay int8."""
@@ -25,8 +28,11 @@ class CProgram:
     """The C code of a network under construction: constants and functions, and the place of each value in memory."""
 
     def __init__(self, network: Network) -> None:
-        self.plan = _Plan({}, {})
-        self.answer = Lowering(network, self.plan).run()
+        self.plan = _Plan({}, {}, MAX_BYTES)
+        try:
+            self.answer = Lowering(network, self.plan).run()
+        except OverflowError:
+            raise ValueError(f"the constants take more than {MAX_BYTES >> 20} MiB, which is too large for C") from None
         self._network = network
         self.outputs = math.prod(network.shapes[-1])
         self.constants: list[str] = []

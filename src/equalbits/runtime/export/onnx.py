@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.limits import Limits
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array
 from equalbits.runtime.ops import OPS
@@ -62,6 +63,7 @@ class OnnxGraph:
         self.nodes: list[NodeProto] = []
         self.tensors: list[TensorProto] = []
         self._names: dict[str, str] = {}
+        self.constants = Limits().constants(network)
 
     def node(self, kind: str, *inputs: str, **attributes: object) -> str:
         """Add a node; return the name of its output."""
@@ -79,6 +81,7 @@ class OnnxGraph:
         name = f"{name}:stored" if name in ("images", "logits") else name
         if name not in self._names:
             self._names[name] = name
+            self.constants.spend(array.nbytes)
             self.tensors.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.limits import Limits
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, Shape
 from equalbits.runtime.ops import OPS
@@ -60,6 +61,8 @@ class OpenvinoGraph:
         images = opset13.parameter([batch, *network.input_shape], ov.Type.f32, name="images")
         images.output(0).set_names({"images"})
         self.values: dict[int, OpenvinoNode] = {0: images}
+        self.constants = Limits().constants(network)
+        self._named: dict[str, OpenvinoNode] = {}
         self.sign_bits: dict[int, OpenvinoNode] = {}
 
     def inputs(self, operation: Operation) -> list[OpenvinoNode]:
@@ -82,9 +85,19 @@ class OpenvinoGraph:
         """Return a constant list of integers."""
         return self.op.constant(np.array(numbers, np.int64))
 
+    def constant(self, array: Array, name: str = "") -> OpenvinoNode:
+        """Return a constant in its own dtype; those of one name are made once."""
+        if name not in self._named:
+            self.constants.spend(array.nbytes)
+            node = self.op.constant(np.array(array))
+            if not name:
+                return node
+            self._named[name] = node
+        return self._named[name]
+
     def stored(self, array: Array) -> OpenvinoNode:
         """Return a constant as it is stored, widened to float32 in the graph."""
-        constant = self.op.constant(np.array(array))
+        constant = self.constant(array)
         return constant if array.dtype == np.float32 else self.op.convert(constant, "f32")
 
     def packed_bits(self, ones: Array, shape: Shape, *, lowest_first: bool) -> OpenvinoNode:
@@ -92,6 +105,7 @@ class OpenvinoGraph:
 
         OpenVINO's own unpacking reads the highest bit of a byte first, BinaryConvolution the lowest.
         """
+        self.constants.spend(ones.size // 8)
         tensor: Any = self._ov.Tensor(self._ov.Type.u1, self._ov.Shape(list(shape)))
         tensor.data[:] = np.packbits(ones.reshape(-1), bitorder="little" if lowest_first else "big")
         return self._ov.op.Constant(tensor)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class _Function(ElementwiseOp):
     """A function of each number; ``openvino`` names its operator, ``same`` says that ATen has it without settings."""
 
+    temporaries = 13
+
     def __init__(
         self, kind: str, function: Callable[[Floats], Floats], openvino: str = "", *, same: bool = True
     ) -> None:

@@ -34,6 +34,15 @@ class _Weighted(OpSpec):
     tensors = ("weight",)
     optional = ("kept", "scale", "bias")
 
+    def numpy_bytes(self, shape: Shape, inputs: Shapes, settings: Settings, tensors: Tensors) -> int:
+        """Count the weights as floats, and the windows that are lined up at a time."""
+        width = op_specs.connections(settings, inputs)
+        row = inputs[0][0] * shape[-1] * math.prod(settings.get("kernel", (1, 1)))
+        lined_up = max(row, min(row * shape[-2], _MAX_LINED_UP)) if self.slides else 0
+        wide = 16 if settings.get("input_bits") == 8 else 8
+        weights = wide * len(tensors["weight"]) * width
+        return super().numpy_bytes(shape, inputs, settings, tensors) + weights + 8 * lined_up
+
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         value = operation.inputs[0]
         arrays, by_rows = lowering.network.arrays(operation), reads_rows(lowering, place)

@@ -22,6 +22,7 @@ class _Embedding(OpSpec):
     """The row of ``table`` that each number names, along a new last axis; NaN for a number that names none."""
 
     kind = "embedding"
+    temporaries = 4
     tensors = ("table",)
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
@@ -56,7 +57,7 @@ class _Embedding(OpSpec):
     def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
         table = graph.network.arrays(operation)["table"].astype(np.float32)
         ids = graph.op.convert(graph.inputs(operation)[0], "i64")
-        return graph.op.gather(graph.op.constant(table), ids, graph.op.constant(np.int64(0)))
+        return graph.op.gather(graph.constant(table), ids, graph.op.constant(np.int64(0)))
 
 
 OPS = (_Embedding(),)

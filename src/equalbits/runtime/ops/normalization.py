@@ -22,6 +22,7 @@ class _AlongAxis(OpSpec):
     """An operation on rows of numbers along one axis; ``step`` is the kind of the native step."""
 
     step: str
+    temporaries = 12
     settings: ClassVar = {"axis": _AXIS}
 
     def shape(self, inputs: Shapes, settings: Settings, tensors: Tensors) -> Shape:
@@ -65,13 +66,13 @@ class _Softmax(_AlongAxis):
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:
         (value,) = graph.inputs(operation)
         if operation.settings["causal"]:
-            value = graph.node("Where", graph.constant(_later(*shape[-2:])), graph.constant(np.float32(-np.inf)), value)
+            value = graph.node("Where", graph.constant(*_mask(*shape[-2:])), graph.constant(np.float32(-np.inf)), value)
         graph.node("Softmax", value, axis=operation.settings["axis"] + 1)
 
     def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
         (value,) = graph.inputs(operation)
         if operation.settings["causal"]:
-            value = graph.op.select(graph.op.constant(_later(*shape[-2:])), graph.number(-np.inf), value)
+            value = graph.op.select(graph.constant(*_mask(*shape[-2:])), graph.number(-np.inf), value)
         return graph.op.softmax(value, operation.settings["axis"] + 1)
 
 
@@ -147,6 +148,11 @@ class _LayerNorm(_RMSNorm):
 def _later(rows: int, columns: int) -> Array:
     """Return where a column comes after its row: the entries that a causal softmax leaves out."""
     return np.arange(columns) > np.arange(rows)[:, None]
+
+
+def _mask(rows: int, columns: int) -> tuple[Array, str]:
+    """Return these entries, and a name by which an exported graph stores them once."""
+    return _later(rows, columns), f":later{rows}x{columns}"
 
 
 def _entries(array: Array, axis: int, shape: Shape) -> Array:

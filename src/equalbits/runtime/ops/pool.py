@@ -115,8 +115,10 @@ class _AdaptiveAvgPool(_Pool):
         if (rows, columns) == (1, 1):
             graph.node("GlobalAveragePool", read)
             return
-        down = graph.node("MatMul", graph.constant(_window_shares(height, rows)), read)
-        graph.node("MatMul", down, graph.constant(_window_shares(width, columns).T))
+        graph.constants.check(4 * (height * rows + width * columns))
+        before, behind = _window_shares(height, rows), _window_shares(width, columns).T
+        down = graph.node("MatMul", graph.constant(before, f":{rows} of {height}"), read)
+        graph.node("MatMul", down, graph.constant(behind, f":columns {columns} of {width}"))
 
     def to_openvino(self, graph: "OpenvinoGraph", operation: "Operation", shape: Shape) -> "OpenvinoNode":
         return graph.op.adaptive_avg_pool(*graph.inputs(operation), graph.int_list(*operation.settings["size"]))
