@@ -5,6 +5,7 @@ the reader has to find what is wrong by itself, and what it lets pass reaches th
 """
 
 import json
+import math
 import random
 import re
 from collections.abc import Callable
@@ -13,12 +14,31 @@ from typing import Any
 
 import numpy as np
 
+from equalbits.runtime import NetworkBuilder, Port
 from equalbits.runtime.container import DTYPES, decode, encode
-from equalbits.runtime.format import _digest
+from equalbits.runtime.format import _digest, to_chunks
 from equalbits.runtime.ops import OPS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-WHOLE = [path.read_bytes() for path in sorted(GOLDEN.glob("*.ebits"))]
+
+
+def _decoder() -> bytes:
+    """A decoder with named inputs and outputs, of the operations that the golden files lack."""
+    r, build = np.random.default_rng(0), NetworkBuilder((1, 1, 8))
+    ids = build.add("reshape", build.image, shape=(8,))
+    x = build.add("embedding", ids, table=r.standard_normal((6, 16)).astype(np.float16), name="words")
+    x = build.add("affine", x, gain_shift=r.standard_normal((2, 16)).astype(np.float32), axis=1, name="norm")
+    scores = build.add("matmul", x, build.add("permute", x, axes=(1, 0)))
+    x = build.add("matmul", build.add("softmax", scores, axis=1, causal=True), x)
+    x = build.add("flatten", build.add("rms_norm", x, axis=1))
+    symbols = np.where(r.random((12, 128)) < 0.5, 1, -1)
+    x = build.add_binary("linear", x, symbols, input_bits=8, name="head")
+    outputs = (Port("logits", (2, 4)), Port("rest", (4,)))
+    network = build.finish(inputs=(Port("ids", (8,), 6),), outputs=outputs)
+    return b"".join(to_chunks(network))
+
+
+WHOLE = [*(path.read_bytes() for path in sorted(GOLDEN.glob("*.ebits"))), _decoder()]
 
 NUMBERS = ["0", "-1", "1", "2", "3", "5", "7", "8", "15", "16", "31", "32", "33", "64", "100", "255", "256", "1000"]
 SILLY = ["4096", "65536", "1048576", "1048577", "2147483648", "4294967296", "9223372036854775807", "1e3", "1e308"]
@@ -136,15 +156,30 @@ def _head(r: random.Random, parts: Parts) -> None:
     """Another header."""
     header = parts[0]
     name = r.choice(
-        ["input", "input", "input", "mean", "std", "resize", "version", "classes", "notes", "padding", "bit_one", "x"]
+        [
+            *["input", "input", "input", "inputs", "inputs", "outputs", "mean", "std", "resize", "fit"],
+            *["version", "classes", "notes", "padding", "bit_one", "x"],
+        ]
     )
     shape = header["input"]
     if name == "input" and r.random() < 0.8 and isinstance(shape, list) and shape:  # it may have been changed before
         shape[r.randrange(len(shape))] = r.choice(
             [1, 2, 3, 4, 6, 7, 8, 9, 16, 33, 64, 1000, 2**20, 2**28, 2**40, 0, -1]
         )
+    elif name in ("inputs", "outputs") and r.random() < 0.8 and isinstance(shape, list):
+        header[name] = _ports(r, shape if name == "inputs" else [r.choice([2, 3, 4, 5, 8, 10])])
     else:
         header[name] = r.choice([None, 0, 1, -1, 1e308, "x", [], [1], [0.5] * 3, [0, 0, 0], {}, {"a": "b"}, [[]], True])
+
+
+def _ports(r: random.Random, shape: list[Any]) -> list[Any]:
+    """Named inputs or outputs: one that fits the input, several, or ones that lie about name, shape or bound."""
+    fits = {"name": "ids", "shape": [math.prod(size for size in shape if type(size) is int)]}
+    port = r.choice(
+        [fits, fits, {**fits, "shape": shape}, {**fits, "below": r.choice([1, 2, 2**24, 2**24 + 1, -1, "x"])}]
+    )
+    other = {"name": r.choice(["ids", "mask", "", 7]), "shape": r.choice([[], [1], [0], [2**40], [1] * 9, "x"])}
+    return r.choice([[port], [port], [port, other], [other], [port] * 3])
 
 
 def _numbers(r: random.Random, parts: Parts) -> None:
