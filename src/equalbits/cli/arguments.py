@@ -1,9 +1,10 @@
 """Arguments that several commands share."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     from equalbits.training import ProgressBar
@@ -78,6 +79,6 @@ def execution_options(options: argparse.Namespace, bar: "ProgressBar") -> dict[s
         "device": options.device,
         "stack": options.stack,
         "ray": getattr(options, "ray", ""),
-        "log": lambda line: print(line, file=sys.stderr, flush=True),
+        "log": lambda line: say(line, error=True),
         "reporters_for": bar.start_run,
     }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from equalbits._text import escape_control_chars
 from equalbits.cli.arguments import add_json
 from equalbits.cli.errors import is_out_of_memory
+from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         if not is_out_of_memory(error):
             raise
         raise ValueError(f"--batch {options.batch} does not fit into memory: lower --batch") from None
-    print(json.dumps(facts) if options.json else _as_text(facts))
+    say(json.dumps(facts) if options.json else _as_text(facts))
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from equalbits._extras import require_matplotlib
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
+from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +74,6 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(comparison.as_dict()))
     else:
-        print(text_table(comparison))
-        print(describe_precision(comparison))
-        print(f"plot: {out / 'compare.png'}    table: {out / 'compare.md'}    data: {out / 'compare.json'}")
+        say(text_table(comparison))
+        say(describe_precision(comparison))
+        say(f"plot: {out / 'compare.png'}    table: {out / 'compare.md'}    data: {out / 'compare.json'}")

@@ -2,11 +2,10 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from equalbits.cli.arguments import add_device, add_json
-from equalbits.cli.terminal import print_table
+from equalbits.cli.terminal import print_table, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         except InterruptedTraining as interrupted:
             bar.close()
             kept = "finished methods are kept, the current one restarts"
-            print(f"equalbits demo: interrupted; {kept}: run the same command to resume", file=sys.stderr)
+            say(f"equalbits demo: interrupted; {kept}: run the same command to resume", error=True)
             return 128 + interrupted.signal_number
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
@@ -38,9 +37,9 @@ def run(options: argparse.Namespace) -> int:
     rows = demo_table(measured)
     print_table([*rows[0]], [[*row.values()] for row in rows], right=[*rows[0]][1:])
     for line in demo_summary(measured):
-        print(line)
-    print(pack_demo(out / "bihalf", out / "bihalf.ebits"))
-    print(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}")
+        say(line)
+    say(str(pack_demo(out / "bihalf", out / "bihalf.ebits")))
+    say(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}")
     if finished:
-        print(f"{out} was already finished: nothing to train")
+        say(f"{out} was already finished: nothing to train")
     return 0

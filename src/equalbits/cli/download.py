@@ -5,6 +5,7 @@ import json
 
 from equalbits._text import nearest_name
 from equalbits.cli.arguments import add_data, add_json
+from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,4 +27,4 @@ def run(options: argparse.Namespace) -> None:
         root = data_root(options.data)
         raise ValueError(f"cannot download {options.name!r}; {hint} (copy other data sets to {root} yourself)")
     folder = download_dataset(options.name, options.data, progress=not options.json)
-    print(json.dumps({"name": options.name, "folder": str(folder)}) if options.json else f"{options.name}: {folder}")
+    say(json.dumps({"name": options.name, "folder": str(folder)}) if options.json else f"{options.name}: {folder}")

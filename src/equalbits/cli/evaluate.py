@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_data, add_device, add_json, add_which
 from equalbits.cli.pack import check_source, print_best_hint
+from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     from equalbits.training import Score
@@ -50,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
         shares = {"accuracy": score.accuracy, "accuracy_top5": score.accuracy_top5}
         print(json.dumps({**asdict(score), **shares, **extra}))
     else:
-        print(f"{options.source} ({note}): {score}{_top5(score)}")
+        say(f"{options.source} ({note}): {score}{_top5(score)}")
         if source.is_dir() and options.which == "last":
             print_best_hint(source)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
 from equalbits.cli.pack import check_source, export_packed, pack_run, replace_when_done, written_files
+from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(facts | ({"flash": memory.flash, "ram": memory.ram} if memory else {})))
         return
     batch = "; batch size 1 only" if to == "openvino" else ""
-    print(f"{written_files(path)}: {size:,} bytes for {to}; {f'{memory}; ' if memory else ''}{verdict}{batch}")
+    say(f"{written_files(path)}: {size:,} bytes for {to}; {f'{memory}; ' if memory else ''}{verdict}{batch}")
 
 
 def export_verified(

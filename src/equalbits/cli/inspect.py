@@ -8,6 +8,7 @@ from typing import Any
 
 from equalbits.cli.arguments import add_json, add_which
 from equalbits.cli.pack import check_source
+from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,7 @@ def _inspect_run(out: Path, options: argparse.Namespace) -> None:
     else:
         method = recipe.model.weight_quantizer or "real weights"
         verdict = report if binary else "no binary layer: no share of +1 to check"
-        print(f"{recipe.name}: {recipe.model.name}, {method}\n\n{summary}\n\n{verdict}")
+        say(f"{recipe.name}: {recipe.model.name}, {method}\n\n{summary}\n\n{verdict}")
 
 
 def _inspect_packed(path: Path, name: str, *, as_json: bool) -> None:
@@ -72,5 +73,5 @@ def _inspect_packed(path: Path, name: str, *, as_json: bool) -> None:
         return
     shape = "×".join(map(str, network.input_shape))
     classes = f", {len(network.classes)} classes" if network.classes else ""
-    print(f"{name}: {size:,} bytes, images of {shape}{classes}\n")
-    print(f"{summary}\n\n{report}")
+    say(f"{name}: {size:,} bytes, images of {shape}{classes}\n")
+    say(f"{summary}\n\n{report}")

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
+from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -65,9 +65,9 @@ def run(options: argparse.Namespace) -> None:
         facts |= {"exact": packed.audit().exact, "compared": same, **({"exported": exported} if to else {})}
         print(json.dumps(facts))
         return
-    print(f"{written_files(path)}: {written:,} bytes, {ratio} its parameters in float32")
-    print(f"same class as the model for {same}")
-    print(f"{shares}{f'; {to}: {exported}' if exported else ''}")
+    say(f"{written_files(path)}: {written:,} bytes, {ratio} its parameters in float32")
+    say(f"same class as the model for {same}")
+    say(f"{shares}{f'; {to}: {exported}' if exported else ''}")
     if options.which == "last":
         print_best_hint(source)
 
@@ -98,7 +98,7 @@ def print_best_hint(out: Path) -> None:
     last, best = record.last, record.best
     if last and best and last.test and best.test and best.test.correct > last.test.correct:
         chosen = f"epoch {best.epoch} had {best.test.accuracy:.2f} %, selected on these test images"
-        print(f"hint: --which best takes the best epoch instead: {chosen}", file=sys.stderr)
+        say(f"hint: --which best takes the best epoch instead: {chosen}", error=True)
 
 
 def size_ratio(written: int, real: int) -> str:
@@ -120,7 +120,7 @@ def _compare(packed: "PackedModel", model: "nn.Module", example: "Tensor", optio
     try:
         return str(check_on_test_images(packed, model, Path(options.run), Path(options.data) if options.data else None))
     except DataError as error:
-        print(f"no test images to compare on: {error}", file=sys.stderr)
+        say(f"no test images to compare on: {error}", error=True)
     with torch.no_grad():
         same = int((~other_class(packed(example.numpy()), model(example).numpy())).sum())
     return f"{same} of {len(example)} random images"
@@ -159,7 +159,7 @@ def pack_run(
 
     model = load_run(out, which=which).model
     if unfinished := unfinished_epoch(out):
-        print(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", file=sys.stderr)
+        say(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", error=True)
     images = DataSpec.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
     packed = pack(

@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from equalbits.cli.arguments import add_json
+from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,6 @@ def run(options: argparse.Namespace) -> None:
     path = write_report(
         Path(options.folder),
         Path(options.out) if options.out else None,
-        log=lambda line: print(f"equalbits report: {line}", file=sys.stderr),
+        log=lambda line: say(f"equalbits report: {line}", error=True),
     )
-    print(json.dumps({"report": str(path)}) if options.json else f"report: {path}")
+    say(json.dumps({"report": str(path)}) if options.json else f"report: {path}")

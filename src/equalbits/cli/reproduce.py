@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from equalbits._extras import require_matplotlib
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
 from equalbits.cli.sweep import parse_seeds
-from equalbits.cli.terminal import print_table
+from equalbits.cli.terminal import print_table, say
 
 if TYPE_CHECKING:
     from equalbits.paper import Claim, Options
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         titles = {name: get_item(name).title for name in list_items()}
         width = max(map(len, titles))
         lines = "\n".join(f"{name:<{width}}  {title}" for name, title in titles.items())
-        print(json.dumps(titles) if options.json else lines)
+        say(json.dumps(titles) if options.json else lines)
         return 0
     if options.ray and (options.stack or 1) > 1:
         raise ValueError("--ray runs each seed separately: omit --stack")
@@ -86,12 +86,12 @@ def run(options: argparse.Namespace) -> int:
                 if options.item != "all":
                     raise
                 failed.append(name)
-                print(f"equalbits reproduce: {name}: {' '.join(str(error).split())}", file=sys.stderr)
+                say(f"equalbits reproduce: {name}: {' '.join(str(error).split())}", error=True)
     if options.keep:
         measured = [_folder(options, name) for name in names if name not in failed]
-        refused = keep_items(measured, Path(), log=lambda line: print(line, file=sys.stderr))
+        refused = keep_items(measured, Path(), log=lambda line: say(line, error=True))
         for line in refused:
-            print(f"equalbits reproduce: {line}", file=sys.stderr)
+            say(f"equalbits reproduce: {line}", error=True)
         failed += refused
     return int(bool(failed))
 
@@ -114,7 +114,7 @@ def _reproduce(name: str, settings: "Options", bar: "ProgressBar", options: argp
         print(json.dumps({"item": name, "out": str(out), "claims": [asdict(claim) for claim in claims]}))
     else:
         print_claims(claims)
-        print(f"plot: {out / f'{name}.png'}    claims: {out / 'claims.md'}")
+        say(f"plot: {out / f'{name}.png'}    claims: {out / 'claims.md'}")
 
 
 def print_claims(claims: "list[Claim]") -> None:
@@ -124,4 +124,4 @@ def print_claims(claims: "list[Claim]") -> None:
     if claims:
         print_table(HEADER, [claim.cells() for claim in claims], right=("difference", "n"))
     else:
-        print(NO_CLAIM)
+        say(NO_CLAIM)

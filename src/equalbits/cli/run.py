@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from equalbits._text import escape_control_chars
 from equalbits.cli.arguments import add_json
+from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--top {options.top} must be at least 1")
     model = load_model(find_packed(options.file), threads=options.threads)
     if native.BUILT is None:
-        print(native.REASON, file=sys.stderr)
+        say(native.REASON, error=True)
     results: dict[str, list[dict[str, Any]]] = {}
     for path in (image for given in options.images for image in _images_in(Path(given))):
         logits = _predict(model, path, options.file, options.max_pixels)
@@ -106,5 +106,5 @@ def _predict(model: "PackedModel", path: Path, file: str, most: int | None) -> "
         hint = "give fewer images at a time, or lower --threads"
         raise ValueError(f"{path}: not enough memory for a batch of {len(images)}: {hint}") from None
     for warning in caught:
-        print(f"{path}: {warning.message}", file=sys.stderr)
+        say(f"{path}: {warning.message}", error=True)
     return logits

@@ -3,6 +3,8 @@
 import argparse
 from dataclasses import fields
 
+from equalbits.cli.terminal import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``serve``."""
@@ -34,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     with listen(options.host, options.port) as listener:
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        print(f"serving {options.file} on {url} with the {model.engine} engine; Ctrl-C stops", flush=True)
+        say(f"serving {options.file} on {url} with the {model.engine} engine; Ctrl-C stops")
         app = make_app(model, name=options.file, limits=limits)
         serve(make_server(app, seconds=limits.seconds), listener)
-    print("stopped")
+    say("stopped")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings, execution_options
+from equalbits.cli.terminal import say
 
 _MAX_SEEDS = 10_000  # more is likely a typing error
 
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps([asdict(row) | {"mean": row.mean, "std": row.spread} for row in rows]))
     else:
         width = max(len(row.case) for row in rows)
-        print("\n".join(f"{row.case:<{width}}  {row}" for row in rows))
+        say("\n".join(f"{row.case:<{width}}  {row}" for row in rows))
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -23,6 +23,12 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: 
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 220).print(table)
 
 
+def say(text: str, *, error: bool = False) -> None:
+    """Print lines, to standard error with ``error``; control characters in them, as in file names, are escaped."""
+    lines = "\n".join(map(escape_control_chars, text.split("\n")))
+    print(lines, file=sys.stderr if error else sys.stdout, flush=True)
+
+
 @contextmanager
 def ignore_closed_terminal() -> Iterator[None]:
     """Keep the command running when its terminal closes; later output is dropped."""

@@ -2,12 +2,12 @@
 
 import argparse
 import shlex
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equalbits.cli.arguments import add_data, add_device, add_json, add_settings
+from equalbits.cli.terminal import say
 
 if TYPE_CHECKING:
     from equalbits.recipes import Recipe
@@ -65,18 +65,18 @@ def run(options: argparse.Namespace) -> int:
             bar.close()
             if bar.is_writer:
                 command = resume_command(options, out)
-                print(f"equalbits train: {interrupted}\nresume with: {command}", file=sys.stderr)
+                say(f"equalbits train: {interrupted}\nresume with: {command}", error=True)
             return 128 + interrupted.signal_number
     if not bar.is_writer:
         return 0
     last, best = result.history.last, result.history.best
     if options.json:
-        print((out / "run.json").read_text().strip())
+        say((out / "run.json").read_text().strip())
     elif last is not None and last.test is not None and best is not None and best.test is not None:
         score = published_score(recipe)
         published = f", published {score:.2f} %" if score else ""
-        print(f"{recipe.name}: last epoch {last.test}; best, epoch {best.epoch}, {best.test.accuracy:.2f} %{published}")
-        print(f"results: {out}" if epochs else f"{out} was already finished: nothing to train")
+        say(f"{recipe.name}: last epoch {last.test}; best, epoch {best.epoch}, {best.test.accuracy:.2f} %{published}")
+        say(f"results: {out}" if epochs else f"{out} was already finished: nothing to train")
     return 0
 
 
