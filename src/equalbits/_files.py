@@ -22,11 +22,17 @@ class LockLostError(ValueError):
 
 @contextmanager
 def write_only_if_locked(folder: Path, lock: Path) -> Iterator[None]:
-    """Inside the ``with``, refuse writes below ``folder`` once its lock file is not the one that is there now."""
+    """Inside the ``with``, refuse writes below ``folder`` once its lock file is not the one that is there now.
+
+    A file that is missing then raises :class:`LockLostError` too.
+    """
     name = folder.absolute()  # not resolved: a symbolic link may later lead elsewhere
     before = _locked.set({**_locked.get(), name: (lock.name, lock.stat())})
     try:
         yield
+    except FileNotFoundError as error:
+        check_lock(Path(error.filename or name / lock.name))
+        raise
     finally:
         _locked.reset(before)
 
@@ -43,6 +49,12 @@ def check_lock(path: Path) -> None:
                 f"{folder} was removed or taken over by another job, its {lock} is not the one of this job: "
                 f"{path.name} is not written; use another --out for each job"
             )
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file, if it is there, unless another job has taken over its directory."""
+    check_lock(path)
+    path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:

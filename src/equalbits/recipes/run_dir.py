@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from equalbits._files import LockLostError, check_lock, write_atomically
+from equalbits._files import LockLostError, check_lock, remove_file, write_atomically
 from equalbits.data import DataError
 from equalbits.recipes.build import DataSpec, make_model
 from equalbits.recipes.recipe import Recipe, read_recipe
@@ -78,7 +78,7 @@ def begin_run_dir(
     """
     if not (out / LAST).exists():
         for name in ("run.json", WEIGHTS):
-            (out / name).unlink(missing_ok=True)
+            remove_file(out / name)
     for name, content in _descriptions(recipe, images, root).items():
         write_atomically(out / name, content)
     writers: list[Reporter] = [JsonLines(out / "history.jsonl", known)]

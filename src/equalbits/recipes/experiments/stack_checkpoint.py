@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from equalbits._files import write_atomically
+from equalbits._files import remove_file, write_atomically
 from equalbits._toml import flatten
 from equalbits.recipes.build import DataSpec
 from equalbits.recipes.experiments.run_store import PlannedRun
@@ -80,7 +80,7 @@ def stack_checkpoint(out: Path, runs: Sequence[PlannedRun], images: DataSpec) ->
         yield path
     finally:
         if not path.exists():
-            path.with_suffix(".json").unlink(missing_ok=True)
+            remove_file(path.with_suffix(".json"))
 
 
 def remove_ended_stacks(out: Path) -> None:
@@ -111,8 +111,8 @@ def _remove_runs(out: Path, names: Sequence[str], *, keep: Path | None = None) -
         if any(left):
             note._replace(names=left).write()
         else:
-            note.path.unlink(missing_ok=True)
-            note.path.with_suffix(".json").unlink()
+            remove_file(note.path)
+            remove_file(note.path.with_suffix(".json"))
 
 
 def _name(run: PlannedRun) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from equalbits._files import remove_partial_files, write_all_atomically, write_atomically
+from equalbits._files import remove_file, remove_partial_files, write_all_atomically, write_atomically
 from equalbits.data import Loader
 from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device, pick_device
 from equalbits.recipes.experiments.bit_measurements import BitMeasurements
@@ -127,7 +127,7 @@ class Trainer:
         """
         out = self.store.dir(run)
         for name in (LAST, BEST) if watchers else ():
-            (out / name).unlink(missing_ok=True)
+            remove_file(out / name)
         try:
             shared: dict[str, Any] = {"root": self.root, "device": self.device}
             shared["teacher_out"] = self._teacher_dir(run.recipe)
