@@ -18,7 +18,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> ValueError:
     >>> unknown_name("fruit", "aple", ["apple", "pear"])
     ValueError("fruit 'aple' is not known: did you mean 'apple'? There are: 'apple', 'pear'")
     """
-    names = sorted(known)
+    names, name = sorted(known), bounded(name, 200)
     if not names:
         return ValueError(f"{kind} {name!r} is not known: there is none to give")
     nearest = nearest_name(name, names)

@@ -69,6 +69,23 @@ def test_a_damaged_config_is_refused_in_one_line(saved, config):
         eb.from_pretrained(saved)
 
 
+def test_a_config_of_a_huge_network_is_refused_before_memory_is_taken(saved):
+    facts = json.loads((saved / "config.json").read_text())
+    facts["recipe"]["model"]["options"] = {"width": 100_000.0}  # the first layers take terabytes
+    (saved / "config.json").write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match=r"model.safetensors has no \S+ of the shape that config.json describes"):
+        eb.from_pretrained(saved)
+
+
+def test_a_name_of_any_length_is_refused_in_a_short_line(saved):
+    facts = json.loads((saved / "config.json").read_text())
+    facts["recipe"]["model"]["name"] = "x" * 100_000
+    (saved / "config.json").write_text(json.dumps(facts))
+    with pytest.raises(ValueError, match="is not known") as refused:
+        eb.from_pretrained(saved)
+    assert len(str(refused.value)) < 1000
+
+
 def test_other_places_are_refused(saved, tmp_path):
     with pytest.raises(ValueError, match="does not exist: give a directory of save_pretrained, or OWNER/NAME"):
         eb.from_pretrained(tmp_path / "nothing")

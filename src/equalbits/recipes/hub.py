@@ -13,11 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from torch import nn
 
 import equalbits
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
+from equalbits._text import bounded
 from equalbits.analysis import audit, binary_layers
 from equalbits.recipes.build import DataSpec, make_model
 from equalbits.recipes.recipe import Recipe
@@ -69,9 +71,18 @@ def from_pretrained(source: Path | str, *, revision: str | None = None) -> nn.Mo
     except FileNotFoundError:
         raise CheckpointError(f"{path} does not exist: give a directory of save_pretrained") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} does not describe a model of equalbits ({error}): save it again") from None
-    model = make_model(recipe, images)
+        problem = bounded(str(error))
+        raise CheckpointError(f"{path} does not describe a model of equalbits ({problem}): save it again") from None
     tensors, _ = load_checkpoint(folder / _WEIGHTS)
+    with torch.device("meta"):  # a short config may ask for any size: allocate none that the weights do not have
+        expected = make_model(recipe, images).state_dict()
+    if wrong := [
+        name for name, tensor in expected.items() if name not in tensors or tensors[name].shape != tensor.shape
+    ]:
+        raise CheckpointError(
+            f"{folder / _WEIGHTS} has no {wrong[0]} of the shape that {_CONFIG} describes: save it again"
+        )
+    model = make_model(recipe, images)
     load_weights(model, tensors, folder / _WEIGHTS)
     return model.eval()
 
