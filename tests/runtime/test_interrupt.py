@@ -2,13 +2,16 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from equalbits.runtime import NativeEngine, Network, NetworkBuilder, native
+from equalbits.runtime import NativeEngine, Network, NetworkBuilder, PackedModel, Port, generate, native
 
 pytestmark = pytest.mark.skipif(native.BUILT is None, reason="the native engine is not built")
 
@@ -50,6 +53,45 @@ def test_ctrl_c_ends_a_native_run_at_once(make, threads: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         engine(images, threads)
     assert time.monotonic() - began < 3
+
+
+def slow_model(*, tokens: bool) -> PackedModel:
+    """A classifier of pictures, or a decoder, that takes two minutes for each answer."""
+    build = NetworkBuilder((1, 1, 8) if tokens else (1, 8, 8))
+    rows = 1199 if tokens else 1192
+    x = build.add("pad", build.image, before=(0, 0, 0), after=(0, rows, 1192))
+    x = build.add("avg_pool", x, kernel=600, stride=1)
+    x = build.add("slice", x, start=(0, 0, 0), stop=(1, 1, 80), step=(1, 1, 1))
+    if not tokens:
+        build.add("flatten", x)
+        return PackedModel(build.finish(mean=(0.5,), std=(0.5,)))
+    build.add("reshape", x, shape=(8, 10))
+    return PackedModel(build.finish(inputs=(Port("ids", (8,), 10),), outputs=()))
+
+
+def test_ctrl_c_ends_predict_and_generate_at_once() -> None:
+    classifier, decoder, picture = slow_model(tokens=False), slow_model(tokens=True), np.zeros((8, 8), np.uint8)
+    for call in (lambda: classifier.predict(picture), lambda: list(generate(decoder, [1], 3))):
+        began = time.monotonic()
+        interrupted_after(0.1)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert time.monotonic() - began < 3
+
+
+def test_ctrl_c_ends_the_command_at_once(tmp_path: Path) -> None:
+    slow_model(tokens=False).save(tmp_path / "net.ebits")
+    np.save(tmp_path / "a.npy", np.zeros((1, 8, 8), np.uint8))
+    words = [sys.executable, "-m", "equalbits", "run", tmp_path / "net.ebits", tmp_path / "a.npy"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        cpu = Path(f"/proc/{process.pid}/stat")
+        while sum(map(int, cpu.read_text().split()[13:15])) < 1.5 * os.sysconf("SC_CLK_TCK"):
+            time.sleep(0.05)  # it has loaded numpy and the file long ago
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=30)
+    assert time.monotonic() - began < 3
+    assert (process.returncode, out, said) == (130, "", "equalbits run: interrupted\n")
 
 
 def test_a_model_that_was_interrupted_gives_the_same_answers_afterwards() -> None:

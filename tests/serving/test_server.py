@@ -160,6 +160,25 @@ def test_a_signal_stops_the_command_after_the_request_in_flight(number: int, mod
     assert (process.returncode, out, errors) == (0, "stopped\n", "")
 
 
+def test_a_run_of_minutes_does_not_keep_the_command_from_ending(tmp_path) -> None:
+    build = NetworkBuilder((1, 1200, 1200))
+    x = build.add("avg_pool", build.image, kernel=600, stride=1)  # minutes
+    build.add("flatten", build.add("slice", x, start=(0, 0, 0), stop=(1, 1, 2), step=(1, 1, 1)))
+    PackedModel(build.finish(mean=(0.5,), std=(0.5,))).save(tmp_path / "net.ebits")
+    words = ["serve", str(tmp_path / "net.ebits"), "--port", "0", "--max-seconds", "0.5"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "equalbits", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split(":")[2].split()[0])
+        file = io.BytesIO()
+        np.save(file, np.zeros((1, 1200, 1200), np.uint8))
+        assert finish(start_upload(port, len(file.getvalue()), file.getvalue()))[0] == 503
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out, errors) == (0, "stopped\n", "")
+
+
 def _accepts(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 30).close()

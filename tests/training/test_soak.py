@@ -19,10 +19,11 @@ from equalbits.nn import BiHalf, BinaryLinear
 from equalbits.training import TrainConfig, train
 
 torch.manual_seed(0)
-net = nn.Sequential(BinaryLinear(65_536, 4_096, weight_quantizer=BiHalf(), bias=False), nn.ReLU(), nn.Linear(4_096, 2))
-images = torch.randn(8, 65_536)
+large = BinaryLinear(65_536, 4_096, weight_quantizer=BiHalf(), bias=False)
+net = nn.Sequential(nn.Flatten(), large, nn.ReLU(), nn.Linear(4_096, 2))
+images = torch.randn(8, 65_536, 1, 1)
 train(net, [(images, torch.tensor([0, 1] * 4))], TrainConfig(epochs=1))
-assert bool(net[0].weight.isfinite().all())
+assert bool(large.weight.isfinite().all())
 packed = eb.pack(net.eval(), images)
 packed.save(sys.argv[1])
 assert packed.audit().exact

@@ -3,24 +3,32 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeAlias
 
 import numpy as np
 
 from equalbits.runtime import Array, Floats
+
+_Call: TypeAlias = "tuple[Array, asyncio.Future[Floats]]"
 
 
 class Batcher:
     """Queue of batches. While the engine runs, requests collect; the next call takes them all, up to ``most`` images.
 
     A request waits for no other where the engine is idle, so batching adds no latency. Batches of another dtype are
-    run apart. Only one call runs at a time: the engine has threads of its own.
+    run apart. Only one call runs at a time: the engine has threads of its own. Its caller is a daemon thread, so that a
+    call of minutes does not keep a server from ending.
     """
 
     def __init__(self, run: Callable[[Array], Floats], most: int, observe: Callable[[int], None]) -> None:
         self._run, self._most, self._observe = run, most, observe
         self._waiting: deque[tuple[Array, asyncio.Future[Floats]]] = deque()
-        self._executor = ThreadPoolExecutor(1, "equalbits-engine")
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        Thread(target=self._run_calls, name="equalbits-engine", daemon=True).start()
         self._worker: asyncio.Task[None] | None = None
 
     async def __call__(self, batch: Array) -> Floats:
@@ -32,16 +40,27 @@ class Batcher:
         return await future
 
     def close(self) -> None:
-        """End the thread of the engine."""
-        self._executor.shutdown()
+        """End the thread of the engine, after its current call."""
+        self._calls.put(None)
+
+    def _run_calls(self) -> None:
+        while call := self._calls.get():
+            images, future = call
+            try:
+                done = partial(_settle, future, self._run(images), None)
+            except Exception as error:
+                done = partial(_settle, future, None, error)
+            with suppress(RuntimeError):  # the loop has closed meanwhile
+                future.get_loop().call_soon_threadsafe(done)
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while group := self._take():
             images = np.concatenate([batch for batch, _ in group]) if len(group) > 1 else group[0][0]
             self._observe(len(images))
             try:
-                logits = await loop.run_in_executor(self._executor, self._run, images)
+                ended: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
+                self._calls.put((images, ended))
+                logits = await ended
             except Exception as error:
                 for _, future in group:
                     if not future.done():
@@ -66,3 +85,14 @@ class Batcher:
                 total += len(batch)
             self._waiting.popleft()
         return group
+
+
+def _settle(future: "asyncio.Future[Floats]", logits: Floats | None, error: Exception | None) -> None:
+    """Give a future its result unless it was cancelled."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        assert logits is not None
+        future.set_result(logits)
