@@ -16,7 +16,7 @@ from equalbits.functional.gradients_from_bits import (
     _weight_of_linear_op,
 )
 from equalbits.functional.packed_bits import BitLayout
-from equalbits.functional.recomputed_norm import _backward_of_both_op
+from equalbits.functional.recomputed_norm import _norm_backward_op
 from equalbits.functional.unmeasured import SWITCHES
 from equalbits.models import create_model, residual_blocks
 from equalbits.models.residual_blocks import Activations, PReLUBlock
@@ -124,8 +124,7 @@ def test_the_operators_pass_opcheck(strided: bool, stride: int) -> None:
     near, stats = torch.ones(outputs.numel() // 8, 1, dtype=torch.uint8), torch.rand(5, 8)
     for g_s, slope in ((gradient, torch.rand(8)), (None, None)):
         given = (gradient, g_s, packed, weight, slope, torch.rand(8), near, stats)
-        for kept in (None, gradient):
-            torch.library.opcheck(_backward_of_both_op, (*given, kept, False, *packing, *settings, True, True))
+        torch.library.opcheck(_norm_backward_op, (*given, False, *packing, *settings))
 
 
 def test_a_second_gradient_still_reaches_the_signs() -> None:

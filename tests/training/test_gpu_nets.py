@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from equalbits.data import Loader, load_dataset
+from equalbits.functional import SWITCHES
 from equalbits.models import create_model
 from equalbits.training import DistillConfig, train
 
@@ -93,3 +94,40 @@ def test_a_net_with_a_real_teacher_and_averaged_weights_trains_captured_as_plain
     torch.testing.assert_close(losses[0][0], losses[1][0], rtol=0.01, atol=0.01)
     torch.testing.assert_close(losses[0], losses[1], rtol=0.03, atol=0.03)
     assert (heads[0] - heads[1]).norm() < 0.5 * heads[0].norm()
+
+
+SWITCHED = ({"bits_up_to": 512}, {"recompute_from": 1.0}, {"bits_up_to": 512, "recompute_from": 1.0})
+
+
+@pytest.mark.parametrize("switches", SWITCHED, ids=str)
+@pytest.mark.parametrize("memory", ["normal", "small"])
+def test_a_captured_resnet_trains_the_same_with_every_unmeasured_switch(
+    switches: dict[str, float], memory: str, make_config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = load_dataset("synthetic:3x16x16:4:64", split="train", device="cuda")
+    losses = []
+    for chosen in ({}, switches):
+        for name, value in chosen.items():
+            monkeypatch.setattr(SWITCHES, name, value)
+        torch.manual_seed(0)
+        net = create_model("resnet18", input_quantizer="sign", num_classes=4, image_size=16, width=0.5).cuda()
+        config = make_config(
+            epochs=3, speed="captured", precision="bf16", memory=memory if chosen else "normal", lr=0.01
+        )
+        history = train(net, Loader(data, batch_size=16, shuffle=True), config)
+        losses.append([epoch.train.loss for epoch in history.epochs])
+    torch.testing.assert_close(losses[0][0], losses[1][0], rtol=0.01, atol=0.01)
+    torch.testing.assert_close(losses[0], losses[1], rtol=0.05, atol=0.05)
+
+
+def test_plain_steps_with_the_fused_norm_train_as_without(make_config, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = load_dataset("synthetic:3x16x16:4:64", split="train", device="cuda")
+    losses = []
+    for fuse in (False, True):
+        monkeypatch.setattr(SWITCHES, "fuse_plain", fuse)
+        torch.manual_seed(0)
+        net = create_model("resnet18", input_quantizer="sign", num_classes=4, image_size=16, width=0.5).cuda()
+        config = make_config(epochs=2, speed="plain", precision="fp32", lr=0.01)
+        history = train(net, Loader(data, batch_size=16, shuffle=True), config)
+        losses.append([epoch.train.loss for epoch in history.epochs])
+    torch.testing.assert_close(losses[0], losses[1], rtol=0.05, atol=0.05)

@@ -15,9 +15,8 @@ from equalbits.functional.gradients_from_bits import (
     ANY_LAYOUT,
     SETTINGS,
     ConvSettings,
-    convolution_gradients,
+    conv_gradients,
     in_format,
-    in_format_of,
 )
 from equalbits.functional.inputs_as_bits import as_autocast
 from equalbits.functional.packed_bits import BitLayout
@@ -103,67 +102,56 @@ class _Recomputed(torch.autograd.Function):
         layout, convolution, _, wanted, bits = ctx.form
         g_s = g_s if wanted else None  # compiled code passes zeros for an output without elements
         of_signs, _, of_weight, _, _, _, of_residual, _ = ctx.needs_input_grad
-        backward = _backward_of_both_op if torch.compiler.is_compiling() else _backward_of_both
-        kept = outputs if bits.keep else None
-        total, g_signs, g_weight, (g_gain, g_bias), g_slope = backward(
-            *(g_y, g_s, packed, weight, slope, gain, near, stats, kept, bits.from_bits),
-            *(*layout, *convolution, of_signs, of_weight),
-        )
+        if bits.keep:
+            total, g_outputs, (g_gain, g_bias), g_slope = _backward_op(g_y, g_s, outputs, slope, gain, near, stats)
+        else:
+            norm_backward = _norm_backward_op if torch.compiler.is_compiling() else _norm_backward
+            total, g_outputs, (g_gain, g_bias), g_slope = norm_backward(
+                g_y, g_s, packed, weight, slope, gain, near, stats, bits.from_bits, *layout, *convolution
+            )
+        # In an operator of its own, so that the gradients given may be freed before.
+        wanted = (of_signs, of_weight, False)
+        g_signs, g_weight = conv_gradients(g_outputs, packed, weight, layout, convolution, wanted)[:2]
         if slope is not None and slope.shape[0] == 1:
             g_slope = g_slope.sum(dim=0, keepdim=True)
         g_residual = (g_y if g_s is None else total) if of_residual else None
-        return (
-            g_signs if of_signs else None,
-            None,
-            g_weight if of_weight else None,
-            g_slope if slope is not None else None,
-            g_gain,
-            g_bias,
-            g_residual,
-            None,
-        )
+        return g_signs, None, g_weight, g_slope if slope is not None else None, g_gain, g_bias, g_residual, None
 
 
-def _backward_of_both(
+def _norm_backward(
     g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of ``y`` (empty if equal to ``g_y``), signs, weight, (gain, bias) and slope."""
-    gain, near, stats, kept, from_bits, shape, channels_last, *form = others
-    layout, settings, wanted = BitLayout(tuple(shape), channels_last), ConvSettings(*form[:6]), form[6:]
-    signs: list[Tensor] = []
-    if kept is not None:
-        total, g_outputs, g_affine, g_slope = _backward_op(g_y, g_s, kept, slope, gain, near, stats)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of ``y`` (empty if equal to ``g_y``), the convolution's output, (gain, bias) and slope."""
+    gain, near, stats, from_bits, shape, channels_last, *form = others
+    settings = ConvSettings(*form)
+    if from_bits:
+        outputs = convolve_bits(packed, weight, shape, settings[:2])
     else:
-        if from_bits:
-            outputs = convolve_bits(packed, weight, shape, settings[:2])
-        else:
-            signs.append(layout.unpack(packed, weight.dtype))
-            outputs = torch.convolution(signs[0], weight, None, *settings)
-        total, g_outputs, g_affine, g_slope = gradients_over_input(g_y, g_s, outputs, slope, gain, near, stats)
-        del outputs  # before the gradient of the signs is allocated
-    signs = signs or [layout.unpack(packed, weight.dtype)]
-    found = convolution_gradients(g_outputs, signs, weight, settings, (*wanted, False))
-    g_signs, g_weight = (weight.new_empty(0) if each is None else each for each in found[:2])
-    return total, in_format(g_signs, channels_last), in_format_of(weight, g_weight), g_affine, g_slope
+        signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
+        outputs = torch.convolution(signs, weight, None, *settings)
+        del signs
+    total, g_outputs, g_affine, g_slope = gradients_over_input(g_y, g_s, outputs, slope, gain, near, stats)
+    return total, in_format(g_outputs, channels_last=True), g_affine, g_slope
 
 
-_backward_of_both_op = torch.library.custom_op(
+_norm_backward_op = torch.library.custom_op(
     "equalbits::recomputed_norm_backward",
-    _backward_of_both,
+    _norm_backward,
     schema="(Tensor? g_y, Tensor? g_s, Tensor packed, Tensor weight, Tensor? slope, Tensor gain, Tensor near, "
-    f"Tensor stats, Tensor? kept, bool from_bits, SymInt[] shape, bool channels_last, {SETTINGS}, bool of_signs, "
-    "bool of_weight) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor stats, bool from_bits, SymInt[] shape, bool channels_last, {SETTINGS}) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
     **ANY_LAYOUT,
 )
 
 
-@_backward_of_both_op.register_fake
+@_norm_backward_op.register_fake
 def _(
     g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    _, _, stats, _, _, shape, channels_last, *_, of_signs, of_weight = others
-    total = weight.new_empty(0) if g_s is None else in_format(torch.empty_like(g_s), channels_last=True)
-    g_signs = in_format(weight.new_empty(shape), channels_last) if of_signs else weight.new_empty(0)
-    g_weight = in_format_of(weight, weight.new_empty(weight.shape)) if of_weight else weight.new_empty(0)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    stats, form = others[2], torch.channels_last
+    like = g_y if g_s is None else g_s
+    assert like is not None  # as backward checks
+    g_outputs = weight.new_empty(like.shape).contiguous(memory_format=form)
     channels = stats.shape[1]
-    return total, g_signs, g_weight, stats.new_empty(2, channels), stats.new_empty(0 if slope is None else channels)
+    total = weight.new_empty(0) if g_s is None else torch.empty_like(g_outputs)
+    return total, g_outputs, stats.new_empty(2, channels), stats.new_empty(0 if slope is None else channels)
