@@ -2,8 +2,8 @@
 
     python benchmarks/bit_kernels.py [SECONDS]
 
-It prints µs by cuDNN, by the kernel that reads bits, and by unpacking before cuDNN, and whether each equals cuDNN's
-sums to the bit. ``training_cost.py`` calls it.
+It prints µs by cuDNN, by the kernel that reads bits or unpacked bytes, and by unpacking before cuDNN, and whether each
+equals cuDNN's sums to the bit. ``training_cost.py`` calls it.
 """
 
 import statistics
@@ -41,7 +41,9 @@ def calls_of(channels: int, side: int) -> dict[str, Callable[[], Tensor]]:
         "cudnn": partial(nnf.conv2d, signs, weight, padding=1),
         "bits": ours,
         "unpacked, cudnn": partial(convolve_by_unpacking, packed, weight, shape, *form),
+        "bytes": partial(ours, unpack_first=True),
         **{f"bits {tuple(each)}": partial(ours, each) for each in tiles},
+        **{f"bytes {tuple(each)}": partial(ours, each, unpack_first=True) for each in tiles},
     }
 
 

@@ -35,7 +35,7 @@ from equalbits.functional.unmeasured import SWITCHES
 from equalbits.models import residual_blocks
 from equalbits.nn import BinaryLayer, fused_norm
 
-WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a bits128|1w1a bits128 again20|1w1a small|1w1a small bits512"
+WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a bytes128|1w1a bytes128 again20|1w1a small"
 PLAIN = "real|1w1a|1w1a fused|1w1a fused again100|1w1a fused again20|1w1a small"
 MIB = 2**20
 

@@ -6,9 +6,10 @@ It prints one table, a row for each way: ms per step, peak memory, both over tho
 and how far the losses of 200 steps are from those of the plain path. A way is a net, its switches and a speed.
 
 * real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "small"
-  computes its convolutions again in the backward pass. "bits64", "again100" and "fused" turn on a switch of
-  ``equalbits.functional.unmeasured``: convolutions of at most 64 channels read packed signs; outputs with at least
-  100 values per weight are computed again; eager steps use the fused norm.
+  computes its convolutions again in the backward pass. The other words turn on a switch of
+  ``equalbits.functional.unmeasured``. "bits64": convolutions of at most 64 channels read packed signs; "bytes64": and
+  unpack them to bytes first. "again100": outputs with at least 100 values per weight are computed again. "fused": eager
+  steps use the fused norm.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
 * kernels: µs of one convolution by cuDNN, by the kernel that reads bits, and by unpacking before cuDNN.
 * imagenet: 224×224 images at batch 256. live: the largest allocations at the peak, by the line that made them.
@@ -49,10 +50,11 @@ from equalbits.training.loop import TrainStep
 from equalbits.training.losses import label_loss
 
 PARTS = ("ways", "kernels", "imagenet")
-CAPTURED = "real|1w1a|1w1a small|1w1a again20|1w1a again100|1w1a bits64|1w1a bits128|1w1a bits128 again20"
-CAPTURED += "|1w1a bits512|1w1a small bits128|1w1a bits64 again100"
-PLAIN = "real|1w1a|1w1a small|1w1a fused|1w1a fused again20|1w1a fused again100|1w1a fused bits128 again20"
-WAYS = [f"{net}, captured" for net in CAPTURED.split("|")] + [f"{net}, plain" for net in PLAIN.split("|")]
+CAPTURED = "real|1w1a|1w1a small|1w1a again20|1w1a again100|1w1a bytes128|1w1a bytes128 again20|1w1a small bytes128"
+CAPTURED += "|1w1a bits64|1w1a bits128|1w1a bytes512|1w1a bits512"
+PLAIN = "real|1w1a|1w1a small|1w1a fused|1w1a fused again20|1w1a fused again100|1w1a fused bytes128 again20"
+WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
+WAYS[8:8] = [f"{net}, plain" for net in PLAIN.split("|")]  # in the order of their importance
 IMAGENET = [f"{net}, {speed}" for speed in ("captured", "plain") for net in ("real", "1w1a", "1w1a small")]
 IMAGENET += ["1w1a again20, captured", "1w1a fused again20, plain"]
 LOSS_STEPS = 200
@@ -85,6 +87,8 @@ def switches_of(way: str) -> dict[str, Any]:
             chosen["bits_up_to"] = int(word.removeprefix("bits"))
         elif word.startswith("again"):
             chosen["recompute_from"] = float(word.removeprefix("again"))
+        elif word.startswith("bytes"):
+            chosen |= {"bits_up_to": int(word.removeprefix("bytes")), "unpack_first": True}
         elif word == "fused":
             chosen["fuse_plain"] = True
     return chosen

@@ -38,8 +38,9 @@ def every_case(device: str) -> None:
     for case in CASES:
         for dtype in dtypes:  # the interpreter rounds 16-bit numbers incorrectly
             packed, weight, shape, form, expected = draw(case, device, dtype)
-            answer = gpu.convolve(packed, weight, shape, form)
-            assert torch.equal(answer, expected) and answer.is_contiguous(memory_format=torch.channels_last)
+            for first in (False, True):
+                answer = gpu.convolve(packed, weight, shape, form, unpack_first=first)
+                assert torch.equal(answer, expected) and answer.is_contiguous(memory_format=torch.channels_last)
 
 
 def every_tile(device: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equalbits.functional.gradients_from_bits import ANY_LAYOUT
 from equalbits.functional.packed_bits import BitLayout
+from equalbits.functional.unmeasured import SWITCHES
 
 
 def convolve_bits(packed: Tensor, weight: Tensor, shape: Sequence[int], form: tuple[Sequence[int], ...]) -> Tensor:
@@ -40,10 +41,10 @@ def convolve_by_unpacking(
 def _convolve(
     packed: Tensor, weight: Tensor, shape: Sequence[int], stride: Sequence[int], padding: Sequence[int]
 ) -> Tensor:
-    gpu = _gpu_for(weight)
+    gpu = _gpu_for(weight) if weight.shape[1] % 8 == 0 else None
     if gpu is None:
         return convolve_by_unpacking(packed, weight, shape, stride, padding)
-    outputs: Tensor = gpu.convolve(packed, weight, shape, (stride, padding))
+    outputs: Tensor = gpu.convolve(packed, weight, shape, (stride, padding), unpack_first=SWITCHES.unpack_first)
     return outputs
 
 

@@ -13,6 +13,8 @@ class Switches:
     recompute_from: float | None = None
     #: Convolutions of at most so many channels read their ±1 input as bits, and no other form of it is written.
     bits_up_to: int = 0
+    #: Those convolutions unpack their input to bytes first.
+    unpack_first: bool = False
 
 
 SWITCHES = Switches()
