@@ -2,46 +2,22 @@
 
 import numpy as np
 import pytest
+from tile_networks import SHAPES, network_of
 
-from equalbits.runtime import Network, NetworkBuilder, native
+from equalbits.runtime import NetworkBuilder, native
 from equalbits.runtime.engine import NativeEngine, run_numpy
 
 if native.BUILT is None:
     pytest.skip(native.REASON, allow_module_level=True)
 
 SETS = native.BUILT.instruction_sets()
-SHAPES = [
-    (64, (12, 56), 64, 3, {"padding": 1}),  # tiles end inside rows
-    (32, (3, 160), 32, 1, {}),  # and with them
-    (36, (3, 165), 33, 3, {"padding": 1}),  # rows longer than a tile
-    (64, (15, 15), 70, 3, {"padding": 1, "stride": 2}),
-    (40, (9, 33), 96, 3, {"stride": (1, 2), "dilation": 2}),
-    (32, (16, 16), 33, 3, {"padding": 1}),  # two rows fill a vector
-    (8, (21, 20), 40, 3, {"stride": (3, 4), "padding": (2, 0, 1, 3)}),
-    (96, (8, 8), 96, 3, {"groups": 3, "padding": 1}),
-    (512, (7, 7), 40, 3, {"padding": 1}),  # more entries than a byte can count
-    (16, (4, 4), 32, 1, {}),  # the fewest pixels that make a tile
-    (16, (3, 5), 32, 1, {}),  # and fewer
-]
-
-
-def network_of(shape: tuple, *, pruned: bool, pool: dict[str, int] | None) -> tuple[Network, np.ndarray]:
-    random = np.random.default_rng(0)
-    channels, size, filters, kernel, window = shape
-    build = NetworkBuilder((channels, *size))
-    connections = (filters, channels // window.get("groups", 1), kernel, kernel)
-    symbols = random.choice([-1, 0, 1] if pruned else [-1, 1], connections)
-    x = build.add_binary("conv", build.add("sign", build.image), symbols, **window)
-    x = build.add("max_pool", x, **pool) if pool else x
-    build.add("affine", x, gain_shift=np.stack([np.full(filters, 0.5), np.arange(filters)]).astype(np.float32))
-    return build.finish(), random.standard_normal((2, channels, *size)).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1][0]}x{shape[1][1]}")
 @pytest.mark.parametrize("pruned", [False, True])
 def test_every_shape_is_exact_by_one_thread_and_by_several(shape: tuple, pruned: bool, name: str) -> None:
-    network, images = network_of(shape, pruned=pruned, pool=None)
+    network, images = network_of(shape, pruned=pruned)
     truth = run_numpy(network, images)
     engine = NativeEngine(network, name)
     for threads in (1, 2, 5):
@@ -55,7 +31,7 @@ def test_every_shape_is_exact_by_one_thread_and_by_several(shape: tuple, pruned:
     "pool", [{"kernel": 2, "stride": 2}, {"kernel": 3, "stride": 2, "padding": 1}, {"kernel": 1, "stride": 1}]
 )
 def test_a_pooled_convolution_is_exact(shape: tuple, pool: dict[str, int], name: str) -> None:
-    network, images = network_of(shape, pruned=False, pool=pool)
+    network, images = network_of(shape, pool=pool)
     truth = run_numpy(network, images)
     for threads in (1, 3):
         np.testing.assert_array_equal(NativeEngine(network, name)(images[:1], threads), truth[:1])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tile_networks import SHAPES, network_of
 
 from equalbits.runtime import Network, list_zoo, load_packed, native, read_network, run_numpy
 from equalbits.runtime.export import web
@@ -50,6 +51,14 @@ def test_it_agrees_with_numpy_to_the_last_bit_on_any_network(
 
     draw()
     for (network, images), logits in zip(drawn, run_in_node(drawn, tmp_path), strict=True):
+        np.testing.assert_array_equal(logits, run_numpy(network, images))
+
+
+@needs_node
+def test_binary_convolutions_of_every_shape_are_exact_pruned_and_pooled(tmp_path: Path) -> None:
+    pairs = [network_of(shape, pruned=pruned) for shape in SHAPES for pruned in (False, True)]
+    pairs += [network_of(shape, pool={"kernel": 3, "stride": 2, "padding": 1}) for shape in SHAPES[:7]]
+    for (network, images), logits in zip(pairs, run_in_node(pairs, tmp_path), strict=True):
         np.testing.assert_array_equal(logits, run_numpy(network, images))
 
 

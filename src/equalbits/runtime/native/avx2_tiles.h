@@ -1,48 +1,7 @@
-/* AVX2 counting where there are many pixels: a lane is a pixel, and a table belongs to two filters.
- *
- * It is the look-up of kernels_avx2.c the other way round: the four bits of a pixel are the place, four bits of two
- * filters choose the table. A table is fetched once for all pixels of a tile. The places of a tile, 160 pixels in a row
- * that goes on over the ends of rows, are gathered once for all filters, (entry, pixel), so that they are read in order
- * and as operands: a look-up takes half the instructions, and nearly no lane is idle. */
-enum { VECTORS = EB_TILE / EB_BLOCK, MOST_BYTES = 1 << 27 };
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t entries_of(const eb_step *step) { return step->field[EB_KEPT] < 0 ? step->singles : step->singles / 2; }
-static int64_t tile_bytes(const eb_step *step) { return entries_of(step) * EB_TILE + 64; }
-static int64_t plane_bytes(const eb_step *step) { return step->padded_rows * step->padded_columns + EB_BLOCK; }
-
-/* Rows that are counted together: all, or of a convolution that is pooled one, or two where those fill a vector. */
-static int64_t strip_rows(const eb_step *step) {
-    if (!step->field[EB_POOL_H]) return step->conv_rows;
-    return step->conv_rows % 2 == 0 && 2 * step->conv_columns >= EB_BLOCK ? 2 : 1;
-}
-
-/* Lay the step out for this way, where at least half of the lanes hold pixels and sums fit 16 bits. */
-static void tiles_layout(eb_step *step) {
-    const int64_t *field = step->field, quads = (step->group_in + 3) / 4, wide = field[EB_KERNEL_W];
-    const int64_t pixels = step->conv_columns * strip_rows(step), entries = entries_of(step);
-    const int64_t tiles = (pixels + EB_TILE - 1) / EB_TILE, rings = field[EB_GROUPS] * step->blocks;
-    if (pixels < EB_BLOCK / 2 || step->singles * 4 > UINT16_MAX || (double)quads * (double)plane_bytes(step) > MOST_BYTES ||
-        (double)tiles * (double)tile_bytes(step) > MOST_BYTES || (double)rings * (double)step->ring_bytes > MOST_BYTES)
-        return;
-    const int64_t at_once = field[EB_POOL_H] ? tiles : 1;
-    step->tiles = tiles;
-    step->strip = pixels;
-    step->tile_bytes = tile_bytes(step);
-    step->row_bytes = at_once * (EB_TILE * EB_BLOCK * 4 + tile_bytes(step));
-    step->ring_bytes *= rings; /* all filters of a pooled row are counted before the next */
-    step->prepared_bytes = quads * plane_bytes(step) + 4 * EB_BLOCK;
-    step->block_bytes = 4 * EB_BLOCK + (step->singles * EB_BLOCK / 2 + 63) / 64 * 64;
-    for (int64_t i = 0; i < entries; i++)
-        step->offsets[i] = (int32_t)(i % quads * plane_bytes(step) + i / quads % wide * field[EB_DILATION_W] +
-                                     i / quads / wide * field[EB_DILATION_H] * step->padded_columns);
-}
-
-/* Where an entry of two filters stands: a look-up's worth of entries, for one pair of filters after the other. */
-static int64_t tiles_place(const eb_step *step, int64_t entry, int64_t pair) {
-    const int64_t entries = entries_of(step), within = entry % entries, start = within / LOOKUPS * LOOKUPS;
-    return (entry - within + start) * EB_BLOCK / 2 + pair * least(LOOKUPS, entries - start) + within - start;
-}
+/* AVX2 counting by tiles: the vectors of tiles_layout.h and tiles_run.h. */
+#define PIXELS EB_BLOCK
+#define AT_ONCE 5
+#include "tiles_layout.h"
 
 /* 32 words taken apart: their eight quads, 32 bytes each, `apart` from each other. */
 INLINE void take_apart(const uint32_t *words, uint8_t *to, int64_t apart) {
@@ -66,21 +25,6 @@ INLINE void take_apart(const uint32_t *words, uint8_t *to, int64_t apart) {
     }
 }
 
-/* The four bits of every pixel and quad of channels, a byte each, in planes. */
-static void tiles_prepare(const eb_step *step, const uint32_t *planes, uint8_t *to) {
-    const int64_t columns = step->padded_columns, quads = (step->group_in + 3) / 4;
-    uint8_t eight[8][EB_BLOCK];
-    for (int64_t row = 0; row < step->padded_rows; row++)
-        for (int64_t word = 0; word < step->words; word++, planes += columns)
-            for (int64_t x = 0; x < columns; x += EB_BLOCK) {
-                uint8_t *at = to + 8 * word * plane_bytes(step) + row * columns + x;
-                if (8 * word + 8 <= quads) take_apart(planes + x, at, plane_bytes(step));
-                else take_apart(planes + x, eight[0], EB_BLOCK);
-                for (int64_t i = 0; 8 * word + 8 > quads && 8 * word + i < quads; i++)
-                    memcpy(at + i * plane_bytes(step), eight[i], EB_BLOCK);
-            }
-}
-
 /* Up to 32 pixels, a window's stride apart. */
 INLINE void copy_chunk(const int64_t apart, const uint8_t *from, uint8_t *to, int64_t count) {
     const __m256i *at = (const __m256i *)from, even = _mm256_set1_epi16(255);
@@ -90,32 +34,6 @@ INLINE void copy_chunk(const int64_t apart, const uint8_t *from, uint8_t *to, in
         _mm256_storeu_si256((__m256i *)to, _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xd8));
     } else
         for (int64_t i = 0; i < count; i++) to[i] = from[i * apart];
-}
-
-/* The places of a tile for all entries. Chunks of rows may be written past their end: what stands there is written later,
- * or never read. */
-static void gather_tile(const eb_step *step, const void *prepared, int64_t tile, void *gathered) {
-    const int64_t apart = step->field[EB_STRIDE_W], columns = step->conv_columns, entries = entries_of(step);
-    const int64_t row_apart = step->field[EB_STRIDE_H] * step->padded_columns;
-    const int64_t start = tile / step->tiles * step->strip + tile % step->tiles * EB_TILE; /* pooled rows are strips */
-    const int64_t pixels = least(step->strip - tile % step->tiles * EB_TILE, EB_TILE);
-    int64_t offset[EB_TILE], place[EB_TILE], length[EB_TILE], chunks = 0;
-    for (int64_t done = 0; done < pixels; done += length[chunks++]) {
-        const int64_t row = (start + done) / columns, x = (start + done) % columns;
-        offset[chunks] = row * row_apart + x * apart;
-        place[chunks] = done;
-        length[chunks] = least(least(columns - x, pixels - done), EB_BLOCK);
-    }
-    uint8_t *to = gathered;
-    for (int64_t entry = 0; entry < entries; entry++, to += EB_TILE) {
-        const uint8_t *from = (const uint8_t *)prepared + step->offsets[entry];
-        if (apart == 1)
-            for (int64_t i = 0; i < chunks; i++) copy_chunk(1, from + offset[i], to + place[i], length[i]);
-        else if (apart == 2)
-            for (int64_t i = 0; i < chunks; i++) copy_chunk(2, from + offset[i], to + place[i], length[i]);
-        else
-            for (int64_t i = 0; i < chunks; i++) copy_chunk(apart, from + offset[i], to + place[i], length[i]);
-    }
 }
 
 #define EACH_VECTOR EB_UNROLL(5) for (int v = 0; v < vectors; v++)
@@ -183,18 +101,6 @@ INLINE void count_two(const int vectors, const uint8_t *input, const uint8_t *we
     EACH_VECTOR add_sums(sums[0] + EB_BLOCK * v, sums[1] + EB_BLOCK * v, whole[v], high[v], first);
 }
 
-/* What lies close is used by all filters before the next entries come. */
-INLINE void count_all(const int vectors, const eb_step *step, const uint8_t *input, const uint8_t *weight,
-                      uint16_t sums[EB_BLOCK][EB_TILE]) {
-    const int64_t entries = entries_of(step);
-    for (int64_t half = 0; half < step->singles; half += entries)
-        for (int64_t start = 0; start < entries; start += LOOKUPS) {
-            const int64_t count = least(LOOKUPS, entries - start);
-            for (int filter = 0; filter < EB_BLOCK; filter += 2, weight += count)
-                count_two(vectors, input + start * EB_TILE, weight, count, half + start == 0, sums + filter);
-        }
-}
-
 /* Eight filters' sums of 16 bits to eight numbers for each of 32 pixels. */
 INLINE void turn(const uint16_t sums[8][EB_TILE], int32_t *counts) {
     for (int half = 0; half < 2; half++) { /* the even pixels, then the odd ones */
@@ -222,22 +128,4 @@ INLINE void turn(const uint16_t sums[8][EB_TILE], int32_t *counts) {
     }
 }
 
-/* Counts of a tile, for the last one of a strip as far as it goes. */
-static void bits_tile(const eb_step *step, const void *gathered, int64_t tile, const void *packed, int32_t *counts) {
-    uint16_t sums[EB_BLOCK][EB_TILE] __attribute__((aligned(64)));
-    const int64_t vectors = least((step->strip - tile % step->tiles * EB_TILE + EB_BLOCK - 1) / EB_BLOCK, VECTORS);
-    const uint8_t *input = gathered, *weight = (const uint8_t *)packed + 4 * EB_BLOCK;
-    switch (vectors) {
-    case 5: count_all(5, step, input, weight, sums); break;
-    case 4: count_all(4, step, input, weight, sums); break;
-    case 3: count_all(3, step, input, weight, sums); break;
-    case 2: count_all(2, step, input, weight, sums); break;
-    default: count_all(1, step, input, weight, sums);
-    }
-    for (int64_t v = 0; v < vectors; v++)
-        for (int filter = 0; filter < EB_BLOCK; filter += 8)
-            turn((const uint16_t(*)[EB_TILE])(sums[filter] + EB_BLOCK * v), counts + EB_BLOCK * EB_BLOCK * v + filter);
-    const int32_t *pruned = packed;
-    for (int64_t i = 0; step->field[EB_KEPT] >= 0 && i < vectors * EB_BLOCK * EB_BLOCK; i++)
-        counts[i] = (counts[i] - pruned[i % EB_BLOCK]) / 2;
-}
+#include "tiles_run.h"

@@ -168,7 +168,7 @@ typedef struct {
     void (*chain_reals)(const eb_chain *chain, const eb_row *row, const float *sums);
 } eb_kernels;
 
-extern const eb_kernels eb_kernels_portable;
+extern const eb_kernels eb_kernels_portable, eb_kernels_wasm;
 #ifdef EB_HAVE_AVX2
 extern const eb_kernels eb_kernels_avx2;
 #endif

@@ -13,7 +13,11 @@ static const eb_kernels *const all_kernels[] = {
 #ifdef EB_HAVE_NEON
     &eb_kernels_neon,
 #endif
+#ifdef __wasm_simd128__
+    &eb_kernels_wasm,
+#else
     &eb_kernels_portable,
+#endif
 };
 
 enum { KERNELS = sizeof all_kernels / sizeof *all_kernels };

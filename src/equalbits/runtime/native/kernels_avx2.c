@@ -70,22 +70,11 @@ typedef __m256i bytes;
 #define HAS_BYTES_ROW
 #include "byte_tables.h"
 
-enum { PAIRS = 4, LOOKUPS = 63, SUM_TILE = 3, AHEAD = 1024 };
+enum { PAIRS = 4, SUM_TILE = 3, AHEAD = 1024 };
 
 /* Unrolled, so that the sums stay in registers. */
 #define EACH_PAIR EB_UNROLL(4) for (int p = 0; p < pairs; p++)
 #define EACH_PIXEL EB_UNROLL(3) for (int p = 0; p < pixels; p++)
-
-/* Written out by the compiler: a loop that fills them would be AVX code that runs before it is asked for. */
-#define ONES(x) (((x) & 1) + ((x) >> 1 & 1) + ((x) >> 2 & 1) + ((x) >> 3 & 1))
-#define ENTRY(pair, w) (uint8_t)(ONES(((pair) & 15) ^ (w)) + 16 * ONES(((pair) >> 4) ^ (w)))
-#define FOUR(of, pair, w) of(pair, w), of(pair, (w) + 1), of(pair, (w) + 2), of(pair, (w) + 3)
-#define TABLE(pair) {FOUR(ENTRY, pair, 0), FOUR(ENTRY, pair, 4), FOUR(ENTRY, pair, 8), FOUR(ENTRY, pair, 12)}
-#define TABLES_4(pair) TABLE(pair), TABLE((pair) + 1), TABLE((pair) + 2), TABLE((pair) + 3)
-#define TABLES_16(pair) TABLES_4(pair), TABLES_4((pair) + 4), TABLES_4((pair) + 8), TABLES_4((pair) + 12)
-#define TABLES_64(pair) TABLES_16(pair), TABLES_16((pair) + 16), TABLES_16((pair) + 32), TABLES_16((pair) + 48)
-static const uint8_t tables[256][16] __attribute__((aligned(64))) = {TABLES_64(0), TABLES_64(64), TABLES_64(128),
-                                                                     TABLES_64(192)};
 
 static int supported(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
@@ -93,49 +82,6 @@ static int supported(void) { return __builtin_cpu_supports("avx2") && __builtin_
 #include "avx2_bytes.h"
 #define HAS_BYTES_TILE
 #include "byte_tiles.h"
-
-static int64_t quads_of(const eb_step *step) { return (step->group_in + 3) / 4; }
-
-/* An entry for four channels of every tap. Pruned weights are counted twice, their pruned bits as 1 and as 0. */
-static void bits_layout(eb_step *step) {
-    const int64_t *field = step->field, quads = quads_of(step), columns = step->padded_columns;
-    const int64_t entries = field[EB_KERNEL_H] * field[EB_KERNEL_W] * quads;
-    step->singles = field[EB_KEPT] < 0 ? entries : 2 * entries;
-    step->block_bytes = 4 * EB_BLOCK + step->singles * EB_BLOCK;
-    step->prepared_bytes = (step->padded_rows * quads * columns + 32) * 2;
-    step->offsets = calloc((size_t)step->singles, sizeof *step->offsets);
-    for (int64_t i = 0; step->offsets && i < step->singles; i++) {
-        int64_t tap = i % entries / quads, row = tap / field[EB_KERNEL_W], column = tap % field[EB_KERNEL_W];
-        step->offsets[i] = (int32_t)((row * field[EB_DILATION_H] * quads + i % quads) * columns +
-                                     column * field[EB_DILATION_W]);
-    }
-    if (step->offsets) tiles_layout(step);
-}
-
-/* A byte for each filter, or with tiles half a byte. What is written was 0. */
-static void put(const eb_step *step, uint8_t *to, int64_t entry, int lane, unsigned bits) {
-    if (step->tiles) to[tiles_place(step, entry, lane / 2)] |= (uint8_t)(bits << lane % 2 * 4);
-    else to[entry * EB_BLOCK + lane] = (uint8_t)bits;
-}
-
-/* How many connections of each filter are pruned, then the entries. */
-static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed) {
-    const int64_t quads = quads_of(step), taps = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W];
-    const int64_t per_filter = taps * step->words, entries = taps * quads;
-    int32_t *pruned = packed;
-    uint8_t *to = (uint8_t *)(pruned + EB_BLOCK);
-    for (int lane = 0; lane < EB_BLOCK; lane++, sign += per_filter) {
-        pruned[lane] = 0;
-        for (int64_t i = 0; i < entries; i++) {
-            int64_t channel = i % quads * 4, left = step->group_in - channel, word = i / quads * step->words + channel / 32;
-            unsigned used = left >= 4 ? 15 : (1u << left) - 1, bits = sign[word] >> channel % 32 & used;
-            unsigned gone = kept ? ~(kept[lane * per_filter + word] >> channel % 32) & used : 0;
-            put(step, to, i, lane, bits);
-            if (kept) put(step, to, entries + i, lane, bits | gone);
-            pruned[lane] += __builtin_popcount(gone);
-        }
-    }
-}
 
 /* Four bits of each pixel, and of the next one a window looks at, as the place of a table. */
 static void pairs_prepare(const eb_step *step, const uint32_t *planes, uint16_t *to) {

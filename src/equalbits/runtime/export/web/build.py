@@ -14,8 +14,8 @@ _COMMAND = (
     " -Wall -Wextra -Werror -ffp-contract=off -fno-trapping-math -fno-math-errno -fvisibility=hidden"
     " -Wl,--no-entry,--strip-all,--stack-first,-zstack-size=1048576"
 )
-#: C files of the native engine that the module leaves out: those of other instruction sets, which are empty there.
-_OTHERS = ("kernels_avx2.c", "kernels_avx512.c", "kernels_neon.c")
+#: C files of the native engine that the module leaves out: the kernels of other machines.
+_OTHERS = ("kernels_avx2.c", "kernels_avx512.c", "kernels_neon.c", "kernels_portable.c")
 
 
 def engine_digest(sources: Path = _SOURCES) -> str:
