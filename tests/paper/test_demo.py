@@ -3,11 +3,16 @@
 import json
 import re
 import shutil
+import zlib
+from base64 import b64decode
 
+import numpy as np
 import pytest
 
+from equalbits.data import load_dataset
 from equalbits.paper import demo_recipe, demo_summary, demo_table, is_demo_measured, pack_demo, run_demo
 from equalbits.paper.demo import METHODS
+from equalbits.runtime import load_packed, web_page
 
 SMALL = {"data.limit": 256, "data.batch_size": 32, "model.options.width": 0.1, "epochs": 1}
 
@@ -55,7 +60,20 @@ def test_the_plot_is_written_and_the_page_is_self_contained(finished):
     assert (out / "demo.svg").read_text().count("<svg") == 1
     page = (out / "report.html").read_text()
     assert "data:image/png;base64," in page
-    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert not re.search(r'(src|href)="(?!data:|classifier\.html")', page)
+
+
+def test_the_report_links_a_page_that_runs_the_packed_net(finished):
+    out = finished[0]
+    pack_demo(out / "bihalf", out / "bihalf.ebits")
+    (link,) = re.findall(r'<a href="([^"]+)"', (out / "report.html").read_text())
+    page = (out / link).read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    net = load_packed(out / "bihalf.ebits")
+    assert data["plan"] == json.loads(re.search(r'id="data">(.*?)</script>', web_page(net), re.DOTALL)[1])["plan"]
+    examples = np.frombuffer(zlib.decompress(b64decode(data["examples"])), np.uint8).reshape(10, 28, 28)
+    np.testing.assert_array_equal(examples, load_dataset("fashion", split="test").images[:10, 0].numpy())
+    assert data["classes"][:2] == ["T-shirt/top", "trouser"]
 
 
 def test_the_packed_net_is_far_smaller_and_predicts_the_same_classes(finished):

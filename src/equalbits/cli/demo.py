@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
             kept = "finished methods are kept, the current one restarts"
             say(f"equalbits demo: interrupted; {kept}: run the same command to resume", error=True)
             return 128 + interrupted.signal_number
+    packed = pack_demo(out / "bihalf", out / "bihalf.ebits")
     if options.json:
         print(json.dumps([vars(each) for each in measured]))
         return 0
@@ -38,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     print_table([*rows[0]], [[*row.values()] for row in rows], right=[*rows[0]][1:])
     for line in demo_summary(measured):
         say(line)
-    say(str(pack_demo(out / "bihalf", out / "bihalf.ebits")))
-    say(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}")
+    say(str(packed))
+    say(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}    try it: {out / 'classifier.html'}")
     if finished:
         say(f"{out} was already finished: nothing to train")
     return 0

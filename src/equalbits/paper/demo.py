@@ -1,7 +1,8 @@
 """``equalbits demo``: sign, IR-Net and bi-half trained alike in two minutes, their flips and entropy side by side.
 
 The net is the paper's Conv2, narrower and on the embedded Fashion-MNIST: the numbers are not the paper's, the effect
-is. Every method has the same seed, initial weights, batches and settings. The bi-half net is also packed.
+is. Every method has the same seed, initial weights, batches and settings. The bi-half net is also packed, and exported
+as a web page that classifies pictures.
 """
 
 import json
@@ -33,11 +34,13 @@ from equalbits.recipes import (
     run_recipe,
     stored_recipe,
 )
-from equalbits.runtime import load_packed
+from equalbits.runtime import load_packed, web_page
 from equalbits.training import BEST, LAST, Reporter
 
 _COUNTS = "measured.json"
 METHODS = {"sign": "Sign", "irnet-stable": "IR-Net", "bihalf": "Bi-half"}
+#: The web page of the packed net, which the report links.
+CLASSIFIER = "classifier.html"
 #: The filter whose flips are plotted: the first of the second convolution, as in figure 2.
 FILTER = ("conv2", 0)
 
@@ -105,7 +108,9 @@ def run_demo(
     draw_demo(measured, out)
     template = Environment(loader=PackageLoader("equalbits.paper"), autoescape=True).get_template("demo.html")
     picture = b64encode((out / "demo.png").read_bytes()).decode()
-    page = template.render(rows=demo_table(measured), summary=list(demo_summary(measured)), picture=picture)
+    page = template.render(
+        rows=demo_table(measured), summary=list(demo_summary(measured)), picture=picture, classifier=CLASSIFIER
+    )
     write_atomically(out / "report.html", page.encode())
     return measured
 
@@ -171,14 +176,20 @@ class DemoPack:
 
 
 def pack_demo(run: Path, path: Path) -> DemoPack:
-    """Pack the model of a run folder into ``path`` and compare both on every test image."""
+    """Pack the model of a run folder into ``path`` and compare both on every test image.
+
+    Write ``classifier.html`` beside it: the packed net as a web page, with test images to begin with.
+    """
     model = load_run(run).model
     spec = DataSpec.read(run / "model.json")
     test = load_dataset("fashion", split="test")
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))
     images = (test.images.float() / 255 - mean) / std
     pack(model, images[:8], class_names=spec.classes, preprocessing=Preprocessing(spec.mean, spec.std)).save(path)
-    predicted = load_packed(path)(test.images.numpy()).argmax(axis=1)  # the file normalizes the bytes itself
+    packed, pictures = load_packed(path), test.images.numpy()
+    page = web_page(packed, title="The bi-half net of the demo", examples=pictures[:10])
+    write_atomically(path.with_name(CLASSIFIER), page.encode())
+    predicted = packed(pictures).argmax(axis=1)  # the file normalizes the bytes itself
     with torch.no_grad():
         expected = model(images).argmax(dim=1).numpy()
     return DemoPack(
