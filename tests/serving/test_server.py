@@ -58,10 +58,12 @@ def connected(port: int) -> HTTPConnection:
     return connection
 
 
-def start_upload(port: int, length: int, body: bytes) -> HTTPConnection:
+def start_upload(port: int, length: int, body: bytes, **headers: str) -> HTTPConnection:
     """A connection that has sent a part of its body."""
     connection = connected(port)
     connection.putrequest("POST", "/predict")
+    for name, value in headers.items():
+        connection.putheader(name, value)
     connection.putheader("Content-Length", str(length))
     connection.endheaders(body)
     return connection
@@ -88,6 +90,13 @@ def test_a_body_that_stops_arriving_gets_408(model, start) -> None:
     upload = start_upload(start(model, seconds=0.1), 100, b"some")
     status, text = finish(upload)
     assert status == 408 and b"the body did not arrive within 0.1 seconds" in text
+
+
+@pytest.mark.parametrize("length", [9_000_000, 11_000_000])
+def test_a_large_body_is_refused_after_it_has_arrived_and_a_larger_one_at_once(length: int, model, start) -> None:
+    upload = start_upload(start(model, bytes=1_000_000), length, b"", connection="close")
+    status, text = finish(upload, b"x" * length * (length < 10_000_000))
+    assert status == 413 and b"the body is over 1000000 bytes" in text
 
 
 def test_too_many_requests_at_a_time_get_503(model, start) -> None:

@@ -12,6 +12,9 @@ from equalbits._text import bounded, escape_control_chars
 from equalbits.runtime import Array, PackedModel
 
 _NO_NUMBERS = "the lists hold no numbers or other values: send (channel, row, column) of numbers"
+#: How many times the limit is read and discarded of a body that is too large. A client that does not wait for leave to
+#: send reads no answer before it has sent all; closing the connection earlier would look like a fault of the network.
+_DISCARDED = 10
 
 
 @dataclass(frozen=True)
@@ -38,23 +41,27 @@ def refusal(status: int, line: str) -> HTTPException:
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
     """Return the body; refuse one that is empty, too large or too slow."""
     too_large = refusal(413, f"the body is over {limits.bytes} bytes: send a smaller picture")
-    size = request.headers.get("content-length", "")
-    if size.isdecimal() and int(size[:20]) > limits.bytes:
+    size, most = request.headers.get("content-length", ""), _DISCARDED * limits.bytes
+    announced = int(size[:20]) if size.isdecimal() else 0
+    if announced > most or (announced > limits.bytes and "expect" in request.headers):
         raise too_large
     parts, total = [], 0
     try:
         async with asyncio.timeout(limits.seconds):
             async for part in request.stream():
                 total += len(part)
-                if total > limits.bytes:
-                    raise too_large
-                parts.append(part)
+                if total <= limits.bytes:
+                    parts.append(part)
+                elif total > most:
+                    break
     except TimeoutError:
         raise refusal(
             408, f"the body did not arrive within {limits.seconds:g} seconds: send a smaller picture"
         ) from None
     except ClientDisconnect:
         raise refusal(400, "the connection closed before the body was complete") from None
+    if total > limits.bytes:
+        raise too_large
     if not total:
         raise refusal(400, "the body is empty: send a picture, a .npy file or a JSON list")
     return b"".join(parts)
