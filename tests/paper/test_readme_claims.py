@@ -11,6 +11,7 @@ import pytest
 from equalbits.paper import get_item, list_items
 from equalbits.paper.published_numbers import TABLE_2
 from equalbits.paper.results.results_page import kept_claims, missing_parts
+from equalbits.recipes import get_recipe
 
 ROOT = Path(__file__).parents[2]
 NETS = ("conv2", "conv4", "conv6", "conv8")
@@ -60,6 +61,9 @@ def facts_of_table_2():
     above_irnet, nets = agreeing("tab2", "bi-half above IR-Net")
     yield f"above IR-Net on {above_irnet} of {nets}, Conv2"
     assert [row.agrees for row in ROWS["tab2"] if "above IR-Net" in row.claim] == [True, None, None, None]
+    images, batch = KEPT["tab2"]["measured"]["nets"]["conv2"][0]["runs"][0]["last"]["train"]["total"], 128
+    yield f"last, smaller batch of an epoch ({images // batch} steps); here it is kept ({-(-images // batch)})"
+    assert get_recipe("cifar10-conv2").data.batch_size == batch
     assert {len(case["runs"]) for cases in KEPT["tab2"]["measured"]["nets"].values() for case in cases} == {5}
     assert list(methods(KEPT["tab2-tuned"]["measured"]["nets"]["conv2"])) == ["bihalf"]  # tuned alone
 
@@ -230,7 +234,7 @@ FACTS = [
     *facts_of_what_is_complete(),
 ]
 #: Names of networks, figures, tables, data sets and shares, and the tolerance.
-NAMES = r"Conv[2468]|[Ff]igure \d|[Tt]able \d|CIFAR-10|share of \+1|\+1|tenth of the learning rate"
+NAMES = r"Conv[2468]|[Ff]igure \d|[Tt]able \d|CIFAR-100?|share of \+1|\+1|tenth of the learning rate"
 
 
 @pytest.mark.parametrize("fact", FACTS)

@@ -44,7 +44,13 @@ def measure(out: Path, options: Options) -> Result:
     seeds = options.seeds_or(SEEDS)
     groups = {net: method_cases(net, recipe, options) for net, recipe in _recipes(options).items()}
     nets = run_cases(out / "runs", groups, options, seeds=seeds, keep_weights=True)  # figure 1 reads the activations
-    return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}}
+    return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}, "notes": [_NOTE]}
+
+
+_NOTE = (
+    "The nets start from Kaiming's normal, as the paper's text and the authors' earlier public code for them do. With "
+    "binary activations IR-Net has its own estimator, EDE, and the others the sign with a clipped gradient."
+)
 
 
 def method_cases(net: str, recipe: Recipe, options: Options) -> list[Case]:
