@@ -72,6 +72,56 @@ def attention(tokens: int) -> Network:
     return build.finish()
 
 
+def repeated_vectors(count: int) -> Network:
+    """Two numbers of the file that each of many operations repeats over a long value."""
+    build = NetworkBuilder((1, 1, 1))
+    x = build.add("pad", build.image, before=(0, 0, 0), after=(0, 0, (1 << 20) - 1))
+    x = build.add("reshape", x, shape=(1, 1, 1, 1 << 20))
+    for _ in range(count):
+        x = build.add("affine", x, gain_shift=np.ones((2, 1), np.float32), name="a")
+    return build.finish()
+
+
+def concatenations(count: int) -> Network:
+    """Operations of 64 copies each."""
+    build = NetworkBuilder((1, 1, 1))
+    for _ in range(count):
+        build.add("concat", *[build.image] * 64)
+    return build.finish()
+
+
+def numpy_alone(rows: int) -> Network:
+    """A function of a large value, in a file that the native engine cannot run for its axes."""
+    build = NetworkBuilder((1, 1, 1))
+    x = build.add("pad", build.image, before=(0, 0, 0), after=(0, rows - 1, 8191))
+    x = build.add("reshape", x, shape=(2,) * 7 + (rows * 64,))
+    x = build.add("permute", x, axes=(6, 4, 2, 0, 1, 3, 5, 7))
+    build.add("gelu", x)
+    return build.finish()
+
+
+def embeddings(count: int) -> Network:
+    """Tokens of a table, each as wide as a row of it."""
+    build = NetworkBuilder((1, 1, count))
+    ids = build.add("reshape", build.image, shape=(count,))
+    table = np.zeros((2, 8192), np.float16)
+    build.add("flatten", build.add("slice", build.add("embedding", ids, table=table), **_first(2)))
+    return build.finish()
+
+
+def rounded_rows(rows: int) -> Network:
+    """A binary linear layer that rounds each of many rows to 8 bits."""
+    build = NetworkBuilder((1, rows, 1024))
+    symbols = np.where(np.random.default_rng(0).integers(0, 2, (1024, 1024)), 1, -1)
+    x = build.add_binary("linear", build.image, symbols, input_bits=8)
+    build.add("flatten", build.add("slice", x, **_first(3)))
+    return build.finish()
+
+
+def _first(axes: int) -> dict[str, object]:
+    return {"start": (0,) * axes, "stop": (1,) * axes, "step": (1,) * axes}
+
+
 def main() -> None:
     """Print a line for each file."""
     cases = [
@@ -80,6 +130,14 @@ def main() -> None:
         ("borders of a wide kernel", borders(360_000), "load"),
         ("attention of many tokens", attention(11_500), "run"),
         ("attention of more tokens", attention(16_000), "run"),
+        ("vectors repeated over a value", repeated_vectors(60), "run"),
+        ("vectors repeated more often", repeated_vectors(118), "run"),
+        ("concatenations, few", concatenations(1_000), "run"),
+        ("concatenations, many", concatenations(16_000), "run"),
+        ("a large value in numpy alone", numpy_alone(2_000), "run"),
+        ("a larger one", numpy_alone(4_000), "run"),
+        ("embedding of many tokens", embeddings(30_000), "run"),
+        ("rows rounded to 8 bits", rounded_rows(60_000), "run"),
     ]
     with tempfile.TemporaryDirectory() as home:
         for name, network, how in cases:
