@@ -46,7 +46,7 @@ def convolve(
     settings |= {"num_warps": tiles.warps, "num_stages": tiles.stages}
     signs = unpack(packed, channels, torch.int8) if unpack_first else packed.contiguous()
     settings["UNPACKED"] = unpack_first
-    settings["ASSEMBLY"] = not triton.knobs.runtime.interpret and not torch.version.hip
+    settings["ASSEMBLY"] = isinstance(multiply_bits, triton.runtime.JITFunction) and not torch.version.hip
     grid = triton.cdiv(positions, tiles.positions), triton.cdiv(filters, tiles.filters)
     with torch.cuda.device_of(weight):
         multiply_bits[grid](signs, taps, out, positions, filters, height, width, out_height, out_width, **settings)
