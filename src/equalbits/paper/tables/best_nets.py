@@ -1,7 +1,7 @@
 """Beyond the paper: 1-bit nets as accurate as we could make them, beside the best published ones.
 
-Their settings were chosen on held-out training images. The nets are those of the published results up to the
-differences that docs/training.md lists.
+Their settings follow published recipes; none was selected by its score on test images. The nets are those of the
+published results up to the differences that docs/training.md lists.
 """
 
 import statistics
