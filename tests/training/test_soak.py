@@ -29,6 +29,36 @@ packed.save(sys.argv[1])
 assert packed.audit().exact
 """
 
+PACKED = """
+import sys, torch, equalbits as eb
+from pathlib import Path
+from torch import nn
+from equalbits.nn import BiHalf, BinaryLinear
+
+def memory(name):
+    return int(Path("/proc/self/status").read_text().split(name)[1].split()[0]) // 1024
+
+layers = [nn.Flatten()]
+for _ in range(2):
+    for sizes in ((2048, 16_384), (16_384, 2048)):
+        layers += [BinaryLinear(*sizes, weight_quantizer=BiHalf(), bias=False), nn.ReLU()]
+net = nn.Sequential(*layers).eval()
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+before = memory("VmRSS:")
+eb.pack(net, torch.randn(1, 2048, 1, 1)).save(sys.argv[1])
+print(memory("VmHWM:") - before)
+"""
+
+
+@pytest.mark.soak
+def test_packing_a_torch_model_of_134_million_weights_takes_two_gibibytes_beyond_it(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", PACKED, tmp_path / "net.ebits"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    print(f"peak {done.stdout.strip()} MiB beyond a model of 512 MiB")
+    assert int(done.stdout) < 2048
+    assert (tmp_path / "net.ebits").stat().st_size < (1 << 24) * 1.01
+
 
 @pytest.mark.soak
 def test_twenty_thousand_steps_take_no_more_memory_than_two_thousand(

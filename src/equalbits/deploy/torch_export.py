@@ -162,6 +162,7 @@ def _freeze_weights(model: nn.Module) -> dict[str, BinaryWeights]:
             frozen[id(layer)] = binary_weights(layer, name)
             weight = layer.binary_weight().detach().clone(memory_format=torch.contiguous_format)
             layer.register_buffer(FROZEN, weight)
+            layer.cached_weight = None  # of the copy: as large as the weight
             layer.binary_weight = partial(getattr, layer, FROZEN)  # type: ignore[method-assign]
         found[f"{name}.{FROZEN}" if name else FROZEN] = frozen[id(layer)]
     return found
