@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LETTERS_PER_INCH = 11
+#: Makes an SVG readable on dark pages too: text, axes and the darkest color become light.
+_DARK = """<style>@media (prefers-color-scheme: dark) {
+ [id^="text_"] { fill: #c9d1d9 !important }
+ [style*="stroke: #000000"] { stroke: #9aa4b2 !important }
+ [style*="fill: #000000"] { fill: #c9d1d9 !important }
+ [style*="stroke: #1f3b73"] { stroke: #8fb0f5 !important }
+ [style*="fill: #1f3b73"] { fill: #8fb0f5 !important }
+}</style>"""
 UP, DOWN, GAP = "#1f3b73", "#29a7c9", "#d1495b"  # flips to +1, flips to −1, and their difference
 _METHODS = {  # display name and color
     "sign": ("Sign", "#8a8a8a"),
@@ -73,7 +81,10 @@ def save_figure(figure: "Figure", out: Path, name: str, *, dpi: int = 110) -> No
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": name}):
-        for kind, settings in (("png", {"dpi": dpi}), ("svg", {"metadata": {"Date": None}})):
+        for kind, settings in (("png", {"dpi": dpi}), ("svg", {"metadata": {"Date": None}, "transparent": True})):
             content = BytesIO()
             figure.savefig(content, format=kind, **settings)
-            write_atomically(out / f"{name}.{kind}", content.getvalue())
+            plot = content.getvalue()
+            if kind == "svg":
+                plot = plot.replace(b"<defs>", f"{_DARK}<defs>".encode(), 1)
+            write_atomically(out / f"{name}.{kind}", plot)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from equalbits._plotting import new_figure
 from equalbits.paper import get_item
-from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries
+from equalbits.paper.figures import fig1_entropy, fig4_repetitions, fig6_toy_boundaries, fig8_pruning
 from equalbits.paper.plot_parts import heading
 
 
@@ -69,3 +69,19 @@ def test_histograms_of_runs_have_whole_ticks(monkeypatch: pytest.MonkeyPatch, tm
     fig4_repetitions.draw({"quick": True, "title": "", "seeds": [0], "methods": methods}, tmp_path)
     drawn(shown[0])
     assert all(tick == int(tick) for axes in shown[0].axes[:4] for tick in axes.get_yticks())
+
+
+def test_figure_8_marks_nets_that_did_not_learn_and_leaves_them_out_of_the_curve() -> None:
+    def case(*correct: int) -> dict[str, Any]:
+        test = [{"test": {"correct": count, "total": 100}, "epoch": 1} for count in correct]
+        return {"runs": [{"seed": seed, "last": last, "best": last} for seed, last in enumerate(test)]}
+
+    figure = new_figure(4, 4)
+    axes = figure.add_subplot()
+    cases = [case(80, 82), case(81, 10), case(10, 11)]
+    fig8_pruning._draw_rule(axes, [0, 50, 90], cases, name="pruned-sign", classes=10, place=2)
+    curve, crosses = axes.get_lines()
+    assert (list(curve.get_xdata()), list(curve.get_ydata())) == ([0, 50], [81, 81])
+    assert (list(crosses.get_xdata()), list(crosses.get_ydata())) == ([50, 90], [0, 0])
+    drawn(figure)
+    assert axes.get_position().width > 0.5  # crosses on the axis leave the layout alone

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import equalbits as eb
+from equalbits._plotting import new_figure, save_figure
 from equalbits.recipes import Execution, Recipe, run_recipe, sweep
 from equalbits.report import answers, report_page
 from equalbits.report.answers import answers_of
@@ -107,3 +108,13 @@ def test_a_sweep_shows_a_dot_per_run_in_a_row_per_case(tmp_path: Path) -> None:
     assert page.index("a dot per seed") < page.index("Training loss")
     alt = re.search('alt="(Test accuracy of the last epoch[^"]+)"', page)
     assert alt and re.search(r"sign [\d.]+ % \(n = 2\); bihalf [\d.]+ % \(n = 2\)|bihalf .*; sign .*", alt[1])
+
+
+def test_pictures_that_follow_the_color_scheme_get_no_white_background(tmp_path: Path) -> None:
+    run_recipe(recipe("synthetic:1x8x8:4:24"), tmp_path / "run", device="cpu")
+    figure = new_figure(2, 2, title="own")
+    save_figure(figure, tmp_path / "run", "own")
+    (tmp_path / "run" / "other.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"></svg>')
+    page = report_page(tmp_path / "run")
+    assert '<figure class="picture" tabindex="0"><img alt="own"' in page
+    assert '<figure class="picture white" tabindex="0"><img alt="other"' in page

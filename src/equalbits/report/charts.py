@@ -71,6 +71,11 @@ def data_uri(picture: Path) -> str:
     return _as_uri(picture.read_bytes(), picture.suffix[1:])
 
 
+def suits_dark(picture: Path) -> bool:
+    """Return whether a picture follows the color scheme of the page; others get a white background."""
+    return picture.suffix == ".svg" and b"prefers-color-scheme: dark" in picture.read_bytes()
+
+
 def _as_uri(content: bytes, kind: str) -> str:
     mime = {"svg": "image/svg+xml", "png": "image/png"}[kind]
     return f"data:{mime};base64,{b64encode(content).decode()}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
-from equalbits.report.charts import data_uri
+from equalbits.report.charts import data_uri, suits_dark
 from equalbits.report.find_outputs import Entry, one_line, scan
 from equalbits.report.page_sections import SECTIONS, title_of
 from equalbits.report.run_tables import ReportTable, scored_epochs
@@ -87,6 +87,7 @@ def _templates() -> "Environment":
     loader = PackageLoader("equalbits.report")
     found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     found.filters["data_uri"] = data_uri
+    found.filters["suits_dark"] = suits_dark
     return found
 
 

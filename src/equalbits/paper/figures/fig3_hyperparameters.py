@@ -180,14 +180,26 @@ def _shown(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
+_LABELS = {"constant": "constant learning rate", "cosine": "cosine schedule"}
+
+
+def _plain(decay: float) -> str:
+    """Return a small number without an exponent.
+
+    >>> _plain(1e-05), _plain(0.0)
+    ('0.00001', '0')
+    """
+    return f"{decay:.9f}".rstrip("0").rstrip(".")
+
+
 def draw(result: Result, out: Path) -> None:
     """Plot the five panels, and the legend in the sixth place."""
     figure = new_figure(13, 7.5, title=heading(result))
     names = {
-        "a": ("epoch", "mean |latent|; dotted: |cut|", "(a) latents, cosine rate"),
-        "b": ("epoch", "mean |gradient|", "(b) gradients"),
-        "c": ("epoch", "flips an epoch", "(c) flips, constant rate"),
-        "d": ("epoch", "flips an epoch", "(d) flips, cosine rate"),
+        "a": ("epoch", "mean |latent|; dotted: |threshold|", "(a) latents, cosine schedule"),
+        "b": ("epoch", "mean |gradient|, 10⁻⁵", "(b) gradients"),
+        "c": ("epoch", "flips per epoch, millions", "(c) flips, constant learning rate"),
+        "d": ("epoch", "flips per epoch, millions", "(d) flips, cosine schedule"),
         "e": ("weight decay", "test accuracy, %", "(e) accuracy"),
     }
     axes = {
@@ -196,25 +208,25 @@ def draw(result: Result, out: Path) -> None:
     }
     decays = result["weight_decays"]
     for decay, colour in zip(decays, shades(len(decays)), strict=True):
-        axes["d"].plot([], [], color=colour, label=f"weight decay {decay:g}")
+        axes["d"].plot([], [], color=colour, label=f"weight decay {_plain(decay)}")
         for schedule in SCHEDULES:
             run = _run(result, schedule, decay)
             if run is None:
                 continue
             epochs = range(1, len(run["flips"]) + 1)
-            axes["b"].plot(epochs, run["gradient"], color=colour, linestyle=STYLES[schedule])
+            axes["b"].plot(epochs, [value * 1e5 for value in run["gradient"]], color=colour, linestyle=STYLES[schedule])
             flips = axes["d" if schedule == "cosine" else "c"]
-            flips.plot(epochs, run["flips"], color=colour, linestyle=STYLES[schedule])
+            flips.plot(epochs, [count / 1e6 for count in run["flips"]], color=colour, linestyle=STYLES[schedule])
             if schedule == "cosine":
                 axes["a"].plot(range(len(run["latent"])), run["latent"], color=colour)
                 axes["a"].plot(range(len(run["cut"])), run["cut"], color=colour, linestyle=":")
     for schedule, colour in zip(SCHEDULES, (GAP, UP), strict=True):
-        axes["d"].plot([], [], color="black", linestyle=STYLES[schedule], label=f"{schedule} rate")
+        axes["d"].plot([], [], color="black", linestyle=STYLES[schedule], label=_LABELS[schedule])
         runs = [_run(result, schedule, decay) for decay in decays]
         scores = [float("nan") if run is None else _accuracy(run) for run in runs]
-        line = {"color": colour, "linestyle": STYLES[schedule], "marker": "o", "label": f"{schedule} rate"}
+        line = {"color": colour, "linestyle": STYLES[schedule], "marker": "o", "label": _LABELS[schedule]}
         axes["e"].plot(range(len(decays)), scores, **line)
-    axes["e"].set_xticks(range(len(decays)), [f"{decay:g}" for decay in decays])
+    axes["e"].set_xticks(range(len(decays)), [_plain(decay) for decay in decays])
     legend(axes["e"])
     beside = figure.add_subplot(2, 3, 6)
     beside.set_axis_off()

@@ -79,18 +79,22 @@ def _best(claim: str, cases: dict[float, CaseCounts], *, classes: int = 10) -> C
     return replace(row, paper="0.5", ours=ours, difference=first - 0.5)
 
 
+_LABELS = {"literal": "no batch norm (paper)", "with batch norm": "with batch norm"}
+
+
 def draw(result: Result, out: Path) -> None:
     """Plot a panel per data set, with means and ranges for both forms."""
     figure = new_figure(1 + 5.5 * len(result["data"]), 4.4, title=heading(result))
     titles = [f"Conv2 on {data}" for data in result["data"]]
     for axes, data in zip(panels(figure, titles, x="share of +1", y="test accuracy, %"), result["data"], strict=True):
         for (form, cases), colour in zip(result["data"][data].items(), (GAP, UP), strict=True):
-            mean_and_range(axes, result["shares"], [accuracies(case) for case in cases], color=colour, label=form)
+            scores = [accuracies(case) for case in cases]
+            mean_and_range(axes, result["shares"], scores, color=colour, label=_LABELS[form])
             for share, case in zip(result["shares"], cases, strict=True):
                 if not accuracies(case):
                     axes.annotate("×", (share, 0.02), xycoords=("data", "axes fraction"), color=colour, ha="center")
         axes.axvline(0.5, color="black", linestyle=":", linewidth=1)
-        legend(axes)
+        legend(axes, loc="upper right")
     save_figure(figure, out, "fig5")
 
 

@@ -9,9 +9,10 @@ The paper's text, its released code and the method it builds on have different r
 * MPT, frozen signs: Multi-Prize Tickets as published; at 0 that is an untrained net.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, guesses
@@ -19,6 +20,9 @@ from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, mean_and_range, panels
 from equalbits.recipes import Recipe, get_recipe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Rule(NamedTuple):
@@ -138,18 +142,36 @@ def _better_than_full(words: str, cases: dict[float, CaseCounts], *, classes: in
     return [above(claim, pruned[chosen], cases[0.0], best_of=len(pruned), classes=classes)]
 
 
+def _draw_rule(
+    axes: "Axes", x: Sequence[float], cases: Sequence[CaseCounts], *, name: str, classes: int, place: int
+) -> None:
+    """Plot the nets of one rule that learned; where some did not, a cross on the axis."""
+    guess = [guesses(case, classes) for case in cases]
+    learned = [
+        [score for score, dead in zip(accuracies(case), flags, strict=True) if not dead]
+        for case, flags in zip(cases, guess, strict=True)
+    ]
+    mean_and_range(axes, x, learned, color=method_color(name), label=method_name(name))
+    dead = [at for at, flags in zip(x, guess, strict=True) if any(flags)]
+    beside = [at + 1.5 * (place - 2) for at in dead]  # so that two rules at one sparsity are both seen
+    on_axis = axes.get_xaxis_transform()
+    (crosses,) = axes.plot(beside, [0] * len(dead), "x", color=method_color(name), transform=on_axis, clip_on=False)
+    crosses.set_in_layout(False)  # which takes the sparsity for a distance
+
+
 def draw(result: Result, out: Path) -> None:
-    """Plot a panel per net, a curve per rule."""
+    """Plot a panel per net, two in a row, and a curve per rule; crosses at the bottom mark nets that did not learn."""
     nets = result["nets"]
-    figure = new_figure(3 + 3.6 * len(nets), 4.8, title=heading(result))
+    rows = -(-len(nets) // 2)
+    figure = new_figure(6.6 if len(nets) == 1 else 11, 1.6 + 3.2 * rows, title=heading(result))
     x, handles = [100 * sparsity for sparsity in result["sparsities"]], {}
-    for axes, rules in zip(panels(figure, list(nets), x="% pruned", y=""), nets.values(), strict=True):
-        for name, cases in rules.items():
-            scores = [accuracies(case) for case in cases]
-            mean_and_range(axes, x, scores, color=method_color(name), label=method_name(name))
+    for axes, (net, rules) in zip(panels(figure, list(nets), x="% pruned", y="", rows=rows), nets.items(), strict=True):
+        axes.set_ylabel("test accuracy, %")
+        for row, (name, cases) in enumerate(rules.items()):
+            _draw_rule(axes, x, cases, name=name, classes=_CLASSES.get(net, 10), place=row)
         handles.update({label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)})
-    figure.axes[0].set_ylabel("test accuracy, %")
-    place = {"loc": "outside lower center", "ncols": 2 if len(nets) == 1 else 3, "frameon": False, "fontsize": 9}
+    (handles["did not learn, some or all of the seeds"],) = figure.axes[0].plot([], [], "x", color="#5b6470")
+    place = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 9}
     figure.legend(list(handles.values()), list(handles), **place)
     save_figure(figure, out, "fig8")
 

@@ -140,15 +140,16 @@ def draw(result: Result, out: Path) -> None:
     names, places = [method_name(method).replace(" (", "\n(") for method in rules], range(len(rules))
     colours = [method_color(method) for method in rules]
     figure = new_figure(15, 3.9, title=heading(result))
-    axes = panel(figure, (1, 4, 1), x="", y="flips in all")
+    axes = panel(figure, (1, 4, 1), x="", y="flips in all, millions")
     for shift, colour in ((-0.2, UP), (0.2, DOWN)):
-        sums = [found["flips"][shift > 0] for found in rules.values()]
+        sums = [found["flips"][shift > 0] / 1e6 for found in rules.values()]
         axes.bar([at + shift for at in places], sums, 0.38, color=colour, label="to +1" if shift < 0 else "to −1")
     legend(axes, loc="upper center", ncols=2)
     second = panel(figure, (1, 4, 2), x="", y="filters exactly half, %")
     shares = [100 * found["filters_exactly_half"] / found["filters"] for found in rules.values()]
     second.bar_label(second.bar(places, shares, color=colours), fmt="%.0f")
-    third = panel(figure, (1, 4, 3), x="step", y="flips a step, share of all weights", yscale="log")
+    second.set_yticks(range(0, 101, 20))
+    third = panel(figure, (1, 4, 3), x="step", y="share of all weights that flip per step", yscale="log")
     for method, found in rules.items():
         both = zip(found["to_positive"], found["to_negative"], strict=True)
         rates = [(up + down) / found["weights"] for up, down in both]
