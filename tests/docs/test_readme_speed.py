@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from equalbits.runtime import zoo
 
@@ -15,11 +16,21 @@ MACHINES = {
 }
 
 
-def test_every_time_of_the_table_is_the_median_of_a_measurement():
-    lines = re.findall(r"^\|.*", PART, flags=re.MULTILINE)
-    header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+def tables() -> list[list[list[str]]]:
+    """The tables of the part, as rows of cells without the line below the header."""
+    found = re.findall(r"(?:^\|.*\n)+", PART, flags=re.MULTILINE)
+    rows = [[[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()] for text in found]
+    return [[header, *lines] for header, _, *lines in rows]
+
+
+def card(name: str) -> dict[str, Any]:
+    return dict(json.loads((Path(zoo.__file__).parent / f"{name}.json").read_text()))
+
+
+def test_every_time_of_the_untrained_network_is_the_median_of_a_measurement():
+    header, *rows = tables()[1]
     assert header == ["engine", *MACHINES]
-    assert len(rows) == 5
+    assert len(rows) == 3
     for engine, *times in rows:
         for (name, instructions), time in zip(MACHINES.values(), times, strict=True):
             found = json.loads((ROOT / f"results/{name}.json").read_text())
@@ -28,15 +39,29 @@ def test_every_time_of_the_table_is_the_median_of_a_measurement():
             assert time == f"{found['resnet18'][key]['ms']['median']:.1f} ms", (engine, name)
 
 
-def test_every_speed_has_an_accuracy_beside_it_or_states_that_there_is_none():
-    card = json.loads((Path(zoo.__file__).parent / "fashion-conv4.json").read_text())
-    test, time = card["test"], card["milliseconds"]
+def test_every_time_of_the_trained_network_is_the_median_of_a_measurement():
+    found = json.loads((ROOT / "results/zoo-speed.json").read_text())
+    header, *rows = tables()[0]
+    assert (header, len(rows)) == (["engine", "accuracy", "ms"], len(found["engines"]))
+    medians = {engine.partition(", avx")[0]: each["ms"]["median"] for engine, each in found["engines"].items()}
+    for words, accuracy, time in rows:
+        assert time == f"{medians.pop(words.rpartition('in ')[2]):.2f}"
+        ours = f"{card('cifar10-resnet18')['test']['accuracy']:.2f} %"
+        assert accuracy == (ours if words == "equalbits" else "not trained")
+    assert f"median of {found['made_with']['rounds']} rounds" in PART
+
+
+def test_a_speed_has_an_accuracy_beside_it_or_says_that_there_is_none():
+    small, large = card("fashion-conv4"), card("cifar10-resnet18")
+    time = small["milliseconds"]
     facts = (
         "the network is **untrained**",
-        f"{100 * test['correct'] / test['total']:.2f} % of {test['total']:,} test images",
-        f"(1 seed, {card['epoch']} epoch)",
-        f"{time['median']:.3f} ms each on one core of an {time['cpu'].partition(',')[0]} with AVX-512",
-        f"a file of {card['bytes']:,} bytes",
+        f"{small['test']['accuracy']:.2f} % of {small['test']['total']:,} test images",
+        f"{large['test']['accuracy']:.2f} % of the {large['test']['total']:,} test images",
+        f"(1 seed, {small['epoch']} epoch) in {time['median']:.3f} ms each",
+        f"a file of {small['bytes']:,} bytes",
+        f"a file of {large['bytes']:,} bytes",
+        f"one core of an {time['cpu'].partition(',')[0]} with AVX-512",
     )
     text = " ".join(PART.split())
     assert [fact for fact in facts if fact not in text] == []
