@@ -322,7 +322,10 @@ def edit_recipe(out: Path, name: str, value: object) -> None:
 def test_an_edited_recipe_toml_is_noticed_by_the_recipe_in_the_checkpoint(done, tmp_path, name, value) -> None:
     out = copied(done, tmp_path)
     edit_recipe(out, name, value)
-    with pytest.raises(CheckpointError, match=f"last.safetensors holds a run with {name}=.*--allow-changes to go on"):
+    with pytest.raises(
+        CheckpointError,
+        match=f"last.safetensors holds a run with {name}=.*equalbits train resumes with --allow-changes",
+    ):
         run_recipe(read_recipe(out / "recipe.toml"), out, device="cpu")
     if name.startswith("model"):
         with pytest.raises(CheckpointError, match=r"a net of another recipe than .*recipe\.toml, whose \[model\]"):

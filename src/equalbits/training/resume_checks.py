@@ -82,7 +82,8 @@ def refuse_changes(text: str, path: Path, changes: Iterable[tuple[str, object, o
             noun = {"data": "data", "test": "data", "teacher": "teacher"}.get(name.partition(".")[0], "settings")
             noun = "settings" if text.startswith("{} holds") else noun
             raise CheckpointError(
-                f"{found}: use the same {noun} to resume, or another --out to start over, or --allow-changes to go on"
+                f"{found}: use the same {noun} to resume, or another --out to start over"
+                "; equalbits train resumes with --allow-changes"
             )
         logging.getLogger("equalbits").warning("%s: resuming with that change", found)
         allowed.append(f"{name}={old} → {new}")
