@@ -41,6 +41,15 @@ def small(shape: tuple[int, int, int] = (1, 2, 2), **settings: Any) -> PackedMod
     return PackedModel(build.finish(**settings))
 
 
+def test_huge_filters_are_not_shown() -> None:
+    build = NetworkBuilder((1, 400, 400))
+    x = build.add_binary(
+        "conv", build.add("sign", build.image), np.ones((128, 1, 400, 400), np.int8), kernel=(400, 400)
+    )
+    build.add("flatten", x)  # 2.5 MB of bits, of which the page would hold 20 million numbers
+    assert len(web_page(PackedModel(build.finish(mean=(0.5,), std=(0.5,))))) < 2_000_000
+
+
 def test_names_cannot_end_the_script_or_fill_another_part() -> None:
     text = web_page(small(mean=(0.5,), std=(0.5,), classes=(HOSTILE, "{{title}}")), title=HOSTILE)
     assert text.count("<script") == 2 and text.count("</script>") == 2 and "<img" not in text

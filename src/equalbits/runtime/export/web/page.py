@@ -20,8 +20,8 @@ from equalbits.runtime.op_specs import Array
 if TYPE_CHECKING:
     from equalbits.runtime.engine import PackedModel
 
-#: Most filters and examples that are shown, and most bytes of the examples together.
-_MOST_FILTERS, _MOST_EXAMPLES, _EXAMPLE_BYTES = 128, 10, 200_000
+#: Most filters, pixels of a filter and examples that are shown, and most bytes of the examples together.
+_MOST_FILTERS, _MOST_PIXELS, _MOST_EXAMPLES, _EXAMPLE_BYTES = 128, 4096, 10, 200_000
 
 
 def web_page(model: "PackedModel", *, title: str = "Binary network", examples: Array | None = None) -> str:
@@ -111,10 +111,12 @@ def _filters(network: Network) -> dict[str, Any]:
         channels = network.shapes[operation.inputs[0]][0]
         if operation.kind != "conv" or operation.settings["groups"] != 1 or channels not in (1, 3):
             return nothing
+        rows, columns = operation.settings["kernel"]
+        if rows * columns > _MOST_PIXELS:
+            return nothing
         weight = network.arrays(operation)["weight"]
         binary = weight.dtype == np.uint8
         weights = network.symbols(place) if binary else weight
-        rows, columns = operation.settings["kernel"]
         shape = (len(weights), channels, rows, columns)
         numbers = weights.reshape(shape)[:_MOST_FILTERS].astype(np.float32).transpose(0, 2, 3, 1)
         largest = np.abs(numbers).max(axis=(1, 2, 3), keepdims=True)
