@@ -1,6 +1,8 @@
 """Verify a packed network against the model it was made from, and the native engine against numpy."""
 
+import itertools
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,6 +21,8 @@ _LOG = logging.getLogger("equalbits")
 _MAX_ROUNDING = 4
 #: How far rounded inputs may change logits, relative to the largest.
 MAX_CHANGE = 0.05
+#: Widest image that single operations read their inputs from: the largest integer of a setting.
+_WIDEST = 1 << 20
 
 
 def verify(network: Network, graph: Graph, frozen: Frozen) -> None:
@@ -214,22 +218,26 @@ def _rounding_error(value: Floats) -> Floats:
 
 
 def _run_alone(network: Network, place: int, values: Mapping[int, Floats]) -> Floats:
-    """Run one operation in the native engine: a network that slices its inputs out of a long image."""
+    """Run one operation in the native engine: a network that slices its inputs, whole rows, out of an image."""
     operation = network.operations[place]
     tensors = {name: network.tensors[name] for name in operation.tensors.values()}
     if operation.inputs == (0,):  # the first layer reads the image itself
         return NativeEngine(Network(network.input_shape, (operation,), tensors))(values[0])
-    rows = [values[value].reshape(len(values[0]), -1) for value in operation.inputs]
+    sizes = [math.prod(network.shapes[value]) for value in operation.inputs]
+    common = math.gcd(*sizes)
+    width = next(common // parts for parts in itertools.count(1) if common % parts == 0 and common // parts <= _WIDEST)
+    batch = len(values[0])
+    rows = [values[value].reshape(batch, -1, width) for value in operation.inputs]
     ends = np.cumsum([row.shape[1] for row in rows]).tolist()
-    operations, made = [Operation.of("flatten", (0,), {}, {})], []
+    operations, made = list[Operation](), []
     for value, row, end in zip(operation.inputs, rows, ends, strict=True):
-        cut = {"start": [end - row.shape[1]], "stop": [end], "step": [1]}
-        operations.append(Operation.of("slice", (1,), {}, cut))
+        cut = {"start": [0, end - row.shape[1], 0], "stop": [1, end, width], "step": [1, 1, 1]}
+        operations.append(Operation.of("slice", (0,), {}, cut))
         operations.append(Operation.of("reshape", (len(operations),), {}, {"shape": network.shapes[value]}))
         made.append(len(operations))
     alone = replace(operation, inputs=tuple(made))
-    joined = np.concatenate(rows, axis=1)[:, None, None]
-    return NativeEngine(Network((1, 1, ends[-1]), (*operations, alone), tensors))(joined)
+    joined = np.concatenate(rows, axis=1)[:, None]
+    return NativeEngine(Network((1, ends[-1], width), (*operations, alone), tensors))(joined)
 
 
 def same_answers(packed: Floats, logits: Floats) -> bool:

@@ -2,6 +2,7 @@
 
 from equalbits.runtime.audit import Audit, LayerAudit, audit, summarize
 from equalbits.runtime.container import FormatError
+from equalbits.runtime.decoder import Decoder
 from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
 from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino, web_page
 from equalbits.runtime.format import read_network, write_network
@@ -41,6 +42,7 @@ __all__ = [
     "Array",
     "Audit",
     "CSizes",
+    "Decoder",
     "Floats",
     "FormatError",
     "LayerAudit",

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from equalbits.runtime.network import Network
+from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, ChainOp, ElementwiseOp, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.conv_linear import multiplies_bits
 from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, strides
 
 #: Slots of a chain in order; an operation takes the first of its kind behind the last one taken.
-_SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
+SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
 #: Maximum rows of a pooling window that a convolution takes in: EB_POOL of ``native/core.h``.
 _MAX_POOLED_ROWS = 8
 
@@ -47,32 +47,36 @@ class Lowering:
         self.real: dict[int, int] = {}
         self.bits: dict[int, int] = {}
         self.readers: list[list[int]] = [[] for _ in network.shapes]
-        self._fused: set[int] = set()  # operations that are part of a step already
+        self.fused: set[int] = set()  # operations that are part of a step already
         self._by_rows = False  # whether the chain that is fused now is that of one row after the other
         for place, operation in enumerate(network.operations):
             for value in operation.inputs:
                 self.readers[value].append(place)
-        self._images = image_values(network)
+        self.images = image_values(network)
         self.image = plan.value(IMAGE, network.input_shape)
 
     def run(self) -> int:
         """Emit all steps; return the plan's value that is the output, its numbers in torch's order."""
         for place, operation in enumerate(self.network.operations):
-            if place not in self._fused:
+            if place not in self.fused:
                 self.plan.place = place
-                OPS[operation.kind].lower(self, place, operation)
+                self.lower_operation(place, operation)
         in_order = self.network.shapes[self.output][0] == 1
         return self.as_real(self.output) if in_order else self.as_flat(self.output)
+
+    def lower_operation(self, place: int, operation: Operation) -> None:
+        """Emit the steps of an operation that no step has taken in."""
+        OPS[operation.kind].lower(self, place, operation)
 
     def native_shape(self, value: int) -> Shape:
         """Return the shape that the plan gives a value: an image, or one long list."""
         shape = self.network.shapes[value]
-        return shape if value in self._images else (math.prod(shape),)
+        return shape if value in self.images else (math.prod(shape),)
 
     def strides(self, value: int) -> Shape:
         """Return the strides of a value in memory: images are channels-last, everything else is contiguous."""
         channels, *rest = shape = self.network.shapes[value]
-        return (1, rest[1] * channels, channels) if value in self._images else strides(shape)
+        return (1, rest[1] * channels, channels) if value in self.images else strides(shape)
 
     def vector(self, array: Array, value: int, axis: int = 0, *, by_rows: bool = False) -> int:
         """Add float32 numbers per entry of an axis of a value, repeated where the plan has one long list.
@@ -83,7 +87,7 @@ class Lowering:
         if by_rows or self._by_rows:
             return self.plan.tensor(np.broadcast_to(array.astype(np.float32).reshape(-1), shape[-1:]))
         spread = array.astype(np.float32).reshape(-1, *(1,) * (len(shape) - 1 - axis))
-        return self.plan.tensor(np.broadcast_to(spread, (*shape[:1], 1, 1) if value in self._images else shape))
+        return self.plan.tensor(np.broadcast_to(spread, (*shape[:1], 1, 1) if value in self.images else shape))
 
     def new_bits(self, value: int) -> int:
         """Return a new value of the plan for a value of the network, as bits."""
@@ -124,7 +128,7 @@ class Lowering:
 
         A step ``by_rows`` makes a list; an image is put in its own layout behind it.
         """
-        if by_rows and value in self._images:
+        if by_rows and value in self.images:
             self.write_flat(value, step, **fields)
             return
         self._by_rows = by_rows
@@ -147,7 +151,7 @@ class Lowering:
             if taken is None:
                 break
             slot, value = taken, place + 1
-            self._fused.add(place)
+            self.fused.add(place)
         return value
 
     def fuse(self, place: int, value: int, fields: dict[str, int], slot: int) -> int | None:
@@ -157,8 +161,8 @@ class Lowering:
         if not isinstance(spec, ChainOp) or (self._by_rows and not self._is_per_entry(place)):
             return None
         kind = spec.slot(self, place)
-        slot = next((i for i in range(slot + 1, len(_SLOTS)) if _SLOTS[i].rstrip("1234") == kind), -1)
-        taken = spec.fields(self, operation, value, _SLOTS[slot][-1]) if slot >= 0 else None
+        slot = next((i for i in range(slot + 1, len(SLOTS)) if SLOTS[i].rstrip("1234") == kind), -1)
+        taken = spec.fields(self, operation, value, SLOTS[slot][-1]) if slot >= 0 else None
         if taken is None:
             return None
         fields |= taken
@@ -181,7 +185,7 @@ class Lowering:
         names = ("H", "W", "STRIDE_H", "STRIDE_W", "TOP", "BOTTOM", "LEFT", "RIGHT")
         sizes = (size for name in ("kernel", "stride", "padding") for size in operation.settings[name])
         fields |= {f"POOL_{name}": size for name, size in zip(names, sizes, strict=True)}
-        self._fused.add(place)
+        self.fused.add(place)
         return place + 1
 
     def _end_in_bits(self, value: int, fields: dict[str, int]) -> set[int]:
@@ -189,14 +193,14 @@ class Lowering:
         signs = [place for place in self.readers[value] if self.read_as_bits(place)]
         served = {place for place in signs if not self.read_as_real(place)}
         if not signs:  # perhaps behind a batch norm of their own
-            signs, served = self._signs_behind_affine(value, fields)
+            signs, served = self.signs_behind_affine(value, fields)
         if signs:
             fields["OUT_BITS"] = self.new_bits(value)
             self.bits |= {place + 1: fields["OUT_BITS"] for place in signs}
-            self._fused |= served | {place for place in signs if not self.read_as_real(place)}
+            self.fused |= served | {place for place in signs if not self.read_as_real(place)}
         return served
 
-    def _signs_behind_affine(self, value: int, fields: dict[str, int]) -> tuple[list[int], set[int]]:
+    def signs_behind_affine(self, value: int, fields: dict[str, int]) -> tuple[list[int], set[int]]:
         """Return the signs behind the only affine that reads ``value``, where nothing else reads that affine."""
         affine = [place for place in self.readers[value] if self.network.operations[place].kind == "affine"]
         signs = self.readers[affine[0] + 1] if len(affine) == 1 else []
@@ -210,7 +214,7 @@ class Lowering:
     def as_flat(self, value: int) -> int:
         """Return a value of the plan that holds the numbers of ``value`` in torch's order."""
         found, shape = self.as_real(value), self.network.shapes[value]
-        if value not in self._images or shape[1:] == (1, 1):
+        if value not in self.images or shape[1:] == (1, 1):
             return found
         flat = self.plan.value(REAL, (math.prod(shape),))
         self.plan.copy(found, flat, shape, (self.strides(value), strides(shape)))
@@ -232,7 +236,7 @@ class Lowering:
     def _from_flat(self, flat: int, value: int) -> int:
         """Return a value of the plan with the numbers of ``flat`` in the layout of ``value``."""
         shape = self.network.shapes[value]
-        if value not in self._images or shape[1:] == (1, 1):
+        if value not in self.images or shape[1:] == (1, 1):
             return flat
         target = self.plan.value(REAL, shape)
         self.plan.copy(flat, target, shape, (strides(shape), self.strides(value)))

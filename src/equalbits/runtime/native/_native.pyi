@@ -23,4 +23,13 @@ class Plan:
     def run_bytes(
         self, images: NDArray[np.uint8], table: NDArray[np.float32], answers: NDArray[np.float32], threads: int
     ) -> None: ...
+    def run_at(
+        self,
+        image: NDArray[np.float32],
+        answers: NDArray[np.float32],
+        state: NDArray[np.float32],
+        position: int,
+        threads: int,
+    ) -> None: ...
+    def state_size(self) -> int: ...
     def time(self, image: NDArray[np.float32]) -> list[float]: ...

@@ -32,7 +32,7 @@ enum {
     EB_WORD_TABLES = 128
 };
 
-typedef struct {
+typedef struct eb_value_ {
     int64_t kind, channels, rows, columns;
     int64_t words;         /* of bits: words for all channels */
     int64_t bytes, offset; /* its place in the arena */
@@ -103,6 +103,7 @@ typedef struct eb_step_ {
     int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
     int64_t column_classes;
+    int64_t state_end; /* how far its part of the state goes: see attend.c */
 } eb_step;
 
 /* How a row is normalized: scale and bias per number, or NULL. */
@@ -194,6 +195,7 @@ struct eb_plan {
     eb_value *values;
     eb_step *steps;
     int64_t value_count, step_count, answer;
+    int64_t state_numbers, positions; /* 0 where nothing is kept from run to run; see attend.c */
     int64_t arena_bytes, scratch_bytes, thread_bytes;
     float **vectors; /* the chains' vectors, to be freed */
     int64_t vector_count;
@@ -209,6 +211,8 @@ typedef struct eb_context_ {
     const uint8_t *bytes;
     const float *byte_table;
     char *arena, *scratch; /* values; the input of the step */
+    float *state;          /* what is kept from run to run, and the position of the first row */
+    int64_t position;
     char *own;             /* what the thread has to itself: a row of numbers, then rows held for pooling */
 } eb_context;
 

@@ -40,6 +40,10 @@ enum {
                                          to its entry i, the rest 0 */
     EB_MATMUL,    /* SIZE0 products of (SIZE1, SIZE2) by (SIZE2, SIZE3), all as they stand */
     EB_EMBED,     /* SIZE0 rows of SIZE1 numbers of the table SCALE, which has SIZE2 rows; NaN where IN names none */
+    EB_POSITION,  /* SIZE0 parts of the rows SIZE1 of the table SCALE, SIZE2 numbers each, that belong to the positions of
+                     the run: of SIZE3 in each part. Reads IN for its size alone */
+    EB_ATTEND,    /* causal attention of SIZE0 heads: queries IN (SIZE1, SIZE2), keys IN2 (SIZE2, SIZE1) and values
+                     RESIDUAL as queries, both kept in the state; SIZE3 positions at most. See attend.c */
     EB_STEP_KINDS
 };
 
@@ -105,8 +109,15 @@ int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batc
 int eb_plan_run_bytes(eb_plan *plan, const uint8_t *images, const float *byte_table, float *answers, int64_t batch,
                       int threads);
 
+/* For plans that keep a state from run to run: how many floats it has, 0 for others, and how many positions there are.
+ * The caller owns the state, zeros at first and at a multiple of 64 bytes, and says at which position the first row of this run stands. Such plans run
+ * in no other way; 2: the positions are over. */
+int64_t eb_plan_state(const eb_plan *plan);
+int64_t eb_plan_positions(const eb_plan *plan);
+int eb_plan_run_at(eb_plan *plan, const float *image, float *answers, float *state, int64_t position, int threads);
+
 /* Run one image on one thread, and say how many seconds each step took. */
-int eb_plan_time(eb_plan *plan, const float *image, double *taken);
+int eb_plan_time(eb_plan *plan, const float *image, float *state, int64_t position, double *taken);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
-/* Linear layers of binary weights whose input is rounded to 8 bits: one row in bytes.c, several in rows_of_bytes.c. */
+/* What transformers need: linear layers of binary weights whose input is rounded to 8 bits, one row in bytes.c, several in
+ * rows_of_bytes.c; and attention with a state, in attend.c. */
 #ifndef EQUALBITS_LINEAR_H
 #define EQUALBITS_LINEAR_H
 
@@ -12,6 +13,7 @@ typedef struct {
 
 struct eb_step_; /* of core.h */
 struct eb_context_;
+struct eb_value_;
 
 /* bytes.c */
 int eb_layout_bytes(struct eb_step_ *step, const eb_recipe *recipe, char *error);
@@ -22,5 +24,12 @@ void eb_bytes_sums(const struct eb_context_ *context, const struct eb_step_ *ste
 int eb_layout_byte_rows(struct eb_step_ *step, const uint8_t *sign, const uint8_t *kept, char *error);
 void eb_byte_rows_prepare(const struct eb_context_ *context, const struct eb_step_ *step);
 void eb_byte_rows_sums(const struct eb_context_ *context, const struct eb_step_ *step, int64_t block, float *sums);
+
+/* attend.c */
+int eb_check_attend(struct eb_step_ *step, const struct eb_value_ *values, int64_t number, char *error);
+int eb_check_position(struct eb_step_ *step, int64_t number, char *error);
+int eb_keep_state(eb_plan *plan, const struct eb_step_ *step, int64_t number, char *error);
+void eb_attend_run(const struct eb_context_ *context, const struct eb_step_ *step, int64_t from, int64_t to);
+void eb_position_run(const struct eb_context_ *context, const struct eb_step_ *step);
 
 #endif

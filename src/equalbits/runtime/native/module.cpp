@@ -112,6 +112,7 @@ struct Plan {
             while (!failed && !lock_soon(turn)) failed = has_signal() ? 1 : 0;
             if (!failed) failed = work();
         }
+        if (failed == 2) throw std::invalid_argument("the plan needs its state, aligned, and positions for all its rows");
         if (failed > 0) throw nb::python_error();
         if (failed) throw std::bad_alloc();
     }
@@ -127,10 +128,21 @@ struct Plan {
         run_alone([&] { return eb_plan_run_bytes(plan, images.data(), table.data(), answers.data(), batch, threads); });
     }
 
+    // One run of a plan that keeps a state from run to run.
+    void run_at(Reals image, Answers answers, Answers state, int64_t position, int threads) {
+        if (batch_of(image.size(), answers, threads) != 1 || (int64_t)state.size() < eb_plan_state(plan))
+            throw std::invalid_argument("image, answers and state do not belong to this plan");
+        run_alone([&] { return eb_plan_run_at(plan, image.data(), answers.data(), state.data(), position, threads); });
+    }
+
+    int64_t state_size() const { return eb_plan_state(plan); }
+
     std::vector<double> time(Reals image) {
         if (image.size() != image_numbers) throw std::invalid_argument("one image is timed at a time");
+        std::vector<float> memory((size_t)eb_plan_state(plan) + 16);
+        float *state = memory.data() + 16 - (uintptr_t)memory.data() / 4 % 16;
         std::vector<double> taken(step_count);
-        run_alone([&] { return eb_plan_time(plan, image.data(), taken.data()); });
+        run_alone([&] { return eb_plan_time(plan, image.data(), state, 0, taken.data()); });
         return taken;
     }
 };
@@ -143,6 +155,8 @@ NB_MODULE(_native, module) {
              nb::arg("max_bytes") = INT64_MAX)
         .def("run", &Plan::run)
         .def("run_bytes", &Plan::run_bytes)
+        .def("run_at", &Plan::run_at)
+        .def("state_size", &Plan::state_size)
         .def("time", &Plan::time);
     module.def("instruction_sets", [] {
         std::vector<std::string> names;
@@ -160,6 +174,7 @@ NB_MODULE(_native, module) {
     EB_ADD_KIND(ADAPTIVE) EB_ADD_KIND(CHAIN) EB_ADD_KIND(FILL) EB_ADD_KIND(COPY)
     EB_ADD_KIND(SIGMOID) EB_ADD_KIND(TANH) EB_ADD_KIND(SILU) EB_ADD_KIND(GELU) EB_ADD_KIND(GELU_TANH) EB_ADD_KIND(MISH) EB_ADD_KIND(ELU) EB_ADD_KIND(SOFTPLUS)
     EB_ADD_KIND(EXP) EB_ADD_KIND(SQRT) EB_ADD_KIND(RECIPROCAL) EB_ADD_KIND(MUL) EB_ADD_KIND(SOFTMAX) EB_ADD_KIND(NORM) EB_ADD_KIND(RMS_NORM) EB_ADD_KIND(MATMUL) EB_ADD_KIND(EMBED)
+    EB_ADD_KIND(POSITION) EB_ADD_KIND(ATTEND)
     module.attr("KINDS") = kinds;
     module.attr("SOURCES") = EB_SOURCES;
 }

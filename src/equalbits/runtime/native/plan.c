@@ -139,7 +139,7 @@ static int read_places(eb_plan *plan, eb_step *step, int64_t number, char *error
 static int read_rows(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int64_t number, char *error) {
     const int64_t *field = step->field;
     const int is_norm = field[EB_KIND] == EB_NORM || field[EB_KIND] == EB_RMS_NORM;
-    const int64_t second = field[EB_KIND] == EB_MUL || field[EB_KIND] == EB_MATMUL ? field[EB_IN2] : field[EB_IN];
+    const int64_t second = field[EB_KIND] == EB_MUL || field[EB_KIND] == EB_MATMUL || field[EB_KIND] == EB_ATTEND ? field[EB_IN2] : field[EB_IN];
     const eb_value *from = touch(plan, field[EB_IN], number, EB_REAL, 0, error);
     const eb_value *other = from ? touch(plan, second, number, EB_REAL, 0, error) : NULL;
     if (!other) return 0;
@@ -155,9 +155,15 @@ static int read_rows(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int6
         if (!tensor) return 0;
         memcpy(&step->chain.low, tensor->data, 4);
     }
+    if (field[EB_KIND] == EB_ATTEND) {
+        const eb_value *values = touch(plan, field[EB_RESIDUAL], number, EB_REAL, 0, error);
+        return values && eb_check_attend(step, values, number, error) && eb_keep_state(plan, step, number, error);
+    }
     if (!eb_check_rows(step, number, error)) return 0;
-    if (field[EB_KIND] == EB_EMBED) {
-        const int64_t numbers = field[EB_SIZE1] * field[EB_SIZE2];
+    if (field[EB_KIND] == EB_POSITION && !eb_keep_state(plan, step, number, error)) return 0;
+    if (field[EB_KIND] == EB_EMBED || field[EB_KIND] == EB_POSITION) {
+        const int64_t numbers = field[EB_KIND] == EB_EMBED ? field[EB_SIZE1] * field[EB_SIZE2]
+                                                           : field[EB_SIZE0] * field[EB_SIZE2] * field[EB_SIZE3];
         return read_vector(plan, recipe, field[EB_SCALE], numbers, &step->chain.scale, error) &&
                (step->chain.scale || eb_fail(error, "step %d has no table", (int)number));
     }

@@ -50,6 +50,7 @@ int eb_check_rows(eb_step *step, int64_t number, char *error) {
     const int64_t *field = step->field;
     switch (field[EB_KIND]) {
     case EB_MATMUL: return check_matmul(step, number, error);
+    case EB_POSITION: return eb_check_position(step, number, error);
     case EB_EMBED:
         if (!product_of_sizes(field, 2) || field[EB_SIZE2] < 1 || field[EB_SIZE2] > LARGEST ||
             field[EB_SIZE1] * field[EB_SIZE2] > LARGEST || field[EB_SIZE0] != numbers_of(&step->in) ||
@@ -80,7 +81,9 @@ int eb_check_rows(eb_step *step, int64_t number, char *error) {
 int64_t eb_rows_units(const eb_step *step) {
     const int64_t *field = step->field, *size = field + EB_SIZE0;
     switch (field[EB_KIND]) {
-    case EB_EMBED: return size[0];
+    case EB_EMBED:
+    case EB_ATTEND: return size[0];
+    case EB_POSITION: return 1;
     case EB_MATMUL: return size[0] * ((size[3] + EB_BLOCK - 1) / EB_BLOCK);
     case EB_MUL:
     case EB_SOFTMAX:
@@ -182,6 +185,8 @@ void eb_rows_run(const eb_context *context, const eb_step *step, int64_t from, i
         for (int64_t unit = from; unit < to; unit++) run_matmul(context, step, unit);
         return;
     case EB_EMBED: run_embed(context, step, from, to); return;
+    case EB_ATTEND: eb_attend_run(context, step, from, to); return;
+    case EB_POSITION: eb_position_run(context, step); return;
     case EB_MUL: run_mul(context, step, from, to); return;
     case EB_SOFTMAX:
     case EB_NORM:

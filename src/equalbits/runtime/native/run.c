@@ -50,6 +50,8 @@ typedef struct {
     float *answers;
     int64_t batch;
     int parts;
+    float *state;
+    int64_t position;
 } job;
 
 static eb_context context_of(const job *work, int64_t image, int arena) {
@@ -58,7 +60,7 @@ static eb_context context_of(const job *work, int64_t image, int arena) {
     char *memory = work->plan->arenas[arena];
     eb_context context = {work->plan, work->images ? work->images + start : NULL,
                           work->bytes ? work->bytes + start : NULL, work->byte_table, memory,
-                          memory + work->plan->arena_bytes,
+                          memory + work->plan->arena_bytes, work->state, work->position,
                           memory + work->plan->arena_bytes + work->plan->scratch_bytes};
     return context;
 }
@@ -133,8 +135,16 @@ static int make_arenas(eb_plan *plan, int count, int threads) {
     return 1;
 }
 
+/* Whether the state is there where one is needed, and the rows of this run have their positions. */
+static int may_run(const job *work) {
+    const eb_plan *plan = work->plan;
+    if (!plan->positions) return 1;
+    return work->state && (uintptr_t)work->state % 64 == 0 && work->batch == 1 && work->position >= 0 && work->position < plan->positions;
+}
+
 static int run(job *work, int threads) {
     eb_plan *plan = work->plan;
+    if (!may_run(work)) return 2;
     if (threads > 1) {
         if (!plan->pool || eb_pool_threads(plan->pool) != threads) {
             eb_pool_free(plan->pool);
@@ -153,13 +163,18 @@ static int run(job *work, int threads) {
 }
 
 int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batch, int threads) {
-    job work = {plan, images, NULL, NULL, answers, batch, 1};
+    job work = {.plan = plan, .images = images, .answers = answers, .batch = batch, .parts = 1};
+    return run(&work, threads);
+}
+
+int eb_plan_run_at(eb_plan *plan, const float *image, float *answers, float *state, int64_t position, int threads) {
+    job work = {.plan = plan, .images = image, .answers = answers, .batch = 1, .state = state, .position = position};
     return run(&work, threads);
 }
 
 int eb_plan_run_bytes(eb_plan *plan, const uint8_t *images, const float *byte_table, float *answers, int64_t batch,
                       int threads) {
-    job work = {plan, NULL, images, byte_table, answers, batch, 1};
+    job work = {.plan = plan, .bytes = images, .byte_table = byte_table, .answers = answers, .batch = batch, .parts = 1};
     return run(&work, threads);
 }
 
@@ -170,8 +185,9 @@ static double seconds_since(const struct timespec *start) {
     return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) * 1e-9;
 }
 
-int eb_plan_time(eb_plan *plan, const float *image, double *taken) {
-    job work = {plan, image, NULL, NULL, NULL, 1, 1};
+int eb_plan_time(eb_plan *plan, const float *image, float *state, int64_t position, double *taken) {
+    job work = {.plan = plan, .images = image, .batch = 1, .parts = 1, .state = state, .position = position};
+    if (!may_run(&work)) return 2;
     if (!make_arenas(plan, 1, 1)) return -1;
     eb_context context = context_of(&work, 0, 0);
     start_polling(plan);
