@@ -8,7 +8,10 @@ from typing import Any
 
 from equalbits._statistics import Difference, Sample, holm, welch
 
-_FILES = ("gpu-step", "gpu-step-pruned", "gpu-stack", "gpu-low-bits", "cpu-quantizer", "training-memory", "char-gpt")
+_FILES = (
+    *("gpu-step", "gpu-step-pruned", "gpu-stack", "gpu-low-bits", "cpu-quantizer"),
+    *("decoder", "training-memory", "char-gpt"),
+)
 
 
 def benchmark_sections(folder: Path) -> str:
