@@ -76,7 +76,7 @@ def test_ctrl_c_ends_predict_and_generate_at_once() -> None:
         interrupted_after(0.1)
         with pytest.raises(KeyboardInterrupt):
             call()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10  # of two minutes; the machine may be busy
 
 
 def test_ctrl_c_ends_the_command_at_once(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_ctrl_c_ends_the_command_at_once(tmp_path: Path) -> None:
         began = time.monotonic()
         process.send_signal(signal.SIGINT)
         out, said = process.communicate(timeout=30)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     assert (process.returncode, out, said) == (130, "", "equalbits run: interrupted\n")
 
 

@@ -231,16 +231,15 @@ def test_a_file_that_only_numpy_can_run_is_refused_for_what_numpy_takes() -> Non
 
 
 def test_a_weight_that_thousands_of_layers_share_is_counted_once_by_the_audit() -> None:
-    build = NetworkBuilder((4096, 1, 1))
+    build = NetworkBuilder((256, 1, 1))
     x = build.add("flatten", build.image)
-    symbols = np.where(np.arange(4096 * 4096).reshape(4096, 4096) % 3 == 0, 1, -1).astype(np.int8)
+    symbols = np.where(np.arange(256 * 256).reshape(256, 256) % 3 == 0, 1, -1).astype(np.int8)
     plane, _ = pack_symbols(symbols)
-    for _ in range(300):  # 5 billion symbols to count, were each counted anew
+    for _ in range(300):
         x = build.add("linear", build.add("sign", x), weight=plane, name="tied")
     network = build.finish()
-    began = time.monotonic()
     layers = audit(network).layers
-    assert time.monotonic() - began < 3
     assert len(layers) == 300
+    assert all(layer.positive is layers[0].positive for layer in layers)
     np.testing.assert_array_equal(layers[299].positive, (symbols == 1).sum(axis=1))
     np.testing.assert_array_equal(layers[299].negative, (symbols == -1).sum(axis=1))
