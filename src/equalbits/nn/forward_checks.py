@@ -79,7 +79,7 @@ _MULTIPLIERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose2d, BinaryLayer
 
 @contextmanager
 def watch_calls(model: nn.Module) -> Iterator[Observed]:
-    """Yield what is observed of ``model`` inside the ``with``. It must be in eval mode, without gradients."""
+    """Yield what is observed of ``model`` inside the ``with``. It must run in eval mode, without gradients."""
     layers = [module for module in model.modules() if isinstance(module, (*_MULTIPLIERS, *RECTIFIERS))]
     owners: dict[int, list[nn.Module]] = {}
     for layer in layers:
@@ -100,9 +100,17 @@ def watch_calls(model: nn.Module) -> Iterator[Observed]:
 
 def watch_forward(model: nn.Module, example: Example) -> Observed:
     """Call ``model`` on ``example`` in eval mode without gradients and return what was observed; nothing is changed."""
+    with watch_calls(model) as observed:
+        run_in_eval(model, example)
+    return observed
+
+
+def run_in_eval(model: nn.Module, example: Example) -> None:
+    """Call ``model`` on ``example`` in eval mode without gradients, and restore its modes."""
     modes = {module: module.training for module in model.modules()}
     try:
-        with torch.no_grad(), watch_calls(model.eval()) as observed:
+        with torch.no_grad():
+            model.eval()
             if isinstance(example, Mapping):
                 model(**example)
             else:
@@ -110,7 +118,6 @@ def watch_forward(model: nn.Module, example: Example) -> Observed:
     finally:
         for module, mode in modes.items():
             module.training = mode
-    return observed
 
 
 def _sources(tensor: Tensor) -> frozenset[nn.Module]:
