@@ -120,6 +120,16 @@ def html_table(
     return f"<table>{''.join(f'<tr>{cells}</tr>' for cells in lines)}</table>{below}"
 
 
+def size_ratio(size: int, other: int) -> str:
+    """Compare two sizes in words.
+
+    >>> size_ratio(1000, 1020), size_ratio(100, 250)
+    ('as large as', '2.5 times smaller than')
+    """
+    factor = max(size, other) / max(1, min(size, other))
+    return "as large as" if factor < 1.05 else f"{factor:.1f} times {'smaller' if size < other else 'larger'} than"
+
+
 def format_range(counts: "NDArray[np.int64]") -> str:
     """Return the one number where all are equal, else the smallest and the largest.
 

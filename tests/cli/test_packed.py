@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from equalbits.cli.pack import size_ratio, written_files
+from equalbits._text import size_ratio
+from equalbits.cli.pack import written_files
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import load_run
 from equalbits.runtime import NetworkBuilder, PackedModel, load_packed, native

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from equalbits._text import format_table, html_table, used_columns
+from equalbits._text import format_table, html_table, size_ratio, used_columns
 from equalbits.analysis.layer_hooks import device_and_dtype, first_tensor, observe_calls
 from equalbits.analysis.packed_sizes import LayerSize, Seen, folds_batch_norm, layer_size, layers_with_weights
 from equalbits.nn import BinaryLayer, check_module, watch_calls
@@ -66,7 +66,8 @@ class Summary:
         packed, real = f"packed {total['packed_bytes']:,} bytes", f"float32 {total['float32_bytes']:,} bytes"
         batch = self.example[0] if self.example else 1
         per = f"\noutput shapes are for the batch of {batch}, MACs are per example" if batch > 1 else ""
-        return f"{packed}, {real}: {self.compression:.1f} times smaller{per}{self._problems()}"
+        ratio = size_ratio(total["packed_bytes"], total["float32_bytes"]).removesuffix(" than").removesuffix(" as")
+        return f"{packed}, {real}: {ratio}{per}{self._problems()}"
 
     def _problems(self) -> str:
         """Return a line on layers that learn nothing, and one on layers that are binary only in part."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from equalbits._text import size_ratio
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
 from equalbits.cli.terminal import say
 
@@ -99,14 +100,6 @@ def print_best_hint(out: Path) -> None:
     if last and best and last.test and best.test and best.test.correct > last.test.correct:
         chosen = f"epoch {best.epoch} had {best.test.accuracy:.2f} %, selected on these test images"
         say(f"hint: --which best takes the best epoch instead: {chosen}", error=True)
-
-
-def size_ratio(written: int, real: int) -> str:
-    """Compare two sizes in words."""
-    factor = max(written, real) / min(written, real)
-    if factor < 1.05:
-        return "as large as"
-    return f"{factor:.1f} times {'smaller' if written < real else 'larger'} than"
 
 
 def _compare(packed: "PackedModel", model: "nn.Module", example: "Tensor", options: argparse.Namespace) -> str:

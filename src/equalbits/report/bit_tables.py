@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from equalbits._text import format_range
+from equalbits._text import format_range, size_ratio
 from equalbits.analysis import Audit, LayerAudit, Summary, audit, summarize
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import DataSpec, last_weights, load_run
@@ -59,7 +59,7 @@ def layer_bits(run: RunFiles) -> BitSection:
     note = (
         f"{shares if filters else 'The method guarantees no share of +1.'} "
         f"Packed size: {total['packed_bytes']:,} bytes without the file's header, "
-        f"{summary.compression:.1f} times less than {total['float32_bytes']:,} in float32."
+        f"{size_ratio(total['packed_bytes'], total['float32_bytes'])} {total['float32_bytes']:,} in float32."
     )
     return BitSection(ReportTable("Bits of the last epoch; a range where filters differ", header, rows), note)
 
