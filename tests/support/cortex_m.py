@@ -52,14 +52,16 @@ static void start(void) {
     *(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; /* the floating-point unit */
     __asm__ volatile("dsb\\nisb");
     static float logits[EQUALBITS_OUTPUTS];
-    *SYSTICK(4) = 0xFFFFFF;
-    *SYSTICK(0) = 5;
-    uint32_t begin = *SYSTICK(8), loops = 1000000;
-    __asm__ volatile("1: subs %0, #1\\nbne 1b" : "+r"(loops));
-    print((begin - *SYSTICK(8)) & 0xFFFFFF);
-    begin = *SYSTICK(8);
-    equalbits_run(images[0], logits);
-    print((begin - *SYSTICK(8)) & 0xFFFFFF);
+    for (int clock = 5; clock > 0; clock -= 4) { /* the processor's, then a slow one, which does not wrap around */
+        *SYSTICK(4) = 0xFFFFFF;
+        *SYSTICK(0) = clock;
+        uint32_t begin = *SYSTICK(8), loops = 1000000;
+        __asm__ volatile("1: subs %0, #1\\nbne 1b" : "+r"(loops));
+        print((begin - *SYSTICK(8)) & 0xFFFFFF);
+        begin = *SYSTICK(8);
+        equalbits_run(images[0], logits);
+        print((begin - *SYSTICK(8)) & 0xFFFFFF);
+    }
     for (int image = 0; image < COUNT; image++) {
         if (equalbits_run(images[image], logits)) break;
         for (int i = 0; i < EQUALBITS_OUTPUTS; i++) {
@@ -111,9 +113,13 @@ def run(network: Network, images: np.ndarray, folder: Path, processor: str = "co
     board, flags = BOARDS[processor]
     program = build(network, images, folder, flags)
     machine = ["-M", board, "-icount", "shift=0", "-nographic", "-semihosting", "-kernel", program]
-    printed = subprocess.run([EMULATOR, *machine], capture_output=True, timeout=600).stderr
-    two_million, ticks, *words = [int(line, 16) for line in printed.decode().split("\n") if line]
+    printed = subprocess.run([EMULATOR, *machine], capture_output=True, timeout=1200).stderr
+    two_million, ticks, slow_two_million, slow_ticks, *words = [
+        int(line, 16) for line in printed.decode().split("\n") if line
+    ]
+    instructions, wrap = ticks * 2_000_000 / two_million, 2**24 * 2_000_000 / two_million
+    instructions += wrap * round((slow_ticks * 2_000_000 / slow_two_million - instructions) / wrap)
     logits = np.array(words, np.uint32).view(np.float32).reshape(len(images), -1)
     size = subprocess.run(["arm-none-eabi-size", folder / "net.o"], check=True, capture_output=True, text=True).stdout
     text, data, bss, *_ = map(int, size.split("\n")[1].split()[:3])
-    return Measured(logits, round(ticks * 2_000_000 / two_million), text + data, data + bss)
+    return Measured(logits, round(instructions), text + data, data + bss)
