@@ -19,6 +19,8 @@ def main() -> None:
     place = Path(eb.__file__)
     assert place.is_relative_to(sys.prefix), f"{place} is not the installed package"
     assert importlib.util.find_spec("torch") is None, "the environment has torch: the check is of one without"
+    built = sorted(path.name for path in (place.parent / "runtime" / "native").glob("_native*.so"))
+    assert len(built) == 1, f"the wheel holds the engines {built}, not one"
     assert list_zoo(), "the wheel holds no network"
     for name in list_zoo():
         with np.load(find_packed(f"zoo:{name}").with_suffix(".npz"), allow_pickle=False) as stored:
