@@ -12,7 +12,7 @@ from equalbits.deploy.ports import Example
 from equalbits.deploy.torch_export import trace_program
 from equalbits.deploy.translate import trace
 from equalbits.deploy.verify import verify, verify_rounding
-from equalbits.runtime import PackedModel
+from equalbits.runtime import Limits, PackedModel
 
 #: torch.export has global state, which two exports at once would corrupt.
 _LOCK = threading.Lock()
@@ -31,6 +31,10 @@ class Preprocessing:
     std: Iterable[float] | None = None
     resize: int | None = None
     fit: str = "stretch"
+
+
+#: A model of one's own may take what it takes.
+_NO_LIMITS = Limits(memory=1 << 60)
 
 
 def pack(
@@ -97,7 +101,7 @@ def pack(
             round_linear_inputs(graph)
             exact, network = network, to_network(graph, header)
             verify_rounding(f"{linear_inputs=}", exact, network, graph, images)
-        return PackedModel(network)
+        return PackedModel(network, limits=_NO_LIMITS)
 
 
 def _header(class_names: Iterable[str] | None, preprocessing: Preprocessing) -> Header:
