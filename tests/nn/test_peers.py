@@ -57,3 +57,19 @@ def test_quantized_weights_of_torchao_raise_on_a_binary_layer():
     ):
         layer.weight = made
     freeze(layer).weight = made
+
+
+@pytest.mark.filterwarnings("ignore")  # torchao's
+def test_torchao_quantizes_a_frozen_model_and_raises_on_a_binary_one():
+    try:
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    except ImportError as error:
+        pytest.skip(f"torchao does not import: {error}")
+    torch.manual_seed(0)
+    model, inputs = nn.Sequential(nn.Linear(64, 64), nn.GELU(), BinaryLinear(64, 64)).eval(), torch.randn(4, 64)
+    with torch.no_grad():
+        expected, frozen = model(inputs), freeze(model)
+        quantize_(frozen, Int8WeightOnlyConfig())
+        torch.testing.assert_close(frozen(inputs), expected, rtol=0.05, atol=0.05)
+    with pytest.raises(ValueError, match=r"quantize the latents.*call equalbits.freeze\(model\) first"):
+        quantize_(model, Int8WeightOnlyConfig())
