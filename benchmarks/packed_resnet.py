@@ -12,9 +12,17 @@ from equalbits.runtime import Network, NetworkBuilder
 STAGES = ((64, 2, 1), (128, 2, 2), (256, 2, 2), (512, 2, 2))
 
 
-def resnet18(*, size: int = 224, classes: int = 1000, stored: str = "float32", seed: int = 0) -> Network:
-    """Return the network; ``stored`` is the dtype of the real weights: float32, float16 or int8."""
-    make = Maker(NetworkBuilder((3, size, size)), np.random.default_rng(seed), stored)
+def resnet18(
+    *, size: int = 224, classes: int = 1000, stored: str = "float32", seed: int = 0, input_bits: int = 1
+) -> Network:
+    """Return the network; ``stored`` is the dtype of the real weights: float32, float16 or int8.
+
+    With ``input_bits`` of 32, 8 or 4 it is torchvision's ResNet-18 with binary 3×3 weights, whose inputs are outputs of
+    ReLU, not signs; 8 and 4 round them, and the image where the stem is int8.
+    """
+    make = Maker(NetworkBuilder((3, size, size)), np.random.default_rng(seed), stored, input_bits)
+    if input_bits > 1:
+        return make.relu_resnet18(classes)
     x = make.conv(make.build.image, 3, 64, kernel=7, stride=2, padding=3, name="conv1")
     x = make.batch_norm(make.prelu(x, 64, name="prelu"), 64, name="bn1")
     x = make.build.add("max_pool", x, kernel=3, stride=2, padding=1)
@@ -31,8 +39,8 @@ def resnet18(*, size: int = 224, classes: int = 1000, stored: str = "float32", s
 class Maker:
     """Add layers with random weights of a realistic scale."""
 
-    def __init__(self, build: NetworkBuilder, random: np.random.Generator, stored: str) -> None:
-        self.build, self.random, self.stored = build, random, stored
+    def __init__(self, build: NetworkBuilder, random: np.random.Generator, stored: str, input_bits: int = 1) -> None:
+        self.build, self.random, self.stored, self.input_bits = build, random, stored, input_bits
 
     def weight(self, *shape: int) -> dict[str, np.ndarray]:
         """Return real weights in the stored dtype, with a scale for int8."""
@@ -58,11 +66,14 @@ class Maker:
         return self.build.add("linear", x, **self.weight(outputs, inputs), bias=bias, name=name)
 
     def binary(self, x: int, inputs: int, filters: int, *, stride: int, name: str) -> int:
-        """Add a 3×3 convolution with exactly half of each filter +1; the next batch norm holds its scale."""
+        """Add a 3×3 convolution of signs with exactly half of each filter +1; the next batch norm holds its scale."""
+        return self.binary_conv(self.build.add("sign", x), inputs, filters, stride=stride, name=name)
+
+    def binary_conv(self, x: int, inputs: int, filters: int, *, stride: int, name: str) -> int:
+        """Add the convolution alone."""
         halves = np.repeat([[-1, 1]], filters, axis=0).repeat(inputs * 9 // 2, axis=1)
         symbols = self.random.permuted(halves, axis=1).reshape(filters, inputs, 3, 3)
-        signs = self.build.add("sign", x)
-        return self.build.add_binary("conv", signs, symbols, stride=stride, padding=1, p_pos=0.5, name=name)
+        return self.build.add_binary("conv", x, symbols, stride=stride, padding=1, p_pos=0.5, name=name)
 
     def prelu(self, x: int, channels: int, *, name: str) -> int:
         """Add a PReLU with a slope per channel."""
@@ -86,3 +97,42 @@ class Maker:
                 shortcut = self.conv(shortcut, inputs, width, kernel=1, name=f"{name}.downsample")
             x = shortcut = self.build.add("add", y, shortcut)
         return x
+
+    def rounded(self, x: int, *, most: float, low: int = 0) -> int:
+        """Round numbers up to ``most`` to the input bits; return the value as it is where these are 32."""
+        if self.input_bits == 32:
+            return x
+        levels = (1 << self.input_bits) - 1
+        return self.build.add("quantize", x, gain=(levels + low) / most, min=low, max=levels + low)
+
+    def relu_resnet18(self, classes: int) -> Network:
+        """Add all layers of the network with real inputs; return it."""
+        image = self.build.image
+        x = self.conv(image, 3, 64, kernel=7, stride=2, padding=3, name="conv1")
+        x = self.build.add("relu", self.batch_norm(x, 64, name="bn1"))
+        x = self.build.add("max_pool", x, kernel=3, stride=2, padding=1)
+        channels = 64
+        for stage, (width, blocks, stride) in enumerate(STAGES, start=1):
+            for block in range(blocks):
+                x = self.relu_block(x, channels, width, stride if block == 0 else 1, name=f"layer{stage}.{block}")
+                channels = width
+        self.linear(self.build.add("flatten", self.build.add("adaptive_avg_pool", x)), channels, classes, name="fc")
+        return self.build.finish(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+    def relu_block(self, x: int, inputs: int, width: int, stride: int, *, name: str) -> int:
+        """Add two binary convolutions with batch norms, ReLU between them, and behind the sum with the shortcut."""
+        y, whole = x, self.rounded(x, most=6.0)
+        y = self.binary_conv(whole, inputs, width, stride=stride, name=f"{name}.conv1")
+        y = self.batch_norm(y, width, name=f"{name}.bn1", spread=self.spread(inputs, 6.0))
+        y = self.rounded(self.build.add("relu", y), most=4.0)
+        y = self.binary_conv(y, width, width, stride=1, name=f"{name}.conv2")
+        y = self.batch_norm(y, width, name=f"{name}.bn2", spread=self.spread(width, 4.0))
+        if inputs != width:
+            x = self.conv(x, inputs, width, kernel=1, stride=stride, name=f"{name}.downsample.0")
+            x = self.batch_norm(x, width, name=f"{name}.downsample.1")
+        return self.build.add("relu", self.build.add("add", y, x))
+
+    def spread(self, inputs: int, most: float) -> float:
+        """Return the standard deviation of the sums of a binary convolution, in steps of its rounded input."""
+        steps = 1.0 if self.input_bits == 32 else ((1 << self.input_bits) - 1) / most
+        return float(np.sqrt(9 * inputs) * steps)

@@ -97,6 +97,21 @@ def rounded() -> Network:
     return build.finish()
 
 
+def eight_bits() -> Network:
+    """Convolutions of numbers rounded to 8 and to 4 bits: padded, pruned, in groups, and one read as floats, too."""
+    build = NetworkBuilder((3, 6, 5))
+    x = build.add("quantize", build.image, gain=24.0, min=-100, max=155)
+    x = build.add_binary("conv", x, symbols(32, 3, 3, 3, step=7), padding=1, scale=np.float32([0.125]), name="conv1")
+    x = build.add("relu", build.add("affine", x, gain_shift=eighths(2, 32, step=5), name="bn1"))
+    whole = build.add("quantize", x, gain=0.5, max=15)
+    x = build.add_binary("conv", whole, symbols(32, 16, 3, 3, step=5), groups=2, padding=1, name="conv2")
+    pruned = symbols(20, 32, 1, 1, step=7, zeros=3)
+    y = build.add_binary("conv", build.add("quantize", x, gain=0.0625, min=-128, max=127), pruned, name="conv3")
+    z = build.add("concat", build.add("flatten", whole), build.add("flatten", y))
+    build.add("slice", z, start=(0,), stop=(1560,), step=(7,))
+    return build.finish()
+
+
 def gated() -> Network:
     """A gate of channels, norms, attention and every function; rows of two numbers, whose sums no order changes."""
     build = NetworkBuilder((4, 3, 2))
@@ -124,7 +139,7 @@ def image(network: Network) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    for make in (residual, plain, moving, rounded, gated):
+    for make in (residual, plain, moving, rounded, gated, eight_bits):
         model = PackedModel(make(), engine="numpy")
         model.save(HERE / f"{make.__name__}.ebits")
         np.save(HERE / f"{make.__name__}.npy", model(image(model.network)))

@@ -52,7 +52,8 @@ class Growing:
         self.known.append(Known(value, shape, grain, bound))
 
     def elementwise(self, x: Known) -> None:
-        kind = self.data.draw(st.sampled_from(["affine", "prelu", "relu", "clamp", "sign", "add", "mul", "function"]))
+        kinds = ["affine", "prelu", "relu", "clamp", "sign", "quantize", "quantize", "add", "mul", "function"]
+        kind = self.data.draw(st.sampled_from(kinds))
         channels = x.shape[0]
         if kind == "affine":
             self.add(kind, x, grain=None, bound=2 * x.bound + 1, gain_shift=self.dyadic(2, channels))
@@ -65,6 +66,11 @@ class Growing:
             self.add(kind, x, grain=None, bound=x.bound, min=-0.5, max=self.data.draw(st.sampled_from([0.25, None])))
         elif kind == "sign":
             self.add(kind, x, grain=1.0, bound=1.0)
+        elif kind == "quantize":
+            low, high = self.data.draw(st.sampled_from([(0, 255), (-100, 155), (0, 15), (-8, 7)]))
+            self.add(
+                kind, x, grain=1.0, bound=255.0, gain=self.data.draw(st.sampled_from([1.0, 8.0])), min=low, max=high
+            )
         elif kind == "function":
             name = self.data.draw(st.sampled_from(["sigmoid", "tanh", "silu", "gelu", "gelu_tanh", "mish", "elu"]))
             self.add(name, x, grain=None, bound=x.bound + 1)

@@ -69,11 +69,11 @@ def _run(seed: int, network: Network, engine: PackedModel) -> str:
 def _rounds_before_a_sign(network: Network) -> bool:
     """Return whether a sign reads, at any distance, a sum of real products, whose order engines may choose.
 
-    An input rounded to 8 bits has edges as a sign has one.
+    Numbers rounded to 8 bits have edges as a sign has one.
     """
     rounded: set[int] = set()
     for place, operation in enumerate(network.operations):
-        edges = operation.kind == "sign" or operation.settings.get("input_bits") == 8
+        edges = operation.kind in ("sign", "quantize") or operation.settings.get("input_bits") == 8
         if rounded.intersection(operation.inputs) and edges:
             return True
         if operation.kind in ("conv", "linear") or rounded.intersection(operation.inputs):

@@ -220,6 +220,7 @@ _NEW = [
     ),
     *("gelu", "silu in={0}", "softmax axis={0}", "softmax axis={0} causal=true", "layer_norm axis={0} eps={1}"),
     *("mul in={0},{1}", "matmul in={0},{1}", "rms_norm gate.norm axis={0}", "elu alpha={0}", "reciprocal", "sqrt"),
+    *("quantize gain={0}", "quantize gain=0.5 min=-{0} max={1}", "quantize in={0} gain={1} max=15"),
     *("embedding stem", "embedding in={0} table=stem.weight"),
     *("conv stem kernel={0}", "conv own groups={0} kernel=3", "conv block.conv1 kernel=3 padding={0} stride={1}"),
 ]

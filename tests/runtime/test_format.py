@@ -21,7 +21,7 @@ from equalbits.runtime.op_specs import VECTORS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE: dict[str, Any] = runpy.run_path(str(GOLDEN / "make_packed.py"))
-NAMES = ["residual", "plain", "moving", "rounded", "gated"]
+NAMES = ["residual", "plain", "moving", "rounded", "gated", "eight_bits"]
 ENGINES = ["numpy"] if native.BUILT is None else ["numpy", "native"]
 
 

@@ -121,7 +121,8 @@ def _measure_alternately(calls: dict[str, Call], seconds: float) -> dict[str, li
 
 
 #: Operands of a step with binary weights.
-_OPERANDS = {"CONV_BITS": "1×1 bit", "CONV_SIGNED": "1×32 bit", "LINEAR_BYTES": "1×8 bit"}
+_OPERANDS = {"CONV_BITS": "1×1 bit", "CONV_SIGNED": "1×32 bit", "LINEAR_BYTES": "1×8 bit", "CONV_BYTES": "1×8 bit"}
+_OPERANDS["CONV_INT8"] = "8×8 bit"
 
 
 def _time_layers(network: "Network", image: "NDArray[np.float32]", engine: str, seconds: float) -> list[dict[str, Any]]:

@@ -114,6 +114,7 @@ _RUN: dict[str, Run] = {
     "relu": lambda x, tensors, settings: functional.relu(x),
     "clamp": lambda x, tensors, settings: x.clamp(settings["min"], settings["max"]),
     "sign": lambda x, tensors, settings: torch.where(x >= 0, _ONE, -_ONE),
+    "quantize": lambda x, tensors, settings: (x * settings["gain"]).clamp(settings["min"], settings["max"]).round(),
     "add": lambda x, y, tensors, settings: x + y,
     "concat": lambda *parts, tensors, settings: torch.cat(parts, 1),
     "max_pool": _max_pool,

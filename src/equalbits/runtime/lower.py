@@ -16,7 +16,8 @@ from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, ChainOp, ElementwiseOp, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.conv_linear import multiplies_bits
-from equalbits.runtime.plan_tables import BITS, IMAGE, REAL, PlanTables, strides
+from equalbits.runtime.ops.quantize import read_as_bytes, read_as_whole_reals, write_bytes
+from equalbits.runtime.plan_tables import BITS, BYTES, IMAGE, REAL, PlanTables, strides
 
 #: Slots of a chain in order; an operation takes the first of its kind behind the last one taken.
 SLOTS = ("affine1", "prelu1", "affine2", "residual", "affine3", "prelu2", "affine4", "clamp")
@@ -36,16 +37,18 @@ def lower(
 
 
 class Lowering:
-    """State of :func:`lower`. ``real`` and ``bits`` map values of the network to values of the plan.
+    """State of :func:`lower`. ``real``, ``bits`` and ``bytes`` map values of the network to values of the plan.
 
-    The rules of :mod:`equalbits.runtime.ops` call the methods to emit steps.
+    Without ``has_bytes``, numbers that are rounded to 8 bits stay floats. The rules of
+    :mod:`equalbits.runtime.ops` call the methods to emit steps.
     """
 
-    def __init__(self, network: Network, plan: PlanTables) -> None:
-        self.network, self.plan = network, plan
+    def __init__(self, network: Network, plan: PlanTables, *, has_bytes: bool = True) -> None:
+        self.network, self.plan, self.has_bytes = network, plan, has_bytes
         self.output = len(network.operations)
         self.real: dict[int, int] = {}
         self.bits: dict[int, int] = {}
+        self.bytes: dict[int, int] = {}
         self.readers: list[list[int]] = [[] for _ in network.shapes]
         self.fused: set[int] = set()  # operations that are part of a step already
         self._by_rows = False  # whether the chain that is fused now is that of one row after the other
@@ -93,6 +96,10 @@ class Lowering:
         """Return a new value of the plan for a value of the network, as bits."""
         return self.plan.value(BITS, self.native_shape(value))
 
+    def new_bytes(self, value: int) -> int:
+        """Return a new value of the plan for a value of the network, as bytes."""
+        return self.plan.value(BYTES, self.native_shape(value))
+
     def write_real(self, value: int) -> int:
         """Return a new value of the plan, which from now on holds ``value`` as floats."""
         self.real[value] = self.plan.value(REAL, self.native_shape(value))
@@ -139,7 +146,8 @@ class Lowering:
         groups = fields.get("GROUPS", 1)
         whole_words = not by_rows and (groups == 1 or self.network.shapes[value][0] // groups % 32 == 0)
         served = self._end_in_bits(value, fields) if whole_words else set()
-        if value == self.output or set(self.readers[value]) - served or "OUT_BITS" not in fields:
+        served |= set() if by_rows else self._end_in_bytes(value, fields)
+        if value == self.output or set(self.readers[value]) - served or not fields.keys() & {"OUT_BITS", "OUT_BYTES"}:
             fields["OUT"] = self.write_real(value)
         self.plan.step(step, **fields)
 
@@ -187,6 +195,16 @@ class Lowering:
         fields |= {f"POOL_{name}": size for name, size in zip(names, sizes, strict=True)}
         self.fused.add(place)
         return place + 1
+
+    def _end_in_bytes(self, value: int, fields: dict[str, int]) -> set[int]:
+        """Have the step write the bytes of the first rounding that is read as such; return it if floats need not be."""
+        place = next((place for place in self.readers[value] if read_as_bytes(self, place)), None)
+        if place is None:
+            return set()
+        fields |= write_bytes(self, place)
+        served = set() if read_as_whole_reals(self, place) else {place}
+        self._fused |= served
+        return served
 
     def _end_in_bits(self, value: int, fields: dict[str, int]) -> set[int]:
         """Have the step write the signs that binary layers read; return the readers that need no floats then."""

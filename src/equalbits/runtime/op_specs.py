@@ -35,6 +35,8 @@ VECTORS = ("scale", "bias", "gain_shift", "slope")
 MAX_INT = 1 << 20
 #: Largest float a setting may have: the largest of float32.
 MAX_FLOAT = 2.0**128 - 2.0**104
+#: Smallest normal float32.
+SMALLEST_FLOAT = 2.0**-126
 
 SettingValue = int | float | bool | None | tuple[int, ...]
 
@@ -162,6 +164,20 @@ def number(value: object) -> float:
     if not isinstance(value, int | float) or type(value) not in (int, float) or not abs(value) <= MAX_FLOAT:
         raise ValueError(f"is {_short(value)}: it must be a finite number in the range of float32")
     return float(value)
+
+
+def positive(value: object) -> float:
+    """Parse a positive float32 that is not subnormal."""
+    if number(value) < SMALLEST_FLOAT:
+        raise ValueError(f"is {_short(value)}: it must be positive, from {SMALLEST_FLOAT:.3g}")
+    return number(value)
+
+
+def level(value: object) -> int:
+    """Parse the least or the largest of at most 256 whole numbers around 0."""
+    if type(value) is not int or not -255 <= value <= 255:
+        raise ValueError(f"is {_short(value)}: it must be an integer from -255 to 255")
+    return value
 
 
 def optional_number(value: object) -> float | None:

@@ -9,12 +9,22 @@ from numpy.typing import DTypeLike, NDArray
 
 from equalbits.runtime.op_specs import Array, Shape
 
-#: Kinds of values: the image as given, floats, bits.
-IMAGE, REAL, BITS = 0, 1, 2
+#: Kinds of values: the image as given, floats, bits, bytes.
+IMAGE, REAL, BITS, BYTES = 0, 1, 2, 3
 
 #: First letters of the fields that default to 1 and to 0; all others default to −1.
 _DEFAULT_ONE = ("KERNEL_", "STRIDE_", "DILATION_", "GROUPS")
-_DEFAULT_ZERO = ("CAUSAL", "COUNT_PADDING", "SIGN_REAL", "RELU", "FROM_OFFSET", "TO_OFFSET", "PAD_", "POOL_")
+_DEFAULT_ZERO = (
+    "CAUSAL",
+    "COUNT_PADDING",
+    "SIGN_REAL",
+    "ROUND_REAL",
+    "RELU",
+    "FROM_OFFSET",
+    "TO_OFFSET",
+    "PAD_",
+    "POOL_",
+)
 
 #: Most steps that the native engine takes, and the memory of one in both languages.
 _MOST_STEPS, _STEP_BYTES = 1 << 16, 1 << 12

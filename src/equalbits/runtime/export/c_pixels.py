@@ -44,6 +44,13 @@ def _chain(program: CProgram, number: int) -> Iterator[str]:
         for limit, sign in ((low, "<"), (high, ">")):
             if np.isfinite(limit):
                 yield f"v = v {sign} {literal(limit)} ? {literal(limit)} : v;"
+    if program.field(number, "ROUND_REAL"):
+        gain, low, high = map(literal, program.plan.tensors[program.field(number, "QUANT")])
+        yield f"v = v * {gain};"
+        yield f"v = v >= {low} ? v : {low};"
+        yield f"v = v <= {high} ? v : {high};"
+        yield "v = v + 12582912.0f; /* 1.5 · 2^23: rounds to a whole number, halves to even */"
+        yield "v = v - 12582912.0f;"
 
 
 def add_pixels(program: CProgram, number: int, sum_lines: str, prologue: str = "") -> None:

@@ -57,7 +57,7 @@ int eb_check_conv(eb_step *step, int64_t number, char *error) {
         field[EB_POOL_RIGHT] >= field[EB_POOL_W])
         return eb_fail(error, "step %d pools with a window that may lie outside", (int)number);
     step->ring_bytes = ((field[EB_POOL_H] + 1) * step->out.columns + step->conv_columns + 3) * EB_BLOCK * 4;
-    step->after = keeps_order(step) ? ~0 : EB_HAS_OUT | EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5;
+    step->after = keeps_order(step) ? ~0 : EB_HAS_OUT | EB_HAS_BITS | EB_HAS_SIGN_REAL | EB_HAS_AFFINE5 | EB_HAS_BYTES | EB_HAS_ROUND_REAL;
     if (step->ring_bytes > LARGEST) return eb_fail(error, "step %d pools too much", (int)number);
     return shape_fits(step, rows / field[EB_POOL_STRIDE_H] + 1, columns / field[EB_POOL_STRIDE_W] + 1, number, error);
 }

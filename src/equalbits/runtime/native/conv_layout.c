@@ -121,7 +121,7 @@ static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *si
 }
 
 /* Whether a layer's planes are there, and as large as its shape says. */
-static int check_planes(const eb_step *step, const eb_recipe *recipe, char *error) {
+int eb_check_planes(const eb_step *step, const eb_recipe *recipe, char *error) {
     const int64_t *field = step->field, weight = field[EB_WEIGHT], kept = field[EB_KEPT];
     int64_t bytes = step->out.channels * ((step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] + 7) / 8);
     if (weight < 0 || weight >= recipe->tensor_count || recipe->tensors[weight].bytes != bytes || kept < -1 ||
@@ -132,7 +132,7 @@ static int check_planes(const eb_step *step, const eb_recipe *recipe, char *erro
 
 static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error) {
     const int64_t *field = step->field, weight = field[EB_WEIGHT], kept = field[EB_KEPT];
-    if (!check_planes(step, recipe, error)) return 0;
+    if (!eb_check_planes(step, recipe, error)) return 0;
     step->words = (step->group_in + 31) / 32;
     if (step->padded_rows * step->padded_columns * step->words * field[EB_GROUPS] > 1 << 28)
         return eb_fail(error, "a binary convolution pads too much");
@@ -221,7 +221,7 @@ static int layout_real(const eb_kernels *kernels, eb_step *step, const float *gi
 static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_recipe *recipe, char *error) {
     int64_t *field = step->field, wide = step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W];
     const int64_t filters = step->out.channels, row_bytes = (wide + 7) / 8, taps = wide / step->group_in;
-    if (!check_planes(step, recipe, error)) return 0;
+    if (!eb_check_planes(step, recipe, error)) return 0;
     const uint8_t *sign = recipe->tensors[field[EB_WEIGHT]].data;
     const uint8_t *kept = field[EB_KEPT] < 0 ? NULL : recipe->tensors[field[EB_KEPT]].data;
     field[EB_KIND] = EB_CONV_REAL; /* before it is asked whether it is depthwise */
@@ -256,7 +256,7 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
 static void join_rows(eb_step *step) {
     const int64_t *field = step->field;
     if (field[EB_KERNEL_H] * field[EB_KERNEL_W] * field[EB_STRIDE_H] * field[EB_STRIDE_W] > 1 || field[EB_POOL_H] ||
-        step->in.kind != EB_REAL || step->padded_rows != step->in.rows ||
+        (step->in.kind != EB_REAL && step->in.kind != EB_BYTES) || step->padded_rows != step->in.rows ||
         step->padded_columns != step->in.columns)
         return;
     const int64_t pixels = step->in.rows * step->in.columns;
@@ -280,6 +280,7 @@ int eb_layout_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *
     if (step->group_in * field[EB_KERNEL_H] >= most || step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] >= most)
         return eb_fail(error, "a convolution has too many connections");
     if (field[EB_KIND] == EB_CONV_BITS) return layout_bits(plan, step, recipe, error);
+    if (field[EB_KIND] == EB_CONV_BYTES || field[EB_KIND] == EB_CONV_INT8) return eb_layout_bytes_conv(plan, step, recipe, error);
     if (field[EB_KIND] == EB_CONV_SIGNED) return layout_signed(plan->kernels, step, recipe, error);
     int64_t bytes = step->out.channels * step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] * 4;
     if (field[EB_WEIGHT] < 0 || field[EB_WEIGHT] >= recipe->tensor_count || recipe->tensors[field[EB_WEIGHT]].bytes != bytes)

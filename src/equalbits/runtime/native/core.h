@@ -34,6 +34,7 @@ enum {
 
 typedef struct eb_value_ {
     int64_t kind, channels, rows, columns;
+    int64_t low, levels;   /* of bytes: the whole number that byte 0 is, and the largest byte */
     int64_t words;         /* of bits: words for all channels */
     int64_t bytes, offset; /* its place in the arena */
     int64_t shares;        /* the value whose place it takes over, or itself */
@@ -44,13 +45,15 @@ typedef struct eb_value_ {
 enum {
     EB_HAS_SCALE = 1, EB_HAS_BIAS = 2, EB_HAS_AFFINE1 = 4, EB_HAS_SLOPE1 = 8, EB_HAS_AFFINE2 = 16, EB_HAS_AFFINE3 = 32,
     EB_HAS_SLOPE2 = 64, EB_HAS_AFFINE4 = 128, EB_HAS_CLAMP = 256, EB_HAS_AFFINE5 = 512, EB_HAS_SIGN_REAL = 1024,
-    EB_HAS_RESIDUAL = 2048, EB_HAS_OUT = 4096, EB_HAS_BITS = 8192, EB_HAS_RELU1 = 16384, EB_HAS_RELU2 = 32768
+    EB_HAS_RESIDUAL = 2048, EB_HAS_OUT = 4096, EB_HAS_BITS = 8192, EB_HAS_RELU1 = 16384, EB_HAS_RELU2 = 32768,
+    EB_HAS_BYTES = 65536, EB_HAS_ROUND_REAL = 131072
 };
 
 typedef struct {
     const float *scale, *bias, *gain1, *shift1, *slope1, *gain2, *shift2, *gain3, *shift3, *slope2, *gain4, *shift4,
         *gain5, *shift5;
     float low, high;
+    float unit, least, most; /* of bytes: what a number is multiplied by, and the range of the whole numbers */
     int parts;
 } eb_chain;
 
@@ -61,7 +64,8 @@ typedef struct {
     const float *residual;
     float *out;
     uint32_t *bits;
-    int64_t apart;              /* from one pixel to the next, in residual and out */
+    uint8_t *bytes;
+    int64_t apart;              /* from one pixel to the next, in residual, out and bytes */
     const int32_t *constants;   /* of counts: what twice the count is taken from, by class of border ... */
     const int32_t *class_of;    /* ... and the class of each pixel */
     int64_t class_apart;
@@ -190,6 +194,7 @@ typedef struct eb_pool eb_pool;
 
 struct eb_plan {
     const eb_kernels *kernels;
+    const struct eb_byte_kernels *byte_kernels; /* see byte_convs.h */
     eb_stop stop;
     eb_budget budget;
     eb_value *values;
@@ -216,21 +221,10 @@ typedef struct eb_context_ {
     char *own;             /* what the thread has to itself: a row of numbers, then rows held for pooling */
 } eb_context;
 
-/* Whether the run is to stop: what is made from then on is not given back. Small steps do not ask. */
-int eb_poll(eb_stop *stop);
-static inline int eb_stopped(const eb_step *step) {
-    return __atomic_load_n(&step->stop->asked, __ATOMIC_RELAXED) || eb_poll(step->stop);
-}
-static inline int64_t eb_turns(int64_t work) { return 1 + (1 << 16) / (work + 1); }
-
-/* Rows, or tiles, of a step that pass between two questions whether to stop. */
-static inline int64_t eb_turns_of(const eb_step *step, int64_t pixels) {
-    const int64_t entries = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W] * (step->words ? step->words : step->group_in);
-    return eb_turns((entries + 1) * pixels / 8);
-}
+#include "stop.h"
 
 static inline int eb_is_conv(const eb_step *step) {
-    return step->field[EB_KIND] == EB_CONV_BITS || step->field[EB_KIND] == EB_CONV_REAL;
+    return step->field[EB_KIND] == EB_CONV_BITS || step->field[EB_KIND] == EB_CONV_REAL || step->field[EB_KIND] == EB_CONV_BYTES;
 }
 
 /* Whether every channel has one filter of its own: then channels, not filters, are computed side by side. */
@@ -245,6 +239,7 @@ static inline void eb_move_along(eb_row *target, int64_t pixels) {
     if (target->residual) target->residual += pixels * target->apart;
     if (target->out) target->out += pixels * target->apart;
     if (target->bits) target->bits += pixels;
+    if (target->bytes) target->bytes += pixels * target->apart;
 }
 
 static inline void *eb_value_at(const eb_context *context, int64_t id) {
@@ -262,6 +257,8 @@ int eb_layout_shared(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
 int eb_is_winograd(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_winograd(eb_step *step, const float *given);
 
+#include "byte_convs.h"
+
 /* tables.c */
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error);
@@ -272,6 +269,10 @@ static inline int eb_is_rows(const eb_step *step) { return step->field[EB_KIND] 
 int eb_check_rows(eb_step *step, int64_t number, char *error);
 int64_t eb_rows_units(const eb_step *step);
 void eb_rows_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
+
+/* pooling.c */
+void eb_inside(int64_t at, int64_t kernel, int64_t size, int64_t *from, int64_t *to);
+void eb_pool_row(const eb_context *context, const eb_step *step, int64_t row, int64_t channel, float *to);
 
 /* copy.c */
 void eb_copy(const eb_context *context, const eb_step *step);

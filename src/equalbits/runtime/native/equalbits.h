@@ -15,8 +15,9 @@ extern "C" {
 enum { EB_ERROR_BYTES = 200 };
 
 /* What a value is: the images as given (channel, row, column); reals (row, column, channel); bits in words of 32
- * channels (word, row, column), where bits behind the last channel are 0. */
-enum { EB_IMAGE, EB_REAL, EB_BITS };
+ * channels (word, row, column), where bits behind the last channel are 0; bytes (row, column, channel), whole numbers from
+ * the least on that the step which writes them rounds to. */
+enum { EB_IMAGE, EB_REAL, EB_BITS, EB_BYTES };
 
 /* The columns of the table of values. */
 enum { EB_VALUE_KIND, EB_VALUE_CHANNELS, EB_VALUE_ROWS, EB_VALUE_COLUMNS, EB_VALUE_FIELDS };
@@ -28,6 +29,8 @@ enum {
     EB_CONV_REAL, /* reals by real weights */
     EB_CONV_SIGNED, /* reals by binary weights */
     EB_LINEAR_BYTES, /* rows of reals, each rounded to 8 bits, by binary weights */
+    EB_CONV_BYTES, /* bytes by binary weights */
+    EB_CONV_INT8, /* bytes by int8 weights */
     EB_MAX_POOL,
     EB_AVG_POOL,
     EB_ADAPTIVE,  /* adaptive average pooling */
@@ -53,15 +56,17 @@ enum {
  *   · scale, + bias, · gain1 + shift1, prelu slope1 or relu1, · gain2 + shift2, + residual, · gain3 + shift3, prelu slope2
  *   or relu2,
  *   · gain4 + shift4, clamp, the largest of each window (POOL_…, convolutions only; none if POOL_H is 0),
- *   stored in OUT (its sign, if SIGN_REAL), · gain5 + shift5, its sign as a bit in OUT_BITS.
+ *   stored in OUT (its sign, if SIGN_REAL; rounded, if ROUND_REAL), rounded as a byte in OUT_BYTES, · gain5 + shift5, its
+ *   sign as a bit in OUT_BITS.
+ * QUANT holds how numbers are rounded: what they are multiplied by, the least and the largest whole number.
  *
  * With SIZE0, CONV_REAL, CONV_SIGNED and LINEAR_BYTES read and make lists as that many rows, each a pixel of one image. */
 #define EB_FIELD_LIST(X)                                                                                              \
-    X(KIND) X(IN) X(IN2) X(OUT) X(OUT_BITS) X(WEIGHT) X(KEPT)                                                         \
+    X(KIND) X(IN) X(IN2) X(OUT) X(OUT_BITS) X(OUT_BYTES) X(WEIGHT) X(KEPT)                                            \
     X(KERNEL_H) X(KERNEL_W) X(STRIDE_H) X(STRIDE_W) X(DILATION_H) X(DILATION_W)                                       \
     X(PAD_TOP) X(PAD_BOTTOM) X(PAD_LEFT) X(PAD_RIGHT) X(GROUPS) X(COUNT_PADDING)                                      \
     X(SCALE) X(BIAS) X(GAIN1) X(SHIFT1) X(SLOPE1) X(GAIN2) X(SHIFT2) X(RESIDUAL) X(GAIN3) X(SHIFT3) X(SLOPE2)         \
-    X(GAIN4) X(SHIFT4) X(CLAMP) X(SIGN_REAL) X(GAIN5) X(SHIFT5) X(RELU1) X(RELU2)                                     \
+    X(GAIN4) X(SHIFT4) X(CLAMP) X(SIGN_REAL) X(QUANT) X(ROUND_REAL) X(GAIN5) X(SHIFT5) X(RELU1) X(RELU2)              \
     X(POOL_H) X(POOL_W) X(POOL_STRIDE_H) X(POOL_STRIDE_W) X(POOL_TOP) X(POOL_BOTTOM) X(POOL_LEFT) X(POOL_RIGHT)       \
     X(FROM_OFFSET) X(TO_OFFSET) X(CAUSAL)                                                                             \
     X(SIZE0) X(SIZE1) X(SIZE2) X(SIZE3) X(SIZE4) X(SIZE5)                                                             \

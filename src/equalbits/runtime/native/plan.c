@@ -31,10 +31,11 @@ static int read_values(eb_plan *plan, const eb_recipe *recipe, char *error) {
             numbers *= row[axis];
             if (numbers > LARGEST) return eb_fail(error, "value %d holds more than %d numbers", (int)i, LARGEST);
         }
-        if (value->kind < EB_IMAGE || value->kind > EB_BITS || (value->kind == EB_IMAGE) != (i == 0))
+        if (value->kind < EB_IMAGE || value->kind > EB_BYTES || (value->kind == EB_IMAGE) != (i == 0))
             return eb_fail(error, "value %d is of kind %d: the first, and it alone, is the image", (int)i, (int)value->kind);
         value->words = (value->channels + 31) / 32;
         value->bytes = value->kind == EB_BITS ? value->rows * value->columns * value->words * 4 : numbers * 4;
+        if (value->kind == EB_BYTES) value->bytes = numbers;
         value->bytes = (value->bytes + 4 * EB_BLOCK + 63) / 64 * 64; /* a block may be read past the last channel */
     }
     plan->values[0].born = 0;
@@ -109,24 +110,26 @@ static int read_chain(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int
     chain->parts |= (chain->gain5 ? EB_HAS_AFFINE5 : 0) | (step->field[EB_SIGN_REAL] ? EB_HAS_SIGN_REAL : 0) |
                     (step->field[EB_RESIDUAL] != -1 ? EB_HAS_RESIDUAL : 0) |
                     (step->field[EB_OUT] != -1 ? EB_HAS_OUT : 0) | (step->field[EB_OUT_BITS] != -1 ? EB_HAS_BITS : 0) |
+                    (step->field[EB_OUT_BYTES] != -1 ? EB_HAS_BYTES : 0) | (step->field[EB_ROUND_REAL] ? EB_HAS_ROUND_REAL : 0) |
                     (step->field[EB_RELU1] ? EB_HAS_RELU1 : 0) | (step->field[EB_RELU2] ? EB_HAS_RELU2 : 0);
-    if (chain->parts & EB_HAS_SIGN_REAL && !(chain->parts & EB_HAS_OUT))
+    if (chain->parts & (EB_HAS_SIGN_REAL | EB_HAS_ROUND_REAL) && !(chain->parts & EB_HAS_OUT))
         return eb_fail(error, "step %d makes a sign that goes nowhere", (int)number);
-    return 1;
+    return !(chain->parts & (EB_HAS_BYTES | EB_HAS_ROUND_REAL)) || eb_read_quant(plan, recipe, step, number, error);
 }
 
 /* The values the chain touches: where the step's numbers go, and what is added on the way. */
 static int read_places(eb_plan *plan, eb_step *step, int64_t number, char *error) {
     int64_t *field = step->field;
-    int64_t id = field[EB_OUT] != -1 ? field[EB_OUT] : field[EB_OUT_BITS];
+    static const int places[] = {EB_RESIDUAL, EB_OUT, EB_OUT_BITS, EB_OUT_BYTES}, kinds[] = {EB_REAL, EB_REAL, EB_BITS, EB_BYTES};
+    int64_t id = field[EB_OUT] != -1 ? field[EB_OUT] : field[EB_OUT_BITS] != -1 ? field[EB_OUT_BITS] : field[EB_OUT_BYTES];
     if (id < 0 || id >= plan->value_count) return eb_fail(error, "step %d makes nothing", (int)number);
     step->out = plan->values[id];
-    for (int i = 0; i < 3; i++) {
-        int64_t other = field[i == 0 ? EB_RESIDUAL : i == 1 ? EB_OUT : EB_OUT_BITS];
+    for (int i = 0; i < 4; i++) {
+        int64_t other = field[places[i]];
         if (other == -1) continue;
         if (i > 0 && other >= 0 && other < plan->value_count && plan->values[other].born >= 0)
             return eb_fail(error, "step %d makes value %d again", (int)number, (int)other);
-        const eb_value *value = touch(plan, other, number, i == 2 ? EB_BITS : EB_REAL, i > 0, error);
+        const eb_value *value = touch(plan, other, number, kinds[i], i > 0, error);
         if (!value) return 0;
         if (value->channels != step->out.channels || value->rows != step->out.rows ||
             value->columns != step->out.columns)
@@ -199,6 +202,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     if (field[EB_KIND] < 0 || field[EB_KIND] >= EB_STEP_KINDS) return eb_fail(error, "step %d is unknown", (int)number);
     if (eb_is_rows(step)) return read_rows(plan, recipe, step, number, error);
     int64_t kind = field[EB_KIND] == EB_CONV_BITS ? EB_BITS : EB_REAL;
+    if (field[EB_KIND] == EB_CONV_BYTES || field[EB_KIND] == EB_CONV_INT8) kind = EB_BYTES;
     int64_t id = field[EB_IN];
     int reads_image = field[EB_KIND] == EB_CONV_REAL || field[EB_KIND] == EB_CONV_SIGNED;
     if (field[EB_KIND] == EB_LOAD || (reads_image && id == 0)) kind = EB_IMAGE;
@@ -217,6 +221,8 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     case EB_CONV_BITS:
     case EB_CONV_REAL:
     case EB_CONV_SIGNED:
+    case EB_CONV_BYTES:
+    case EB_CONV_INT8:
         return eb_check_conv(step, number, error) && eb_layout_shared(plan, recipe, number, error);
     case EB_LINEAR_BYTES: return eb_layout_bytes(step, recipe, error);
     default: return eb_check_pool(step, number, error);
@@ -244,6 +250,7 @@ eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char 
         return NULL;
     }
     plan->kernels = eb_kernels_named(instruction_set);
+    plan->byte_kernels = plan->kernels ? eb_byte_kernels_of(plan->kernels) : NULL;
     plan->budget.left = recipe->max_bytes;
     plan->values = calloc((size_t)recipe->value_count, sizeof *plan->values);
     plan->steps = calloc((size_t)recipe->step_count, sizeof *plan->steps);

@@ -87,6 +87,7 @@ static void prepare_reals(const eb_context *context, const eb_step *step) {
 void eb_step_prepare(const eb_context *context, const eb_step *step) {
     if (step->field[EB_KIND] == EB_CONV_BITS) prepare_bits(context, step);
     if (step->field[EB_KIND] == EB_CONV_REAL) prepare_reals(context, step);
+    if (step->field[EB_KIND] == EB_CONV_BYTES) eb_bytes_conv_prepare(context, step);
     if (step->field[EB_KIND] == EB_LINEAR_BYTES) eb_bytes_prepare(context, step);
     if (step->field[EB_KIND] == EB_LOAD)
         load_image(context, &step->in, (float *)context->scratch, step->in.columns * step->in.channels,

@@ -13,10 +13,10 @@ static int same_layout(const eb_plan *plan, const eb_recipe *recipe, int64_t num
     if (a[EB_WEIGHT] != b[EB_WEIGHT] || !plan->steps[earlier].weights) return 0;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (a[same[i]] != b[same[i]]) return 0;
-    const int64_t places[] = {EB_IN, EB_OUT, EB_OUT_BITS};
-    for (int i = 0; i < 3; i++) {
+    const int64_t places[] = {EB_IN, EB_OUT, EB_OUT_BITS, EB_OUT_BYTES};
+    for (int i = 0; i < 4; i++) {
         if ((a[places[i]] == -1) != (b[places[i]] == -1)) return 0;
-        if (a[places[i]] != -1 && memcmp(plan->values + a[places[i]], plan->values + b[places[i]], 4 * sizeof(int64_t))) return 0;
+        if (a[places[i]] != -1 && memcmp(plan->values + a[places[i]], plan->values + b[places[i]], 6 * sizeof(int64_t))) return 0;
     }
     return plan->steps[number].chain.parts == plan->steps[earlier].chain.parts;
 }

@@ -52,6 +52,18 @@ INLINE uint32_t block_bits(const vec *v) {
 }
 #endif
 
+/* Adding 1.5 · 2²³ rounds to the nearest whole number, ties to even, into the lowest bits. What is no number becomes the
+ * least. */
+#define ROUNDED(v) v_add(v_min(v_max(v_mul(v, v_set(chain->unit)), v_set(chain->least)), v_set(chain->most)), v_set(12582912.0f))
+
+#ifndef HAS_BLOCK_BYTES
+INLINE void store_bytes(uint8_t *to, const vec *v, int32_t least, int lanes) {
+    uint32_t whole[EB_BLOCK];
+    EACH v_store((float *)(whole + i * LANES), v[i]);
+    for (int lane = 0; lane < lanes; lane++) to[lane] = (uint8_t)(whole[lane] - (uint32_t)least);
+}
+#endif
+
 /* A vector of the chain, read once for all pixels. */
 #define VECTOR(name, part)                                                                                            \
     vec name[VECS];                                                                                                   \
@@ -98,8 +110,17 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
             vec sign[VECS];
             EACH sign[i] = v_sign(v[i]);
             store_block(row->out + at, sign, lanes);
+        } else if (parts & EB_HAS_ROUND_REAL) {
+            vec whole[VECS];
+            EACH whole[i] = v_add(ROUNDED(v[i]), v_set(-12582912.0f));
+            store_block(row->out + at, whole, lanes);
         } else if (parts & EB_HAS_OUT) {
             store_block(row->out + at, v, lanes);
+        }
+        if (parts & EB_HAS_BYTES) {
+            vec whole[VECS];
+            EACH whole[i] = ROUNDED(v[i]);
+            store_bytes(row->bytes + at, whole, (int32_t)chain->least, lanes);
         }
         AFFINE(5, EB_HAS_AFFINE5);
         if (parts & EB_HAS_BITS) row->bits[pixel] = block_bits(v) & used;
@@ -126,6 +147,8 @@ INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | ADDED | EB_HAS_BITS)
         COMMON(EB_HAS_OUT | EB_HAS_SIGN_REAL)
         COMMON(EB_HAS_OUT)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_BYTES)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_RESIDUAL | EB_HAS_CLAMP | EB_HAS_OUT | EB_HAS_BYTES)
 #endif
     default: run_chain(chain->parts, chain, row, sums, counts);
     }

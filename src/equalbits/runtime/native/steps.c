@@ -26,36 +26,6 @@ int64_t eb_step_units(const eb_step *step) {
     return (by_filters(step) ? step->field[EB_GROUPS] * step->blocks : blocks) * step->out.rows;
 }
 
-/* The part of a window along one axis that lies inside the image. */
-static void inside(int64_t at, int64_t kernel, int64_t size, int64_t *from, int64_t *to) {
-    *from = at < 0 ? 0 : at;
-    *to = at + kernel > size ? size : at + kernel;
-}
-
-/* A row of a pooling: the windows are cut down to what lies inside. */
-static void pool_row(const eb_context *context, const eb_step *step, int64_t row, int64_t channel, float *to) {
-    const int64_t *field = step->field, channels = step->in.channels, line = step->in.columns * channels;
-    const float *input = (const float *)eb_value_at(context, field[EB_IN]) + channel;
-    const int64_t turns = eb_turns(field[EB_KERNEL_H] * field[EB_KERNEL_W]);
-    for (int64_t column = 0; column < step->out.columns; column++, to += EB_BLOCK) {
-        int64_t top, bottom, left, right;
-        if ((column + 1) % turns == 0 && eb_stopped(step)) return;
-        if (field[EB_KIND] == EB_ADAPTIVE) {
-            top = row * step->in.rows / step->out.rows;
-            bottom = ((row + 1) * step->in.rows + step->out.rows - 1) / step->out.rows;
-            left = column * step->in.columns / step->out.columns;
-            right = ((column + 1) * step->in.columns + step->out.columns - 1) / step->out.columns;
-        } else {
-            inside(row * field[EB_STRIDE_H] - field[EB_PAD_TOP], field[EB_KERNEL_H], step->in.rows, &top, &bottom);
-            inside(column * field[EB_STRIDE_W] - field[EB_PAD_LEFT], field[EB_KERNEL_W], step->in.columns, &left, &right);
-        }
-        int64_t divisor = field[EB_KIND] == EB_MAX_POOL ? 0 : (bottom - top) * (right - left);
-        if (field[EB_KIND] == EB_AVG_POOL && field[EB_COUNT_PADDING]) divisor = field[EB_KERNEL_H] * field[EB_KERNEL_W];
-        context->plan->kernels->pool(input + top * line + left * channels, line, bottom - top, channels, right - left,
-                                     (float)divisor, to);
-    }
-}
-
 /* A row as it stands, of a value or of the image put in order. */
 static void plain_row(const eb_context *context, const eb_step *step, int64_t row, const eb_row *target, float *to) {
     const float *from = step->field[EB_KIND] == EB_LOAD ? (const float *)context->scratch
@@ -146,16 +116,17 @@ static void run_row(const eb_context *context, const eb_step *step, int64_t bloc
         if (step->quads) eb_winograd_row(context, step, row, block, *target);
         else real_row(context, step, row, block, *target);
         return;
+    case EB_CONV_BYTES: eb_bytes_conv_row(context, step, row, block, *target); return;
     case EB_LINEAR_BYTES: eb_bytes_sums(context, step, block, sums); break;
     case EB_LOAD:
     case EB_CHAIN: plain_row(context, step, row, target, sums); break;
-    default: pool_row(context, step, row, target->channel, sums);
+    default: eb_pool_row(context, step, row, target->channel, sums);
     }
     context->plan->kernels->chain_reals(&step->chain, target, sums);
 }
 
 /* The channels a block covers. */
-static eb_row block_row(const eb_step *step, int64_t block, int64_t pixels) {
+eb_row eb_block_row(const eb_step *step, int64_t block, int64_t pixels) {
     int64_t within = by_filters(step) ? block % step->blocks * EB_BLOCK : block * EB_BLOCK;
     int64_t left = (by_filters(step) ? step->group_out : step->out.channels) - within;
     eb_row row = {.channel = by_filters(step) ? block / step->blocks * step->group_out + within : within,
@@ -164,15 +135,17 @@ static eb_row block_row(const eb_step *step, int64_t block, int64_t pixels) {
 }
 
 /* A row's own pointers into the values a step reads and makes. */
-static void point_at_values(const eb_context *context, const eb_step *step, int64_t row, eb_row *target) {
+void eb_point_at_values(const eb_context *context, const eb_step *step, int64_t row, eb_row *target) {
     const int64_t channels = step->out.channels, columns = step->out.columns;
     const int64_t at = row * columns * channels + target->channel;
     const float *residual = eb_value_at(context, step->field[EB_RESIDUAL]);
     float *out = eb_value_at(context, step->field[EB_OUT]);
     uint32_t *bits = eb_value_at(context, step->field[EB_OUT_BITS]);
+    uint8_t *bytes = eb_value_at(context, step->field[EB_OUT_BYTES]);
     target->apart = channels;
     target->residual = residual ? residual + at : NULL;
     target->out = out ? out + at : NULL;
+    target->bytes = bytes ? bytes + at : NULL;
     target->bits = bits ? bits + (target->channel / 32 * step->out.rows + row) * columns : NULL;
 }
 
@@ -185,8 +158,8 @@ static void pool_ring(const eb_context *context, const eb_step *step, const floa
     after.parts &= step->after;
     for (int64_t i = top; i < bottom; i++) rows[i - top] = ring + i % (step->field[EB_POOL_H] + 1) * wide;
     context->plan->kernels->pool_rows(rows, bottom - top, wide, (float *)context->own);
-    eb_row target = block_row(step, block, step->out.columns);
-    point_at_values(context, step, row, &target);
+    eb_row target = eb_block_row(step, block, step->out.columns);
+    eb_point_at_values(context, step, row, &target);
     context->plan->kernels->chain_reals(&after, &target, (float *)context->own);
 }
 
@@ -202,14 +175,14 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
     int64_t made = 0, lines = 0, turn = 0;
     for (int64_t row = from; row < to; row++) {
         int64_t top, bottom;
-        inside(row * field[EB_POOL_STRIDE_H] - field[EB_POOL_TOP], field[EB_POOL_H], step->conv_rows, &top, &bottom);
+        eb_inside(row * field[EB_POOL_STRIDE_H] - field[EB_POOL_TOP], field[EB_POOL_H], step->conv_rows, &top, &bottom);
         if (row == from || made < top) made = top - top % together(step);
         for (; made < bottom; made += together(step)) {
             if (++turn % turns == 0 && eb_stopped(step)) return;
             if (step->quads) eb_winograd_rows(context, step, made, &lines);
             for (int64_t i = 0; i < blocks; i++) {
                 for (int64_t y = made; y < made + together(step) && y < step->conv_rows; y++) {
-                    eb_row target = block_row(step, block + i, step->conv_columns);
+                    eb_row target = eb_block_row(step, block + i, step->conv_columns);
                     target.out = line;
                     target.apart = target.lanes = EB_BLOCK;
                     run_row(context, &before, block + i, y, &target);
@@ -224,7 +197,7 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
 }
 
 /* While a block is computed row by row, call in the weights of the next, a slice each row. */
-static void call_in_weights(const eb_step *step, int64_t block, int64_t row) {
+void eb_call_in_weights(const eb_step *step, int64_t block, int64_t row) {
     const int64_t rows = step->out.rows, end = step->field[EB_GROUPS] * step->blocks;
     if (!by_filters(step) || block + 1 >= end || rows < 4) return;
     const char *next = (const char *)step->weights + (block + 1) * step->block_bytes;
@@ -241,8 +214,8 @@ static void run_tile(const eb_context *context, const eb_step *step, int64_t til
     for (int64_t done = 0, count; done < pixels; done += count) {
         const int64_t row = (tile * EB_TILE + done) / columns, x = (tile * EB_TILE + done) % columns;
         count = columns - x < pixels - done ? columns - x : pixels - done;
-        eb_row target = block_row(step, block, count);
-        point_at_values(context, step, row, &target);
+        eb_row target = eb_block_row(step, block, count);
+        eb_point_at_values(context, step, row, &target);
         eb_move_along(&target, x);
         chain_counts(context, step, row, x, block, &target, counts + done * EB_BLOCK);
     }
@@ -269,14 +242,18 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t blo
         run_pooled(context, step, block, blocks, from, to);
         return;
     }
+    if (step->field[EB_KIND] == EB_CONV_BYTES) {
+        eb_bytes_conv_rows(context, step, block, from, to);
+        return;
+    }
     for (int64_t row = from - from % together(step); row < to; row += together(step)) {
         if (++turn % turns == 0 && eb_stopped(step)) return;
         if (step->quads) eb_winograd_rows(context, step, row, &lines);
-        else call_in_weights(step, block, row);
+        else eb_call_in_weights(step, block, row);
         for (int64_t i = block; i < block + blocks; i++) {
             for (int64_t y = row < from ? from : row; y < row + together(step) && y < to; y++) {
-                eb_row target = block_row(step, i, step->out.columns);
-                point_at_values(context, step, y, &target);
+                eb_row target = eb_block_row(step, i, step->out.columns);
+                eb_point_at_values(context, step, y, &target);
                 run_row(context, step, i, y, &target);
             }
         }

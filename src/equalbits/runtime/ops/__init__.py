@@ -4,12 +4,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from equalbits.runtime.op_specs import OpSpec
-from equalbits.runtime.ops import activation, conv_linear, elementwise, embedding, normalization, pool, product, shape
+from equalbits.runtime.ops import (
+    activation,
+    conv_linear,
+    elementwise,
+    embedding,
+    normalization,
+    pool,
+    product,
+    quantize,
+    shape,
+)
 
 OPS: Mapping[str, OpSpec] = MappingProxyType(
     {
         spec.kind: spec
-        for family in (conv_linear, elementwise, pool, shape, activation, normalization, product, embedding)
+        for family in (conv_linear, elementwise, pool, shape, activation, normalization, product, embedding, quantize)
         for spec in family.OPS
     }
 )

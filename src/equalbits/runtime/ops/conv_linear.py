@@ -12,7 +12,7 @@ import numpy as np
 
 from equalbits.runtime import bits, op_specs
 from equalbits.runtime.op_specs import Floats, OpSpec, Setting, Settings, Shape, Shapes, Tensors
-from equalbits.runtime.ops import windows
+from equalbits.runtime.ops import quantize, windows
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.onnx import OnnxGraph
@@ -58,6 +58,8 @@ class _Weighted(OpSpec):
             fields |= {part.upper(): lowering.plan.weight(array, np.uint8) for part, array in stored.items()}
         if multiplies_bits(lowering, place):
             step, read = "CONV_BITS", lowering.bits[value]
+        elif quantize.multiplies_bytes(lowering, place):
+            step, read = "CONV_BYTES", lowering.bytes[value]
         elif operation.settings.get("input_bits") == 8:
             step, read = "LINEAR_BYTES", lowering.as_flat(value)
         elif by_rows:

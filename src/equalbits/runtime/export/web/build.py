@@ -15,7 +15,10 @@ _COMMAND = (
     " -Wl,--no-entry,--strip-all,--stack-first,-zstack-size=1048576"
 )
 #: C files of the native engine that the module leaves out: the kernels of other machines.
-_OTHERS = ("kernels_avx2.c", "kernels_avx512.c", "kernels_neon.c", "kernels_portable.c")
+_OTHERS = (
+    *("kernels_avx2.c", "kernels_avx512.c", "kernels_neon.c", "kernels_portable.c"),
+    *("kernels_bytes_avx2.c", "kernels_bytes_avx512.c"),
+)
 
 
 def engine_digest(sources: Path = _SOURCES) -> str:
