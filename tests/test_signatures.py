@@ -12,6 +12,7 @@ MOST = 6
 MIRRORED = ("functional/kernels/", "deploy/ops/", "nn/layers.py")
 #: Longer signatures that are kept, and the reason.
 KEPT = {
+    "deploy/pack.py pack": "the options of one file, by keyword",
     "training/loop.py train": "a Trainer as in transformers: separate objects of the caller, by keyword",
     "training/stack.py train_stack": "as train, with a list of each",
     "recipes/train_recipe.py run_recipe": "passes the objects of train on, by keyword",

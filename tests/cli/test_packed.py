@@ -243,6 +243,15 @@ def test_inputs_of_linear_layers_can_be_packed_as_int8(trained, tmp_path, call):
     assert "same class as the model for 6 of 6 test images, accuracy " in printed
 
 
+def test_activations_are_rounded_with_ranges_from_training_images(trained, tmp_path, call):
+    code, printed, errors = call("pack", trained, tmp_path / "a.ebits", "--activations", "int8")
+    assert code == 0
+    assert "activations='int8': 8 of 8 images keep their class" in errors
+    assert "calibration images keep the class of the exact file" in errors
+    assert "test images, accuracy" in printed
+    assert b"quantize gain=" in (tmp_path / "a.ebits").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("name", "rule"),
     [("x.tflite", "use .ebits, .onnx, .xml, .c, .html"), ("net.onx", ".onx"), ("net", "call it net.ebits")],

@@ -150,7 +150,9 @@ def runner(runtime: str, model: PackedModel, folder: Path) -> Callable[[np.ndarr
         return lambda image: np.asarray(opened.run(None, {opened.get_inputs()[0].name: image})[0])
     if runtime == "openvino":
         openvino = pytest.importorskip("openvino")
-        compiled = openvino.Core().compile_model(build_openvino(model.network), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        compiled = openvino.Core().compile_model(
+            build_openvino(model.network), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+        )
         return lambda image: np.asarray(compiled(image)[0])
     compiler = shutil.which("cc") or pytest.skip("no C compiler")
     export_c(model, folder / "net.c")

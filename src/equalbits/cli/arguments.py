@@ -47,6 +47,11 @@ def add_packing(parser: argparse.ArgumentParser) -> None:
         "--linear-inputs", choices=("float32", "int8"), default="float32",
         help="dtype of the real inputs of binary linear layers (default: float32; int8 rounds and is faster)",
     )  # fmt: skip
+    parser.add_argument(
+        "--activations", choices=("float32", "int8", "int4"), default="float32",
+        help="dtype of the real inputs of binary convolutions (default: float32; the others round, with ranges from "
+        "training images of the run)",
+    )  # fmt: skip
     add_which(parser)
     add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")
 

@@ -51,9 +51,10 @@ def run(options: argparse.Namespace) -> None:
     if to not in ("c", "web") and find_spec(to) is None:
         raise ModuleNotFoundError(name=to)
     if source.is_dir():
-        packed, _, _ = pack_run(source, which=options.which, rest=options.rest, linear_inputs=options.linear_inputs)
+        rounding = {name: getattr(options, name) for name in ("rest", "linear_inputs", "activations")}
+        packed, _, _ = pack_run(source, which=options.which, data=options.data, **rounding)
     else:
-        for name in ("rest", "linear_inputs"):
+        for name in ("rest", "linear_inputs", "activations"):
             if (value := getattr(options, name)) != "float32":
                 raise ValueError(f"--{name.replace('_', '-')} {value}: {source} is packed already; give its run")
         packed = load_packed(source)

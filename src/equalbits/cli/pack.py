@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -39,9 +40,8 @@ def run(options: argparse.Namespace) -> None:
     path, source = _checked_paths(options)
     to = {suffix: name for name, suffix in SUFFIX.items()}.get(path.suffix)
     with _log_to_stderr():
-        packed, model, example = pack_run(
-            source, which=options.which, rest=options.rest, linear_inputs=options.linear_inputs
-        )
+        rounding = {name: getattr(options, name) for name in ("rest", "linear_inputs", "activations")}
+        packed, model, example = pack_run(source, which=options.which, data=options.data, **rounding)
     same = _compare(packed, model, example, options)
     if to is None:
         packed.save(path)
@@ -142,27 +142,40 @@ def check_source(path: Path, which: str) -> None:
 
 
 def pack_run(
-    out: Path, *, which: str, rest: str = "float32", linear_inputs: str = "float32"
+    out: Path,
+    *,
+    which: str,
+    data: str | None = None,
+    rest: str = "float32",
+    linear_inputs: str = "float32",
+    activations: str = "float32",
 ) -> tuple["PackedModel", "nn.Module", "Tensor"]:
-    """Pack a run's model; return the packed model, the model, and the random images that verified it."""
+    """Pack a run's model; return the packed model, the model, and the random images that verified it.
+
+    With ``activations``, training images of the run set the ranges.
+    """
     import torch
 
+    from equalbits.data import DataError
     from equalbits.deploy import Preprocessing, pack
-    from equalbits.recipes import DataSpec, load_run, unfinished_epoch
+    from equalbits.recipes import DataSpec, calibration_images, load_run, unfinished_epoch
 
     model = load_run(out, which=which).model
     if unfinished := unfinished_epoch(out):
         say(f"{out} is not finished: epoch {unfinished[0]} of {unfinished[1]}", error=True)
     images = DataSpec.read(out / "model.json")
     example = torch.randn(8, images.channels, images.size, images.size, generator=torch.Generator().manual_seed(0))
-    packed = pack(
-        model,
-        example,
-        rest=rest,
-        linear_inputs=linear_inputs,
-        class_names=images.classes,
-        preprocessing=Preprocessing(images.mean, images.std, images.resize, images.fit),
-    )
+    preprocessing = Preprocessing(images.mean, images.std, images.resize, images.fit)
+    packer = partial(pack, model, rest=rest, linear_inputs=linear_inputs, preprocessing=preprocessing)
+    packed = packer(example, class_names=images.classes)
+    if activations == "float32":
+        return packed, model, example
+    try:
+        shown = calibration_images(packed, out, Path(data) if data else None)
+    except DataError as error:
+        print(f"no training images to calibrate on, so random ones set the ranges: {error}", file=sys.stderr)
+        shown = example
+    packed = packer(shown[:8], class_names=images.classes, activations=activations, calibration=shown)
     return packed, model, example
 
 

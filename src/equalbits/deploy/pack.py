@@ -4,15 +4,17 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
+from equalbits.deploy.activations import ACTIVATIONS, log_agreement, round_activations
 from equalbits.deploy.graph import Header, PackError, as_array, same_computation, to_network
 from equalbits.deploy.pack_weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
 from equalbits.deploy.ports import Example
 from equalbits.deploy.torch_export import trace_program
 from equalbits.deploy.translate import trace
 from equalbits.deploy.verify import verify, verify_rounding
-from equalbits.runtime import Limits, PackedModel
+from equalbits.runtime import Array, Floats, Limits, Network, PackedModel
 
 #: torch.export has global state, which two exports at once would corrupt.
 _LOCK = threading.Lock()
@@ -43,6 +45,8 @@ def pack(
     *,
     rest: str = "float32",
     linear_inputs: str = "float32",
+    activations: str = "float32",
+    calibration: Tensor | Array | None = None,
     class_names: Iterable[str] | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> PackedModel:
@@ -66,6 +70,10 @@ def pack(
     an image or a token: several times faster, and not exact. How far logits change is logged; a model is refused where
     an image changes its class or logits change by more than 5 % of the largest.
 
+    ``activations="int8"`` or ``"int4"`` rounds the inputs of binary convolutions that are not signs, and so makes them
+    integers times ±1: faster, and not exact. Each input has one range for all images, which ``calibration``, a batch of
+    images as the model takes them, sets (by default the example). How many of these keep their class is logged.
+
     ``class_names`` and ``preprocessing`` are stored in the file.
 
     >>> import torch
@@ -75,9 +83,14 @@ def pack(
     >>> [operation.kind for operation in packed.network.operations]
     ['conv', 'affine', 'relu', 'flatten', 'linear']
     """
-    for name, value, known in (("rest", rest, RESTS), ("linear_inputs", linear_inputs, LINEAR_INPUTS)):
+    options = (("rest", rest, RESTS), ("linear_inputs", linear_inputs, LINEAR_INPUTS))
+    for name, value, known in (*options, ("activations", activations, tuple(ACTIVATIONS))):
         if value not in known:
             raise PackError(f"{name}={value!r} is not known: choose one of {', '.join(map(repr, known))}")
+    if calibration is not None and activations == "float32":
+        raise PackError(
+            "calibration is for activations='int8' or 'int4', and activations is 'float32': give both or none"
+        )
     header = _header(class_names, preprocessing or Preprocessing())
     with _LOCK:
         frozen = trace_program(model, example)
@@ -101,7 +114,25 @@ def pack(
             round_linear_inputs(graph)
             exact, network = network, to_network(graph, header)
             verify_rounding(f"{linear_inputs=}", exact, network, graph, images)
+        if activations != "float32":
+            shown = _calibration_images(calibration, network, images)
+            round_activations(graph, network, shown, activations)
+            exact, network = network, to_network(graph, header)
+            verify_rounding(f"{activations=}", exact, network, graph, images)
+            log_agreement(f"{activations=}", exact, network, shown)
         return PackedModel(network, limits=_NO_LIMITS)
+
+
+def _calibration_images(calibration: Tensor | Array | None, network: Network, example: Floats) -> Floats:
+    if calibration is None:
+        return example
+    images = as_array(calibration) if isinstance(calibration, Tensor) else np.ascontiguousarray(calibration, np.float32)
+    if images.shape[1:] != network.input_shape or not len(images):
+        shape = ", ".join(map(str, network.input_shape))
+        raise PackError(f"calibration has shape {tuple(images.shape)}: give images of shape (batch, {shape})")
+    if not np.isfinite(images).all():
+        raise PackError("calibration holds numbers that are not finite (NaN or infinity)")
+    return images
 
 
 def _header(class_names: Iterable[str] | None, preprocessing: Preprocessing) -> Header:

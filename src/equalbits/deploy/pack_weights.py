@@ -79,7 +79,7 @@ def narrow_arrays(step: Step, rest: str) -> Arrays:
 def round_linear_inputs(graph: Graph) -> None:
     """Set ``input_bits=8`` on every binary linear layer whose input is not signs; signs are exact anyway."""
     linear = [step for step in graph.steps if step.kind == "linear" and step.arrays["weight"].dtype == np.uint8]
-    found = [step for step in linear if not _reads_signs(graph, step)]
+    found = [step for step in linear if not reads_signs(graph, step)]
     if not found:
         raise PackError(
             "linear_inputs='int8' rounds the inputs of binary linear layers that are not signs, and the model has no "
@@ -89,7 +89,7 @@ def round_linear_inputs(graph: Graph) -> None:
         step.settings = {**step.settings, "input_bits": 8}
 
 
-def _reads_signs(graph: Graph, step: Step) -> bool:
+def reads_signs(graph: Graph, step: Step) -> bool:
     """Return whether the input of a step is a sign, or only moved since one."""
     while step.inputs[0]:
         step = graph.steps[step.inputs[0] - 1]

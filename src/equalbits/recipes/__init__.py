@@ -3,7 +3,7 @@
 from equalbits._toml import parse_settings
 from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device, select_evenly
 from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
-from equalbits.recipes.evaluate_packed import ByteBatches, check_on_test_images, images_with_classes
+from equalbits.recipes.evaluate_packed import ByteBatches, calibration_images, check_on_test_images, images_with_classes
 from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
 from equalbits.recipes.experiments.compared_methods import list_methods, parse_methods
 from equalbits.recipes.experiments.grid import Case, cases_of, split_values
@@ -47,6 +47,7 @@ __all__ = [
     "Table",
     "TrainedRun",
     "Trainer",
+    "calibration_images",
     "cases_of",
     "check_kind",
     "check_on_test_images",

@@ -18,8 +18,8 @@ from equalbits.recipes.run_dir import data_root_of
 from equalbits.runtime import PackedModel
 from equalbits.training import Score, evaluate
 
-#: Test images to compare with the model, and most seconds to score all of them.
-_COMPARED, _MOST_SECONDS = 64, 60.0
+#: Test images to compare with the model, most seconds to score all of them, and training images for calibration.
+_COMPARED, _MOST_SECONDS, _CALIBRATED = 64, 60.0, 256
 #: Data sets that are looked for by the class names of a packed file.
 _KNOWN = ("fashion", "cifar10", "cifar100", "imagefolder", "imagenet", "tinyimagenet")
 
@@ -81,6 +81,18 @@ def check_on_test_images(packed: PackedModel, model: nn.Module, out: Path, root:
     same = int((~other_class(answers, expected)).sum())
     slow = seconds > _MOST_SECONDS
     return PackedCheck(same, len(few), None if slow else evaluate(packed, ByteBatches(packed, dataset), progress=True))
+
+
+def calibration_images(packed: PackedModel, out: Path, root: Path | None = None) -> Tensor:
+    """Return some training images of a run as its packed model takes them, normalized and not augmented.
+
+    Images are found as in :func:`check_on_test_images`.
+    """
+    with data_root_of(out, root) as here:
+        dataset = make_loader(read_recipe(out / "recipe.toml").data, "train", root=here).dataset
+    few = select_evenly(dataset, min(_CALIBRATED, len(dataset)))
+    images, _ = next(iter(ByteBatches(packed, few, batch_size=len(few))))
+    return normalise(images, *map(torch.tensor, (packed.network.mean, packed.network.std)))
 
 
 def images_with_classes(model: PackedModel, name: str = "", root: Path | str | None = None) -> Dataset | FolderDataset:

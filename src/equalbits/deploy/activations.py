@@ -1,0 +1,128 @@
+"""``pack(activations="int8")``: round the inputs of binary convolutions, with ranges from calibration images."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from equalbits.deploy.graph import Graph, PackError, Step
+from equalbits.deploy.pack_weights import reads_signs
+from equalbits.deploy.verify import other_class
+from equalbits.runtime import Floats, Network, PackedModel, Settings, native
+
+_LOG = logging.getLogger("equalbits")
+
+#: Dtypes of the inputs of binary convolutions that are not signs, and their bits.
+ACTIVATIONS: Mapping[str, int] = {"float32": 32, "int8": 8, "int4": 4}
+#: Groups with fewer filters stay floats: integers would not make them faster.
+_FEWEST_FILTERS = 16
+#: Images per run of numpy, and numbers of a value that calibration looks at.
+_CHUNK, _SAMPLED = 8, 1 << 17
+#: Shares of the range that are tried as the largest number that is not clipped.
+_SHARES = np.linspace(0.1, 1, 46)
+
+
+def round_activations(graph: Graph, network: Network, images: Floats, activations: str) -> None:
+    """Put a ``quantize`` before every binary convolution whose input is not signs; ``network`` is the graph's.
+
+    Its range makes the squared error of rounding least on the values that the images give. The image keeps 8 bits.
+    """
+    bits = ACTIVATIONS[activations]
+    rounded = [step for step in graph.steps if _is_rounded(graph, step)]
+    if not rounded:
+        raise PackError(
+            f"activations={activations!r} rounds the inputs of binary convolutions that are not signs, and the model "
+            f"has no such layer: leave it at 'float32'"
+        )
+    values = {step.inputs[0] for step in rounded}
+    settings = {
+        value: choose_range(sample, 8 if value == 0 else bits)
+        for value, sample in _sample_values(network, values, images).items()
+    }
+    for step in rounded:
+        gain = np.float32(settings[step.inputs[0]]["gain"])
+        step.arrays = {**step.arrays, "scale": step.arrays["scale"].astype(np.float32) / gain}
+    _insert(graph, settings, rounded)
+
+
+def log_agreement(option: str, exact: Network, rounded: Network, images: Floats) -> None:
+    """Log how many of the calibration images keep their class."""
+    engine = "auto" if native.BUILT else "numpy"
+    before, after = (PackedModel(network, engine=engine).run_batch(images) for network in (exact, rounded))
+    lost = int(other_class(after, before).sum())
+    _LOG.info(
+        "%s: %d of %d calibration images keep the class of the exact file", option, len(images) - lost, len(images)
+    )
+
+
+def choose_range(sample: Floats, bits: int) -> Settings:
+    """Return the settings of a ``quantize``: those of the least squared error on ``sample``.
+
+    >>> choose_range(np.float32([0, 1, 2, 3]), 2)
+    {'gain': 1.0, 'min': 0, 'max': 3}
+    """
+    levels = (1 << bits) - 1
+    low, high = min(float(sample.min()), 0.0), max(float(sample.max()), 0.0)
+    tried = [_settings(low * share, high * share, levels) for share in _SHARES[::-1]]
+    errors = [float(np.square(_rounded(sample, each) - sample).mean()) for each in tried]
+    return tried[int(np.argmin(errors))]
+
+
+def _settings(low: float, high: float, levels: int) -> Settings:
+    gain = float(np.float32(levels / max(high - low, 1e-30)))
+    least = max(-levels, int(np.rint(low * gain)))
+    return {"gain": gain, "min": least, "max": least + levels}
+
+
+def _rounded(sample: Floats, settings: Settings) -> Floats:
+    whole = np.clip(np.rint(sample * np.float32(settings["gain"])), settings["min"], settings["max"])
+    result: Floats = whole / np.float32(settings["gain"])
+    return result
+
+
+def _is_rounded(graph: Graph, step: Step) -> bool:
+    if step.kind != "conv" or step.arrays["weight"].dtype != np.uint8 or reads_signs(graph, step):
+        return False
+    groups: int = step.settings.get("groups", 1)
+    return groups == 1 or step.shape[0] // groups >= _FEWEST_FILTERS
+
+
+def _sample_values(network: Network, wanted: set[int], images: Floats) -> dict[int, Floats]:
+    """Return evenly spaced numbers of each wanted value, with the smallest and the largest of all, over all images."""
+    last_read = {value: place for place, operation in enumerate(network.operations) for value in operation.inputs}
+    samples: dict[int, list[Floats]] = {value: [] for value in wanted}
+    each = max(1, _SAMPLED // len(images))
+    for start in range(0, len(images), _CHUNK):
+        values: dict[int, Floats] = {0: images[start : start + _CHUNK]}
+        for place in range(-1, max(wanted)):
+            if place >= 0:
+                values[place + 1] = network.run_operation(network.operations[place], values)
+            if place + 1 in wanted:
+                rows = values[place + 1].reshape(len(values[place + 1]), -1)
+                samples[place + 1] += [rows[:, :: max(1, rows.shape[1] // each)].reshape(-1)]
+                samples[place + 1] += [np.array([rows.min(), rows.max()])]
+            for value in [value for value in values if last_read[value] <= place]:
+                del values[value]
+    return {value: np.concatenate(parts) for value, parts in samples.items()}
+
+
+def _insert(graph: Graph, settings: Mapping[int, Settings], readers: list[Step]) -> None:
+    """Insert a ``quantize`` behind each value of ``settings`` and have ``readers`` read it; renumber the steps."""
+    numbers, rounded, steps = {0: 0}, dict[int, int](), list[Step]()
+    chosen = {id(step) for step in readers}
+
+    def add_rounding(value: int) -> None:
+        if value in settings:
+            before = graph.steps[value - 1] if value else None
+            shape, layer = (before.shape, before.layer) if before else (graph.input_shape, "image")
+            steps.append(Step("quantize", (numbers[value],), {}, settings[value], layer, shape))
+            rounded[value] = len(steps)
+
+    add_rounding(0)
+    for place, step in enumerate(graph.steps):
+        known = rounded if id(step) in chosen else numbers
+        steps.append(replace(step, inputs=tuple(known[value] for value in step.inputs)))
+        numbers[place + 1] = len(steps)
+        add_rounding(place + 1)
+    graph.steps = steps
