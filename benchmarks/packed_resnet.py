@@ -23,7 +23,7 @@ def resnet18(
     make = Maker(NetworkBuilder((3, size, size)), np.random.default_rng(seed), stored, input_bits)
     if input_bits > 1:
         return make.relu_resnet18(classes)
-    x = make.conv(make.build.image, 3, 64, kernel=7, stride=2, padding=3, name="conv1")
+    x = make.conv(make.image(), 3, 64, kernel=7, stride=2, padding=3, name="conv1")
     x = make.batch_norm(make.prelu(x, 64, name="prelu"), 64, name="bn1")
     x = make.build.add("max_pool", x, kernel=3, stride=2, padding=1)
     channels = 64
@@ -105,10 +105,15 @@ class Maker:
         levels = (1 << self.input_bits) - 1
         return self.build.add("quantize", x, gain=(levels + low) / most, min=low, max=levels + low)
 
+    def image(self) -> int:
+        """Return the image; with an int8 stem, rounded to 8 bits."""
+        if self.stored != "int8":
+            return self.build.image
+        return self.build.add("quantize", self.build.image, gain=48.0, min=-128, max=127)
+
     def relu_resnet18(self, classes: int) -> Network:
         """Add all layers of the network with real inputs; return it."""
-        image = self.build.image
-        x = self.conv(image, 3, 64, kernel=7, stride=2, padding=3, name="conv1")
+        x = self.conv(self.image(), 3, 64, kernel=7, stride=2, padding=3, name="conv1")
         x = self.build.add("relu", self.batch_norm(x, 64, name="bn1"))
         x = self.build.add("max_pool", x, kernel=3, stride=2, padding=1)
         channels = 64
@@ -128,6 +133,7 @@ class Maker:
         y = self.binary_conv(y, width, width, stride=1, name=f"{name}.conv2")
         y = self.batch_norm(y, width, name=f"{name}.bn2", spread=self.spread(width, 4.0))
         if inputs != width:
+            x = whole if self.stored == "int8" else x
             x = self.conv(x, inputs, width, kernel=1, stride=stride, name=f"{name}.downsample.0")
             x = self.batch_norm(x, width, name=f"{name}.downsample.1")
         return self.build.add("relu", self.build.add("add", y, x))

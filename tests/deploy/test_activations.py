@@ -100,6 +100,15 @@ def test_one_value_is_rounded_once_for_all_its_readers_and_the_image_keeps_8_bit
     assert settings["min"] < 0
 
 
+def test_with_an_int8_rest_the_stem_reads_rounded_images_too(residual, images):
+    packed = pack(residual, images[:4], rest="int8", activations="int8", calibration=images)
+    assert kinds(packed)[:2] == ["quantize", "conv"]
+    logits = residual(images).detach().numpy()
+    assert np.abs(packed(images.numpy()) - logits).max() / np.abs(logits).max() < 0.05
+    four = pack(residual, images[:4], rest="int8", activations="int4", calibration=images)
+    assert kinds(four)[0] == "conv"
+
+
 def test_the_default_stays_exact(residual, images):
     assert "quantize" not in kinds(pack(residual, images[:4]))
 

@@ -173,7 +173,7 @@ def pack_run(
     try:
         shown = calibration_images(packed, out, Path(data) if data else None)
     except DataError as error:
-        print(f"no training images to calibrate on, so random ones set the ranges: {error}", file=sys.stderr)
+        say(f"no training images to calibrate on, so random ones set the ranges: {error}", error=True)
         shown = example
     packed = packer(shown[:8], class_names=images.classes, activations=activations, calibration=shown)
     return packed, model, example

@@ -9,7 +9,7 @@ import numpy as np
 from equalbits.deploy.graph import Graph, PackError, Step
 from equalbits.deploy.pack_weights import reads_signs
 from equalbits.deploy.verify import other_class
-from equalbits.runtime import Floats, Network, PackedModel, Settings, native
+from equalbits.runtime import Floats, Network, PackedModel, Settings, exact_products, native
 
 _LOG = logging.getLogger("equalbits")
 
@@ -24,12 +24,12 @@ _SHARES = np.linspace(0.1, 1, 46)
 
 
 def round_activations(graph: Graph, network: Network, images: Floats, activations: str) -> None:
-    """Put a ``quantize`` before every binary convolution whose input is not signs; ``network`` is the graph's.
+    """Put a ``quantize`` before convolutions of bits, or of int8, whose input is not signs; ``network`` is the graph's.
 
     Its range makes the squared error of rounding least on the values that the images give. The image keeps 8 bits.
     """
     bits = ACTIVATIONS[activations]
-    rounded = [step for step in graph.steps if _is_rounded(graph, step)]
+    rounded = [step for step in graph.steps if _is_rounded(graph, step, bits)]
     if not rounded:
         raise PackError(
             f"activations={activations!r} rounds the inputs of binary convolutions that are not signs, and the model "
@@ -81,11 +81,14 @@ def _rounded(sample: Floats, settings: Settings) -> Floats:
     return result
 
 
-def _is_rounded(graph: Graph, step: Step) -> bool:
-    if step.kind != "conv" or step.arrays["weight"].dtype != np.uint8 or reads_signs(graph, step):
+def _is_rounded(graph: Graph, step: Step, bits: int) -> bool:
+    """Return whether the input of a step is rounded: with 8 bits also that of int8 weights, where sums stay exact."""
+    if step.kind != "conv" or reads_signs(graph, step):
         return False
-    groups: int = step.settings.get("groups", 1)
-    return groups == 1 or step.shape[0] // groups >= _FEWEST_FILTERS
+    weight, groups = step.arrays["weight"], step.settings.get("groups", 1)
+    enough = groups == 1 or step.shape[0] // groups >= _FEWEST_FILTERS
+    exact = weight.dtype == np.int8 and bits == 8 and exact_products(weight, 255)
+    return enough and (weight.dtype == np.uint8 or exact)
 
 
 def _sample_values(network: Network, wanted: set[int], images: Floats) -> dict[int, Floats]:

@@ -15,6 +15,7 @@ from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ops.activation import FUNCTIONS
 from equalbits.runtime.ops.pool import adaptive_windows
+from equalbits.runtime.ops.quantize import exact_products
 from equalbits.runtime.ports import Port
 from equalbits.runtime.predict import Prediction, top_classes
 from equalbits.runtime.resize_pictures import (
@@ -64,6 +65,7 @@ __all__ = [
     "build_openvino",
     "centre",
     "check_pixels",
+    "exact_products",
     "export_c",
     "export_onnx",
     "export_openvino",

@@ -219,7 +219,9 @@ class NativeEngine:
         self.instruction_set = instruction_set or native.BUILT.instruction_sets()[0]
         most = limits.budget(network) if limits else sys.maxsize
         try:
-            plan, answer = lower(network, native.BUILT.FIELDS, native.BUILT.KINDS, most)
+            tables = native.BUILT.FIELDS, native.BUILT.KINDS
+            dtypes = (np.uint8, np.int8) if self.instruction_set == "avx512" else (np.uint8,)  # else floats are as fast
+            plan, answer = lower(network, *tables, most, byte_weights=dtypes)
             self._plan = native.BUILT.Plan(*plan.tables(), answer, self.instruction_set, plan.bytes_left)
         except OverflowError:
             raise LimitError((limits or Limits()).refusal(f"a plan of more than {most} bytes", network)) from None

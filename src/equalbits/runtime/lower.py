@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, ChainOp, ElementwiseOp, Shape
@@ -26,25 +27,31 @@ _MAX_POOLED_ROWS = 8
 
 
 def lower(
-    network: Network, fields: Mapping[str, int], kinds: Mapping[str, int], max_bytes: int = sys.maxsize
+    network: Network,
+    fields: Mapping[str, int],
+    kinds: Mapping[str, int],
+    max_bytes: int = sys.maxsize,
+    *,
+    byte_weights: tuple[DTypeLike, ...] = (np.uint8,),
 ) -> tuple[PlanTables, int]:
     """Return the tables of a network's native plan, and the number of the value that is the output.
 
-    Raise OverflowError where the tensors of the plan take more than ``max_bytes``.
+    Raise OverflowError where the tensors of the plan take more than ``max_bytes``. ``byte_weights`` are the dtypes of
+    weights that are multiplied by rounded numbers in integers.
     """
     plan = PlanTables(fields, kinds, max_bytes)
-    return plan, Lowering(network, plan).run()
+    return plan, Lowering(network, plan, byte_weights).run()
 
 
 class Lowering:
     """State of :func:`lower`. ``real``, ``bits`` and ``bytes`` map values of the network to values of the plan.
 
-    Without ``has_bytes``, numbers that are rounded to 8 bits stay floats. The rules of
-    :mod:`equalbits.runtime.ops` call the methods to emit steps.
+    Numbers that are rounded to 8 bits stay floats where they are multiplied by other dtypes than ``byte_weights``. The
+    rules of :mod:`equalbits.runtime.ops` call the methods to emit steps.
     """
 
-    def __init__(self, network: Network, plan: PlanTables, *, has_bytes: bool = True) -> None:
-        self.network, self.plan, self.has_bytes = network, plan, has_bytes
+    def __init__(self, network: Network, plan: PlanTables, byte_weights: tuple[DTypeLike, ...] = (np.uint8,)) -> None:
+        self.network, self.plan, self.byte_weights = network, plan, byte_weights
         self.output = len(network.operations)
         self.real: dict[int, int] = {}
         self.bits: dict[int, int] = {}
@@ -203,7 +210,7 @@ class Lowering:
             return set()
         fields |= write_bytes(self, place)
         served = set() if read_as_whole_reals(self, place) else {place}
-        self._fused |= served
+        self.fused |= served
         return served
 
     def _end_in_bits(self, value: int, fields: dict[str, int]) -> set[int]:

@@ -30,7 +30,7 @@ class CProgram:
     def __init__(self, network: Network) -> None:
         self.plan = _Plan({}, {}, MAX_BYTES)
         try:
-            self.answer = Lowering(network, self.plan, has_bytes=False).run()
+            self.answer = Lowering(network, self.plan, byte_weights=()).run()
         except OverflowError:
             raise ValueError(f"the constants take more than {MAX_BYTES >> 20} MiB, which is too large for C") from None
         self._network = network

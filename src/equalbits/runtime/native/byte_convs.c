@@ -127,6 +127,7 @@ int eb_layout_bytes_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, 
     for (int64_t filter = 0; filter < step->out.channels; filter++)
         if (!fits(step, &weights, filter)) return eb_fail(error, "a convolution of bytes has sums beyond 32 bits");
     if (pixels * step->in.channels > 1 << 28) return eb_fail(error, "a convolution of bytes pads too much");
+    step->signs = field[EB_KIND] == EB_CONV_BYTES;
     field[EB_KIND] = EB_CONV_BYTES;
     step->words = (step->group_in + 15) / 16; /* of tables */
     step->tables = uses_tables(kernels, step, &weights);
@@ -152,6 +153,7 @@ static void prepare_pixels(const eb_context *context, const eb_step *step, const
     const int64_t left = field[EB_PAD_LEFT], right = field[EB_PAD_RIGHT], columns = step->in.columns;
     const int64_t each = step->tables ? groups * step->prepared_bytes : channels;
     const uint8_t zero = (uint8_t)-step->in.low;
+    void (*const make_tables)(const uint8_t *, int64_t, uint8_t *) = context->plan->byte_kernels->make_tables;
     uint8_t around[16];
     memset(around, zero, sizeof around);
     for (int64_t row = -field[EB_PAD_TOP]; row < step->padded_rows - field[EB_PAD_TOP]; row++) {
@@ -165,15 +167,22 @@ static void prepare_pixels(const eb_context *context, const eb_step *step, const
             to += step->padded_columns * each;
             continue;
         }
-        for (int64_t x = -left; x < columns + right; x++, to += each)
+        const int whole = inside && groups == 1 && step->group_in % 16 == 0; /* the pixels of a row follow each other */
+        for (int64_t x = -left; x < columns + right; x++, to += each) {
+            const int within = inside && x >= 0 && x < columns;
+            if (within && whole) {
+                make_tables(from + row * columns * channels, columns * channels, to);
+                x += columns - 1;
+                to += (columns - 1) * each;
+                continue;
+            }
             for (int64_t group = 0; group < groups; group++) {
                 uint8_t *tables = to + group * step->prepared_bytes;
-                const uint8_t *pixel = from + (row * columns + x) * channels + group * step->group_in;
-                if (inside && x >= 0 && x < columns) context->plan->byte_kernels->make_tables(pixel, step->group_in, tables);
-                else
-                    for (int64_t c = 0; c < step->group_in; c += 16)
-                        context->plan->byte_kernels->make_tables(around, step->group_in - c < 16 ? step->group_in - c : 16, tables + c * 4);
+                if (within) make_tables(from + (row * columns + x) * channels + group * step->group_in, step->group_in, tables);
+                for (int64_t c = 0; !within && c < step->group_in; c += 16)
+                    make_tables(around, step->group_in - c < 16 ? step->group_in - c : 16, tables + c * 4);
             }
+        }
     }
 }
 
@@ -230,7 +239,7 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t row
             part.input[i] = input + (row + i) * step->row_apart + x * step->apart + group * step->prepared_bytes;
             if (totals) part.totals[i] = totals_of(context, step) + (group * step->conv_rows + row + i) * columns + x;
         }
-        (step->tables ? kernels->look_up : kernels->dot)(step, &part);
+        (step->tables ? kernels->look_up : step->signs ? kernels->dot : kernels->dot_int8)(step, &part);
         for (int i = 0; i < rows; i++) {
             targets[i].pixels = part.pixels;
             context->plan->kernels->chain_reals(&step->chain, targets + i, part.sums + i * part.pixels * EB_BLOCK);

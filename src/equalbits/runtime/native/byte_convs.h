@@ -22,6 +22,7 @@ typedef struct eb_byte_kernels {
     int (*supported)(void);
     /* Each entry of the weights is four bytes for each filter, for the four bytes of input at its offset. */
     void (*dot)(const eb_step *step, const eb_byte_row *row);
+    void (*dot_int8)(const eb_step *step, const eb_byte_row *row); /* the same for weights that are not ±1 */
     /* Numbers of 4 bits and binary weights, NULL where that is not quicker: every four channels become a table of 16 bytes,
      * an entry of the weights is 16 channels of a tap. The place of four of these, for a filter, and its byte. */
     void (*look_up)(const eb_step *step, const eb_byte_row *row);
@@ -37,11 +38,14 @@ extern const eb_byte_kernels eb_byte_kernels_avx2;
 #ifdef EB_HAVE_AVX512
 extern const eb_byte_kernels eb_byte_kernels_avx512;
 #endif
+void eb_dot_portable(const eb_step *step, const eb_byte_row *row);
 const eb_byte_kernels *eb_byte_kernels_of(const eb_kernels *kernels);
 
 /* byte_convs.c */
 int eb_read_quant(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int64_t number, char *error);
 int eb_layout_bytes_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, char *error);
+int eb_check_load(const eb_step *step, int64_t number, char *error);
+void eb_load_bytes(const eb_context *context, const eb_step *step);
 void eb_bytes_conv_prepare(const eb_context *context, const eb_step *step);
 void eb_bytes_conv_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target);
 void eb_bytes_conv_rows(const eb_context *context, const eb_step *step, int64_t block, int64_t from, int64_t to);

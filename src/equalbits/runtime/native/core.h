@@ -258,7 +258,6 @@ int eb_is_winograd(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_winograd(eb_step *step, const float *given);
 
 #include "byte_convs.h"
-
 /* tables.c */
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error);

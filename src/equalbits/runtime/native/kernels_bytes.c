@@ -13,7 +13,7 @@ static void add_pixel(const eb_step *step, const uint8_t *input, const int8_t *w
     }
 }
 
-static void dot(const eb_step *step, const eb_byte_row *row) {
+void eb_dot_portable(const eb_step *step, const eb_byte_row *row) {
     float *sums = row->sums;
     for (int i = 0; i < row->rows; i++)
         for (int64_t x = 0; x < row->pixels; x++, sums += EB_BLOCK) {
@@ -26,7 +26,7 @@ static void dot(const eb_step *step, const eb_byte_row *row) {
 
 static int always(void) { return 1; }
 
-static const eb_byte_kernels portable = {.name = "portable", .supported = always, .dot = dot};
+static const eb_byte_kernels portable = {.name = "portable", .supported = always, .dot = eb_dot_portable, .dot_int8 = eb_dot_portable};
 
 const eb_byte_kernels *eb_byte_kernels_of(const eb_kernels *kernels) {
     static const eb_byte_kernels *const all[] = {

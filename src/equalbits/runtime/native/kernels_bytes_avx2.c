@@ -51,4 +51,90 @@ static void dot(const eb_step *step, const eb_byte_row *row) {
     }
 }
 
-const eb_byte_kernels eb_byte_kernels_avx2 = {.name = "avx2", .supported = supported, .dot = dot};
+/* Numbers of 4 bits are looked up: a table of four channels holds Σ u over the 1 bits of its place, 60 at most, so that four
+ * add up in a byte. Bytes are added to words twice, whole and as their upper bytes: at the end the lower bytes' sum is the
+ * first less 256 times the second, whether or not the first has wrapped around. */
+enum { LOOK_TILE = 3, WORDS = 256 };
+#define EACH_LOOKED EB_UNROLL(3) for (int p = 0; p < pixels; p++)
+
+INLINE void look_tile(const int pixels, const eb_step *step, const uint8_t *input, const int32_t *totals,
+                      const eb_byte_row *row, float *sums) {
+    const int64_t apart = step->apart;
+    const uint8_t *weight = row->packed;
+    __m256i wide[LOOK_TILE][VECS];
+    EACH_LOOKED EACH wide[p][i] = _mm256_setzero_si256();
+    for (int64_t k = 0; k < step->sums;) {
+        const int64_t end = k + WORDS < step->sums ? k + WORDS : step->sums;
+        __m256i all[LOOK_TILE], upper[LOOK_TILE];
+        EACH_LOOKED all[p] = upper[p] = _mm256_setzero_si256();
+        for (; k < end; k++, weight += 4 * EB_BLOCK) {
+            const uint8_t *from = input + step->offsets[k];
+            __m256i some[LOOK_TILE];
+            EB_UNROLL(4) for (int four = 0; four < 4; four++) {
+                const __m256i w = _mm256_load_si256((const __m256i *)(weight + four * EB_BLOCK));
+                EACH_LOOKED {
+                    const __m128i *table = (const __m128i *)(from + p * apart + four * 16);
+                    const __m256i looked = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table)), w);
+                    some[p] = four ? _mm256_add_epi8(some[p], looked) : looked;
+                }
+            }
+            EACH_LOOKED all[p] = _mm256_add_epi16(all[p], some[p]);
+            EACH_LOOKED upper[p] = _mm256_add_epi16(upper[p], _mm256_srli_epi16(some[p], 8));
+        }
+        EACH_LOOKED {
+            const __m256i lower = _mm256_sub_epi16(all[p], _mm256_slli_epi16(upper[p], 8));
+            EACH {
+                const __m256i words = i < 2 ? lower : upper[p];
+                const __m128i half = i % 2 ? _mm256_extracti128_si256(words, 1) : _mm256_castsi256_si128(words);
+                wide[p][i] = _mm256_add_epi32(wide[p][i], _mm256_cvtepu16_epi32(half));
+            }
+        }
+    }
+    EACH_LOOKED EACH {
+        const __m256i start = _mm256_loadu_si256((const __m256i *)(row->start + 8 * i));
+        const __m256i rest = _mm256_sub_epi32(start, _mm256_set1_epi32(totals[p]));
+        const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(wide[p][i], wide[p][i]), rest);
+        _mm256_storeu_ps(sums + p * EB_BLOCK + 8 * i, _mm256_cvtepi32_ps(sum));
+    }
+}
+
+static void look_up(const eb_step *step, const eb_byte_row *row) {
+    float *sums = row->sums;
+    for (int i = 0; i < row->rows; i++) {
+        for (int64_t x = 0, tile; x < row->pixels; x += tile, sums += tile * EB_BLOCK) {
+            const uint8_t *input = row->input[i] + x * step->apart;
+            tile = row->pixels - x < LOOK_TILE ? row->pixels - x : LOOK_TILE;
+            if (tile == 3) look_tile(3, step, input, row->totals[i] + x, row, sums);
+            else if (tile == 2) look_tile(2, step, input, row->totals[i] + x, row, sums);
+            else look_tile(1, step, input, row->totals[i] + x, row, sums);
+        }
+    }
+}
+
+/* Each number goes to the places of its table whose bit is 1; a place of 128 or more takes 0. */
+static void make_tables(const uint8_t *from, int64_t channels, uint8_t *to) {
+    __m256i places[2][4];
+    for (int half = 0; half < 2; half++)
+        for (int bit = 0; bit < 4; bit++) {
+            uint8_t place[32];
+            for (int w = 0; w < 32; w++) place[w] = w >> bit & 1 ? (uint8_t)(8 * half + w / 16 * 4 + bit) : 128;
+            places[half][bit] = _mm256_loadu_si256((const __m256i *)place);
+        }
+    for (int64_t c = 0; c < channels; c += 16, to += 64) {
+        uint8_t rest[16] = {0};
+        if (channels - c < 16) memcpy(rest, from + c, (size_t)(channels - c));
+        const __m128i *given = (const __m128i *)(channels - c < 16 ? rest : from + c);
+        const __m256i u = _mm256_broadcastsi128_si256(_mm_loadu_si128(given));
+        for (int half = 0; half < 2; half++) {
+            __m256i sum = _mm256_shuffle_epi8(u, places[half][0]);
+            for (int bit = 1; bit < 4; bit++) sum = _mm256_add_epi8(sum, _mm256_shuffle_epi8(u, places[half][bit]));
+            _mm256_storeu_si256((__m256i *)(to + 32 * half), sum);
+        }
+    }
+}
+
+static int64_t place(int64_t four, int64_t filter) { return four * EB_BLOCK + filter % 16 * 2 + filter / 16; }
+
+const eb_byte_kernels eb_byte_kernels_avx2 = {
+    .name = "avx2", .supported = supported, .dot = dot, .dot_int8 = eb_dot_portable, .look_up = look_up,
+    .make_tables = make_tables, .place = place, .totals = 1};

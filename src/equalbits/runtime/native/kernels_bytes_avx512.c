@@ -95,6 +95,7 @@ static void make_tables(const uint8_t *from, int64_t channels, uint8_t *to) {
 
 static int64_t place(int64_t four, int64_t filter) { return four / 4 * 128 + filter / 16 * 64 + filter % 16 * 4 + four % 4; }
 
-const eb_byte_kernels eb_byte_kernels_avx512 = {.name = "avx512", .supported = supported, .dot = dot, .look_up = look_up,
-                                                .make_tables = make_tables, .place = place, .four_shift = 4};
+const eb_byte_kernels eb_byte_kernels_avx512 = {
+    .name = "avx512", .supported = supported, .dot = dot, .dot_int8 = dot, .look_up = look_up, .make_tables = make_tables,
+    .place = place, .four_shift = 4};
 #endif

@@ -34,8 +34,8 @@ static int read_values(eb_plan *plan, const eb_recipe *recipe, char *error) {
         if (value->kind < EB_IMAGE || value->kind > EB_BYTES || (value->kind == EB_IMAGE) != (i == 0))
             return eb_fail(error, "value %d is of kind %d: the first, and it alone, is the image", (int)i, (int)value->kind);
         value->words = (value->channels + 31) / 32;
-        value->bytes = value->kind == EB_BITS ? value->rows * value->columns * value->words * 4 : numbers * 4;
-        if (value->kind == EB_BYTES) value->bytes = numbers;
+        value->bytes = value->kind == EB_BITS    ? value->rows * value->columns * value->words * 4
+                       : value->kind == EB_BYTES ? numbers : numbers * 4;
         value->bytes = (value->bytes + 4 * EB_BLOCK + 63) / 64 * 64; /* a block may be read past the last channel */
     }
     plan->values[0].born = 0;
@@ -216,6 +216,7 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     case EB_CHAIN:
         if (in->channels != step->out.channels || in->rows != step->out.rows || in->columns != step->out.columns)
             return eb_fail(error, "step %d changes the shape", (int)number);
+        if (field[EB_KIND] == EB_LOAD && !eb_check_load(step, number, error)) return 0;
         if (field[EB_KIND] == EB_LOAD) step->scratch_bytes = in->channels * in->rows * in->columns * 4;
         return 1;
     case EB_CONV_BITS:

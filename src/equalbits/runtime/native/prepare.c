@@ -89,7 +89,8 @@ void eb_step_prepare(const eb_context *context, const eb_step *step) {
     if (step->field[EB_KIND] == EB_CONV_REAL) prepare_reals(context, step);
     if (step->field[EB_KIND] == EB_CONV_BYTES) eb_bytes_conv_prepare(context, step);
     if (step->field[EB_KIND] == EB_LINEAR_BYTES) eb_bytes_prepare(context, step);
-    if (step->field[EB_KIND] == EB_LOAD)
+    if (step->field[EB_KIND] == EB_LOAD && step->field[EB_OUT] == -1) eb_load_bytes(context, step);
+    else if (step->field[EB_KIND] == EB_LOAD)
         load_image(context, &step->in, (float *)context->scratch, step->in.columns * step->in.channels,
                    step->in.channels, 1);
 }

@@ -59,7 +59,7 @@ class _Weighted(OpSpec):
         if multiplies_bits(lowering, place):
             step, read = "CONV_BITS", lowering.bits[value]
         elif quantize.multiplies_bytes(lowering, place):
-            step, read = "CONV_BYTES", lowering.bytes[value]
+            step, read = "CONV_BYTES" if binary else "CONV_INT8", lowering.bytes[value]
         elif operation.settings.get("input_bits") == 8:
             step, read = "LINEAR_BYTES", lowering.as_flat(value)
         elif by_rows:
@@ -68,7 +68,7 @@ class _Weighted(OpSpec):
             step = "CONV_SIGNED" if binary else "CONV_REAL"
             read = lowering.image if value == 0 and fields.get("GROUPS", 1) == 1 else lowering.as_real(value)
         if not binary:
-            fields["WEIGHT"] = lowering.plan.weight(arrays["weight"], np.float32)
+            fields["WEIGHT"] = lowering.plan.weight(arrays["weight"], np.int8 if step == "CONV_INT8" else np.float32)
         lowering.finish_step(step, place + 1, fields | {"IN": read}, by_rows=by_rows)
 
     def to_onnx(self, graph: "OnnxGraph", operation: "Operation", shape: Shape) -> None:

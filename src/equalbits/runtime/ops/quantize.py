@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from equalbits.runtime import op_specs
-from equalbits.runtime.op_specs import ElementwiseOp, Floats, Setting, Settings, Shape, Shapes, Tensors
+from equalbits.runtime.op_specs import Array, ElementwiseOp, Floats, Setting, Settings, Shape, Shapes, Tensors
 
 if TYPE_CHECKING:
     from equalbits.runtime.export.onnx import OnnxGraph
@@ -48,10 +48,14 @@ class _Quantize(ElementwiseOp):
         return np.rint(bounded) + np.float32(0)  # no -0
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
-        fields = {"IN": lowering.as_real(operation.inputs[0])}
+        value, whole = operation.inputs[0], read_as_whole_reals(lowering, place)
+        if value == 0 and not whole and lowering.readers[0] == [place]:
+            lowering.plan.step("LOAD", IN=lowering.image, **write_bytes(lowering, place))
+            return
+        fields = {"IN": lowering.as_real(value)}
         if read_as_bytes(lowering, place) and place + 1 not in lowering.bytes:
             fields |= write_bytes(lowering, place)
-        if read_as_whole_reals(lowering, place):
+        if whole:
             fields |= {"OUT": lowering.write_real(place + 1), "ROUND_REAL": 1, "QUANT": _quant(lowering, place)}
         lowering.plan.step("CHAIN", **fields)
 
@@ -94,15 +98,23 @@ def multiplies_bytes(lowering: "Lowering", place: int) -> bool:
     """Return whether the native engine runs an operation in integers: its sums are then exact as floats, too."""
     network, operation = lowering.network, lowering.network.operations[place]
     value = operation.inputs[0]
-    if not lowering.has_bytes or operation.kind != "conv" or not value:
+    if operation.kind != "conv" or not value:
         return False
     source, groups = network.operations[value - 1], operation.settings["groups"]
     enough = groups == 1 or network.shapes[place + 1][0] // groups >= _FEWEST_FILTERS
-    if source.kind != "quantize" or not enough or network.tensors[operation.tensors["weight"]].dtype != np.uint8:
+    weight = network.tensors[operation.tensors["weight"]]
+    if source.kind != "quantize" or not enough or weight.dtype not in lowering.byte_weights:
         return False
     largest = max(-source.settings["min"], source.settings["max"])
-    wide = network.shapes[value][0] // groups * math.prod(operation.settings["kernel"])
-    return bool(largest * wide < _EXACT)
+    if weight.dtype == np.int8:
+        return exact_products(weight, largest)
+    return bool(largest * network.shapes[value][0] // groups * math.prod(operation.settings["kernel"]) < _EXACT)
+
+
+def exact_products(weight: Array, largest: int) -> bool:
+    """Return whether float32 adds int8 weights times numbers up to ``largest`` exactly, in every filter."""
+    sums = np.abs(weight.reshape(len(weight), -1).astype(np.int64)).sum(axis=1)
+    return bool(largest * int(sums.max()) < _EXACT)
 
 
 OPS = (_Quantize(),)
