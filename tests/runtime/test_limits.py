@@ -186,7 +186,7 @@ def every_operation() -> Iterator[Network]:
         "channel_shuffle": {"groups": 2}, "slice": {"start": (0, 0, 0), "stop": (2, 256, 256), "step": (1, 1, 1)},
         "pad": {"before": (0, 1, 1), "after": (0, 1, 1)}, "softmax": {"axis": 2, "causal": True},
         "layer_norm": {"axis": 1, "scale": ones(256), "bias": ones(256)}, "rms_norm": {"axis": 0},
-        "embedding": {"table": ones(4, 3).astype(np.float16)},
+        "embedding": {"table": ones(4, 3).astype(np.float16)}, "quantize": {"gain": 1.0},
     }  # fmt: skip
     for kind in OPS:
         build = NetworkBuilder((2, side, side))

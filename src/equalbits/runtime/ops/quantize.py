@@ -42,10 +42,12 @@ class _Quantize(ElementwiseOp):
         return inputs[0]
 
     def run(self, values: Sequence[Floats], tensors: Tensors, settings: Settings) -> Floats:
-        scaled = values[0] * np.float32(settings["gain"])
-        low, high = np.float32(settings["min"]), np.float32(settings["max"])
-        bounded = np.minimum(np.where(scaled >= low, scaled, low), high)  # a NaN becomes the least
-        return np.rint(bounded) + np.float32(0)  # no -0
+        whole: Floats = values[0] * np.float32(settings["gain"])
+        np.fmax(whole, np.float32(settings["min"]), out=whole)  # a NaN becomes the least
+        np.minimum(whole, np.float32(settings["max"]), out=whole)
+        np.rint(whole, out=whole)
+        whole += np.float32(0)  # no -0
+        return whole
 
     def lower(self, lowering: "Lowering", place: int, operation: "Operation") -> None:
         value, whole = operation.inputs[0], read_as_whole_reals(lowering, place)
