@@ -11,7 +11,7 @@ import pytest
 NATIVE = Path(__file__).parents[2] / "src" / "equalbits" / "runtime" / "native"
 FLAGS = {
     "avx2": ["-mavx2", "-mfma"],
-    "avx512": ["-mavx2", "-mfma", *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vpopcntdq"))],
+    "avx512": ["-mavx2", "-mfma", *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vpopcntdq", "vnni"))],
 }
 
 
