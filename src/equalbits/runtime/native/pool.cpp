@@ -1,4 +1,6 @@
-// Threads that sleep until there is work: nothing spins, and a forked child starts its own.
+// Threads that wait for work: they spin for some microseconds, as between the steps of a run, then sleep. A forked child
+// starts its own.
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -21,23 +23,43 @@ struct eb_pool {
     std::vector<std::thread> workers;
     void (*work)(void *, int) = nullptr;
     void *argument = nullptr;
-    unsigned round = 0;
-    int busy = 0, threads = 1, owner = 0;
+    std::atomic<unsigned> round{0};
+    std::atomic<int> busy{0};
+    int threads = 1, owner = 0;
     bool stop = false;
 };
+
+// Waking a thread takes longer than most steps do.
+enum { SPINS = 2000 };
+
+template <typename Condition>
+static bool spin_until(Condition condition) {
+    for (int i = 0; i < SPINS; i++) {
+        if (condition()) return true;
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#endif
+    }
+    return false;
+}
 
 extern "C" int eb_process(void) { return (int)getpid(); }
 
 static void serve(eb_pool *pool, int part) {
     for (unsigned seen = 0;;) {
-        std::unique_lock<std::mutex> lock(pool->mutex);
-        pool->wake.wait(lock, [&] { return pool->stop || pool->round != seen; });
-        if (pool->stop) return;
+        if (!spin_until([&] { return pool->round != seen; })) {
+            std::unique_lock<std::mutex> lock(pool->mutex);
+            pool->wake.wait(lock, [&] { return pool->stop || pool->round != seen; });
+            if (pool->stop) return;
+        }
         seen = pool->round;
-        lock.unlock();
         pool->work(pool->argument, part);
-        lock.lock();
-        if (--pool->busy == 0) pool->done.notify_one();
+        if (--pool->busy == 0) {
+            std::lock_guard<std::mutex> lock(pool->mutex);
+            pool->done.notify_one();
+        }
     }
 }
 
@@ -71,13 +93,14 @@ extern "C" void eb_pool_run(eb_pool *pool, void (*work)(void *, int), void *argu
     }
     pool->wake.notify_all();
     work(argument, 0);
+    if (spin_until([&] { return pool->busy == 0; })) return;
     std::unique_lock<std::mutex> lock(pool->mutex);
     pool->done.wait(lock, [&] { return pool->busy == 0; });
 }
 
 extern "C" void eb_pool_free(eb_pool *pool) {
     if (!pool) return;
-    if (pool->owner != eb_process()) return;  // a child cannot join its parent's threads; it lets them be
+    if (pool->owner != eb_process()) return;  // a child cannot join its parent's threads
     {
         std::lock_guard<std::mutex> lock(pool->mutex);
         pool->stop = true;
