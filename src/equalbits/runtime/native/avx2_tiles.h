@@ -3,7 +3,7 @@
 #define AT_ONCE 5
 #include "tiles_layout.h"
 
-/* 32 words taken apart: their eight quads, 32 bytes each, `apart` from each other. */
+/* Split 32 words into their eight quads, 32 bytes each, at a distance of `apart`. */
 INLINE void take_apart(const uint32_t *words, uint8_t *to, int64_t apart) {
     const __m256i low = _mm256_set1_epi8(15), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i bytes = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9, 13,
@@ -39,9 +39,9 @@ INLINE void copy_chunk(const int64_t apart, const uint8_t *from, uint8_t *to, in
 #define EACH_VECTOR EB_UNROLL(5) for (int v = 0; v < vectors; v++)
 #define PLACES(entry, vector) (((const __m256i_u *)(input + (entry) * EB_TILE))[vector])
 
-/* Three entries into the sums of one vector of pixels. A shift moves words of two bytes, so the low half of each second
- * byte lands in the high half of the first: that is put right at the end. The order leaves the compiler no registers to
- * shuffle. */
+/* Add three entries to the sums of one vector of pixels. A shift moves words of two bytes, so the low half of each
+ * second byte lands in the high half of the first, which is corrected at the end. In this order the compiler moves no
+ * registers. */
 #define ADD_THREE(whole, high, v)                                                                                     \
     __asm__("vpshufb %[pa], %[a], %[t]\n\t"                                                                           \
             "vpshufb %[pb], %[b], %[u]\n\t"                                                                           \
@@ -64,9 +64,9 @@ INLINE void add_words(uint16_t *sums, __m256i words, int first) {
     _mm256_store_si256(at, first ? words : _mm256_add_epi16(_mm256_load_si256(at), words));
 }
 
-/* The sums of bytes of one vector to sums of 16 bits, of first bytes, then of second ones. The high halves of second bytes
- * are whole. Less 16 times those, their low halves come out; less 16 times these, the high halves of first bytes, and so
- * on. All are below 256. */
+/* Convert the byte sums of one vector to 16-bit sums, first those of even bytes, then of odd ones. The high halves of
+ * odd bytes are complete; subtracting 16 times them gives their low halves, subtracting 16 times those the high halves
+ * of even bytes, and so on. All are below 256. */
 INLINE void add_sums(uint16_t *low, uint16_t *high, __m256i whole, __m256i halves, int first) {
     const __m256i byte = _mm256_set1_epi16(255), top = _mm256_set1_epi16((short)0xf000);
     const __m256i less = _mm256_sub_epi16(whole, _mm256_and_si256(_mm256_slli_epi16(halves, 4), top));
@@ -101,7 +101,7 @@ INLINE void count_two(const int vectors, const uint8_t *input, const uint8_t *we
     EACH_VECTOR add_sums(sums[0] + EB_BLOCK * v, sums[1] + EB_BLOCK * v, whole[v], high[v], first);
 }
 
-/* Eight filters' sums of 16 bits to eight numbers for each of 32 pixels. */
+/* Transpose the 16-bit sums of eight filters to eight numbers for each of 32 pixels. */
 INLINE void turn(const uint16_t sums[8][EB_TILE], int32_t *counts) {
     for (int half = 0; half < 2; half++) { /* the even pixels, then the odd ones */
         __m256i a[8], b[8];

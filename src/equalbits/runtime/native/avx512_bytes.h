@@ -21,7 +21,7 @@ INLINE void bytes_rows(const int pixels, const int8_t *rows, int64_t apart, int6
 static void bytes_tile(const int8_t *rows, int64_t apart, int64_t count, int64_t groups, const uint8_t *ones,
                        int32_t *sums) {
     for (int64_t tiles = (count + BYTES_TILE - 1) / BYTES_TILE; tiles; tiles--) {
-        const int64_t tile = (count + tiles - 1) / tiles; /* as even as they can be */
+        const int64_t tile = (count + tiles - 1) / tiles; /* as equal as possible */
 #define CASE(n) case n: bytes_rows(n, rows, apart, 8 * groups, ones, sums); break;
         switch (tile) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)

@@ -1,16 +1,16 @@
-/* Real numbers by weights that are bits, on AVX-512: looked up. See tables.c for how tables and weights lie.
+/* Real inputs with binary weights on AVX-512, by table lookup. tables.c describes the layout of tables and weights.
  *
- * Four bits of a filter choose one of the 16 sums ±a ±b ±c ±d, a vector that is made once for all filters and taps. Looking
- * up and adding 16 filters' sums does the work of four products and additions. Half of the sums are added by a product with
- * 1: it rounds as an addition does, and processors that multiply and add in different places use both. */
+ * Four bits of a filter select one of the 16 sums ±a ±b ±c ±d, a vector computed once for all filters and taps. Looking
+ * up and adding the sums of 16 filters replaces four products and additions. Half of the sums are added by a multiply-
+ * add with 1: it rounds as an addition does, and processors with separate units for both use them at once. */
 enum { LOOK_TILE = 12 };
 
-/* The 16 sums of four numbers; bit i of an entry's place says whether the i-th is added or taken off. */
+/* The 16 sums of four numbers; bit i of the index selects whether the i-th is added or subtracted. */
 static void tables_make(const float *from, int64_t count, float *to) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i minus = _mm512_set1_epi32(INT32_MIN), ones = _mm512_set1_epi32(-1);
     __m512 sign[4];
-    for (int i = 0; i < 4; i++) { /* bit i of the place, turned, as the sign */
+    for (int i = 0; i < 4; i++) { /* bit i of the index, inverted, as the sign */
         const __m512i bit = _mm512_sll_epi32(_mm512_xor_si512(lane, ones), _mm_cvtsi32_si128(31 - i));
         sign[i] = _mm512_castsi512_ps(_mm512_and_si512(bit, minus));
     }
@@ -24,7 +24,7 @@ static void tables_make(const float *from, int64_t count, float *to) {
     }
 }
 
-/* A few pixels. One alone has two sums for each filter, so that additions need not wait for each other. */
+/* Sum a few pixels. A single pixel has two sums per filter, so that additions do not wait for each other. */
 INLINE void look_up_pixels(const int pixels, const int64_t apart, const eb_step *step, const float *tables,
                            const uint32_t *weight, float *sums) {
     enum { SIDES = 2 };
@@ -63,7 +63,7 @@ INLINE void look_up_pixels(const int pixels, const int64_t apart, const eb_step 
 INLINE void look_up_row(const int64_t apart, const eb_step *step, const float *tables, const uint32_t *packed,
                         int64_t pixels, float *sums) {
     for (int64_t tiles = (pixels + LOOK_TILE - 1) / LOOK_TILE; tiles; tiles--) {
-        const int64_t tile = (pixels + tiles - 1) / tiles; /* as even as they can be */
+        const int64_t tile = (pixels + tiles - 1) / tiles; /* as equal as possible */
 #define CASE(n) case n: look_up_pixels(n, apart, step, tables, packed, sums); break;
         switch (tile) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)

@@ -1,11 +1,10 @@
-/* Looking binary weights up in the tables of byte_tables.h, 16 bytes of a vector each in a table of its own.
+/* Lookup of binary weights in the tables of byte_tables.h, each 16 bytes of a vector in a table of their own.
  *
- * The file that includes this defines a vector of BYTES bytes: bytes, b_load, b_store, b_set (one byte everywhere),
- * b_and, b_upper (the upper half of each byte), b_look_up (in each 16 bytes apart), b_add (bytes), b_add_16, b_sub_16,
- * b_right and b_left (words, by bits).
- * A step's 64 bytes of weights hold 16 filters in their low halves and 16 in their high halves. Bytes that have added up
- * are added to words twice, whole and as their upper bytes: at the end the lower bytes' sum is the first less 256 times
- * the second, whether or not the first has wrapped around. */
+ * The including file defines a vector of BYTES bytes: bytes, b_load, b_store, b_set (broadcast a byte), b_and, b_upper
+ * (the upper half of each byte), b_look_up (within each 16 bytes), b_add (bytes), b_add_16, b_sub_16, b_right and
+ * b_left (shift words by bits). The 64 bytes of weights of a step hold 16 filters in their low halves and 16 in their
+ * high halves. Byte sums are added to words twice, whole and as their upper bytes: in the end the sum of the lower
+ * bytes is the first minus 256 times the second, even if the first has wrapped around. */
 enum { PARTS = 64 / BYTES, LOW_STEPS = 4 / PARTS, HIGH_STEPS = 32 / PARTS, WORD_STEPS = 1024 / PARTS, AHEAD_BYTES = 4096 };
 
 typedef struct {
@@ -44,7 +43,7 @@ static void bytes_row(const uint8_t *tables, const uint8_t *packed, int64_t step
                     const uint8_t *table = tables + (step + i / PARTS) * EB_BYTES_STEP + i % PARTS * BYTES;
                     const bytes lows = b_load(table), highs = b_load(table + 64), both = b_load(packed);
                     const bytes w0 = b_and(both, mask), w1 = b_upper(both);
-                    if (i % PARTS == 0) __builtin_prefetch(packed + AHEAD_BYTES); /* all are read once, from afar */
+                    if (i % PARTS == 0) __builtin_prefetch(packed + AHEAD_BYTES); /* all are read once, from memory */
                     l0 = b_add(l0, b_look_up(lows, w0));
                     l1 = b_add(l1, b_look_up(lows, w1));
                     h0 = b_add(h0, b_look_up(highs, w0));

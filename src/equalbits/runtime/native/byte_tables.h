@@ -1,12 +1,12 @@
-/* Real input rounded to 8 bits, as tables to look binary weights up in; and the look-up in plain C.
+/* Lookup tables of real inputs rounded to 8 bits, and the lookup of binary weights in plain C.
  *
- * Symmetric: with m the largest |x|, q = round(x / m · 127), a whole number from -127 to 127. Four inputs have 16 sums
+ * Symmetric: with m the largest |x|, q = round(x / m · 127), an integer from -127 to 127. Four inputs have 16 sums
  *     t(w) = Σ |q_i| over the i where bit w_i is the sign of q_i,   0 to 508,
- * and Σ ±q = 2 Σ t - Σ |q|, exactly. An entry is kept in two bytes, t = low + 64 · high, so that four of the first and
- * 36 of the second add up in a byte. A step is 16 inputs: four tables of low parts, then four of high parts. */
+ * and Σ ±q = 2 Σ t - Σ |q|, exactly. An entry takes two bytes, t = low + 64 · high, so that four of the first and 36 of
+ * the second fit a byte. A step is 16 inputs: four tables of low parts, then four of high parts. */
 #include "core.h"
 
-/* q of 16 inputs. Adding 1.5 · 2²³ rounds to the nearest whole number, ties to even, into the lowest bits. */
+/* q of 16 inputs. Adding 1.5 · 2²³ rounds to the nearest integer, ties to even, in the lowest bits. */
 static inline void round_bytes(const float *x, float largest, int32_t *q) {
     for (int i = 0; i < 16; i++) {
         float shifted = x[i] / largest * 127.0f + 12582912.0f;
@@ -31,12 +31,12 @@ static inline void four_tables(const int32_t *q, uint8_t *to) {
     }
 }
 
-/* A row that is not finite has a step that is no number, and so has all that is made of it. */
+/* A non-finite row has the step NaN, and so have its outputs. */
 static void bytes_prepare(const float *from, int64_t count, int64_t steps, eb_bytes *head) {
     uint8_t *to = (uint8_t *)head + EB_BYTES_HEAD;
     uint32_t largest = 0, total = 0;
     float bound, x[16];
-    for (int64_t i = 0; i < count; i++) { /* without their signs, floats are in the order of their bits */
+    for (int64_t i = 0; i < count; i++) { /* absolute floats are ordered as their bits */
         uint32_t bits;
         memcpy(&bits, from + i, 4);
         bits &= 0x7fffffff;

@@ -1,4 +1,4 @@
-/* A linear layer of binary weights whose input is rounded to 8 bits: its weights laid out, and a block of its sums. */
+/* Binary linear layer with input rounded to 8 bits: layout of the weights, and sums of a block. */
 #include "core.h"
 
 enum { MOST = 1 << 24, STEPS = 4 }; /* so that sums of 127 fit 32 bits; steps come in fours */
@@ -6,7 +6,7 @@ enum { MOST = 1 << 24, STEPS = 4 }; /* so that sums of 127 fit 32 bits; steps co
 /* Four bits of a filter, from the input `at` on. */
 static unsigned four_bits(const uint8_t *row, int64_t at) { return row[at / 8] >> at % 8 & 15u; }
 
-/* Bits that are pruned are laid out as 0, and in a second plane as 1: what they add is then half of what is taken off. */
+/* Pruned bits are stored as 0, and in a second plane as 1: their sum is half of what is subtracted. */
 static void pack_filter(const eb_step *step, const uint8_t *sign, const uint8_t *kept, int64_t filter) {
     const int64_t wide = step->in.channels, plane = step->sums * 64, place = filter % EB_BLOCK;
     uint8_t *block = (uint8_t *)step->weights + filter / EB_BLOCK * step->block_bytes + place % 16;
@@ -48,7 +48,7 @@ void eb_bytes_prepare(const eb_context *context, const eb_step *step) {
                                           (eb_bytes *)context->scratch);
 }
 
-/* Unsigned numbers may wrap around on the way: the sum itself fits. */
+/* Unsigned intermediate values may wrap around; the sum itself fits. */
 void eb_bytes_sums(const eb_context *context, const eb_step *step, int64_t block, float *sums) {
     if (step->in.columns > 1) {
         eb_byte_rows_sums(context, step, block, sums);

@@ -1,4 +1,4 @@
-/* The checks of single steps: windows that fit, poolings that never look outside alone, copies that stay inside. */
+/* Checks of single steps: windows fit, pooling windows overlap the image, copies stay inside their values. */
 #include <float.h>
 
 #include "core.h"
@@ -27,7 +27,7 @@ static int shape_fits(const eb_step *step, int64_t rows, int64_t columns, int64_
     return eb_fail(error, "step %d makes a value of another shape than its window says", (int)number);
 }
 
-/* Whether the chain leaves all numbers in their order: then the largest may be found first, and only they go on. */
+/* Return whether the chain keeps the order of numbers: then max pooling may come first. */
 static int keeps_order(const eb_step *step) {
     const eb_chain *chain = &step->chain;
     const float *factors[] = {chain->scale, chain->gain1,  chain->slope1, chain->gain2,
@@ -42,7 +42,7 @@ static int keeps_order(const eb_step *step) {
     return !(chain->parts & EB_HAS_CLAMP) || chain->low <= chain->high;
 }
 
-/* A convolution may be pooled by windows that never lie outside it altogether. */
+/* A convolution may be pooled by windows that overlap it. */
 int eb_check_conv(eb_step *step, int64_t number, char *error) {
     const int64_t *field = step->field;
     if (!check_windows(step, number, error)) return 0;

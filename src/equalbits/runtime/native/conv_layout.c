@@ -1,9 +1,9 @@
-/* Convolutions made ready: weights packed as the kernels like them, and the share of the border worked out.
+/* Preparation of convolutions: weights packed in the layout of the kernels, and the correction at the border.
  *
- * Zero padding adds nothing, but a bit cannot say 0. The padded input holds bits 0 around the image, so a window that
- * reaches outside counts the 1 bits of the weights there. With `inside` the connections that lie inside,
+ * Zero padding adds nothing, but a bit cannot represent 0. The padded input holds 0 bits around the image, so a window
+ * that reaches outside counts the 1 bits of the weights there. With `inside` the number of connections inside,
  *     sum = inside - 2 (count - ones outside) = (inside + 2 ones outside) - 2 count,
- * and the bracket depends only on which rows and columns of the window lie inside: a class of border. */
+ * and the bracket depends only on the rows and columns of the window that are inside: a border class. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,8 @@ enum { FEW_PIXELS = 4 };
 
 static int bit_at(const uint8_t *row, int64_t connection) { return row[connection / 8] >> connection % 8 & 1; }
 
-/* A filter's bits, from the file's order (channel, row, column) to words of channels by tap: (row, column, word). */
+/* Reorder the bits of a filter from (channel, row, column) in the file to words of channels per tap, (row, column,
+ * word). */
 static void words_of(const eb_step *step, const uint8_t *plane, int64_t filter, uint32_t *words) {
     int64_t taps = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W];
     const uint8_t *row = plane + filter * ((step->group_in * taps + 7) / 8);
@@ -30,11 +31,11 @@ static int64_t ones_in(const uint32_t *words, int64_t count) {
     return ones;
 }
 
-/* The classes of border along one axis: which taps lie inside, as first and end. Returns how many there are. */
+/* Border classes along one axis: the taps that are inside, as first and end. Return the number of classes. */
 static int64_t classes_of(int64_t places, int64_t size, int64_t stride, int64_t pad, int64_t taps, int64_t dilation,
                           int32_t *class_of, int64_t *first, int64_t *end) {
     int64_t classes = 0;
-    for (int64_t place = 0; place < places; place++) { /* both only fall, so places of one class stand together */
+    for (int64_t place = 0; place < places; place++) { /* both only fall, so positions of one class are adjacent */
         const int64_t at = place * stride - pad, left = (dilation - 1 - at) / dilation;
         const int64_t right = at < size ? (size - 1 - at) / dilation + 1 : 0;
         const int64_t from = at >= 0 ? 0 : left < taps ? left : taps, within = right < taps ? right : taps;
@@ -52,7 +53,7 @@ typedef struct {
     int64_t *first_row, *end_row, *first_column, *end_column, row_classes;
 } borders;
 
-/* sums[row][column] = how many bits are 1 in the taps above and left of it: one row and column more than the window. */
+/* sums[row][column] = number of 1 bits in the taps above and left of it: one row and column more than the window. */
 static void sum_taps(const eb_step *step, const uint32_t *words, int64_t *sums) {
     const int64_t wide = step->field[EB_KERNEL_W], tall = step->field[EB_KERNEL_H];
     for (int64_t column = 0; column <= wide; column++) sums[column] = 0;
@@ -73,7 +74,7 @@ static int64_t ones_within(const eb_step *step, const int64_t *sums, const borde
     return sums[end + right] - sums[top + right] - sums[end + left] + sums[top + left];
 }
 
-/* The brackets of the formula above for one filter, in every class. `sums` has room for two tables of sum_taps. */
+/* Brackets of the formula above for one filter, in every class. `sums` holds two tables of sum_taps. */
 static void write_constants(eb_step *step, const borders *border, const uint32_t *sign, const uint32_t *kept,
                             int64_t slot, int64_t slots, int64_t *sums) {
     const int64_t size = (step->field[EB_KERNEL_W] + 1) * (step->field[EB_KERNEL_H] + 1);
@@ -92,7 +93,7 @@ static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *si
                      const borders *border) {
     int64_t per_filter = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W] * step->words;
     int64_t slots = step->field[EB_GROUPS] * step->blocks * EB_BLOCK;
-    const int64_t room = 2 * EB_BLOCK * per_filter * 4; /* counted for good, so that planning ends soon, too */
+    const int64_t room = 2 * EB_BLOCK * per_filter * 4; /* kept in the budget, to bound planning time */
     if (!eb_spend(step->budget, room)) return 0;
     uint32_t *words = calloc((size_t)room / 4, 4);
     int64_t *sums = calloc((size_t)(2 * (step->field[EB_KERNEL_H] + 1) * (step->field[EB_KERNEL_W] + 1)), sizeof *sums);
@@ -120,7 +121,7 @@ static int pack_bits(const eb_kernels *kernels, eb_step *step, const uint8_t *si
     return 1;
 }
 
-/* Whether a layer's planes are there, and as large as its shape says. */
+/* Return whether the planes of a layer exist and have the size of its shape. */
 int eb_check_planes(const eb_step *step, const eb_recipe *recipe, char *error) {
     const int64_t *field = step->field, weight = field[EB_WEIGHT], kept = field[EB_KEPT];
     int64_t bytes = step->out.channels * ((step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W] + 7) / 8);
@@ -167,7 +168,7 @@ static int layout_bits(eb_plan *plan, eb_step *step, const eb_recipe *recipe, ch
     return good ? 1 : eb_fail(error, "there is no memory");
 }
 
-/* Where the windows of a real convolution look. An image as given has its channels apart; a value, together. */
+/* Offsets of the windows of a real convolution. An image has its channels in planes, a value has them adjacent. */
 static void layout_offsets(eb_step *step) {
     const int64_t *field = step->field, wide = field[EB_KERNEL_W], taps = field[EB_KERNEL_H] * wide;
     const int planar = step->in.kind == EB_IMAGE, depthwise = eb_is_depthwise(step);
@@ -216,15 +217,15 @@ static int layout_real(const eb_kernels *kernels, eb_step *step, const float *gi
     return 1;
 }
 
-/* Binary weights for real input. They are looked up where a kernel can, see tables.c. Elsewhere, where each weight is used
- * once or twice, reading it is what takes time, and it stays a bit; or multiplying is, and it becomes a real number. */
+/* Binary weights for real inputs. They are looked up if a kernel supports it (tables.c). Otherwise a weight that is
+ * used once or twice stays a bit, since reading takes the time, and one that is used more often becomes a float. */
 static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_recipe *recipe, char *error) {
     int64_t *field = step->field, wide = step->group_in * field[EB_KERNEL_H] * field[EB_KERNEL_W];
     const int64_t filters = step->out.channels, row_bytes = (wide + 7) / 8, taps = wide / step->group_in;
     if (!eb_check_planes(step, recipe, error)) return 0;
     const uint8_t *sign = recipe->tensors[field[EB_WEIGHT]].data;
     const uint8_t *kept = field[EB_KEPT] < 0 ? NULL : recipe->tensors[field[EB_KEPT]].data;
-    field[EB_KIND] = EB_CONV_REAL; /* before it is asked whether it is depthwise */
+    field[EB_KIND] = EB_CONV_REAL; /* before the check for depthwise */
     if (!kept && eb_has_tables(kernels, step)) return eb_layout_tables(step, sign, error);
     int stay = step->conv_rows * step->conv_columns <= FEW_PIXELS && step->in.kind == EB_REAL && !eb_is_depthwise(step);
     float *reals = eb_take(step->budget, stay ? 0 : filters * wide * 4);
@@ -252,7 +253,7 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     return 1;
 }
 
-/* A window of one pixel sees no difference between rows: one long row makes fuller tiles. */
+/* For windows of one pixel rows do not matter: one long row fills tiles better. */
 static void join_rows(eb_step *step) {
     const int64_t *field = step->field;
     if (field[EB_KERNEL_H] * field[EB_KERNEL_W] * field[EB_STRIDE_H] * field[EB_STRIDE_W] > 1 || field[EB_POOL_H] ||

@@ -1,11 +1,11 @@
-/* Numbers from one place to another, by strides: a slice, a concatenation, another shape or order of axes. */
+/* Strided copies: slices, concatenation, reshapes and permutations. */
 #include <string.h>
 
 #include "core.h"
 
-enum { AXES = 6, CLOSE = 16, FEW = 4 }; /* numbers of a cache line; lines that stay close wherever they lie */
+enum { AXES = 6, CLOSE = 16, FEW = 4 }; /* floats in a cache line; lines that stay cached at any alignment */
 
-/* The axis of more than one place whose numbers stand closest together; the last one where none has. */
+/* Return the axis of size above 1 with the smallest stride; the last one if there is none. */
 static int closest(const int64_t *size, const int64_t *stride) {
     int found = AXES - 1;
     for (int axis = AXES - 1; axis >= 0; axis--)
@@ -13,8 +13,8 @@ static int closest(const int64_t *size, const int64_t *stride) {
     return found;
 }
 
-/* Two axes. Where what is read together is not written together, a square of numbers goes through a place of its own: every
- * line is read, and written, once for all its numbers, however many lines share a place in the cache. A few do not. */
+/* Copy two axes. If contiguous reads are not contiguous writes, squares of numbers go through a buffer: every cache
+ * line is read and written once for all its numbers, even if many lines share a cache set. */
 static void copy_two(const int64_t *size, const int64_t *from_apart, const int64_t *to_apart, int read, int write,
                      const float *from, float *to) {
     float square[CLOSE][CLOSE];
@@ -43,7 +43,7 @@ static void copy_line(int64_t size, int64_t from_apart, int64_t to_apart, const 
         for (int64_t i = 0; i < size; i++) to[i * to_apart] = from[i * from_apart];
 }
 
-/* The axes from `axis` on, but for the two that come last. */
+/* Copy the axes from `axis` on, up to the last two. */
 static void copy_axes(const int64_t *field, int axis, int read, int write, const float *from, float *to) {
     const int64_t *size = field + EB_SIZE0, *from_apart = field + EB_FROM0, *to_apart = field + EB_TO0;
     while (axis == read || axis == write) axis++;

@@ -1,4 +1,4 @@
-/* What the parts of the native engine share: a checked step, and the table of kernels each instruction set fills. */
+/* Shared by all parts of the native engine: a checked step, and the kernel table of an instruction set. */
 #ifndef EQUALBITS_CORE_H
 #define EQUALBITS_CORE_H
 
@@ -11,7 +11,7 @@
 #error "floats are computed as wider numbers here, so answers would not be those of other machines"
 #endif
 
-/* Unroll the loop that follows, of at most `times` turns, so that what it adds up stays in registers. */
+/* Unroll the following loop of at most `times` iterations, so that its sums stay in registers. */
 #ifdef __clang__
 #define EB_UNROLL(times) _Pragma("clang loop unroll(full)")
 #else
@@ -20,11 +20,11 @@
 #endif
 
 enum {
-    EB_BLOCK = 32, /* filters that are computed together: the bits of one word */
-    EB_POINTS = 7, /* of Winograd's way */
+    EB_BLOCK = 32, /* filters computed together: the bits of one word */
+    EB_POINTS = 7, /* of Winograd's algorithm */
     EB_QUADS = 16, /* fours of columns come in multiples of it: whole vectors of any instruction set */
-    EB_TILE = 160, /* pixels that are counted together, where a kernel can */
-    EB_POOL = 8,   /* the most rows of a window that a convolution pools by itself */
+    EB_TILE = 160, /* pixels counted together by kernels with tiles */
+    EB_POOL = 8,   /* maximum rows of a pooling window fused into a convolution */
     EB_BYTES_HEAD = 64, /* of an input rounded to 8 bits: bytes of its head, and of its tables for each 16 numbers */
     EB_BYTES_STEP = 128,
     EB_GROUP = 32, /* inputs whose weights lie together, where several rows are rounded */
@@ -36,12 +36,12 @@ typedef struct eb_value_ {
     int64_t kind, channels, rows, columns;
     int64_t low, levels;   /* of bytes: the whole number that byte 0 is, and the largest byte */
     int64_t words;         /* of bits: words for all channels */
-    int64_t bytes, offset; /* its place in the arena */
-    int64_t shares;        /* the value whose place it takes over, or itself */
-    int64_t born, dies;    /* the steps that write it first and read it last */
+    int64_t bytes, offset; /* offset in the arena */
+    int64_t shares;        /* the value whose memory it reuses, or itself */
+    int64_t born, dies;    /* first step that writes it and last one that reads it */
 } eb_value;
 
-/* The vectors of a chain, each a multiple of EB_BLOCK long, or NULL; `parts` says which there are. */
+/* Vectors of a chain, each padded to a multiple of EB_BLOCK, or NULL; `parts` has a bit for each that exists. */
 enum {
     EB_HAS_SCALE = 1, EB_HAS_BIAS = 2, EB_HAS_AFFINE1 = 4, EB_HAS_SLOPE1 = 8, EB_HAS_AFFINE2 = 16, EB_HAS_AFFINE3 = 32,
     EB_HAS_SLOPE2 = 64, EB_HAS_AFFINE4 = 128, EB_HAS_CLAMP = 256, EB_HAS_AFFINE5 = 512, EB_HAS_SIGN_REAL = 1024,
@@ -57,7 +57,7 @@ typedef struct {
     int parts;
 } eb_chain;
 
-/* A row of numbers for `lanes` channels from `channel` on, and where they go: `pixels` of them, EB_BLOCK apart. */
+/* A row of numbers for `lanes` channels from `channel` on, and its destination: `pixels` of them, EB_BLOCK apart. */
 typedef struct {
     int64_t channel, pixels;
     int lanes;
@@ -66,51 +66,51 @@ typedef struct {
     uint32_t *bits;
     uint8_t *bytes;
     int64_t apart;              /* from one pixel to the next, in residual, out and bytes */
-    const int32_t *constants;   /* of counts: what twice the count is taken from, by class of border ... */
+    const int32_t *constants;   /* of counts: constant minus twice the count, by border class ... */
     const int32_t *class_of;    /* ... and the class of each pixel */
     int64_t class_apart;
 } eb_row;
 
-/* Whether a run is to stop, and who says so: see run.c. */
+/* Request to stop a run: see run.c. */
 typedef struct {
     int asked;
     int (*poll)(void);
-    int64_t next; /* when it is called again, in milliseconds */
+    int64_t next; /* time of the next call, in milliseconds */
 } eb_stop;
 
-typedef struct { int64_t left; int over; } eb_budget; /* bytes a plan may still take, and whether it asked for more */
+typedef struct { int64_t left; int over; } eb_budget; /* remaining bytes of a plan, and whether they were exceeded */
 
 typedef struct eb_step_ {
     int64_t field[EB_FIELDS];
     eb_stop *stop;
     eb_budget *budget; /* both of the plan */
-    int shared;        /* whether another step owns its weights */
-    eb_value in, other, out; /* shapes of what it reads and makes */
+    int shared;        /* 1 if another step owns its weights */
+    eb_value in, other, out; /* shapes of input and output */
     eb_chain chain;
     /* convolutions */
     int64_t group_in, group_out, blocks;      /* channels, filters and blocks of filters of a group */
-    int64_t words;                            /* words of a group's channels */
+    int64_t words;                            /* words of the channels of a group */
     int64_t padded_rows, padded_columns;
-    int64_t conv_rows, conv_columns;          /* of what the step makes, before it is pooled */
-    int after;                                /* the parts of the chain that come after pooling */
+    int64_t conv_rows, conv_columns;          /* of the output before pooling */
+    int after;                                /* parts of the chain after pooling */
     int64_t row_apart, apart;                 /* real input: from one row of windows to the next, and from one window */
     int64_t block_bytes;                      /* of a block's weights */
-    int64_t scratch_bytes, prepared_bytes;    /* of the input made ready: all, and a group's share of it */
+    int64_t scratch_bytes, prepared_bytes;    /* of the prepared input: all, and of one group */
     int64_t row_bytes, ring_bytes;            /* of a row of numbers, and of the rows held for pooling: per thread */
-    void *weights;                            /* packed: group, block, then as the kernel likes */
-    int32_t *offsets;                         /* where each packed entry of the weights looks, from the window's first */
+    void *weights;                            /* packed: group, block, then in the layout of the kernel */
+    int32_t *offsets;                         /* input offset of each packed entry, from the first of the window */
     int64_t pairs, singles;                   /* entries of binary weights */
     int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: of pooled rows, or of all */
     int64_t sums, quads;                      /* of real ones; with Winograd, fours of columns */
-    int tables;                               /* whether real input is looked up in tables: see tables.c */
-    int signs;                                /* whether these real weights are bits: 1, or 2 words an entry if pruned */
+    int tables;                               /* 1 if real inputs are looked up in tables: see tables.c */
+    int signs;                                /* words per entry if the weights are bits: 1, or 2 if pruned; else 0 */
     int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
     int64_t column_classes;
     int64_t state_end; /* how far its part of the state goes: see attend.c */
 } eb_step;
 
-/* How a row is normalized: scale and bias per number, or NULL. */
+/* Normalization of a row: scale and bias per number, or NULL. */
 typedef struct {
     const float *scale, *bias;
     float eps;
@@ -118,38 +118,38 @@ typedef struct {
     int centered;
 } eb_norm;
 
-/* A window along one axis: what it covers, how far it moves, and how much padding it starts in. */
+/* A window along one axis: kernel, stride, and padding before it. */
 typedef struct {
     int64_t kernel, stride, before;
 } eb_window;
 
-/* What an instruction set provides. Counts are of the connections where weight and input differ. */
+/* Kernels of an instruction set. Counts are numbers of connections where weight and input differ. */
 typedef struct {
     const char *name;
     int (*supported)(void);
-    int64_t winograd_from; /* connections of a filter from which Winograd's way is quicker; 0: always */
-    /* Binary: offsets and sizes; one block packed; the input made ready; EB_BLOCK counts for each pixel of a row, or of
-     * a tile for steps that have tiles. */
+    int64_t winograd_from; /* connections of a filter from which Winograd's algorithm is faster; 0: always */
+    /* Binary: offsets and sizes; packing of one block; preparation of the input; EB_BLOCK counts for each pixel of a
+     * row, or of a tile for steps with tiles. */
     void (*bits_layout)(eb_step *step);
     void (*bits_pack)(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed);
     void (*bits_prepare)(const eb_step *step, const uint32_t *planes, void *prepared);
     void (*bits_row)(const eb_step *step, const void *prepared, int64_t row, const void *packed, int32_t *counts);
     void (*gather_tile)(const eb_step *step, const void *prepared, int64_t tile, void *gathered);
     void (*bits_tile)(const eb_step *step, const void *gathered, int64_t tile, const void *packed, int32_t *counts);
-    /* Real: EB_BLOCK sums for each pixel, of entries at `offsets` from the pixel's own; pixels stand `apart`. */
+    /* Real: EB_BLOCK sums for each pixel, over entries at `offsets` from its own; pixels are `apart` from each other. */
     void (*real_row)(const int32_t *offsets, int64_t count, const float *input, int64_t apart, const float *packed,
                      int64_t pixels, float *sums);
-    /* The same where a weight is a bit: words of EB_BLOCK filters, 1 where -1; then, if pruned, 1 where kept. */
+    /* Same for binary weights: words of EB_BLOCK filters, 1 for -1; if pruned, followed by words with 1 for kept. */
     void (*signed_row)(const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed, int words,
                        float *sums);
-    /* The same where the input is rounded to 8 bits: made ready; then EB_BLOCK sums Σ t, see byte_tables.h. */
+    /* Same for inputs rounded to 8 bits: preparation; then EB_BLOCK sums Σ t, see byte_tables.h. */
     void (*bytes_prepare)(const float *from, int64_t count, int64_t steps, eb_bytes *head);
     void (*bytes_row)(const uint8_t *tables, const uint8_t *packed, int64_t steps, uint32_t *totals);
     /* The same for several rows, see byte_tiles.h: a row rounded; bits as bytes 0 and 1; sums of groups, added. */
     void (*round_row)(const float *from, int64_t count, int64_t deep, int8_t *to, eb_bytes *head);
     void (*bits_to_bytes)(const uint8_t *packed, int64_t groups, uint8_t *ones);
     void (*bytes_tile)(const int8_t *rows, int64_t apart, int64_t count, int64_t groups, const uint8_t *ones, int32_t *sums);
-    /* The same where every four channels of the input have become a table of their sums; NULL: it is not quicker. */
+    /* Same with a table of sums for every four channels of the input; NULL if it is not faster. */
     void (*tables_make)(const float *from, int64_t count, float *to);
     void (*tables_row)(const eb_step *step, const float *tables, const uint32_t *packed, int64_t pixels, float *sums);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
@@ -158,8 +158,8 @@ typedef struct {
     void (*winograd_down)(int64_t taps, const float *const *lines, int64_t numbers, float *to, int64_t apart);
     void (*winograd_up)(const float *products, int64_t numbers, float *first, float *second);
     void (*winograd_out)(const float *products, int64_t apart, int64_t quads, float *sums);
-    /* The largest (divisor 0), or the sum divided, of a window: EB_BLOCK numbers; and the largest along a line, and of
-     * rows that lie anywhere. */
+    /* Pooling of a window, EB_BLOCK numbers: maximum (divisor 0), or sum divided by it; maximum along a line, and over
+     * rows at any addresses. */
     void (*pool)(const float *from, int64_t row_apart, int64_t rows, int64_t apart, int64_t columns, float divisor,
                  float *to);
     void (*pool_line)(const float *line, int64_t pixels, const eb_window *window, int64_t count, float *to);
@@ -183,7 +183,7 @@ extern const eb_kernels eb_kernels_avx2;
 #ifdef EB_HAVE_AVX512
 extern const eb_kernels eb_kernels_avx512;
 #endif
-#ifdef __aarch64__ /* every such machine has it, and no flag asks for it */
+#ifdef __aarch64__ /* every such machine has it */
 #define EB_HAVE_NEON
 extern const eb_kernels eb_kernels_neon;
 #endif
@@ -204,12 +204,12 @@ struct eb_plan {
     int64_t arena_bytes, scratch_bytes, thread_bytes;
     float **vectors; /* the chains' vectors, to be freed */
     int64_t vector_count;
-    void **arenas; /* one for each image that runs at the same time */
+    void **arenas; /* one for each image that runs concurrently */
     int arena_count, threads_per_arena;
     eb_pool *pool;
 };
 
-/* What a step needs to run on one image. */
+/* Context of a step on one image. */
 typedef struct eb_context_ {
     const eb_plan *plan;
     const float *image;
@@ -218,7 +218,7 @@ typedef struct eb_context_ {
     char *arena, *scratch; /* values; the input of the step */
     float *state;          /* what is kept from run to run, and the position of the first row */
     int64_t position;
-    char *own;             /* what the thread has to itself: a row of numbers, then rows held for pooling */
+    char *own;             /* buffers of the thread: a row of numbers, then rows kept for pooling */
 } eb_context;
 
 #include "stop.h"
@@ -227,7 +227,7 @@ static inline int eb_is_conv(const eb_step *step) {
     return step->field[EB_KIND] == EB_CONV_BITS || step->field[EB_KIND] == EB_CONV_REAL || step->field[EB_KIND] == EB_CONV_BYTES;
 }
 
-/* Whether every channel has one filter of its own: then channels, not filters, are computed side by side. */
+/* Return whether every channel has one filter (depthwise): then vectors hold channels instead of filters. */
 static inline int eb_is_depthwise(const eb_step *step) {
     return step->field[EB_KIND] == EB_CONV_REAL && step->group_in == 1 && step->group_out == 1;
 }
@@ -246,7 +246,7 @@ static inline void *eb_value_at(const eb_context *context, int64_t id) {
     return id < 0 ? NULL : context->arena + context->plan->values[id].offset;
 }
 
-/* plan.c, conv_layout.c, winograd.c: each returns 0, with a line of reason, when something is wrong. */
+/* plan.c, conv_layout.c, winograd.c: each returns 0 and a line of reason on error. */
 int eb_fail(char *error, const char *format, ...);
 int eb_check_conv(eb_step *step, int64_t number, char *error);
 int eb_view_rows(eb_step *step, int64_t number, char *error);
@@ -279,19 +279,19 @@ void eb_fill(const eb_context *context, const eb_step *step);
 
 /* memory.c */
 void *eb_aligned(int64_t bytes); /* zeroed, at a multiple of 64; NULL where there is no memory */
-int eb_spend(eb_budget *budget, int64_t bytes);        /* 0 where the budget does not hold them */
-void *eb_take(eb_budget *budget, int64_t bytes);       /* the same, from the budget */
+int eb_spend(eb_budget *budget, int64_t bytes);        /* 0 if the budget does not allow it */
+void *eb_take(eb_budget *budget, int64_t bytes);       /* same, within the budget */
 void eb_aligned_free(void *pointer);
 int eb_place_values(eb_plan *plan);
 
-/* prepare.c, winograd.c, steps.c: the input made ready; then the part [from, to) of the units of work. */
+/* prepare.c, winograd.c, steps.c: preparation of the input; then the units of work [from, to). */
 void eb_step_prepare(const eb_context *context, const eb_step *step);
 void eb_winograd_rows(const eb_context *context, const eb_step *step, int64_t row, int64_t *lines);
 void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target);
 int64_t eb_step_units(const eb_step *step);
 void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 
-/* pool.cpp: run work(argument, part) for part 0 .. parts - 1, on as many threads. NULL where threads cannot start. */
+/* pool.cpp: run work(argument, part) for part 0 .. parts - 1, on as many threads. NULL if threads cannot start. */
 eb_pool *eb_pool_new(int threads);
 int eb_pool_threads(const eb_pool *pool);
 void eb_pool_run(eb_pool *pool, void (*work)(void *argument, int part), void *argument);

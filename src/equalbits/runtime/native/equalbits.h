@@ -1,7 +1,7 @@
-/* The native engine's face: a plan is made once from plain arrays, then run on images. Pointers in, pointers out.
+/* Interface of the native engine: a plan is made once from plain arrays, then run on images.
  *
  * A plan is a table of values, a table of steps and a list of tensors. Each step is a row of EB_FIELDS numbers, named
- * below; runtime/lower.py fills them. Everything is checked when the plan is made, so running it needs no checks. */
+ * below; runtime/lower.py fills them. Everything is validated when the plan is made, so running it needs no checks. */
 #ifndef EQUALBITS_H
 #define EQUALBITS_H
 
@@ -22,7 +22,7 @@ enum { EB_IMAGE, EB_REAL, EB_BITS, EB_BYTES };
 /* The columns of the table of values. */
 enum { EB_VALUE_KIND, EB_VALUE_CHANNELS, EB_VALUE_ROWS, EB_VALUE_COLUMNS, EB_VALUE_FIELDS };
 
-/* What a step does. */
+/* Kinds of steps. */
 enum {
     EB_LOAD,      /* the image to reals */
     EB_CONV_BITS, /* bits by binary weights */
@@ -35,14 +35,14 @@ enum {
     EB_AVG_POOL,
     EB_ADAPTIVE,  /* adaptive average pooling */
     EB_CHAIN,     /* the chain alone */
-    EB_FILL,      /* one number everywhere */
-    EB_COPY,      /* numbers from one place to another, by strides */
+    EB_FILL,      /* fill with one number */
+    EB_COPY,      /* strided copy */
     EB_SIGMOID, EB_TANH, EB_SILU, EB_GELU, EB_GELU_TANH, EB_MISH, EB_ELU, EB_SOFTPLUS, EB_EXP, EB_SQRT, EB_RECIPROCAL,
-    EB_MUL,       /* IN by IN2, number by number, by strides: FROM of IN, TO of IN2; OUT as it stands */
+    EB_MUL,       /* product of IN and IN2, elementwise, with strides: FROM of IN, TO of IN2; OUT is contiguous */
     EB_SOFTMAX, EB_NORM, EB_RMS_NORM, /* rows along the last axis of the sizes, by strides; row i of every CAUSAL rows up
                                          to its entry i, the rest 0 */
-    EB_MATMUL,    /* SIZE0 products of (SIZE1, SIZE2) by (SIZE2, SIZE3), all as they stand */
-    EB_EMBED,     /* SIZE0 rows of SIZE1 numbers of the table SCALE, which has SIZE2 rows; NaN where IN names none */
+    EB_MATMUL,    /* SIZE0 products of (SIZE1, SIZE2) by (SIZE2, SIZE3), all contiguous */
+    EB_EMBED,     /* SIZE0 rows of SIZE1 numbers of the table SCALE with SIZE2 rows; NaN for invalid numbers */
     EB_POSITION,  /* SIZE0 parts of the rows SIZE1 of the table SCALE, SIZE2 numbers each, that belong to the positions of
                      the run: of SIZE3 in each part. Reads IN for its size alone */
     EB_ATTEND,    /* causal attention of SIZE0 heads: queries IN (SIZE1, SIZE2), keys IN2 (SIZE2, SIZE1) and values
@@ -85,31 +85,30 @@ typedef struct {
     const int64_t *steps;  /* step_count rows of EB_FIELDS */
     const eb_tensor *tensors;
     int64_t value_count, step_count, tensor_count;
-    int64_t answer; /* the value that is given back: its numbers in the order they stand */
-    int64_t max_bytes; /* that the plan may take: weights, constants, and the memory of a run on one thread */
+    int64_t answer; /* the output value, in its memory order */
+    int64_t max_bytes; /* limit of the plan: weights, constants, and the memory of a run on one thread */
 } eb_recipe;
 
 typedef struct eb_plan eb_plan;
 
-/* The instruction sets this machine can use, best first; the names end with NULL. */
+/* Instruction sets supported by this machine, best first; ends with NULL. */
 const char *const *eb_instruction_sets(void);
 
-/* A plan, or NULL with a line of reason; `over` says whether max_bytes is it. The tensors are copied; nothing of the
- * recipe is kept. */
+/* Return a plan, or NULL with a line of reason; `over` is set if max_bytes was exceeded. The tensors are copied. */
 eb_plan *eb_plan_new(const eb_recipe *recipe, const char *instruction_set, char error[EB_ERROR_BYTES], int *over);
 void eb_plan_free(eb_plan *plan);
 
-/* For a forked child: its parent may have been in the middle of a run, and the threads are not there. What runs use is let
- * be, and made anew. */
-int eb_process(void); /* a number that a child has another of */
+/* For a forked child: its parent may have been in the middle of a run, and its threads do not exist here. Buffers of
+ * runs are abandoned and allocated again. */
+int eb_process(void); /* process ID, which differs in a child */
 void eb_plan_forget_runs(eb_plan *plan);
 
-/* What the thread that runs a batch calls about every 50 ms from the second call on, between steps and inside large ones:
- * anything but 0 stops the run, on all threads. NULL: nothing. */
+/* Callback of the thread that runs a batch, about every 50 ms, between steps and inside large ones: a result other than
+ * 0 stops the run on all threads. NULL: none. */
 void eb_plan_set_poll(eb_plan *plan, int (*poll)(void));
 
-/* Run a batch. Images are float, or bytes with a table of what each byte of each channel becomes (256 per channel).
- * One plan runs one batch at a time. Returns 0, -1 when there is no memory, or 1 when it was asked to stop. */
+/* Run a batch. Images are float, or bytes with a table of the value of each byte per channel (256 per channel). A plan
+ * runs one batch at a time. Return 0, -1 if out of memory, or 1 if stopped. */
 int eb_plan_run(eb_plan *plan, const float *images, float *answers, int64_t batch, int threads);
 int eb_plan_run_bytes(eb_plan *plan, const uint8_t *images, const float *byte_table, float *answers, int64_t batch,
                       int threads);
@@ -121,7 +120,7 @@ int64_t eb_plan_state(const eb_plan *plan);
 int64_t eb_plan_positions(const eb_plan *plan);
 int eb_plan_run_at(eb_plan *plan, const float *image, float *answers, float *state, int64_t position, int threads);
 
-/* Run one image on one thread, and say how many seconds each step took. */
+/* Run one image on one thread, and measure the seconds of each step. */
 int eb_plan_time(eb_plan *plan, const float *image, float *state, int64_t position, double *taken);
 
 #ifdef __cplusplus

@@ -13,8 +13,8 @@ INLINE uint32_t to_bits(float x) {
     return bits;
 }
 
-/* e^x = 2^n · e^r with |r| ≤ ln 2 / 2. The sum with 1.5 · 2^23 rounds to a whole number and holds it in its lowest bits.
- * Two powers of two, since 2^n alone may lie outside the range. */
+/* e^x = 2^n · e^r with |r| ≤ ln 2 / 2. Adding 1.5 · 2^23 rounds to an integer in the lowest bits. Two powers of two,
+ * since 2^n alone may be out of range. */
 INLINE float exp_of(float x) {
     x = x > 89.0f ? 89.0f : x; /* NaN stays */
     x = x < -104.0f ? -104.0f : x;
@@ -39,7 +39,7 @@ INLINE float tanh_of(float x) {
     return size < 0.625f ? near : turned;
 }
 
-/* x times the normal distribution up to x: e^(-z²) · t · p(t) is erfc(z) for t = 1 / (1 + 0.45 z). */
+/* x times the normal distribution function: e^(-z²) · t · p(t) is erfc(z) for t = 1 / (1 + 0.45 z). */
 INLINE float gelu_of(float x) {
     const float z = fabsf(x) * 0.70710678f, t = 1.0f / (1.0f + 0.45f * z);
     const float p = ((((((0.06684846431016922f * t + -0.24016372859477997f) * t + 0.20860733091831207f) * t +
@@ -86,7 +86,7 @@ static void function(int64_t kind, const float *restrict from, int64_t count, fl
     }
 }
 
-/* Sums and maxima run in SIDES places side by side, which a vector of any size can hold. */
+/* Sums and maxima run in SIDES parallel lanes, for vectors of any size. */
 enum { SIDES = 16 };
 
 INLINE float sum_of(const float *sides, float total) {

@@ -1,10 +1,10 @@
-/* AVX2: counting by looking up. A byte of weights holds four bits of one filter, so a vector is a block of filters.
+/* AVX2: counting by table lookup. A byte of weights holds four bits of one filter, so a vector is a block of filters.
  *
- * For four bits of two neighbouring pixels there are 256 tables of 16 entries, 4 kB in all: entry w of a table holds in
- * its low half how many of w's bits differ from the first pixel's, in its high half from the second's. One vpshufb looks
- * up 32 filters for two pixels. Three look-ups add up before a half can overflow (3 · 4 < 16). Then the whole bytes are
- * added to one sum, their high halves to another, and 63 look-ups later the low halves are the first sum less 16 times
- * the second: they are below 256, so it does not matter that the first sum has wrapped around. */
+ * Four bits of two adjacent pixels select one of 256 tables of 16 entries, 4 kB in all: entry w of a table holds in its
+ * low half the number of bits of w that differ from the first pixel's, in its high half from the second's. One vpshufb
+ * looks up 32 filters for two pixels. Three lookups add up before a half can overflow (3 · 4 < 16). Then the whole
+ * bytes are added to one sum and their high halves to another. After 63 lookups the low halves are the first sum minus
+ * 16 times the second: they are below 256, so the first sum may have wrapped around. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,12 +19,12 @@ typedef __m256 vec;
 #define v_mul _mm256_mul_ps
 #define v_fma _mm256_fmadd_ps
 #define v_div _mm256_div_ps
-#define v_min _mm256_min_ps /* both give their second operand where one is not a number */
+#define v_min _mm256_min_ps /* both return their second operand if one is NaN */
 #define v_max _mm256_max_ps
 #define v_at_least_0(v) _mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GE_OQ)
 #define v_bits(v) ((uint32_t)_mm256_movemask_ps(v_at_least_0(v)))
 #define v_sign(v) _mm256_blendv_ps(_mm256_set1_ps(-1), _mm256_set1_ps(1), v_at_least_0(v))
-#define v_prelu(v, slope) _mm256_blendv_ps(v, _mm256_mul_ps(v, slope), v) /* by its sign: a 0 stays a 0 either way */
+#define v_prelu(v, slope) _mm256_blendv_ps(v, _mm256_mul_ps(v, slope), v) /* by its sign: 0 stays 0 */
 
 static inline vec v_largest(vec a, vec b) {
     return _mm256_blendv_ps(v_max(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
@@ -40,7 +40,7 @@ static inline __m256i v_top(uint32_t bits, int first) {
 #define v_keep(v, bits, first)                                                                                        \
     _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_srai_epi32(v_top(bits, first), 31)))
 
-/* In two halves a shuffle gives a0 a2 b0 b2 | a4 a6 b4 b6; the middle quarters change places. */
+/* A shuffle within halves gives a0 a2 b0 b2 | a4 a6 b4 b6; the middle quarters are exchanged. */
 #define v_picked(a, b, which)                                                                                         \
     _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_shuffle_ps(a, b, which)), 0xd8))
 #define v_even(a, b) v_picked(a, b, 0x88)
@@ -83,7 +83,7 @@ static int supported(void) { return __builtin_cpu_supports("avx2") && __builtin_
 #define HAS_BYTES_TILE
 #include "byte_tiles.h"
 
-/* Four bits of each pixel, and of the next one a window looks at, as the place of a table. */
+/* Four bits of each pixel, and of the next one of a window, as the index of a table. */
 static void pairs_prepare(const eb_step *step, const uint32_t *planes, uint16_t *to) {
     const int64_t quads = quads_of(step), columns = step->padded_columns, apart = step->field[EB_STRIDE_W];
     for (int64_t row = 0; row < step->padded_rows; row++, planes += step->words * columns)
@@ -119,7 +119,7 @@ static void add_bytes(int32_t *counts, __m256i bytes) {
     }
 }
 
-/* Counts of neighbouring pixels, two by two; a last odd one is counted with whatever stands next to it. */
+/* Counts of adjacent pixels in pairs; a last odd one is counted with the bytes after it. */
 INLINE void count_pairs(const int pairs, const int64_t apart, const eb_step *step, const uint16_t *input,
                         const uint8_t *weight, int32_t *counts) {
     const __m256i low = _mm256_set1_epi8(15);
@@ -191,7 +191,7 @@ INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, 
     EACH_PIXEL EACH s[p][i] = _mm256_setzero_ps();
     for (int64_t k = 0; k < count; k++, weight += EB_BLOCK) {
         __m256 a[SUM_TILE];
-        if (pixels == 1) { /* every weight is read once, from afar */
+        if (pixels == 1) { /* every weight is read once, from memory */
             _mm_prefetch((const char *)(weight + AHEAD), _MM_HINT_T0);
             _mm_prefetch((const char *)(weight + AHEAD + 16), _MM_HINT_T0);
         }

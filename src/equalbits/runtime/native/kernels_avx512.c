@@ -6,7 +6,7 @@
  *     next = s ^ W ^ A,   carry = s where s differs from next, else x1 = w1 ^ a1,
  * so two vectors take three logic instructions, one popcount (of the carry) and one add. The count is
  * popcount(s) + 2 · (sum of the carries). */
-#ifdef __x86_64__ /* code of 32 bits has a quarter of the registers */
+#ifdef __x86_64__ /* 32-bit code has a quarter of the registers */
 #include <immintrin.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ typedef __m512 vec;
 #define v_mul _mm512_mul_ps
 #define v_fma _mm512_fmadd_ps
 #define v_div _mm512_div_ps
-#define v_min _mm512_min_ps /* both give their second operand where one is not a number */
+#define v_min _mm512_min_ps /* both return their second operand if one is NaN */
 #define v_max _mm512_max_ps
 #define v_at_least_0(v) _mm512_cmp_ps_mask(v, _mm512_setzero_ps(), _CMP_GE_OQ)
 #define v_bits(v) ((uint32_t)v_at_least_0(v))
@@ -69,7 +69,7 @@ typedef __m512i bytes;
 #define HAS_BYTES_ROW
 #include "byte_tables.h"
 
-enum { TILE = 6, SUM_TILE = 14, AHEAD = 1024 }; /* pixels that are counted or summed together: they fill the registers */
+enum { TILE = 6, SUM_TILE = 14, AHEAD = 1024 }; /* pixels counted or summed together: they fill the registers */
 
 /* Unrolled, so that the sums stay in registers. */
 #define EACH_PIXEL EB_UNROLL(14) for (int p = 0; p < pixels; p++)
@@ -80,7 +80,7 @@ static int supported(void) {
            __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("avx512vnni");
 }
 
-/* The words of every tap in pairs, then those left over; of pruned weights all are left over. */
+/* Words of every tap in pairs, then the unpaired ones; with pruned weights all are unpaired. */
 static void bits_layout(eb_step *step) {
     const int64_t *field = step->field, words = step->words, columns = step->padded_columns;
     const int64_t taps = field[EB_KERNEL_H] * field[EB_KERNEL_W], pruned = field[EB_KEPT] >= 0;
@@ -130,8 +130,8 @@ static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prep
         }
 }
 
-/* A pair of a pixel into the running sums of all filters. The two vectors take turns, so that neither waits for the other;
- * with the pixel's words read as operands, six pixels fill the registers, and the order leaves none to shuffle. */
+/* Add a pair of words of a pixel to the running sums of all filters. The two vectors alternate, so that neither waits
+ * for the other; with the words of the pixel as memory operands, six pixels fill the registers. */
 #define ADD_PAIR(s, t, first, parity)                                                                                 \
     __asm__("vpxord %[a1]%{1to16%}, %[w0], %[x0]\n\t"                                                                 \
             "vpxord %[a1]%{1to16%}, %[w1], %[x1]\n\t"                                                                 \
@@ -149,7 +149,7 @@ static void bits_prepare(const eb_step *step, const uint32_t *planes, void *prep
               [x1] "=&v"(x1), [c0] "=&v"(c0), [c1] "=&v"(c1)                                                          \
             : [a1] "m"(first), [a12] "m"(parity), [w0] "v"(w0), [w1] "v"(w1), [v0] "v"(v0), [v1] "v"(v1))
 
-/* A few pixels of both halves of a block; or of the first, where there are no filters for the other and no pairs. */
+/* A few pixels of both halves of a block; or of the first half, if the second has no filters and no pairs. */
 INLINE void count_pixels(const int pixels, const int halves, const int64_t apart, const eb_step *step,
                          const uint32_t *input, const uint32_t *weight, int32_t *counts) {
     __m512i s[TILE][2], t[TILE][2];
@@ -189,7 +189,7 @@ INLINE void count_row(const int halves, const int64_t apart, const eb_step *step
     const int64_t turns = eb_turns(2 * step->pairs + step->singles);
     for (int64_t tiles = (left + TILE - 1) / TILE; tiles; tiles--) {
         if (tiles % turns == 0 && eb_stopped(step)) return;
-        const int64_t tile = (left + tiles - 1) / tiles; /* as even as they can be */
+        const int64_t tile = (left + tiles - 1) / tiles; /* as equal as possible */
 #define CASE(n) case n: count_pixels(n, halves, apart, step, input, packed, counts); break;
         switch (tile) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
@@ -218,7 +218,7 @@ INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, 
     EACH_PIXEL s[p][0] = s[p][1] = _mm512_setzero_ps();
     for (int64_t k = 0; k < count; k++, weight += EB_BLOCK) {
         const float *from = input + offsets[k];
-        if (pixels == 1) { /* every weight is read once, from afar */
+        if (pixels == 1) { /* every weight is read once, from memory */
             _mm_prefetch((const char *)(weight + AHEAD), _MM_HINT_T0);
             _mm_prefetch((const char *)(weight + AHEAD + 16), _MM_HINT_T0);
         }
@@ -236,7 +236,7 @@ INLINE void sum_pixels(const int pixels, const int32_t *offsets, int64_t count, 
 INLINE void sum_row(const int64_t apart, const int32_t *offsets, int64_t count, const float *input, const float *packed,
                     int64_t pixels, float *sums) {
     for (int64_t tiles = (pixels + SUM_TILE - 1) / SUM_TILE; tiles; tiles--) {
-        const int64_t tile = (pixels + tiles - 1) / tiles; /* as even as they can be */
+        const int64_t tile = (pixels + tiles - 1) / tiles; /* as equal as possible */
 #define CASE(n) case n: sum_pixels(n, offsets, count, input, apart, packed, sums); break;
         switch (tile) {
             CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)

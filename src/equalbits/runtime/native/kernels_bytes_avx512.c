@@ -61,7 +61,7 @@ INLINE void add_row(const int looks_up, const eb_step *step, const eb_byte_row *
     }
     int64_t left = row->pixels;
     for (int64_t tiles = (left + EB_MOST_TILE - 1) / EB_MOST_TILE; tiles; tiles--) {
-        const int64_t tile = (left + tiles - 1) / tiles; /* as even as they can be */
+        const int64_t tile = (left + tiles - 1) / tiles; /* as equal as possible */
         switch (tile) {
             ONE(1) ONE(2) ONE(3) ONE(4) ONE(5) ONE(6) ONE(7) ONE(8) ONE(9) ONE(10) ONE(11) ONE(12) ONE(13) ONE(14)
         default: break;

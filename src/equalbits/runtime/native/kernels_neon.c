@@ -1,4 +1,4 @@
-/* NEON, on every 64-bit Arm: a lane of 32 bits is a filter, and bytes count their own bits. */
+/* NEON, on every 64-bit Arm: a lane of 32 bits is a filter; bits are counted per byte. */
 #include "core.h"
 
 #ifdef EB_HAVE_NEON
@@ -13,15 +13,15 @@ typedef float32x4_t vec;
 #define v_mul vmulq_f32
 #define v_fma(a, b, c) vfmaq_f32(c, a, b)
 #define v_div vdivq_f32
-#define v_min(a, b) vbslq_f32(vcltq_f32(a, b), a, b) /* both give their second operand where one is not a number */
+#define v_min(a, b) vbslq_f32(vcltq_f32(a, b), a, b) /* both return their second operand if one is NaN */
 #define v_max(a, b) vbslq_f32(vcgtq_f32(a, b), a, b)
 #define v_largest vmaxq_f32
 #define v_at_least_0(v) vcgeq_f32(v, vdupq_n_f32(0))
 #define v_sign(v) vbslq_f32(v_at_least_0(v), vdupq_n_f32(1), vdupq_n_f32(-1))
 #define v_prelu(v, slope) vbslq_f32(v_at_least_0(v), v, vmulq_f32(v, slope))
 
-/* A bit for each number of a block that is at least 0. What a lane says of each vector is laid side by side, four bits of
- * the same; then each lane keeps one of the four, and adding puts them together. */
+/* A bit for each number of a block that is at least 0. The results of a lane for each vector are placed side by side,
+ * four equal bits each; each lane keeps one of the four, and a sum joins them. */
 #define HAS_BLOCK_BITS
 static inline uint32_t block_bits(const vec *v) {
     const uint32x4_t own = {0x11111111, 0x22222222, 0x44444444, 0x88888888};
@@ -31,7 +31,7 @@ static inline uint32_t block_bits(const vec *v) {
     return vaddvq_u32(vandq_u32(vsliq_n_u32(four[0], four[1], 16), own));
 }
 
-/* All ones in the lanes whose bits are 1: one word for all, and a place for each lane of a block. */
+/* All ones in the lanes whose bits are 1: one word for all, with a position for each lane of a block. */
 static inline uint32x4_t v_where(uint32_t bits, int first) {
     const uint32x4_t places = {1, 2, 4, 8};
     return vtstq_u32(vdupq_n_u32(bits), places << (unsigned)first);
@@ -68,11 +68,11 @@ typedef uint8x16_t bytes;
 #include "byte_tables.h"
 #include "byte_tiles.h"
 
-/* Pixels whose counts, or sums, stay in registers; and words that a byte can count the bits of. */
+/* Pixels whose counts or sums stay in registers; and words whose bits a byte can count. */
 enum { COUNT_TILE = 2, SUM_TILE = 3, WORDS = 31 };
 
 #define EACH_PIXEL EB_UNROLL(3) for (int p = 0; p < pixels; p++)
-/* Weights are read two vectors at a time: read all at once, they would drive the sums from their registers. */
+/* Weights are read two vectors at a time: all at once would spill the sums. */
 #define TWO_AT_A_TIME if (i % 2 == 0) __asm__ volatile("" ::: "memory")
 
 static int supported(void) { return 1; }

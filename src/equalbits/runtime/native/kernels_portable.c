@@ -1,4 +1,4 @@
-/* Plain C for any machine: what the other kernels are measured against, and what runs where they cannot. */
+/* Plain C for any machine: the reference of the other kernels, and the fallback. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static inline uint32_t v_bits(vec a) {
     LANE bits |= (uint32_t)(a.lane[j] >= 0) << j;
     return bits;
 }
-/* By whole numbers: a branch on random bits is guessed wrongly half the time. */
+/* With integers: a branch on random bits is mispredicted half the time. */
 static inline vec v_flip(vec a, uint32_t bits, int first) {
     uint32_t whole[LANES];
     memcpy(whole, &a, sizeof a);

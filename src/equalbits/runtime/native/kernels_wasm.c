@@ -17,7 +17,7 @@ typedef v128_t vec;
 #define v_mul wasm_f32x4_mul
 #define v_fma(a, b, c) v_add(v_mul(a, b), c)
 #define v_div wasm_f32x4_div
-#define v_min(a, b) wasm_f32x4_pmin(b, a) /* both give their second operand where one is not a number */
+#define v_min(a, b) wasm_f32x4_pmin(b, a) /* both return their second operand if one is NaN */
 #define v_max(a, b) wasm_f32x4_pmax(b, a)
 #define v_at_least_0(v) wasm_f32x4_ge(v, v_set(0))
 #define v_bits(v) ((uint32_t)wasm_i32x4_bitmask(v_at_least_0(v)))
@@ -28,7 +28,7 @@ typedef v128_t vec;
 
 static inline vec v_largest(vec a, vec b) { return wasm_v128_bitselect(a, v_max(a, b), wasm_f32x4_ne(a, a)); }
 
-/* All ones in the lanes whose bits are 1: one word for all, and a place for each lane of a block. */
+/* All ones in the lanes whose bits are 1: one word for all, with a position for each lane of a block. */
 static inline v128_t v_where(uint32_t bits, int first) {
     const v128_t places = wasm_i32x4_shl(wasm_i32x4_const(1, 2, 4, 8), (uint32_t)first);
     return wasm_i32x4_eq(wasm_v128_and(wasm_i32x4_splat((int32_t)bits), places), places);

@@ -1,4 +1,4 @@
-/* Where everything lies: aligned pieces, and the values of an image in one arena. */
+/* Memory: aligned allocations, and the values of an image in one arena. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +11,8 @@
 enum { LARGE = 1 << 21 };
 
 void *eb_aligned(int64_t wanted) {
-    if (wanted < 0 || (uint64_t)wanted > SIZE_MAX / 2) return NULL; /* a machine of 32 bits has no such number */
-    const size_t page = wanted >= LARGE ? LARGE : 64; /* large pieces on large pages, where the system has them */
+    if (wanted < 0 || (uint64_t)wanted > SIZE_MAX / 2) return NULL; /* exceeds size_t on a 32-bit machine */
+    const size_t page = wanted >= LARGE ? LARGE : 64; /* huge pages for large allocations, if available */
     const size_t bytes = ((size_t)wanted + page - 1) / page * page + 64;
     char *whole = calloc(1, bytes + page + sizeof whole);
     if (!whole) return NULL;
@@ -39,7 +39,7 @@ void eb_aligned_free(void *pointer) {
     free(whole);
 }
 
-/* A residual that is read for the last time lends its place to the sum: both hold the same pixel at the same time. */
+/* A residual that is read for the last time shares its memory with the sum, pixel by pixel. */
 static void share_places(eb_plan *plan) {
     for (int64_t i = 0; i < plan->value_count; i++) plan->values[i].shares = i;
     for (int64_t i = 0; i < plan->step_count; i++) {
@@ -53,8 +53,8 @@ static void share_places(eb_plan *plan) {
     }
 }
 
-/* The lowest place that no value alive at the same time has. Those that have one are listed by where they start: a clash
- * moves the value behind the other, and what lies before that is never asked again. */
+/* Lowest offset that no value alive at the same time occupies. Placed values are sorted by offset: a conflict moves the
+ * new value behind the other, and earlier ones need no further check. */
 static void place_value(const eb_plan *plan, eb_value *value, const int64_t *placed, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         const eb_value *other = plan->values + placed[i];
@@ -64,7 +64,7 @@ static void place_value(const eb_plan *plan, eb_value *value, const int64_t *pla
     }
 }
 
-/* Give each value a place in the arena. Returns 0 where there is no memory. */
+/* Assign each value an offset in the arena. Return 0 if out of memory. */
 int eb_place_values(eb_plan *plan) {
     int64_t *placed = malloc((size_t)plan->value_count * sizeof *placed), count = 0;
     if (!placed) return 0;

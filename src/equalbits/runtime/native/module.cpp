@@ -20,14 +20,14 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 using Reals = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Answers = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Whether this thread, which runs a plan, is the main one of Python.
+// True if this thread, which runs a plan, is Python's main thread.
 static thread_local bool is_main = false;
 
 struct Plan {
     eb_plan *plan = nullptr;
     size_t image_numbers = 0, answer_numbers = 0, channels = 0, step_count = 0;
-    // A plan has one set of buffers, so callers take turns. In a forked child nobody is left to end a turn that another
-    // thread of its parent had: it starts afresh.
+    // A plan has one set of buffers, so callers take turns. In a forked child a turn of another thread of its parent
+    // never ends: it starts over.
     std::unique_ptr<std::timed_mutex> in_use = std::make_unique<std::timed_mutex>();
     int process = eb_process();
 
@@ -64,7 +64,7 @@ struct Plan {
         eb_plan_free(plan);
     }
 
-    // To be called with the interpreter held, which only one thread of a child has.
+    // Call it with the interpreter lock held, which only one thread of a child has.
     std::timed_mutex &mutex_here() {
         if (process != eb_process()) {
             process = eb_process();
@@ -82,15 +82,15 @@ struct Plan {
         return (int64_t)batch;
     }
 
-    // Let Python's signal handlers run: anything but 0 where one has raised, as that of Ctrl-C does. Python runs them in the
-    // main thread alone. Another one must not ask for the interpreter lock: a program that ends would end the thread there.
+    // Run Python's signal handlers; not 0 if one has raised, as that of Ctrl-C does. Python runs them in the
+    // main thread only. Other threads must not take the interpreter lock: at exit Python would end them there.
     static int has_signal() {
         if (!is_main) return 0;
         nb::gil_scoped_acquire hold;
         return PyErr_CheckSignals();
     }
 
-    // The thread sanitizer of GCC does not see a lock taken by a clock that cannot jump.
+    // GCC's thread sanitizer does not see a lock taken with a monotonic clock.
     static bool lock_soon(std::unique_lock<std::timed_mutex> &turn) {
         constexpr std::chrono::milliseconds soon(50);
 #ifdef __SANITIZE_THREAD__
@@ -100,7 +100,7 @@ struct Plan {
 #endif
     }
 
-    // Run without the interpreter lock when it is this caller's turn; a signal ends the waiting and the work.
+    // Wait for this caller's turn and run without the interpreter lock; a signal ends both.
     template <typename Work> void run_alone(Work work) {
         std::timed_mutex &mutex = mutex_here();
         int failed = 0;
@@ -148,7 +148,7 @@ struct Plan {
 };
 
 NB_MODULE(_native, module) {
-    nb::set_leak_warnings(false);  // a program may end while a thread of it still runs a plan: that is no leak
+    nb::set_leak_warnings(false);  // a program may exit while a thread runs a plan: not a leak
     nb::class_<Plan>(module, "Plan")
         .def(nb::init<Table, Table, const std::vector<Bytes> &, int64_t, const std::string &, int64_t>(),
              nb::arg("values"), nb::arg("steps"), nb::arg("tensors"), nb::arg("answer"), nb::arg("instruction_set"),

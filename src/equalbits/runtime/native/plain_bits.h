@@ -1,4 +1,4 @@
-/* Binary weights and input in plain words, for kernels that need no other order. */
+/* Binary weights and input in plain words, for kernels without a layout of their own. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* From a recipe to a plan: every number is checked here, once, so that the loops need no checks. */
+/* From tables to a plan: every number is validated here, once, so that the loops need no checks. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static int read_values(eb_plan *plan, const eb_recipe *recipe, char *error) {
     return 1;
 }
 
-/* Note that a step reads or writes a value of one kind; NULL when it may not. */
+/* Record that a step reads or writes a value of one kind; NULL if it may not. */
 static eb_value *touch(eb_plan *plan, int64_t id, int64_t step, int64_t kind, int writes, char *error) {
     if (id < 0 || id >= plan->value_count) {
         eb_fail(error, "step %d names value %lld, which is not there", (int)step, (long long)id);
@@ -70,7 +70,7 @@ static const eb_tensor *tensor_of(const eb_recipe *recipe, int64_t id, int64_t b
     return recipe->tensors + id;
 }
 
-/* A copy of one of the chain's vectors, filled up with zeros so that whole blocks can be read anywhere. */
+/* Copy a vector of the chain, padded with zeros so that whole blocks can be read. */
 static int read_vector(eb_plan *plan, const eb_recipe *recipe, int64_t id, int64_t channels, const float **vector,
                        char *error) {
     if (id == -1) return 1;
@@ -117,7 +117,7 @@ static int read_chain(eb_plan *plan, const eb_recipe *recipe, eb_step *step, int
     return !(chain->parts & (EB_HAS_BYTES | EB_HAS_ROUND_REAL)) || eb_read_quant(plan, recipe, step, number, error);
 }
 
-/* The values the chain touches: where the step's numbers go, and what is added on the way. */
+/* Values of the chain: outputs of the step, and the residual. */
 static int read_places(eb_plan *plan, eb_step *step, int64_t number, char *error) {
     int64_t *field = step->field;
     static const int places[] = {EB_RESIDUAL, EB_OUT, EB_OUT_BITS, EB_OUT_BYTES}, kinds[] = {EB_REAL, EB_REAL, EB_BITS, EB_BYTES};
@@ -230,10 +230,10 @@ static int read_step(eb_plan *plan, const eb_recipe *recipe, int64_t number, cha
     }
 }
 
-/* What a thread has to itself: a row of numbers, and behind it the rows of a pooled convolution. */
+/* Buffers of a thread: a row of numbers, then the rows of a pooled convolution. */
 static void add_up_memory(eb_plan *plan, eb_step *step) {
     int64_t columns = step->conv_columns > step->out.columns ? step->conv_columns : step->out.columns;
-    int64_t row_bytes = (columns + 8) * EB_BLOCK * 4; /* a kernel may fill up its last tile */
+    int64_t row_bytes = (columns + 8) * EB_BLOCK * 4; /* a kernel may fill its last tile */
     if (step->quads) step->ring_bytes *= step->blocks; /* all blocks of a row together */
     if (step->row_bytes < row_bytes) step->row_bytes = row_bytes;
     int64_t own = (step->row_bytes + step->ring_bytes + 64 + 63) / 64 * 64, scratch = (step->scratch_bytes + 63) / 64 * 64;

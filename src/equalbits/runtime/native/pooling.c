@@ -1,13 +1,13 @@
 /* Poolings that are steps of their own. */
 #include "core.h"
 
-/* The part of a window along one axis that lies inside the image. */
+/* Part of a window along one axis inside the image. */
 void eb_inside(int64_t at, int64_t kernel, int64_t size, int64_t *from, int64_t *to) {
     *from = at < 0 ? 0 : at;
     *to = at + kernel > size ? size : at + kernel;
 }
 
-/* A row of a pooling: the windows are cut down to what lies inside. */
+/* One row of pooling; windows are clipped to the image. */
 void eb_pool_row(const eb_context *context, const eb_step *step, int64_t row, int64_t channel, float *to) {
     const int64_t *field = step->field, channels = step->in.channels, line = step->in.columns * channels;
     const float *input = (const float *)eb_value_at(context, field[EB_IN]) + channel;

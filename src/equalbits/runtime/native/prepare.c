@@ -1,9 +1,9 @@
-/* The input of a step made ready, before its units of work are shared out. */
+/* Preparation of a step's input, before its units of work are distributed. */
 #include <string.h>
 
 #include "core.h"
 
-/* The image as reals: `pixel_apart` and `channel_apart` say where a pixel and a channel stand, in lines of `line`. */
+/* The image as reals: `pixel_apart` and `channel_apart` are strides, in lines of `line`. */
 static void load_image(const eb_context *context, const eb_value *image, float *to, int64_t line, int64_t pixel_apart,
                        int64_t channel_apart) {
     for (int64_t channel = 0; channel < image->channels; channel++) {
@@ -40,7 +40,7 @@ static void group_words(const uint32_t *row, const eb_value *bits, int64_t from,
     }
 }
 
-/* Bits with a border of 0 bits, by group: (group, row, word, column); then as the kernel likes them. */
+/* Bits with a border of 0 bits, by group: (group, row, word, column); then in the layout of the kernel. */
 static void prepare_bits(const eb_context *context, const eb_step *step) {
     const uint32_t *bits = (const uint32_t *)(context->arena + context->plan->values[step->field[EB_IN]].offset);
     const int64_t *field = step->field, per_row = step->words * step->padded_columns;

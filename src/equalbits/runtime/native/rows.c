@@ -1,5 +1,5 @@
-/* Steps beside convolution and pooling: functions of single numbers, products of two values, and rows that are normalized.
- * Everything is checked when the plan is made. */
+/* Steps beside convolution and pooling: functions of single numbers, products of two values, and normalization of rows.
+ * Everything is validated when the plan is made. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@ enum { LARGEST = 1 << 28, CHUNK = 4096, DEEP = 1024, PIECE = 84, AXES = 6 };
 
 static int64_t numbers_of(const eb_value *value) { return value->channels * value->rows * value->columns; }
 
-/* Whether `axes` sizes from SIZE0 on are in range; their product. */
+/* Return the product of `axes` sizes from SIZE0 on, or 0 if one is out of range. */
 static int64_t product_of_sizes(const int64_t *field, int axes) {
     int64_t product = 1;
     for (int i = 0; i < axes; i++) {
@@ -93,7 +93,7 @@ int64_t eb_rows_units(const eb_step *step) {
     }
 }
 
-/* Where row `row` begins, by the strides from `first` on. */
+/* Offset of row `row`, by the strides from `first` on. */
 static int64_t start_of(const int64_t *field, int first, int64_t row) {
     int64_t at = 0;
     for (int i = AXES - 2; i >= 0; row /= field[EB_SIZE0 + i], i--) at += row % field[EB_SIZE0 + i] * field[first + i];
@@ -127,7 +127,7 @@ static void run_embed(const eb_context *context, const eb_step *step, int64_t fr
     }
 }
 
-/* A row whose numbers stand apart goes through a place of its own. */
+/* A strided row goes through a buffer. */
 static void run_normalized(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
     const int64_t *field = step->field, count = field[EB_SIZE5];
     const eb_norm norm = {step->chain.scale, step->chain.bias, step->chain.low, count, field[EB_KIND] == EB_NORM};

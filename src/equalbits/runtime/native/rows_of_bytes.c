@@ -43,7 +43,7 @@ void eb_byte_rows_prepare(const eb_context *context, const eb_step *step) {
         context->plan->kernels->round_row(from, step->in.channels, deep, to, heads + row);
 }
 
-/* Unsigned numbers may wrap around on the way: the sum itself fits. */
+/* Unsigned intermediate values may wrap around; the sum itself fits. */
 void eb_byte_rows_sums(const eb_context *context, const eb_step *step, int64_t block, float *sums) {
     const eb_kernels *kernels = context->plan->kernels;
     const int64_t rows = step->in.columns, deep = step->sums * EB_GROUP, wide = 4 * EB_BLOCK;

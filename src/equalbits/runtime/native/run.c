@@ -1,11 +1,11 @@
-/* Running a plan: images shared out to threads where there are enough of them, else the rows of each step. */
+/* Running a plan: images are distributed to threads if there are enough, else the rows of each step. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "core.h"
 
-static _Thread_local int polls; /* the thread that has called; others only look at what it found */
+static _Thread_local int polls; /* the calling thread polls; others read its result */
 
 enum { POLL_MILLISECONDS = 50 };
 
@@ -71,7 +71,7 @@ static void give_answer(const job *work, const eb_context *context, int64_t imag
     memcpy(work->answers + image * numbers, context->arena + answer->offset, (size_t)numbers * 4);
 }
 
-/* Every parts-th image from the part's own, whole. */
+/* Every parts-th image from the part's own on, one at a time. */
 static void run_images(void *argument, int part) {
     const job *work = argument;
     for (int64_t image = part; image < work->batch; image += work->parts) {
@@ -100,7 +100,7 @@ static void run_share(void *argument, int part) {
     eb_step_run(&own, work->step, units * part / work->parts, units * (part + 1) / work->parts);
 }
 
-/* One image after the other, each step shared out. */
+/* One image after the other, each step distributed to the threads. */
 static void run_shared(const job *work) {
     for (int64_t image = 0; image < work->batch; image++) {
         eb_context context = context_of(work, image, 0);
@@ -116,7 +116,7 @@ static void run_shared(const job *work) {
     }
 }
 
-/* Memory for `count` images at once, each for as many threads. */
+/* Memory for `count` concurrent images, each for as many threads. */
 static int make_arenas(eb_plan *plan, int count, int threads) {
     if (threads > plan->threads_per_arena) {
         while (plan->arena_count) eb_aligned_free(plan->arenas[--plan->arena_count]);

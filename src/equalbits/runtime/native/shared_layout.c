@@ -1,9 +1,9 @@
-/* Convolutions that share their weights, and all that decides how these are laid out, share the layout. */
+/* Convolutions with the same weights and the same parameters of their layout share the packed weights. */
 #include <string.h>
 
 #include "core.h"
 
-/* Whether two steps lay out the same weights in the same way: then the later one uses those of the earlier. */
+/* Return whether two steps pack the same weights in the same layout: then the later uses those of the earlier. */
 static int same_layout(const eb_plan *plan, const eb_recipe *recipe, int64_t number, int64_t earlier) {
     static const int same[] = {EB_KIND,       EB_KEPT,          EB_KERNEL_H,      EB_KERNEL_W, EB_STRIDE_H,  EB_STRIDE_W,
                                EB_DILATION_H, EB_DILATION_W,    EB_GROUPS,        EB_PAD_TOP,  EB_PAD_BOTTOM, EB_PAD_LEFT,

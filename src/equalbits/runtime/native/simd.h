@@ -14,7 +14,7 @@ enum { VECS = EB_BLOCK / LANES };
 #define INLINE static inline __attribute__((always_inline))
 #define EACH EB_UNROLL(8) for (int i = 0; i < VECS; i++)
 
-/* Whole vectors, then what is left. That stays a loop: a call of memcpy would take the registers from all around it. */
+/* Whole vectors, then the remainder in a loop: a call of memcpy would spill registers. */
 INLINE void store_block(float *to, const vec *v, int lanes) {
     float rest[LANES];
     EACH {
@@ -29,7 +29,7 @@ INLINE void store_block(float *to, const vec *v, int lanes) {
     }
 }
 
-/* The other way: what is behind the lanes is another pixel's, which another thread may be writing. */
+/* Store: numbers after the lanes belong to another pixel, which another thread may be writing. */
 INLINE void load_block(const float *from, vec *v, int lanes) {
     EACH {
         if (lanes >= (i + 1) * LANES) v[i] = v_load(from + i * LANES);
@@ -72,7 +72,7 @@ INLINE void store_bytes(uint8_t *to, const vec *v, int32_t least, int lanes) {
     if (parts & (part)) EACH v[i] = v_add(v_mul(v[i], gain##number[i]), shift##number[i])
 
 INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *given, const float *sums, const int32_t *counts) {
-    const eb_row copy = *given, *row = &copy; /* that no number stored can change */
+    const eb_row copy = *given, *row = &copy; /* so that it stays in a register */
     VECTOR(scale, EB_HAS_SCALE); VECTOR(bias, EB_HAS_BIAS);
     VECTOR(gain1, EB_HAS_AFFINE1); VECTOR(shift1, EB_HAS_AFFINE1); VECTOR(slope1, EB_HAS_SLOPE1);
     VECTOR(gain2, EB_HAS_AFFINE2); VECTOR(shift2, EB_HAS_AFFINE2);
@@ -94,7 +94,7 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
         if (parts & EB_HAS_BIAS) EACH v[i] = v_add(v[i], bias[i]);
         AFFINE(1, EB_HAS_AFFINE1);
         if (parts & EB_HAS_SLOPE1) EACH v[i] = v_prelu(v[i], slope1[i]);
-        if (parts & EB_HAS_RELU1) EACH v[i] = v_max(v_set(0), v[i]); /* a slope of 0 would make NaN of -infinity */
+        if (parts & EB_HAS_RELU1) EACH v[i] = v_max(v_set(0), v[i]); /* a slope of 0 would give NaN for -infinity */
         AFFINE(2, EB_HAS_AFFINE2);
         if (parts & EB_HAS_RESIDUAL) {
             vec residual[VECS];
@@ -127,7 +127,7 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
     }
 }
 
-/* The chains of common networks are compiled as they are (unless ONE_CHAIN); any other asks at every part. */
+/* Chains of common networks are compiled separately (unless ONE_CHAIN); any other branches at every part. */
 #define COMMON(parts) case parts: run_chain(parts, chain, row, sums, counts); break;
 INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *sums, const int32_t *counts) {
     enum { ACTIVE = EB_HAS_SLOPE1 | EB_HAS_AFFINE2, ADDED = EB_HAS_RESIDUAL | EB_HAS_OUT };
@@ -162,16 +162,16 @@ static void chain_reals(const eb_chain *chain, const eb_row *row, const float *s
     choose_chain(chain, row, sums, NULL);
 }
 
-/* One real by the weights of a block, added up. */
+/* Add one real times the weights of a block. */
 INLINE void add_signed(const int words, const float *input, const uint32_t *entry, vec *v) {
     const vec x = v_set(*input);
     if (words == 1) EACH v[i] = v_add(v[i], v_flip(x, entry[0], i * LANES));
-    else /* 0 times infinity is NaN for a pruned weight too; a product with 0 or ±1 is exact, so nothing rounds twice */
+    else /* 0 times infinity is NaN for a pruned weight too; products with 0 or ±1 are exact: one rounding */
         EACH v[i] = v_fma(x, v_keep(v_flip(v_set(1), entry[0], i * LANES), entry[1], i * LANES), v[i]);
 }
 
-/* Reals by weights that are bits. Several sums side by side, so that additions need not wait for each other; and runs of
- * them, so that a long sum rounds little. */
+/* Real inputs with binary weights. Several parallel sums, so that additions do not wait for each other; in chunks, so
+ * that a long sum rounds little. */
 INLINE void add_row(const int words, const int32_t *offsets, int64_t count, const float *input, const uint32_t *packed,
                     float *sums) {
     enum { SIDES = VECS >= 8 ? 1 : 8 / VECS, RUN = 512 };
@@ -197,7 +197,7 @@ static void signed_row(const int32_t *offsets, int64_t count, const float *input
     else add_row(2, offsets, count, input, packed, sums);
 }
 
-/* Depthwise: a lane is a channel, with weights of its own for each tap. */
+/* Depthwise: a lane is a channel, with its own weights for each tap. */
 static void depthwise_row(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums) {
     for (int64_t pixel = 0; pixel < pixels; pixel++, input += step->apart, sums += EB_BLOCK) {
         vec v[VECS];
@@ -210,7 +210,7 @@ static void depthwise_row(const eb_step *step, const float *input, const float *
     }
 }
 
-/* The largest (divisor 0), or the sum divided. Sums go row by row: the order is part of the definition. */
+/* Maximum (divisor 0), or sum divided by it. Sums go row by row: the order is part of the definition. */
 static void pool(const float *from, int64_t row_apart, int64_t rows, int64_t apart, int64_t columns, float divisor,
                  float *to) {
     vec v[VECS];
@@ -225,7 +225,7 @@ static void pool(const float *from, int64_t row_apart, int64_t rows, int64_t apa
     EACH v_store(to + i * LANES, v[i]);
 }
 
-/* The largest of each window along a line, EB_BLOCK numbers a pixel; windows are cut down to what lies inside. */
+/* Maximum of each window along a line, EB_BLOCK numbers per pixel; windows are clipped to the line. */
 static void pool_line(const float *line, int64_t pixels, const eb_window *window, int64_t count, float *to) {
     for (int64_t place = 0; place < count; place++, to += EB_BLOCK) {
         const int64_t start = place * window->stride - window->before, end = start + window->kernel;
@@ -241,7 +241,7 @@ static void pool_line(const float *line, int64_t pixels, const eb_window *window
     }
 }
 
-/* The largest of several rows, number by number: a multiple of EB_BLOCK. */
+/* Elementwise maximum of several rows, a multiple of EB_BLOCK numbers. */
 static void pool_rows(const float *const *rows, int64_t count, int64_t numbers, float *to) {
     for (int64_t at = 0; at < numbers; at += EB_BLOCK) {
         vec v[VECS];

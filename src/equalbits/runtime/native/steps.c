@@ -1,16 +1,16 @@
-/* What each step does to one image, in units of work that threads can share: a block of filters times a row. */
+/* Steps on one image, in units of work for threads: a block of filters times a row. */
 #include <string.h>
 
 #include "core.h"
 
 enum { PIECE = 84 }; /* whole tiles of any instruction set */
 
-/* Filters are shared out to groups and blocks; channels, to blocks. */
+/* Filters are divided into groups and blocks; channels into blocks. */
 static int by_filters(const eb_step *step) { return eb_is_conv(step) && !eb_is_depthwise(step); }
 
 static int by_tiles(const eb_step *step) { return step->tiles && !step->field[EB_POOL_H]; }
 
-/* Rows that are made together; the first of them is a multiple of it. */
+/* Number of rows computed together; the first is a multiple of it. */
 static int64_t together(const eb_step *step) {
     if (step->tiles && step->field[EB_POOL_H]) return step->strip / step->conv_columns;
     return step->quads ? 2 : 1;
@@ -20,13 +20,13 @@ int64_t eb_step_units(const eb_step *step) {
     int64_t kind = step->field[EB_KIND], blocks = (step->out.channels + EB_BLOCK - 1) / EB_BLOCK;
     if (kind == EB_COPY || kind == EB_FILL || (kind == EB_LOAD && step->field[EB_OUT] == -1)) return 1;
     if (eb_is_rows(step)) return eb_rows_units(step);
-    if (step->quads) return step->out.rows; /* a row of the image is made ready once for all blocks */
+    if (step->quads) return step->out.rows; /* a row of the image is prepared once for all blocks */
     if (by_tiles(step)) return step->field[EB_GROUPS] * step->blocks * step->tiles;
     if (step->tiles) return step->out.rows;
     return (by_filters(step) ? step->field[EB_GROUPS] * step->blocks : blocks) * step->out.rows;
 }
 
-/* A row as it stands, of a value or of the image put in order. */
+/* A row of a value, or of the image with channels last. */
 static void plain_row(const eb_context *context, const eb_step *step, int64_t row, const eb_row *target, float *to) {
     const float *from = step->field[EB_KIND] == EB_LOAD ? (const float *)context->scratch
                                                         : eb_value_at(context, step->field[EB_IN]);
@@ -35,7 +35,7 @@ static void plain_row(const eb_context *context, const eb_step *step, int64_t ro
         memcpy(to, from, (size_t)target->lanes * 4);
 }
 
-/* What a block's counts are made of: the input of its group, made ready, and its weights. */
+/* Operands of a block's counts: the prepared input of its group, and its weights. */
 static const void *prepared_of(const eb_context *context, const eb_step *step, int64_t block) {
     return context->scratch + step->scratch_bytes - (step->field[EB_GROUPS] - block / step->blocks) * step->prepared_bytes;
 }
@@ -53,7 +53,7 @@ static void chain_counts(const eb_context *context, const eb_step *step, int64_t
     context->plan->kernels->chain_counts(&step->chain, target, counts);
 }
 
-/* The sums of some pixels, from the one on that `input` begins at. */
+/* Sums of some pixels, from the one at `input` on. */
 static void sum_pixels(const eb_context *context, const eb_step *step, int64_t block, const float *input, int64_t pixels,
                        float *sums) {
     const eb_kernels *kernels = context->plan->kernels;
@@ -73,7 +73,7 @@ static void sum_pixels(const eb_context *context, const eb_step *step, int64_t b
                           (const float *)((const char *)step->weights + block * step->block_bytes), pixels, sums);
 }
 
-/* A row of a real convolution, a few tiles at a time: what a piece needs stays close. */
+/* A row of a real convolution, a few tiles at a time, which stay in the cache. */
 static void real_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target) {
     const float *input = step->scratch_bytes ? (const float *)context->scratch : eb_value_at(context, step->field[EB_IN]);
     const int64_t columns = target.pixels;
@@ -87,7 +87,7 @@ static void real_row(const eb_context *context, const eb_step *step, int64_t row
     }
 }
 
-/* Tiles of rows that will be pooled. They are gathered for the first block of a group, and stay for the others. */
+/* Tiles of rows that are pooled later. They are gathered for the first block of a group and reused by the others. */
 static void count_pooled_rows(const eb_context *context, const eb_step *step, int64_t block, int64_t strip, int32_t *counts) {
     const eb_kernels *kernels = context->plan->kernels;
     char *gathered = (char *)(counts + step->tiles * EB_TILE * EB_BLOCK);
@@ -99,14 +99,14 @@ static void count_pooled_rows(const eb_context *context, const eb_step *step, in
     }
 }
 
-/* Make a row of numbers and send it through the chain. */
+/* Compute a row of numbers and apply the chain. */
 static void run_row(const eb_context *context, const eb_step *step, int64_t block, int64_t row, eb_row *target) {
     const eb_kernels *kernels = context->plan->kernels;
     float *sums = (float *)context->own;
     int32_t *counts = (int32_t *)context->own;
     switch (step->field[EB_KIND]) {
     case EB_CONV_BITS:
-        if (step->tiles && row % together(step) == 0) /* the others' counts stand behind it */
+        if (step->tiles && row % together(step) == 0) /* the counts of the others follow */
             count_pooled_rows(context, step, block, row / together(step), counts);
         if (step->tiles) counts += row % together(step) * step->conv_columns * EB_BLOCK;
         else kernels->bits_row(step, prepared_of(context, step, block), row, packed_of(step, block), counts);
@@ -125,7 +125,7 @@ static void run_row(const eb_context *context, const eb_step *step, int64_t bloc
     context->plan->kernels->chain_reals(&step->chain, target, sums);
 }
 
-/* The channels a block covers. */
+/* Channels of a block. */
 eb_row eb_block_row(const eb_step *step, int64_t block, int64_t pixels) {
     int64_t within = by_filters(step) ? block % step->blocks * EB_BLOCK : block * EB_BLOCK;
     int64_t left = (by_filters(step) ? step->group_out : step->out.channels) - within;
@@ -134,7 +134,7 @@ eb_row eb_block_row(const eb_step *step, int64_t block, int64_t pixels) {
     return row;
 }
 
-/* A row's own pointers into the values a step reads and makes. */
+/* Pointers of a row into input and output values. */
 void eb_point_at_values(const eb_context *context, const eb_step *step, int64_t row, eb_row *target) {
     const int64_t channels = step->out.channels, columns = step->out.columns;
     const int64_t at = row * columns * channels + target->channel;
@@ -149,7 +149,7 @@ void eb_point_at_values(const eb_context *context, const eb_step *step, int64_t 
     target->bits = bits ? bits + (target->channel / 32 * step->out.rows + row) * columns : NULL;
 }
 
-/* A block of a row that is pooled from the rows [top, bottom) of a convolution, which lie in the ring. */
+/* Pool a block of a row from the rows [top, bottom) of a convolution in the ring buffer. */
 static void pool_ring(const eb_context *context, const eb_step *step, const float *ring, int64_t top, int64_t bottom,
                       int64_t row, int64_t block) {
     const int64_t wide = step->out.columns * EB_BLOCK;
@@ -163,13 +163,14 @@ static void pool_ring(const eb_context *context, const eb_step *step, const floa
     context->plan->kernels->chain_reals(&after, &target, (float *)context->own);
 }
 
-/* Rows of a pooled convolution. Each row of the convolution is made and pooled along once, and kept while needed. */
+/* Rows of a pooled convolution. Each row of the convolution is computed and pooled horizontally once, and kept while
+ * needed. */
 static void run_pooled(const eb_context *context, const eb_step *step, int64_t block, int64_t blocks, int64_t from,
                        int64_t to) {
     const int64_t *field = step->field, wide = step->out.columns * EB_BLOCK, kept = field[EB_POOL_H] + 1;
     const eb_window window = {field[EB_POOL_W], field[EB_POOL_STRIDE_W], field[EB_POOL_LEFT]};
     float *rings = (float *)(context->own + step->row_bytes), *line = rings + blocks * kept * wide;
-    eb_step before = *step; /* the same step, but for where its chain ends */
+    eb_step before = *step; /* the same step with a shorter chain */
     before.chain.parts = (before.chain.parts & ~step->after) | EB_HAS_OUT;
     const int64_t turns = eb_turns_of(step, step->conv_columns * blocks * together(step));
     int64_t made = 0, lines = 0, turn = 0;
@@ -196,7 +197,7 @@ static void run_pooled(const eb_context *context, const eb_step *step, int64_t b
     }
 }
 
-/* While a block is computed row by row, call in the weights of the next, a slice each row. */
+/* While a block is computed row by row, prefetch the weights of the next, a slice per row. */
 void eb_call_in_weights(const eb_step *step, int64_t block, int64_t row) {
     const int64_t rows = step->out.rows, end = step->field[EB_GROUPS] * step->blocks;
     if (!by_filters(step) || block + 1 >= end || rows < 4) return;
@@ -205,7 +206,7 @@ void eb_call_in_weights(const eb_step *step, int64_t block, int64_t row) {
         __builtin_prefetch(next + at);
 }
 
-/* Tiles go over the ends of rows: every part of a row goes where the row does. */
+/* Tiles cross row ends: every part is written to its row. */
 static void run_tile(const eb_context *context, const eb_step *step, int64_t tile, int64_t block) {
     const int64_t columns = step->out.columns, left = step->strip - tile * EB_TILE, pixels = left < EB_TILE ? left : EB_TILE;
     int32_t *counts = (int32_t *)context->own;
@@ -270,7 +271,7 @@ void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, i
     else if (by_tiles(step)) run_tiles(context, step, from, to);
     else if (step->tiles) run_rows(context, step, 0, field[EB_GROUPS] * step->blocks, from, to);
     else
-        while (from < to) { /* the rest of a block, as far as it goes */
+        while (from < to) { /* the remainder of a block */
             int64_t block = from / rows, end = (block + 1) * rows < to ? (block + 1) * rows : to;
             run_rows(context, step, block, 1, from % rows, end - block * rows);
             from = end;

@@ -1,7 +1,7 @@
-/* Convolutions of real numbers by weights that are bits, where sums are looked up: the layout, and the input made ready.
+/* Convolutions of real inputs with binary weights by table lookup: layout, and preparation of the input.
  *
- * Every four channels of a pixel become a table of their 16 sums with either sign, (row, word of 32 channels, column,
- * table), zeros around the image. A filter's word of 32 bits, (kernel row, word, kernel column), holds the places of eight
+ * Every four channels of a pixel become a table of their 16 signed sums, (row, word of 32 channels, column, table),
+ * zeros around the image. A 32-bit word of a filter, (kernel row, word, kernel column), holds the indices of eight
  * tables. */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { MOST_BYTES = 1 << 26, FEWEST_FILTERS = 64, FEWEST_CHANNELS = 4 };
 
-/* Whether there is work enough for each table, taps and filters that look it up, and room for all. */
+/* Return whether each table serves enough taps and filters, and all fit in memory. */
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step) {
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
     const double pixels = (double)step->padded_rows * (double)step->padded_columns;
@@ -47,7 +47,8 @@ int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error) {
     return 1;
 }
 
-/* The tables of a word's channels in one pixel, of the image or outside it; the last word has an even number of them. */
+/* Tables of the channels of a word in one pixel, inside or outside the image; the last word has an even number of them.
+ */
 static void make_word(const eb_kernels *kernels, const eb_step *step, int64_t word, const float *from, float *to) {
     const int64_t left = step->group_in - 32 * word, count = left < 32 ? left : 32, made = (count + 3) / 4 * EB_TABLE;
     const int64_t all = left < 32 ? eb_last_tables(step) : EB_WORD_TABLES;

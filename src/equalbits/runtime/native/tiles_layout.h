@@ -27,13 +27,13 @@ static int64_t entries_of(const eb_step *step) { return step->field[EB_KEPT] < 0
 static int64_t tile_bytes(const eb_step *step) { return entries_of(step) * EB_TILE + 64; }
 static int64_t plane_bytes(const eb_step *step) { return step->padded_rows * step->padded_columns + EB_BLOCK; }
 
-/* Rows that are counted together: all, or of a convolution that is pooled one, or two where those fill a vector. */
+/* Number of rows counted together: all rows; of a pooled convolution one, or two if they fill a vector. */
 static int64_t strip_rows(const eb_step *step) {
     if (!step->field[EB_POOL_H]) return step->conv_rows;
     return step->conv_rows % 2 == 0 && 2 * step->conv_columns >= EB_BLOCK ? 2 : 1;
 }
 
-/* Lay the step out for this way, where at least half of the lanes hold pixels and sums fit 16 bits. */
+/* Plan the layout of the step, if at least half of the lanes hold pixels and sums fit 16 bits. */
 static void tiles_layout(eb_step *step) {
     const int64_t *field = step->field, quads = quads_of(step), wide = field[EB_KERNEL_W];
     const int64_t pixels = step->conv_columns * strip_rows(step), entries = entries_of(step);
@@ -54,7 +54,7 @@ static void tiles_layout(eb_step *step) {
                                      i / quads / wide * field[EB_DILATION_H] * step->padded_columns);
 }
 
-/* Where an entry of two filters stands: a look-up's worth of entries, for one pair of filters after the other. */
+/* Position of an entry of two filters: the entries of one lookup, pair of filters after pair. */
 static int64_t tiles_place(const eb_step *step, int64_t entry, int64_t pair) {
     const int64_t entries = entries_of(step), within = entry % entries, start = within / LOOKUPS * LOOKUPS;
     return (entry - within + start) * EB_BLOCK / 2 + pair * least(LOOKUPS, entries - start) + within - start;
@@ -82,7 +82,7 @@ static void put(const eb_step *step, uint8_t *to, int64_t entry, int lane, unsig
     else to[entry * EB_BLOCK + lane] = (uint8_t)bits;
 }
 
-/* How many connections of each filter are pruned, then the entries. */
+/* Number of pruned connections of each filter, then the entries. */
 static void bits_pack(const eb_step *step, const uint32_t *sign, const uint32_t *kept, void *packed) {
     const int64_t quads = quads_of(step), taps = step->field[EB_KERNEL_H] * step->field[EB_KERNEL_W];
     const int64_t per_filter = taps * step->words, entries = taps * quads;

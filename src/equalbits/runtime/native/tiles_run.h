@@ -2,7 +2,7 @@
  *
  * The file that includes this defines AT_ONCE (vectors of pixels that are counted together, at most 5), take_apart,
  * copy_chunk, count_two and turn, as avx2_tiles.h does. */
-/* The four bits of every pixel and quad of channels, a byte each, in planes. */
+/* Four bits of every pixel and quad of channels, one byte each, in planes. */
 static void tiles_prepare(const eb_step *step, const uint32_t *planes, uint8_t *to) {
     const int64_t columns = step->padded_columns, quads = quads_of(step);
     uint8_t eight[8][EB_BLOCK];
@@ -17,8 +17,8 @@ static void tiles_prepare(const eb_step *step, const uint32_t *planes, uint8_t *
             }
 }
 
-/* The places of a tile for all entries. Chunks of rows may be written past their end: what stands there is written later,
- * or never read. */
+/* Table indices of a tile for all entries. Chunks of rows may be written past their end: those bytes are overwritten
+ * later, or never read. */
 static void gather_tile(const eb_step *step, const void *prepared, int64_t tile, void *gathered) {
     const int64_t apart = step->field[EB_STRIDE_W], columns = step->conv_columns, entries = entries_of(step);
     const int64_t row_apart = step->field[EB_STRIDE_H] * step->padded_columns;
@@ -43,7 +43,7 @@ static void gather_tile(const eb_step *step, const void *prepared, int64_t tile,
     }
 }
 
-/* What lies close is used by all filters before the next entries come. */
+/* All filters use cached entries before the next are loaded. */
 INLINE void count_all(const int vectors, const eb_step *step, const uint8_t *input, const uint8_t *weight,
                       uint16_t sums[EB_BLOCK][EB_TILE]) {
     const int64_t entries = entries_of(step);
@@ -55,7 +55,7 @@ INLINE void count_all(const int vectors, const eb_step *step, const uint8_t *inp
         }
 }
 
-/* Counts of a tile, for the last one of a strip as far as it goes. */
+/* Counts of a tile; the last tile of a strip may be partial. */
 static void bits_tile(const eb_step *step, const void *gathered, int64_t tile, const void *packed, int32_t *counts) {
     uint16_t sums[EB_BLOCK][EB_TILE] __attribute__((aligned(64)));
     const int64_t pixels = least(step->strip - tile % step->tiles * EB_TILE, EB_TILE);

@@ -3,7 +3,7 @@
 #define AT_ONCE 2 /* more sums find no registers on x86 */
 #include "tiles_layout.h"
 
-/* 32 words taken apart: their eight quads, 32 bytes each, `apart` from each other. */
+/* Split 32 words into their eight quads, 32 bytes each, at a distance of `apart`. */
 INLINE void take_apart(const uint32_t *words, uint8_t *to, int64_t apart) {
     const v128_t low = wasm_i8x16_const_splat(15);
     for (int half = 0; half < 2; half++, words += 16, to += 16) {

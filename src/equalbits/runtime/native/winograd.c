@@ -12,11 +12,11 @@
 
 #include "core.h"
 
-/* The half comes last but one, since kernels of three taps do without it. */
+/* One half is last but one, since kernels of three taps do not need it. */
 static const double points[EB_POINTS - 1] = {0, 1, -1, 2, -2, 0.5};
 enum { HALF = 5, INFINITE = 6, ROW_POINTS = 5, MOST_TAPS = 4, PIECE = 32 };
 static const int row_points[ROW_POINTS] = {0, 1, 2, HALF, INFINITE};
-typedef enum { ROWS, COLUMNS } axis; /* as the fields of a step have them */
+typedef enum { ROWS, COLUMNS } axis; /* in the order of the fields of a step */
 
 static int64_t taps_of(const eb_step *step, axis along, int64_t phase) {
     int64_t stride = step->field[EB_STRIDE_H + along];
@@ -41,7 +41,7 @@ static int uses(axis along, int64_t taps, int point) {
     return point == INFINITE || (point == HALF ? taps == MOST_TAPS : along == COLUMNS || point < 3);
 }
 
-/* What each tap counts for at a point, divided by what the input's side leaves out. */
+/* Factor of each tap at a point, divided by the factor that the input transform omits. */
 static void tap_factors(axis along, int64_t taps, int point, double *factors) {
     double divisor = 1, power = 1;
     for (int i = 0; point != INFINITE && i < INFINITE; i++)
@@ -52,7 +52,7 @@ static void tap_factors(axis along, int64_t taps, int point, double *factors) {
     }
 }
 
-/* Columns of a phase that are made ready, and of the padded image. */
+/* Prepared columns of a phase, and columns of the padded image. */
 static int64_t phase_length(const eb_step *step) { return 4 * step->quads; }
 static int64_t line_length(const eb_step *step) { return phase_length(step) * step->field[EB_STRIDE_W]; }
 
@@ -61,11 +61,11 @@ static int64_t per_point(const eb_step *step) { return step->in.channels * step-
 static int64_t per_line(const eb_step *step) { return EB_POINTS * per_point(step); }
 static int64_t lines_seen(const eb_step *step) { return step->field[EB_KERNEL_H] + step->field[EB_STRIDE_H]; }
 
-/* What a thread has to itself, in numbers from its start: sums; products for two rows, (block, row, point, quad), and at
- * the points of rows; lines at the points, in a ring; those of one point at the points of rows, (point, phase); a line of
- * the padded image, and room to take it apart. */
+/* Buffers of a thread, as offsets: sums; products for two rows, (block, row, point, quad), and at the points of rows;
+ * lines at the points, in a ring buffer; those of one point at the points of rows, (point, phase); a line of the padded
+ * image, and a buffer to split it. */
 static int64_t per_row(const eb_step *step) { return (step->conv_columns + 3) / 4 * EB_BLOCK; }
-static int64_t rows_at(const eb_step *step) { /* pooled rows may be wider: what is behind them stays for the next */
+static int64_t rows_at(const eb_step *step) { /* pooled rows may be wider: the numbers after them stay for the next */
     return (4 * step->quads > step->out.columns ? 4 * step->quads : step->out.columns) * EB_BLOCK;
 }
 static int64_t products_at(const eb_step *step) { return rows_at(step) + 2 * EB_POINTS * step->blocks * per_row(step); }
@@ -75,8 +75,8 @@ static int64_t line_at(const eb_step *step) {
     return input_at(step) + ROW_POINTS * step->field[EB_STRIDE_H] * per_point(step);
 }
 
-/* The entries of a phase at two points, one for each channel: where they look, and their weights. The offsets at a point
- * stand behind their count. */
+/* Entries of a phase at two points, one per channel: input offsets and weights. The offsets at a point follow their
+ * count. */
 static void put_entries(eb_step *step, const float *given, int row_point, int point, const int64_t phase[2]) {
     const int64_t *field = step->field, channels = step->in.channels, wide = field[EB_KERNEL_W];
     const int64_t tall = taps_of(step, ROWS, phase[ROWS]), broad = taps_of(step, COLUMNS, phase[COLUMNS]);
@@ -124,7 +124,7 @@ int eb_layout_winograd(eb_step *step, const float *given) {
     return 1;
 }
 
-/* A line of the padded image taken apart: its phases, each by fours of columns. */
+/* Split a line of the padded image into its phases, each in fours of columns. */
 static void take_apart(const eb_step *step, const eb_kernels *kernels, const float *line, float *room, float *to) {
     const int64_t stride = step->field[EB_STRIDE_W], length = phase_length(step);
     float *halves = room + stride * length;
@@ -136,8 +136,8 @@ static void take_apart(const eb_step *step, const eb_kernels *kernels, const flo
     }
 }
 
-/* A row of the image, or of what lies outside it, at the points. `line` is 0 outside the image's columns. Numbers just
- * written are slow to read across vectors, so all channels are taken apart first. */
+/* Transform a row of the image, or of the padding. `line` is 0 outside the columns of the image. All channels are split
+ * first, since numbers just written are slow to read in other vectors. */
 static void make_line(const eb_context *context, const eb_step *step, int64_t y, float *line, float *to) {
     const int64_t columns = step->in.columns, length = line_length(step), left = step->field[EB_PAD_LEFT];
     const int64_t used = length - left < columns ? length - left : columns, stride = step->field[EB_STRIDE_W];
@@ -158,7 +158,7 @@ static void make_line(const eb_context *context, const eb_step *step, int64_t y,
         context->plan->kernels->winograd_in(taps_of(step, COLUMNS, i % stride), apart, step->quads, to, per_point(step));
 }
 
-/* Lines from `made` on, as far as two rows of windows see, into the ring. */
+/* Transform lines from `made` on, as far as two rows of windows need, into the ring buffer. */
 static void make_lines(const eb_context *context, const eb_step *step, int64_t row, int64_t *made) {
     const int64_t first = row * step->field[EB_STRIDE_H], seen = lines_seen(step);
     float *ring = (float *)context->own + ring_at(step), *line = (float *)context->own + line_at(step);
@@ -168,7 +168,7 @@ static void make_lines(const eb_context *context, const eb_step *step, int64_t r
         make_line(context, step, *made - step->field[EB_PAD_TOP], line, ring + *made % seen * per_line(step));
 }
 
-/* The lines that two rows of windows see, one point of theirs, at the points of rows. */
+/* Transform along columns: one point of the lines of two rows of windows. */
 static void transform_rows(const eb_context *context, const eb_step *step, int64_t row, int point, float *to) {
     const int64_t stride = step->field[EB_STRIDE_H], seen = lines_seen(step), apart = stride * per_point(step);
     const float *ring = (const float *)context->own + ring_at(step) + point * per_point(step), *lines[MOST_TAPS + 1];
@@ -200,7 +200,7 @@ static void multiply(const eb_context *context, const eb_step *step, int64_t blo
     kernels->winograd_up(products, numbers, first, second);
 }
 
-/* What two rows of the convolution are made of. Point by point, so that what a point needs stays close. */
+/* Products of two rows of the convolution, point by point, so that the data of a point stay in the cache. */
 void eb_winograd_rows(const eb_context *context, const eb_step *step, int64_t row, int64_t *lines) {
     make_lines(context, step, row, lines);
     for (int point = 0; point < EB_POINTS; point++) {
@@ -209,13 +209,13 @@ void eb_winograd_rows(const eb_context *context, const eb_step *step, int64_t ro
     }
 }
 
-/* One of those rows through the chain, a few quads at a time: what a piece needs stays close. */
+/* Apply the chain to one of those rows, a few quads at a time, which stay in the cache. */
 void eb_winograd_row(const eb_context *context, const eb_step *step, int64_t row, int64_t block, eb_row target) {
     const eb_kernels *kernels = context->plan->kernels;
     const int64_t pixels = target.pixels, apart = per_row(step);
     float *sums = (float *)context->own;
     const float *products = sums + rows_at(step) + (2 * block + row % 2) * EB_POINTS * apart;
-    if (step->field[EB_POOL_H] && step->chain.parts == EB_HAS_OUT) { /* the line has room for whole quads */
+    if (step->field[EB_POOL_H] && step->chain.parts == EB_HAS_OUT) { /* the line holds whole quads */
         kernels->winograd_out(products, apart, (pixels + 3) / 4, target.out);
         return;
     }

@@ -1,11 +1,11 @@
-/* Winograd's way in vectors: the input at the points, and the products put together again. See winograd.c.
+/* Winograd's algorithm in vectors: input transform and output transform. See winograd.c.
  *
  * For the input, the polynomial of each point is the product of x - q over the other points q. Written with r = x² - 4
  * and s = x² - 1, most of it is shared between points. */
 INLINE vec v_plus(vec a, float times, vec b) { return v_fma(v_set(times), b, a); }
 
-/* A line's columns, every fourth in a row of its own, to the points, `apart` from each other. Quads are whole vectors; the
- * last one of a row looks at what stands behind it, and is not used. */
+/* Transform the columns of a line, every fourth in a row of its own, to the points, at a distance of `apart`. Quads are
+ * whole vectors; the last one of a row reads past its end, and is not used. */
 static void winograd_in(int64_t taps, const float *columns, int64_t quads, float *to, int64_t apart) {
     const int four = taps == 4; /* then ½ is a point too */
     for (int64_t quad = 0; quad < quads; quad += LANES) {
@@ -29,7 +29,7 @@ static void winograd_in(int64_t taps, const float *columns, int64_t quads, float
     }
 }
 
-/* Lines under each other, taps + 1 of them, to the points of rows. */
+/* Transform taps + 1 consecutive lines to the points of rows. */
 static void winograd_down(int64_t taps, const float *const *lines, int64_t numbers, float *to, int64_t apart) {
     const int four = taps == 4;
     for (int64_t i = 0; i < numbers; i += LANES, to += LANES) {
@@ -45,7 +45,7 @@ static void winograd_down(int64_t taps, const float *const *lines, int64_t numbe
     }
 }
 
-/* Products at the points of rows to two rows. */
+/* Transform products at the points of rows to two rows. */
 static void winograd_up(const float *products, int64_t numbers, float *first, float *second) {
     for (int64_t i = 0; i < numbers; i += LANES, products += LANES) {
         const vec m1 = v_load(products + numbers), m2 = v_load(products + 2 * numbers);
@@ -55,7 +55,7 @@ static void winograd_up(const float *products, int64_t numbers, float *first, fl
     }
 }
 
-/* Products at the points 0, 1, -1, 2, -2, ½ and infinity, (point, quad, filter), to four outputs a quad. */
+/* Transform products at the points 0, 1, -1, 2, -2, ½ and infinity, (point, quad, filter), to four outputs per quad. */
 static void winograd_out(const float *products, int64_t apart, int64_t quads, float *sums) {
     for (int64_t quad = 0; quad < quads; quad++, products += EB_BLOCK, sums += 4 * EB_BLOCK)
         EACH {

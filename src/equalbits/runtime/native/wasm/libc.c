@@ -1,4 +1,4 @@
-/* The part of the C library that the engine calls, for a WebAssembly module that imports one function: the clock. */
+/* Parts of the C library for the WebAssembly module, which imports one function: the clock. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +8,9 @@
 enum { PAGE = 1 << 16, ALIGNMENT = 16 };
 
 extern char __heap_base;
-static uintptr_t heap_end; /* what lies behind it has never been used, and is 0 */
+static uintptr_t heap_end; /* memory after it was never used, and is 0 */
 
-/* Memory is only ever taken: a page holds one plan, and frees it by closing. The size stands before each piece. */
+/* Memory is never freed: a page holds one plan. The size is stored before each allocation. */
 void *malloc(size_t bytes) {
     if (!heap_end) heap_end = ((uintptr_t)&__heap_base + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const uint64_t end = ((uint64_t)heap_end + ALIGNMENT + bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -54,7 +54,7 @@ int memcmp(const void *a, const void *b, size_t bytes) {
     return bytes ? *left - *right : 0;
 }
 
-/* %d and %lld, which is what the lines of reason hold. */
+/* %d and %lld, as used by the lines of reason. */
 int vsnprintf(char *to, size_t room, const char *format, va_list arguments) {
     size_t at = 0;
     for (; *format; format++) {

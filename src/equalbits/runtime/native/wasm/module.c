@@ -26,10 +26,10 @@ int eb_process(void) { return 1; }
 
 static int64_t aligned(int64_t bytes) { return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-/* A place for a block of bytes, or 0. */
+/* Allocate a block of bytes; 0 on failure. */
 EXPORT(reserve) void *reserve(int32_t bytes) { return malloc((size_t)bytes); }
 
-/* Make the plan. Returns 0, or a line of reason. */
+/* Make the plan. Return 0, or a line of reason. */
 EXPORT(load) const char *load(const char *block) {
     const int64_t *head = (const int64_t *)block, *values = head + HEAD, *steps = values + head[VALUES] * EB_VALUE_FIELDS;
     const int64_t *sizes = steps + head[STEPS] * EB_FIELDS;
@@ -46,7 +46,7 @@ EXPORT(load) const char *load(const char *block) {
     return plan ? NULL : error;
 }
 
-/* Where the page writes an image, as bytes or as floats, and reads the logits. */
+/* Buffers where the page writes an image, as bytes or floats, and reads the logits. */
 EXPORT(image) void *image_place(void) { return image; }
 EXPORT(answer) float *answer_place(void) { return answer; }
 
