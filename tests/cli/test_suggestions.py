@@ -47,6 +47,6 @@ def test_embedded_data_needs_no_download_and_case_is_ignored_in_suggestions(call
 
 
 def test_a_file_given_as_the_directory_of_a_run_is_reported(call, tmp_path) -> None:
-    (file := tmp_path / "net.ebits").write_text("x")
+    (file := tmp_path / "notes.txt").write_text("x")
     code, _, errors = call("pack", file, tmp_path / "again.ebits")
     assert (code, errors.count(f"{file} is a file: "), errors.count("\n")) == (1, 1, 1)

@@ -204,5 +204,5 @@ def test_an_example_that_is_not_finite_is_refused(number):
 
 
 def test_anything_but_a_module_is_refused():
-    with pytest.raises(PackError, match="model is of type function: give an nn"):
+    with pytest.raises(PackError, match="the model is a function: pass a torch"):
         pack(in_autocast, torch.randn(2, 4, 5, 6))

@@ -3,6 +3,7 @@
 Code is left out, but not the comments in shell blocks. A number that no fact here explains fails.
 """
 
+import inspect
 import json
 import re
 import tomllib
@@ -13,6 +14,7 @@ import pytest
 from equalbits.cli import main
 from equalbits.paper.demo import METHODS
 from equalbits.recipes import get_recipe
+from equalbits.runtime import PackedModel
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -40,6 +42,7 @@ def facts():
     methods = re.search(r"compare --methods (\S+)  ", README)[1].split(",")
     assert methods == list(METHODS) and len(methods) == 3
     yield "three methods compared"
+    yield f"top {inspect.signature(PackedModel.predict).parameters['top'].default} classes"
     yield f"{3 * len(methods)} networks"  # seeds 0-2 by default
     steps = get_recipe("cifar10-conv2").train.epochs * -(-50_000 // get_recipe("cifar10-conv2").data.batch_size)
     step = json.loads((ROOT / "results" / "gpu-step.json").read_text())["nets"]["conv2"]["median_ms"]["bihalf"] / 1000

@@ -29,7 +29,7 @@ def test_export_writes_one_file_that_names_no_address(tmp_path: Path, capsys: py
     assert "connect-src" not in text
     assert "default-src 'none'" in text
     assert not re.search(r"https?://|src=[\"']", text)
-    assert page.stat().st_size < 120_000
+    assert page.stat().st_size < 140_000
     assert "<title>fashion-conv4</title>" in text
 
 

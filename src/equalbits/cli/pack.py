@@ -83,7 +83,7 @@ def _checked_paths(options: argparse.Namespace) -> tuple[Path, Path]:
         raise ValueError(f"{path} has no suffix: call it {path.name or 'net'}.ebits")
     if path.suffix not in (".ebits", *SUFFIX.values()):
         raise ValueError(f"{path}: unknown suffix {path.suffix}; use .ebits, {', '.join(SUFFIX.values())}")
-    if options.run.startswith("zoo:") or source.is_file():
+    if options.run.startswith("zoo:") or (source.suffix == ".ebits" and source.is_file()):
         raise ValueError(f"{options.run} is packed already: equalbits export {options.run} net.onnx converts it")
     return path, source
 
