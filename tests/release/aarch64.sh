@@ -46,7 +46,7 @@ if [ ! -e "$folder/.python" ]; then
     touch "$folder/.python"
 fi
 
-rm -rf "$folder/source" "$folder/built" "$folder/dist"
+rm -rf "$folder/source" "$folder/cmake" "$folder/built" "$folder/dist" # the sources of an sdist are older than objects built before
 mkdir "$folder/source"
 "$HOST" -c "import scikit_build_core.build as build; build.build_sdist('$folder/source')" > /dev/null
 tar -xzf "$folder"/source/*.tar.gz -C "$folder/source" --strip-components 1
