@@ -24,6 +24,10 @@ from equalbits.runtime.format import from_bytes
 MEMORY, MOST_WORK, MOST_NUMBERS = 3 << 30, 20_000_000, 2_000_000
 
 
+#: Operations with sums of real numbers, which engines add in an order of their own.
+SUMS = ("conv", "linear", "matmul", "softmax", "layer_norm", "rms_norm")
+
+
 def outcome(seed: int) -> str:
     """Outcome of one file; raises if it is not allowed."""
     try:
@@ -76,7 +80,7 @@ def _rounds_before_a_sign(network: Network) -> bool:
         edges = operation.kind in ("sign", "quantize") or operation.settings.get("input_bits") == 8
         if rounded.intersection(operation.inputs) and edges:
             return True
-        if operation.kind in ("conv", "linear") or rounded.intersection(operation.inputs):
+        if operation.kind in SUMS or rounded.intersection(operation.inputs):
             rounded.add(place + 1)
     return False
 

@@ -154,7 +154,7 @@ def runner(runtime: str, model: PackedModel, folder: Path) -> Callable[[np.ndarr
             build_openvino(model.network), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
         )
         return lambda image: np.asarray(compiled(image)[0])
-    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    compiler = shutil.which("gcc") or shutil.which("clang") or pytest.skip("no C compiler")
     export_c(model, folder / "net.c")
     library = folder / "net.so"
     subprocess.run(
