@@ -114,7 +114,7 @@ def _convolution(
 
 
 def in_format(tensor: Tensor, channels_last: bool) -> Tensor:
-    """Return a tensor in channels last or contiguous: the layout that the compiler was told."""
+    """Return a tensor in channels last or contiguous: the layout that the compiler assumes."""
     strided = channels_last and tensor.dim() == 4
     return tensor.contiguous(memory_format=torch.channels_last if strided else torch.contiguous_format)
 
