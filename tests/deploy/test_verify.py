@@ -69,7 +69,7 @@ def test_an_answer_that_the_native_engine_does_not_give_is_refused():
 
 
 class Amplifying(nn.Module):
-    """A deep net that doubles rounding errors at each step, which differ between the engine and torch."""
+    """A deep net that doubles a small difference at each of 15 steps, on average."""
 
     def __init__(self):
         super().__init__()
@@ -83,12 +83,16 @@ class Amplifying(nn.Module):
 
 
 def test_rounding_that_adds_up_over_a_deep_net_is_no_fault():
-    torch.manual_seed(0)
-    model, images = Amplifying(), torch.randn(4, 1, 8, 8)
-    packed = pack(model, images)
-    with torch.no_grad():
-        change = np.abs(packed(images.numpy()) - model(images).numpy()).max()
-    assert 1e-4 < change < 0.1
+    """The bias moves by 2⁻¹⁹: as much as rounding may, and far more than two libraries on one processor differ by."""
+    torch.manual_seed(3)
+    frozen = trace_program(Amplifying(), torch.randn(4, 1, 8, 8))
+    graph = trace(frozen)
+    step = next(step for step in graph.steps if step.layer == "first")
+    step.arrays["bias"] = step.arrays["bias"] + np.float32(2**-19)
+    network = to_network(graph)
+    change = np.abs(run_numpy(network, frozen.images.numpy()) - frozen.logits.numpy()).max()
+    assert 1e-3 < change < 0.1
+    verify(network, graph, frozen)
 
 
 class OwnRandom(nn.Module):
