@@ -154,9 +154,10 @@ def test_a_gradient_of_gradients_equals_that_of_the_plain_layer() -> None:
         assert found[0][0].abs().sum() > 0  # through the weight's gradient to the input
 
 
-def test_a_compiled_layer_keeps_bits() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_compiled_layer_keeps_bits(device: str) -> None:
     torch._dynamo.reset()
-    model, inputs = stack(1), torch.randn(16, 8, 16, 16, requires_grad=True)
+    model, inputs = stack(1).to(device), torch.randn(16, 8, 16, 16, device=device, requires_grad=True)
     compiled, twin = torch.compile(model, backend="aot_eager", fullgraph=True), plain_twin(model)
     assert saved_bytes(lambda: compiled(inputs)) <= 0.2 * saved_bytes(lambda: twin(inputs))
     assert_equal(run(model, compiled, inputs), run(twin, twin, inputs))

@@ -16,8 +16,6 @@ from torch.nn import functional as nnf
 
 from equalbits.functional.execution_mode import is_plain_execution
 
-_is_exporting = getattr(torch.compiler, "is_exporting", bool)  # torch before 2.7 does not tell: False
-
 
 class BitLayout(NamedTuple):
     """Shape and memory format of a tensor that is kept as bits."""
@@ -55,6 +53,14 @@ def keeps_bits(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return not _is_exporting() and not torch._C._are_functorch_transforms_active()
     return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta and is_plain_execution()
+
+
+def _is_exporting() -> bool:
+    """Return whether torch.export traces this code.
+
+    Read from the flag itself: in compiled code of some versions, such as torch 2.11, ``is_exporting()`` is always True.
+    """
+    return getattr(torch.compiler, "_is_exporting_flag", False)  # torch before 2.7 has no such flag
 
 
 def pack_bits(bits: Tensor) -> Tensor:
