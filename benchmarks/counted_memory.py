@@ -35,7 +35,7 @@ from equalbits.functional.unmeasured import SWITCHES
 from equalbits.models import residual_blocks
 from equalbits.nn import BinaryLayer, fused_norm
 
-WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a bytes128|1w1a bytes128 again20|1w1a small"
+WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a small"
 PLAIN = "real|1w1a|1w1a fused|1w1a fused again100|1w1a fused again20|1w1a small"
 MIB = 2**20
 
@@ -91,10 +91,6 @@ def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) 
     stats = others[-1]
     total = c.new_empty(0) if g_s is None else torch.empty_like(g_s)
     return total, c, stats.new_empty(2, c.shape[1]), stats.new_empty(c.shape[1])
-
-
-def convolve(packed: Tensor, weight: Tensor, shape: Any, form: Any) -> Tensor:
-    return torch.ops.equalbits.convolve_bits(packed, weight, list(shape), *map(list, form))  # type: ignore[no-any-return]
 
 
 def compiled_code(way: str, case: training_cost.Case) -> list[str]:
@@ -221,16 +217,15 @@ def main() -> None:
     case = case._replace(batch=options.batch or case.batch)
     inductor.force_disable_caches, inductor.compile_threads = True, 1
     act_as_on_a_gpu()
-    BitLayout.unpack_really, real_convolve = BitLayout.unpack, recomputed_norm.convolve_bits  # type: ignore[attr-defined]
+    unpack_really = BitLayout.unpack
     print(f"{'captured, MiB':<28}{'kept':>8}{'forward':>9}{'backward':>9}{'peak':>8}{'x real':>8}")
     real = 0.0
     for way in options.ways.split("|"):
         forward, backward = compiled_code(way, case)
         BitLayout.unpack, recomputed_norm.gradients_over_input = unpack, over_input  # type: ignore[assignment, method-assign]
-        recomputed_norm.convolve_bits = convolve
         parameters, forward_peak = peak_of(forward, keep_inputs=True)
         kept, backward_peak = peak_of(backward, keep_inputs=False)
-        BitLayout.unpack, recomputed_norm.convolve_bits = BitLayout.unpack_really, real_convolve  # type: ignore[attr-defined, method-assign]
+        BitLayout.unpack = unpack_really  # type: ignore[method-assign]
         lasting = 2 * parameters  # and the momentum
         peak = lasting + max(forward_peak - parameters, backward_peak)
         real = real or peak

@@ -7,11 +7,9 @@ and how far the losses of 200 steps are from those of the plain path. A way is a
 
 * real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "small"
   computes its convolutions again in the backward pass. The other words turn on a switch of
-  ``equalbits.functional.unmeasured``. "bits64": convolutions of at most 64 channels read packed signs; "bytes64": and
-  unpack them to bytes first. "again100": outputs with at least 100 values per weight are computed again. "fused": eager
-  steps use the fused norm.
+  ``equalbits.functional.unmeasured``. "again100": outputs with at least 100 values per weight are computed again.
+  "fused": eager steps use the fused norm.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
-* kernels: µs of one convolution by cuDNN, by the kernel that reads bits, and by unpacking before cuDNN.
 * imagenet: 224×224 images at batch 256. live: the largest allocations at the peak, by the line that made them.
 
 What decides: a switch becomes the default where its row is "equal" and no slower than 1w1a at the same speed, or where
@@ -33,7 +31,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import bit_kernels
 import gpu_step
 import torch
 from live_memory import live_at_peak
@@ -49,12 +46,11 @@ from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
 from equalbits.training.losses import label_loss
 
-PARTS = ("ways", "kernels", "imagenet")
-CAPTURED = "real|1w1a|1w1a small|1w1a again20|1w1a again100|1w1a bytes128|1w1a bytes128 again20|1w1a small bytes128"
-CAPTURED += "|1w1a bits64|1w1a bits128|1w1a bytes512|1w1a bits512"
-PLAIN = "real|1w1a|1w1a small|1w1a fused|1w1a fused again20|1w1a fused again100|1w1a fused bytes128 again20"
+PARTS = ("ways", "imagenet")
+CAPTURED = "real|1w1a|1w1a small|1w1a again20|1w1a again100"
+PLAIN = "real|1w1a|1w1a small|1w1a fused|1w1a fused again20|1w1a fused again100"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
-WAYS[8:8] = [f"{net}, plain" for net in PLAIN.split("|")]  # in the order of their importance
+WAYS += [f"{net}, plain" for net in PLAIN.split("|")]
 IMAGENET = [f"{net}, {speed}" for speed in ("captured", "plain") for net in ("real", "1w1a", "1w1a small")]
 IMAGENET += ["1w1a again20, captured", "1w1a fused again20, plain"]
 LOSS_STEPS = 200
@@ -83,12 +79,8 @@ def switches_of(way: str) -> dict[str, Any]:
     """Return the switches that a way names."""
     chosen: dict[str, Any] = vars(Switches()).copy()
     for word in way.split(",")[0].split()[1:]:
-        if word.startswith("bits"):
-            chosen["bits_up_to"] = int(word.removeprefix("bits"))
-        elif word.startswith("again"):
+        if word.startswith("again"):
             chosen["recompute_from"] = float(word.removeprefix("again"))
-        elif word.startswith("bytes"):
-            chosen |= {"bits_up_to": int(word.removeprefix("bytes")), "unpack_first": True}
         elif word == "fused":
             chosen["fuse_plain"] = True
     return chosen
@@ -270,17 +262,14 @@ def main() -> None:
     }
     found |= {"torch": torch.__version__, "python": platform.python_version(), "rounds": options.rounds}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    shares = {"ways": 0.68, "kernels": 0.12, "imagenet": 1.0}
     for part in parts:
         left = end - time.monotonic()
         if part == "ways":
-            found[part] = measure_ways(options.ways.split("|"), options.rounds, shares[part] * left)
+            found[part] = measure_ways(options.ways.split("|"), options.rounds, 0.75 * left)
             print(table(found[part]), flush=True)
             for way in ("real, captured", "1w1a, captured", "1w1a small, captured", "1w1a, plain"):
                 largest = found[part].get(way, {}).get("live", [])[:8]
                 print("\n  ".join([f"live at the peak of {way}:", *largest]), flush=True)
-        elif part == "kernels":
-            found[part] = bit_kernels.measure(options.rounds, shares[part] * options.seconds)
         else:
             found[part] = measure_large(left)
         if options.result:  # after each part, since each takes minutes

@@ -51,9 +51,6 @@ def same(
     if use_s:  # exactly those of the returned y
         assert torch.equal(s, sign_symbols(y)) and torch.equal(near, pack_by_shifts(as_rows(y).abs() < 1))
         assert torch.equal(positive, pack_by_shifts(as_rows(y) >= 0))
-        bits = gpu.forward(c, slope, weight, bias, added, 1e-5, True, True)  # without the signs themselves
-        same_form(bits, reference_forward(c, slope, weight, bias, added, 1e-5, True, True))
-        assert all(torch.equal(bits[place], answer[place]) for place in (0, 2, 3))
     given = (g_y if use_y else None, g_s if use_s else None, c, slope, weight, near, plain[4])
     plain, answer = reference_backward(*given), gpu.backward(*given)
     same_form(answer, plain)

@@ -9,7 +9,7 @@ import torch
 from equalbits.data import Loader, load_dataset
 from equalbits.functional import SWITCHES
 from equalbits.models import create_model
-from equalbits.training import DistillConfig, train
+from equalbits.training import DistillConfig, TrainConfig, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -96,23 +96,18 @@ def test_a_net_with_a_real_teacher_and_averaged_weights_trains_captured_as_plain
     assert (heads[0] - heads[1]).norm() < 0.5 * heads[0].norm()
 
 
-SWITCHED = ({"bits_up_to": 512}, {"recompute_from": 1.0}, {"bits_up_to": 512, "recompute_from": 1.0})
-
-
-@pytest.mark.parametrize("switches", SWITCHED, ids=str)
 @pytest.mark.parametrize("memory", ["normal", "small"])
-def test_a_captured_resnet_trains_the_same_with_every_unmeasured_switch(
-    switches: dict[str, float], memory: str, make_config, monkeypatch: pytest.MonkeyPatch
+def test_a_captured_resnet_that_recomputes_convolutions_trains_the_same(
+    memory: str, make_config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = load_dataset("synthetic:3x16x16:4:64", split="train", device="cuda")
     losses = []
-    for chosen in ({}, switches):
-        for name, value in chosen.items():
-            monkeypatch.setattr(SWITCHES, name, value)
+    for least in (None, 1.0):
+        monkeypatch.setattr(SWITCHES, "recompute_from", least)
         torch.manual_seed(0)
         net = create_model("resnet18", input_quantizer="sign", num_classes=4, image_size=16, width=0.5).cuda()
         config = make_config(
-            epochs=3, speed="captured", precision="bf16", memory=memory if chosen else "normal", lr=0.01
+            epochs=3, speed="captured", precision="bf16", memory=memory if least else "normal", lr=0.01
         )
         history = train(net, Loader(data, batch_size=16, shuffle=True), config)
         losses.append([epoch.train.loss for epoch in history.epochs])
@@ -131,3 +126,14 @@ def test_plain_steps_with_the_fused_norm_train_as_without(make_config, monkeypat
         history = train(net, Loader(data, batch_size=16, shuffle=True), config)
         losses.append([epoch.train.loss for epoch in history.epochs])
     torch.testing.assert_close(losses[0], losses[1], rtol=0.05, atol=0.05)
+
+
+def test_captured_steps_of_a_binary_resnet_take_less_memory_than_those_of_the_real_one() -> None:
+    data, peaks = load_dataset("synthetic:3x32x32:4:256", split="train", device="cuda"), []
+    for quantizers in ({"weight_quantizer": None}, {"weight_quantizer": "bihalf", "input_quantizer": "sign"}):
+        net = create_model("resnet18", num_classes=4, **quantizers).cuda()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        train(net, Loader(data, batch_size=128), TrainConfig(epochs=1, speed="captured", precision="bf16"))
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[1] < 0.9 * peaks[0]

@@ -50,13 +50,12 @@ from equalbits.functional.pruning import (
     released_counts,
 )
 from equalbits.functional.ranking import check_finite, stable_ranks
-from equalbits.functional.recomputed_norm import BitSettings, NormSettings, convolve_and_norm
+from equalbits.functional.recomputed_norm import NormSettings, convolve_and_norm
 from equalbits.functional.standardize import centred_symbols, standardize
 from equalbits.functional.unmeasured import SWITCHES
 
 __all__ = [
     "SWITCHES",
-    "BitSettings",
     "ConvSettings",
     "Flips",
     "NormSettings",

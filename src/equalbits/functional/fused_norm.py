@@ -22,8 +22,8 @@ MEAN, VARIANCE, INVERSE_DEVIATION, LOW_SUM, LOW_SQUARES = range(5)
 
 _Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
-_FORWARD = "(Tensor c, Tensor? slope, Tensor weight, Tensor bias, Tensor? residual, float eps, bool signs"
-_FORWARD += ", bool bits_only=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+_FORWARD = "(Tensor c, Tensor? slope, Tensor weight, Tensor bias, Tensor? residual, float eps, bool signs)"
+_FORWARD += " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 _BACKWARD = "(Tensor? g_y, Tensor? g_s, Tensor c, Tensor? slope, Tensor weight, Tensor near, Tensor stats)"
 _BACKWARD += " -> (Tensor, Tensor, Tensor, Tensor)"
 # Given, since torch 2.6 cannot infer it for lists of tensors.
@@ -80,11 +80,10 @@ def reference_forward(
     residual: Tensor | None,
     eps: float,
     signs: bool,
-    bits_only: bool = False,
 ) -> _Outputs:
     """Return ``y``, its signs, the bits of ``y ≥ 0`` and of ``|y| < 1``, and the statistics.
 
-    Without ``signs`` the second, third and fourth are empty; with ``bits_only`` the second is.
+    Without ``signs`` the second, third and fourth are empty.
     """
     rows = _wide(c)
     z = rows if slope is None else torch.where(rows > 0, rows, slope * rows)
@@ -97,8 +96,7 @@ def reference_forward(
     if not signs:
         no_bits = (c.new_empty(0, dtype=torch.uint8) for _ in range(2))
         return from_rows(y, c), c.new_empty(0), *no_bits, stats  # type: ignore[return-value]
-    s = c.new_empty(0) if bits_only else from_rows(sign_symbols(y), c)
-    return from_rows(y, c), s, pack_bits(y >= 0), pack_bits(y.abs() < 1), stats
+    return from_rows(y, c), from_rows(sign_symbols(y), c), pack_bits(y >= 0), pack_bits(y.abs() < 1), stats
 
 
 def reference_backward(
@@ -168,13 +166,12 @@ def _(
     residual: Tensor | None,
     eps: float,
     signs: bool,
-    bits_only: bool = False,
 ) -> _Outputs:
     rows, channels = c.numel() // c.shape[1], c.shape[1]
     y, s = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
     positive, near = (c.new_empty((rows, (channels + 7) // 8) if signs else 0, dtype=torch.uint8) for _ in range(2))
     stats = c.new_empty(5, channels, dtype=at_least_float32(c.dtype))
-    return y, s if signs and not bits_only else c.new_empty(0), positive, near, stats
+    return y, s if signs else c.new_empty(0), positive, near, stats
 
 
 @_backward_op.register_fake
@@ -188,8 +185,7 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
-    c, slope, weight, _, _, _, signs, bits_only = inputs
-    signs = signs and not bits_only
+    c, slope, weight, _, _, _, signs = inputs
     _, s, positive, near, stats = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*(() if signs else (s,)), positive, near, stats)
@@ -198,13 +194,13 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
 
 def _backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if g_y is None and g_s is None:
-        return (None,) * 8
+        return (None,) * 7
     c, slope, weight, near, stats = ctx.saved_tensors
     total, g_c, (g_weight, g_bias), g_slope = _backward_op(g_y, g_s, c, slope, weight, near, stats)
     if slope is not None and slope.shape[0] == 1:
         g_slope = g_slope.sum(dim=0, keepdim=True)
     g_residual = (g_y if g_s is None else total) if ctx.needs_input_grad[4] else None
-    return g_c, g_slope if slope is not None else None, g_weight, g_bias, g_residual, None, None, None
+    return g_c, g_slope if slope is not None else None, g_weight, g_bias, g_residual, None, None
 
 
 _forward_op.register_autograd(_backward, setup_context=_setup_context)

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equalbits.functional.bit_convolution import convolve_bits
-from equalbits.functional.fused_norm import MEAN, VARIANCE, _backward_op, _forward_op, gradients_over_input
+from equalbits.functional.fused_norm import MEAN, VARIANCE, _forward_op, gradients_over_input
 from equalbits.functional.gradients_from_bits import (
     ANY_LAYOUT,
     SETTINGS,
@@ -33,25 +32,12 @@ class NormSettings(NamedTuple):
     signs: bool = False
 
 
-class BitSettings(NamedTuple):
-    """Ways to compute: ``keep`` the convolution's output, read the input ``from_bits``, return signs as ``bits_only``.
-
-    An input that is read from bits may be a tensor without memory, which carries the gradient alone, as the signs are
-    that ``bits_only`` returns.
-    """
-
-    keep: bool = False
-    from_bits: bool = False
-    bits_only: bool = False
-
-
 def convolve_and_norm(
     signs: Tensor,
     packed: Tensor | None,
     weight: Tensor,
     convolution: ConvSettings,
     norm: NormSettings,
-    bits: BitSettings = BitSettings(),  # noqa: B008 (it is immutable)
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
     """Return ``prelu_norm_add_sign`` of the convolution of ±1 inputs, which keeps only bits.
 
@@ -60,11 +46,10 @@ def convolve_and_norm(
     """
     signs, weight, _ = as_autocast((signs, weight, None))
     layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
-    bits = bits._replace(from_bits=bits.from_bits and layout.channels_last)
     packed = layout.pack(signs > 0) if packed is None else packed
     residual = None if norm.residual is None else norm.residual.to(signs.dtype)
-    form = layout, convolution, norm.eps, norm.signs, bits
-    y, s, positive, _, stats, _ = _Recomputed.apply(  # type: ignore[no-untyped-call]
+    form = layout, convolution, norm.eps, norm.signs
+    y, s, positive, _, stats = _Recomputed.apply(  # type: ignore[no-untyped-call]
         signs, packed, weight, norm.slope, norm.weight, norm.bias, residual, form
     )
     return y, s if norm.signs else None, positive if norm.signs else None, stats[MEAN], stats[VARIANCE]
@@ -74,41 +59,32 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(
         signs: Tensor, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        gain, bias, residual, (layout, convolution, eps, wanted, bits) = others
-        if bits.from_bits:
-            outputs = convolve_bits(packed, weight, layout.shape, convolution[:2])
-        else:
-            outputs = torch.convolution(signs, weight, None, *convolution)
-        y, s, positive, near, stats = _forward_op(outputs, slope, gain, bias, residual, eps, wanted, bits.bits_only)
-        if wanted and bits.bits_only:
-            s = y.new_zeros(()).expand(y.shape)
-        return y, s, positive, near, stats, outputs if bits.keep else y.new_empty(0)
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        gain, bias, residual, (_, convolution, eps, wanted) = others
+        outputs = torch.convolution(signs, weight, None, *convolution)
+        return _forward_op(outputs, slope, gain, bias, residual, eps, wanted)  # type: ignore[no-any-return]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _, packed, weight, slope, gain, _, _, ctx.form = inputs
-        _, s, positive, near, stats, outputs = output
+        _, s, positive, near, stats = output
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(() if ctx.form[3] else (s,)), positive, near, stats, outputs)
-        ctx.save_for_backward(packed, weight, slope, gain, near, stats, outputs)
+        ctx.mark_non_differentiable(*(() if ctx.form[3] else (s,)), positive, near, stats)
+        ctx.save_for_backward(packed, weight, slope, gain, near, stats)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if g_y is None and g_s is None:
             return (None,) * 8
-        packed, weight, slope, gain, near, stats, outputs = ctx.saved_tensors
-        layout, convolution, _, wanted, bits = ctx.form
+        packed, weight, slope, gain, near, stats = ctx.saved_tensors
+        layout, convolution, _, wanted = ctx.form
         g_s = g_s if wanted else None  # compiled code passes zeros for an output without elements
         of_signs, _, of_weight, _, _, _, of_residual, _ = ctx.needs_input_grad
-        if bits.keep:
-            total, g_outputs, (g_gain, g_bias), g_slope = _backward_op(g_y, g_s, outputs, slope, gain, near, stats)
-        else:
-            norm_backward = _norm_backward_op if torch.compiler.is_compiling() else _norm_backward
-            total, g_outputs, (g_gain, g_bias), g_slope = norm_backward(
-                g_y, g_s, packed, weight, slope, gain, near, stats, bits.from_bits, *layout, *convolution
-            )
+        norm_backward = _norm_backward_op if torch.compiler.is_compiling() else _norm_backward
+        total, g_outputs, (g_gain, g_bias), g_slope = norm_backward(
+            g_y, g_s, packed, weight, slope, gain, near, stats, *layout, *convolution
+        )
         # In an operator of its own, so that the gradients given may be freed before.
         wanted = (of_signs, of_weight, False)
         g_signs, g_weight = conv_gradients(g_outputs, packed, weight, layout, convolution, wanted)[:2]
@@ -122,14 +98,10 @@ def _norm_backward(
     g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of ``y`` (empty if equal to ``g_y``), the convolution's output, (gain, bias) and slope."""
-    gain, near, stats, from_bits, shape, channels_last, *form = others
-    settings = ConvSettings(*form)
-    if from_bits:
-        outputs = convolve_bits(packed, weight, shape, settings[:2])
-    else:
-        signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
-        outputs = torch.convolution(signs, weight, None, *settings)
-        del signs
+    gain, near, stats, shape, channels_last, *form = others
+    signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
+    outputs = torch.convolution(signs, weight, None, *ConvSettings(*form))
+    del signs
     total, g_outputs, g_affine, g_slope = gradients_over_input(g_y, g_s, outputs, slope, gain, near, stats)
     return total, in_format(g_outputs, channels_last=True), g_affine, g_slope
 
@@ -138,7 +110,7 @@ _norm_backward_op = torch.library.custom_op(
     "equalbits::recomputed_norm_backward",
     _norm_backward,
     schema="(Tensor? g_y, Tensor? g_s, Tensor packed, Tensor weight, Tensor? slope, Tensor gain, Tensor near, "
-    f"Tensor stats, bool from_bits, SymInt[] shape, bool channels_last, {SETTINGS}) "
+    f"Tensor stats, SymInt[] shape, bool channels_last, {SETTINGS}) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     **ANY_LAYOUT,
 )

@@ -11,10 +11,6 @@ class Switches:
     fuse_plain: bool = False
     #: The backward pass computes outputs of binary convolutions again that have at least so many values per weight.
     recompute_from: float | None = None
-    #: Convolutions of at most so many channels read their ±1 input as bits, and no other form of it is written.
-    bits_up_to: int = 0
-    #: Those convolutions unpack their input to bytes first.
-    unpack_first: bool = False
 
 
 SWITCHES = Switches()

@@ -10,7 +10,6 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.functional import BitSettings
 from equalbits.models.image_classifier import ImageClassifier
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.nn import (
@@ -23,7 +22,6 @@ from equalbits.nn import (
     conv_norm_and_add,
     is_recomputable,
     norm_and_add,
-    reads_bits,
     recomputes,
     starts_with_clipped_sign,
     update_running_statistics,
@@ -197,15 +195,12 @@ def _conv_norm(
     conv, prelu, norm = modules
     recompute = recompute or recomputes(conv, inputs.reals)
     signs = following is not None and starts_with_clipped_sign(following)
-    bits_only = signs and reads_bits(following) and can_recompute(inputs.reals)
-    from_bits = reads_bits(conv) and can_recompute(inputs.reals)
     slope = None if prelu is None else cast("Tensor", prelu.weight)
-    if (recompute or from_bits) and is_recomputable(conv):
+    if recompute and is_recomputable(conv):
         binary = cast("BinaryConv2d", conv)
         known = inputs.signs or (binary.quantize_input(inputs.reals), None)
-        bits = BitSettings(not recompute, from_bits, bits_only)
         reals, signed, statistics = conv_norm_and_add(
-            (binary, norm), known, slope=slope, residual=residual, signs=signs, bits=bits
+            (binary, norm), known, slope=slope, residual=residual, signs=signs
         )
     else:
         outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(*inputs.signs)  # type: ignore[operator]

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from equalbits.functional import (
     SWITCHES,
-    BitSettings,
     ConvSettings,
     NormSettings,
     convolve_and_norm,
@@ -18,8 +17,6 @@ from equalbits.functional import (
 )
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
-from equalbits.nn.methods.bihalf import BiHalf
-from equalbits.nn.methods.sign import Sign
 
 
 def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
@@ -83,19 +80,6 @@ def is_recomputable(conv: nn.Module) -> bool:
     return plain and not cast("SignActivation", binary.input_quantizer)._forward_hooks
 
 
-def reads_bits(conv: nn.Module | None) -> bool:
-    """Return whether ``SWITCHES`` asks to compute a convolution from the bits of its input.
-
-    Its weights must be ±1 times one scale. The result must be the same wherever it is asked for in a forward pass.
-    """
-    if conv is None or not is_recomputable(conv) or not torch.is_grad_enabled():
-        return False
-    binary = cast("BinaryConv2d", conv)
-    symbols = type(binary.weight_quantizer) in (BiHalf, Sign) and binary.scale.dim() == 0
-    whole = binary.groups == 1 and tuple(binary.dilation) == (1, 1) and binary.in_channels % 8 == 0
-    return symbols and whole and binary.in_channels <= SWITCHES.bits_up_to
-
-
 class BatchStatistics(NamedTuple):
     """Mean and variance of one batch, for the running statistics of ``norm``."""
 
@@ -127,7 +111,6 @@ def conv_norm_and_add(
     slope: Tensor | None,
     residual: Tensor | None,
     signs: bool = False,
-    bits: BitSettings = BitSettings(),  # noqa: B008 (it is immutable)
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
     """Return :func:`norm_and_add` of a convolution of ±1 inputs and, if known, their bits; keep only bits.
 
@@ -137,7 +120,7 @@ def conv_norm_and_add(
     stride, padding = conv.stride, [int(size) for size in conv.padding]
     settings = ConvSettings(stride, padding, conv.dilation, False, conv.output_padding, conv.groups)
     of_norm = NormSettings(slope, norm.weight, norm.bias, residual, norm.eps, signs)
-    summed, of_sum, packed, mean, variance = convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm, bits)
+    summed, of_sum, packed, mean, variance = convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm)
     statistics = BatchStatistics(norm, mean.detach(), variance.detach(), summed.numel() // summed.shape[1])
     return summed, None if of_sum is None or packed is None else (of_sum, packed), statistics
 

@@ -32,7 +32,6 @@ def forward(
     residual: Tensor | None,
     eps: float,
     signs: bool,
-    bits_only: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_norm.reference_forward`."""
     rows = as_rows(c)
@@ -43,7 +42,7 @@ def forward(
     partial = torch.empty((4, strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
     y = torch.empty_like(rows)
-    s = torch.empty_like(rows) if signs and not bits_only else None
+    s = torch.empty_like(rows) if signs else None
     packed = (count, triton.cdiv(channels, 8)) if signs else 0
     positive, near = (rows.new_empty(packed, dtype=torch.uint8) for _ in range(2))
     blocks = triton.cdiv(channels, tile["COLUMNS"])
