@@ -31,12 +31,11 @@ from torch.utils._pytree import tree_leaves
 from equalbits import functional as F
 from equalbits.functional import conv_as_matmul, gradients_from_bits, recomputed_norm
 from equalbits.functional.packed_bits import BitLayout
-from equalbits.functional.unmeasured import SWITCHES
 from equalbits.models import residual_blocks
 from equalbits.nn import BinaryLayer, fused_norm
 
 WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a small"
-PLAIN = "real|1w1a|1w1a fused|1w1a fused again100|1w1a fused again20|1w1a small"
+PLAIN = "real|1w1a|1w1a never|1w1a small"
 MIB = 2**20
 
 
@@ -75,7 +74,7 @@ class Live(TorchDispatchMode):
 def act_as_on_a_gpu() -> None:
     """Make compiled code on a CPU take the paths of a GPU, and operators allocate what they allocate there."""
     residual_blocks.can_fuse = lambda inputs, *norms: (
-        (torch.compiler.is_compiling() or SWITCHES.fuse_plain) and all(fused_norm._is_default(each) for each in norms)
+        torch.is_grad_enabled() and all(fused_norm._is_default(each) for each in norms)
     )
     source = inspect.getsource(conv_as_matmul.convolve).replace('inputs.device.type == "cuda"', "True")
     exec(compile(source, conv_as_matmul.__file__, "exec"), vars(conv_as_matmul))
@@ -95,7 +94,7 @@ def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) 
 
 def compiled_code(way: str, case: training_cost.Case) -> list[str]:
     """Return the Python code of a compiled step: forward and backward."""
-    vars(SWITCHES).update(training_cost.switches_of(way))
+    training_cost.recompute_as(way)
     torch._dynamo.reset()
     with torch.device("meta"):
         model = training_cost.make_model(way, case)
@@ -192,8 +191,8 @@ def kept_bytes(way: str, batch: int, full: int) -> int:
 
     It makes the choices of a batch of ``full`` images.
     """
-    vars(SWITCHES).update(training_cost.switches_of(way))
-    SWITCHES.recompute_from = SWITCHES.recompute_from and SWITCHES.recompute_from * batch / full
+    training_cost.recompute_as(way)
+    fused_norm.RECOMPUTE_FROM["eager"] *= batch / full
     model = training_cost.make_model(way)
     held: dict[int, int] = {}
     keep = lambda x: held.update({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes()}) or x  # noqa: E731

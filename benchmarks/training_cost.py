@@ -6,22 +6,20 @@ It prints one table, a row for each way: ms per step, peak memory, both over tho
 and how far the losses of 200 steps are from those of the plain path. A way is a net, its switches and a speed.
 
 * real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "small"
-  computes its convolutions again in the backward pass. The other words turn on a switch of
-  ``equalbits.functional.unmeasured``. "again100": outputs with at least 100 values per weight are computed again.
-  "fused": eager steps use the fused norm.
+  computes its convolutions again in the backward pass, "again100" those whose outputs have at least 100 values per
+  weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``).
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
 * imagenet: 224×224 images at batch 256. live: the largest allocations at the peak, by the line that made them.
 
-What decides: a switch becomes the default where its row is "equal" and no slower than 1w1a at the same speed, or where
-it is at most 1.05 × as slow and brings the peak to 0.60 × the real net's; it is deleted where it wins neither. "equal"
-compares the first loss with that of 1w1a to the bit; it is not expected of "small" and "fused" in plain steps, where
-the fused norm rounds less often. Ways run in the order of their importance until the time is over;
-the ways of one call alternate.
+"equal" compares the first loss with that of 1w1a to the bit. Captured steps should compute convolutions again by
+default from the least number of values at which a step is at most 1.05 × as slow. Ways run in the order of their
+importance until the time is over; the ways of one call alternate.
 """
 
 import argparse
 import gc
 import json
+import math
 import platform
 import statistics
 import sys
@@ -37,9 +35,8 @@ from live_memory import live_at_peak
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
-from equalbits.functional.unmeasured import SWITCHES, Switches
 from equalbits.models import create_model
-from equalbits.nn import SignActivation, recompute_convolutions_
+from equalbits.nn import SignActivation, fused_norm, recompute_convolutions_
 from equalbits.training import TrainConfig, make_optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.evaluation import Meter
@@ -48,13 +45,14 @@ from equalbits.training.losses import label_loss
 
 PARTS = ("ways", "imagenet")
 CAPTURED = "real|1w1a|1w1a small|1w1a again20|1w1a again100"
-PLAIN = "real|1w1a|1w1a small|1w1a fused|1w1a fused again20|1w1a fused again100"
+PLAIN = "real|1w1a|1w1a small|1w1a never"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
 WAYS += [f"{net}, plain" for net in PLAIN.split("|")]
 IMAGENET = [f"{net}, {speed}" for speed in ("captured", "plain") for net in ("real", "1w1a", "1w1a small")]
-IMAGENET += ["1w1a again20, captured", "1w1a fused again20, plain"]
+IMAGENET += ["1w1a again20, captured", "1w1a never, plain"]
 LOSS_STEPS = 200
 DEVICE = "cuda"
+DEFAULTS = dict(fused_norm.RECOMPUTE_FROM)
 
 
 class Case(NamedTuple):
@@ -75,15 +73,13 @@ class Case(NamedTuple):
 CIFAR, LARGE = Case("resnet18", 10, 32, 128), Case("imagenet_resnet18", 1000, 224, 256)
 
 
-def switches_of(way: str) -> dict[str, Any]:
-    """Return the switches that a way names."""
-    chosen: dict[str, Any] = vars(Switches()).copy()
+def recompute_as(way: str) -> None:
+    """Compute convolutions again from as many values per weight as a way names."""
+    fused_norm.RECOMPUTE_FROM = dict(DEFAULTS)
     for word in way.split(",")[0].split()[1:]:
-        if word.startswith("again"):
-            chosen["recompute_from"] = float(word.removeprefix("again"))
-        elif word == "fused":
-            chosen["fuse_plain"] = True
-    return chosen
+        if word == "never" or word.startswith("again"):
+            least = math.inf if word == "never" else float(word.removeprefix("again"))
+            fused_norm.RECOMPUTE_FROM = dict.fromkeys(DEFAULTS, least)
 
 
 def make_model(way: str, case: Case = CIFAR) -> nn.Module:
@@ -102,7 +98,7 @@ class Run:
     def __init__(self, way: str, case: Case, loader: Loader) -> None:
         self.way, self.loader = way, loader
         self.batch: tuple[Tensor, Tensor] | None = None
-        vars(SWITCHES).update(switches_of(way))
+        recompute_as(way)
         speed = way.split(", ")[1]
         config = TrainConfig(epochs=1, speed=speed, precision="bf16")  # type: ignore[arg-type]
         model = make_model(way, case).to(DEVICE)
@@ -122,7 +118,7 @@ class Run:
             for _ in range(count):
                 self.graph.graph.replay()
             return
-        vars(SWITCHES).update(switches_of(self.way))
+        recompute_as(self.way)
         for number, batch in enumerate(self.loader.epoch(0)):
             if number == count:
                 return
@@ -133,7 +129,7 @@ class Run:
         if self.graph is not None:
             self.steps(gpu_step.STEPS)
             return
-        vars(SWITCHES).update(switches_of(self.way))
+        recompute_as(self.way)
         self.batch = self.batch or next(iter(self.loader.epoch(0)))
         for _ in range(gpu_step.STEPS):
             self.step(*self.batch)

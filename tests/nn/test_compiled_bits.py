@@ -1,6 +1,7 @@
 """Compiled code unpacks the bits of a layer's input only once the gradient of its output is known."""
 
 import copy
+import math
 from collections.abc import Callable
 
 import pytest
@@ -17,10 +18,9 @@ from equalbits.functional.gradients_from_bits import (
 )
 from equalbits.functional.packed_bits import BitLayout
 from equalbits.functional.recomputed_norm import _norm_backward_op
-from equalbits.functional.unmeasured import SWITCHES
 from equalbits.models import create_model, residual_blocks
 from equalbits.models.residual_blocks import Activations, PReLUBlock
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation, calls_hooks
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation, calls_hooks, fused_norm
 
 
 def saved_bytes(call: Callable[[], object]) -> int:
@@ -69,21 +69,12 @@ class Plain(nn.Sequential):
         super().__init__(*convs, nn.Flatten(2), BinaryLinear(30, 7, input_quantizer=sign))
 
 
-@pytest.mark.parametrize(
-    ("kind", "switches"),
-    [
-        (Plain, {}),
-        (SmallBlocks, {}),
-        (KeptSums, {"recompute_from": 0.5}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("kind", "least"), [(Plain, math.inf), (SmallBlocks, math.inf), (KeptSums, 0.5)], ids=str)
 def test_gradients_equal_those_of_plain_execution_and_no_bit_is_unpacked_ahead(
-    kind: type[nn.Module], switches: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    kind: type[nn.Module], least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch._dynamo.reset()
-    for name, value in switches.items():
-        monkeypatch.setattr(SWITCHES, name, value)
+    monkeypatch.setattr(fused_norm, "RECOMPUTE_FROM", {"eager": least, "compiled": least})
     torch.manual_seed(0)
     model = kind().to(memory_format=torch.channels_last)
     images = torch.randn(4, 16, 6, 5).contiguous(memory_format=torch.channels_last)
@@ -143,8 +134,8 @@ def test_a_resnet_that_recomputes_convolutions_computes_the_same_to_the_bit(monk
     monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
     images = torch.randn(4, 3, 16, 16).contiguous(memory_format=torch.channels_last)
     found, kept = [], [0, 0]
-    for turn, least in enumerate((None, 1.0)):
-        monkeypatch.setattr(SWITCHES, "recompute_from", least)
+    for turn, least in enumerate((math.inf, 1.0)):
+        monkeypatch.setattr(fused_norm, "RECOMPUTE_FROM", {"eager": least})
         torch.manual_seed(0)
         net = create_model("resnet18", width=0.25, num_classes=3, image_size=16, input_quantizer="sign")
         net.to(memory_format=torch.channels_last)

@@ -1,5 +1,6 @@
 """On a GPU: a net that cannot be captured, and one with fused norms and signs, train as in plain training."""
 
+import math
 import subprocess
 import sys
 
@@ -7,8 +8,8 @@ import pytest
 import torch
 
 from equalbits.data import Loader, load_dataset
-from equalbits.functional import SWITCHES
 from equalbits.models import create_model
+from equalbits.nn import fused_norm
 from equalbits.training import DistillConfig, TrainConfig, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -102,12 +103,12 @@ def test_a_captured_resnet_that_recomputes_convolutions_trains_the_same(
 ) -> None:
     data = load_dataset("synthetic:3x16x16:4:64", split="train", device="cuda")
     losses = []
-    for least in (None, 1.0):
-        monkeypatch.setattr(SWITCHES, "recompute_from", least)
+    for least in (math.inf, 1.0):
+        monkeypatch.setattr(fused_norm, "RECOMPUTE_FROM", {"eager": least, "compiled": least})
         torch.manual_seed(0)
         net = create_model("resnet18", input_quantizer="sign", num_classes=4, image_size=16, width=0.5).cuda()
         config = make_config(
-            epochs=3, speed="captured", precision="bf16", memory=memory if least else "normal", lr=0.01
+            epochs=3, speed="captured", precision="bf16", memory=memory if least == 1 else "normal", lr=0.01
         )
         history = train(net, Loader(data, batch_size=16, shuffle=True), config)
         losses.append([epoch.train.loss for epoch in history.epochs])
@@ -115,13 +116,14 @@ def test_a_captured_resnet_that_recomputes_convolutions_trains_the_same(
     torch.testing.assert_close(losses[0], losses[1], rtol=0.05, atol=0.05)
 
 
-def test_plain_steps_with_the_fused_norm_train_as_without(make_config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_steps_with_the_fused_norm_train_as_without(make_config) -> None:
     data = load_dataset("synthetic:3x16x16:4:64", split="train", device="cuda")
     losses = []
     for fuse in (False, True):
-        monkeypatch.setattr(SWITCHES, "fuse_plain", fuse)
         torch.manual_seed(0)
         net = create_model("resnet18", input_quantizer="sign", num_classes=4, image_size=16, width=0.5).cuda()
+        if not fuse:  # a hook inside must be called
+            net.head.register_forward_hook(lambda *_: None)
         config = make_config(epochs=2, speed="plain", precision="fp32", lr=0.01)
         history = train(net, Loader(data, batch_size=16, shuffle=True), config)
         losses.append([epoch.train.loss for epoch in history.epochs])

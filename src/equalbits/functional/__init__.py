@@ -52,10 +52,8 @@ from equalbits.functional.pruning import (
 from equalbits.functional.ranking import check_finite, stable_ranks
 from equalbits.functional.recomputed_norm import NormSettings, convolve_and_norm
 from equalbits.functional.standardize import centred_symbols, standardize
-from equalbits.functional.unmeasured import SWITCHES
 
 __all__ = [
-    "SWITCHES",
     "ConvSettings",
     "Flips",
     "NormSettings",

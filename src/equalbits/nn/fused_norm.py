@@ -1,5 +1,6 @@
 """Batch norm, PReLU and residual sum between two binary convolutions, fused into one operation on a GPU."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -7,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.functional import (
-    SWITCHES,
     ConvSettings,
     NormSettings,
     convolve_and_norm,
@@ -18,14 +18,18 @@ from equalbits.functional import (
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
 
+#: Outputs of binary convolutions with at least so many values per weight are computed again in the backward pass, in
+#: eager and in compiled steps: such an output is large, and its convolution cheap. Compiled steps are not measured yet.
+RECOMPUTE_FROM = {"eager": 20.0, "compiled": math.inf}
+
 
 def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
-    """Return whether :func:`norm_and_add` can replace the modules: only in a compiled training step on a GPU.
+    """Return whether :func:`norm_and_add` can replace the modules: only in a training step on a GPU.
 
     The norms must be torch's batch norms with default options. Hooks on the modules are not called.
     """
-    fast = torch.compiler.is_compiling() or (SWITCHES.fuse_plain and torch.is_grad_enabled() and keeps_bits(inputs))
-    return fast and inputs.device.type == "cuda" and all(_is_default(norm) for norm in norms)
+    trains = torch.compiler.is_compiling() or (torch.is_grad_enabled() and keeps_bits(inputs))
+    return trains and inputs.device.type == "cuda" and all(_is_default(norm) for norm in norms)
 
 
 def calls_hooks(model: nn.Module) -> bool:
@@ -39,13 +43,14 @@ def calls_hooks(model: nn.Module) -> bool:
 
 
 def recomputes(conv: nn.Module, inputs: Tensor) -> bool:
-    """Return whether ``SWITCHES`` asks to compute the output of a convolution again: it is large beside the weight."""
-    if SWITCHES.recompute_from is None or not is_recomputable(conv):
+    """Return whether the backward pass computes the output of a convolution again (:data:`RECOMPUTE_FROM`)."""
+    least = RECOMPUTE_FROM["compiled" if torch.compiler.is_compiling() else "eager"]
+    if least == math.inf or not is_recomputable(conv):
         return False
     stride = cast("BinaryConv2d", conv).stride
     positions = inputs.shape[0] * inputs.shape[2] * inputs.shape[3] / (stride[0] * stride[1])
     connections = cast("BinaryConv2d", conv).weight[0].numel()
-    return positions >= SWITCHES.recompute_from * connections and can_recompute(inputs)
+    return positions >= least * connections and can_recompute(inputs)
 
 
 def recompute_convolutions_(model: nn.Module, on: bool = True) -> int:
