@@ -1,29 +1,18 @@
 """Measurements of binary networks in any training loop: exact shares of +1, sizes, flips and entropy."""
 
-from equalbits.analysis.activations import ActivationBits, activation_bits
-from equalbits.analysis.audit import AuditError, audit
-from equalbits.analysis.callbacks import BitMeter, lightning_callback, trainer_callback
-from equalbits.analysis.entropy import EntropyWatcher
-from equalbits.analysis.flips import FlipSeries, FlipWatcher
-from equalbits.analysis.layer_hooks import binary_layers
-from equalbits.analysis.summary import LayerSummary, Summary, summarize
-from equalbits.runtime import Audit, LayerAudit
-
-__all__ = [
-    "ActivationBits",
-    "Audit",
-    "AuditError",
-    "BitMeter",
-    "EntropyWatcher",
-    "FlipSeries",
-    "FlipWatcher",
-    "LayerAudit",
-    "LayerSummary",
-    "Summary",
-    "activation_bits",
-    "audit",
-    "binary_layers",
-    "lightning_callback",
-    "summarize",
-    "trainer_callback",
-]
+from equalbits.analysis.activations import ActivationBits as ActivationBits
+from equalbits.analysis.activations import activation_bits as activation_bits
+from equalbits.analysis.audit import AuditError as AuditError
+from equalbits.analysis.audit import audit as audit
+from equalbits.analysis.callbacks import BitMeter as BitMeter
+from equalbits.analysis.callbacks import lightning_callback as lightning_callback
+from equalbits.analysis.callbacks import trainer_callback as trainer_callback
+from equalbits.analysis.entropy import EntropyWatcher as EntropyWatcher
+from equalbits.analysis.flips import FlipSeries as FlipSeries
+from equalbits.analysis.flips import FlipWatcher as FlipWatcher
+from equalbits.analysis.layer_hooks import binary_layers as binary_layers
+from equalbits.analysis.summary import LayerSummary as LayerSummary
+from equalbits.analysis.summary import Summary as Summary
+from equalbits.analysis.summary import summarize as summarize
+from equalbits.runtime import Audit as Audit
+from equalbits.runtime import LayerAudit as LayerAudit

@@ -3,6 +3,5 @@
 Torch is imported inside ``run``, so that ``--help`` is quick.
 """
 
-from equalbits.cli.commands import COMMANDS, main
-
-__all__ = ["COMMANDS", "main"]
+from equalbits.cli.commands import COMMANDS as COMMANDS
+from equalbits.cli.commands import main as main

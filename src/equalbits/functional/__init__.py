@@ -1,113 +1,58 @@
 """Pure functions on tensors: binarization, optimal transport, estimators, entropy, pruning. No state."""
 
-from equalbits.functional.binarize import bihalf, sign, sign_symbols
-from equalbits.functional.bit_planes import Plane, bases_to_bit_planes, to_bit_planes
-from equalbits.functional.conv_as_matmul import convolve
-from equalbits.functional.entropy import (
-    Flips,
-    attainable_entropy,
-    binary_entropy,
-    count_flips,
-    filter_entropy,
-)
-from equalbits.functional.estimators import (
-    check_beta,
-    check_sharpness,
-    clipped,
-    decaying,
-    ede_sharpness,
-    ede_slope,
-    polynomial,
-    straight_through,
-    surrogate,
-    swish_sign,
-    triangle_slope,
-)
-from equalbits.functional.execution_mode import in_forward_mode, is_plain_execution
-from equalbits.functional.fused_norm import prelu_norm_add_sign, update_running_stats
-from equalbits.functional.gradients_from_bits import ConvSettings
-from equalbits.functional.inputs_as_bits import convolve_signs, linear_of_signs, saves_signs
-from equalbits.functional.int8_convolution import convolve_symbols
-from equalbits.functional.optimal_transport import (
-    as_filters,
-    check_p_pos,
-    is_number,
-    positive_count,
-    transport_by_sorting,
-    transport_symbols,
-)
-from equalbits.functional.packed_bits import keeps_bits
-from equalbits.functional.precision import at_least_float32, autocast_disabled
-from equalbits.functional.pruning import (
-    check_scope,
-    check_sparsity,
-    edge_popup,
-    keep_largest,
-    keep_largest_globally,
-    keep_outer_ranks,
-    prune_middle_ranks,
-    ramped_sparsity,
-    released_counts,
-)
-from equalbits.functional.ranking import check_finite, stable_ranks
-from equalbits.functional.recomputed_norm import NormSettings, convolve_and_norm
-from equalbits.functional.standardize import centred_symbols, standardize
-
-__all__ = [
-    "ConvSettings",
-    "Flips",
-    "NormSettings",
-    "Plane",
-    "as_filters",
-    "at_least_float32",
-    "attainable_entropy",
-    "autocast_disabled",
-    "bases_to_bit_planes",
-    "bihalf",
-    "binary_entropy",
-    "centred_symbols",
-    "check_beta",
-    "check_finite",
-    "check_p_pos",
-    "check_scope",
-    "check_sharpness",
-    "check_sparsity",
-    "clipped",
-    "convolve",
-    "convolve_and_norm",
-    "convolve_signs",
-    "convolve_symbols",
-    "count_flips",
-    "decaying",
-    "ede_sharpness",
-    "ede_slope",
-    "edge_popup",
-    "filter_entropy",
-    "in_forward_mode",
-    "is_number",
-    "is_plain_execution",
-    "keep_largest",
-    "keep_largest_globally",
-    "keep_outer_ranks",
-    "keeps_bits",
-    "linear_of_signs",
-    "polynomial",
-    "positive_count",
-    "prelu_norm_add_sign",
-    "prune_middle_ranks",
-    "ramped_sparsity",
-    "released_counts",
-    "saves_signs",
-    "sign",
-    "sign_symbols",
-    "stable_ranks",
-    "standardize",
-    "straight_through",
-    "surrogate",
-    "swish_sign",
-    "to_bit_planes",
-    "transport_by_sorting",
-    "transport_symbols",
-    "triangle_slope",
-    "update_running_stats",
-]
+from equalbits.functional.binarize import bihalf as bihalf
+from equalbits.functional.binarize import sign as sign
+from equalbits.functional.binarize import sign_symbols as sign_symbols
+from equalbits.functional.bit_planes import Plane as Plane
+from equalbits.functional.bit_planes import bases_to_bit_planes as bases_to_bit_planes
+from equalbits.functional.bit_planes import to_bit_planes as to_bit_planes
+from equalbits.functional.conv_as_matmul import convolve as convolve
+from equalbits.functional.entropy import Flips as Flips
+from equalbits.functional.entropy import attainable_entropy as attainable_entropy
+from equalbits.functional.entropy import binary_entropy as binary_entropy
+from equalbits.functional.entropy import count_flips as count_flips
+from equalbits.functional.entropy import filter_entropy as filter_entropy
+from equalbits.functional.estimators import check_beta as check_beta
+from equalbits.functional.estimators import check_sharpness as check_sharpness
+from equalbits.functional.estimators import clipped as clipped
+from equalbits.functional.estimators import decaying as decaying
+from equalbits.functional.estimators import ede_sharpness as ede_sharpness
+from equalbits.functional.estimators import ede_slope as ede_slope
+from equalbits.functional.estimators import polynomial as polynomial
+from equalbits.functional.estimators import straight_through as straight_through
+from equalbits.functional.estimators import surrogate as surrogate
+from equalbits.functional.estimators import swish_sign as swish_sign
+from equalbits.functional.estimators import triangle_slope as triangle_slope
+from equalbits.functional.execution_mode import in_forward_mode as in_forward_mode
+from equalbits.functional.execution_mode import is_plain_execution as is_plain_execution
+from equalbits.functional.fused_norm import prelu_norm_add_sign as prelu_norm_add_sign
+from equalbits.functional.fused_norm import update_running_stats as update_running_stats
+from equalbits.functional.gradients_from_bits import ConvSettings as ConvSettings
+from equalbits.functional.inputs_as_bits import convolve_signs as convolve_signs
+from equalbits.functional.inputs_as_bits import linear_of_signs as linear_of_signs
+from equalbits.functional.inputs_as_bits import saves_signs as saves_signs
+from equalbits.functional.int8_convolution import convolve_symbols as convolve_symbols
+from equalbits.functional.optimal_transport import as_filters as as_filters
+from equalbits.functional.optimal_transport import check_p_pos as check_p_pos
+from equalbits.functional.optimal_transport import is_number as is_number
+from equalbits.functional.optimal_transport import positive_count as positive_count
+from equalbits.functional.optimal_transport import transport_by_sorting as transport_by_sorting
+from equalbits.functional.optimal_transport import transport_symbols as transport_symbols
+from equalbits.functional.packed_bits import keeps_bits as keeps_bits
+from equalbits.functional.precision import at_least_float32 as at_least_float32
+from equalbits.functional.precision import autocast_disabled as autocast_disabled
+from equalbits.functional.pruning import check_scope as check_scope
+from equalbits.functional.pruning import check_sparsity as check_sparsity
+from equalbits.functional.pruning import edge_popup as edge_popup
+from equalbits.functional.pruning import keep_largest as keep_largest
+from equalbits.functional.pruning import keep_largest_globally as keep_largest_globally
+from equalbits.functional.pruning import keep_outer_ranks as keep_outer_ranks
+from equalbits.functional.pruning import prune_middle_ranks as prune_middle_ranks
+from equalbits.functional.pruning import ramped_sparsity as ramped_sparsity
+from equalbits.functional.pruning import released_counts as released_counts
+from equalbits.functional.ranking import check_finite as check_finite
+from equalbits.functional.ranking import stable_ranks as stable_ranks
+from equalbits.functional.recomputed_norm import NormSettings as NormSettings
+from equalbits.functional.recomputed_norm import convolve_and_norm as convolve_and_norm
+from equalbits.functional.standardize import centred_symbols as centred_symbols
+from equalbits.functional.standardize import standardize as standardize

@@ -1,159 +1,88 @@
 """Quantizers, binary layers, and the conversion of any model."""
 
-from equalbits.nn.adapt_for_binary_inputs import Adaptation, adapt_for_binary_inputs_
-from equalbits.nn.binarize_model import Conversion, binarize_
-from equalbits.nn.binary_layer import BinaryLayer, check_module, parametrization_in_eval
-from equalbits.nn.forward_checks import watch_calls
-from equalbits.nn.freeze import copy_model, freeze
-from equalbits.nn.fused_norm import (
-    BatchStatistics,
-    calls_hooks,
-    can_fuse,
-    can_recompute,
-    conv_norm_and_add,
-    is_recomputable,
-    norm_and_add,
-    recompute_convolutions_,
-    recomputes,
-    starts_with_clipped_sign,
-    update_running_statistics,
-)
-from equalbits.nn.global_pruning import (
-    empty_filters,
-    end_ramps_,
-    freeze_latents_,
-    set_global_masks_,
-    warn_empty_layers,
-)
-from equalbits.nn.input_quantizers.adabin import AdaBinActivation
-from equalbits.nn.input_quantizers.bihalf import BiHalfActivation
-from equalbits.nn.input_quantizers.horq import HORQ
-from equalbits.nn.input_quantizers.hwgq import HWGQ, HWGQ_LEVELS
-from equalbits.nn.input_quantizers.rbnn import RBNNActivation
-from equalbits.nn.input_quantizers.rsign import RSign
-from equalbits.nn.input_quantizers.sign import SignActivation
-from equalbits.nn.input_quantizers.swish_sign import SwishSignActivation
-from equalbits.nn.layer_policies import Candidate, all_layers, inner_layers
-from equalbits.nn.layers import BinaryConv1d, BinaryConv2d, BinaryConvTranspose2d, BinaryLinear, QuickConv2d
-from equalbits.nn.methods.abcnet import ABCNet, abcnet_bases
-from equalbits.nn.methods.adabin import AdaBin
-from equalbits.nn.methods.bihalf import BiHalf
-from equalbits.nn.methods.binaryconnect import BinaryConnect
-from equalbits.nn.methods.bireal import BiReal
-from equalbits.nn.methods.bits import Bits, bop_parameters
-from equalbits.nn.methods.bnn_plus import BNNPlus
-from equalbits.nn.methods.dorefa import DoReFa
-from equalbits.nn.methods.irnet import IRNet
-from equalbits.nn.methods.least_squares import LeastSquares
-from equalbits.nn.methods.mpt import MPT
-from equalbits.nn.methods.pruned import PrunedBiHalf, PrunedQuantizer, PrunedSign
-from equalbits.nn.methods.rbnn import RBNN
-from equalbits.nn.methods.recu import ReCU
-from equalbits.nn.methods.sign import Sign
-from equalbits.nn.methods.xnor import XNOR
-from equalbits.nn.methods.xnor_plus_plus import XNORPlusPlus
-from equalbits.nn.methods.zero_mean import ZeroMean
-from equalbits.nn.output_layers import GatedScale, LearnedScale, Maxout, RPReLU
-from equalbits.nn.quantizer import InputQuantizer, WeightQuantizer
-from equalbits.nn.rank_ahead import ahead_ranker
-from equalbits.nn.registry import (
-    input_quantizer_by_name,
-    input_quantizer_settings,
-    list_input_quantizers,
-    list_quantizers,
-    quantizer_by_name,
-    quantizer_settings,
-    register_input_quantizer,
-    register_quantizer,
-    settings_of,
-)
-from equalbits.nn.training_hooks import after_step_, at_epoch_, layers_with_hook, penalty, set_progress
-
-__all__ = [
-    "HORQ",
-    "HWGQ",
-    "HWGQ_LEVELS",
-    "MPT",
-    "RBNN",
-    "XNOR",
-    "ABCNet",
-    "AdaBin",
-    "AdaBinActivation",
-    "Adaptation",
-    "BNNPlus",
-    "BatchStatistics",
-    "BiHalf",
-    "BiHalfActivation",
-    "BiReal",
-    "BinaryConnect",
-    "BinaryConv1d",
-    "BinaryConv2d",
-    "BinaryConvTranspose2d",
-    "BinaryLayer",
-    "BinaryLinear",
-    "Bits",
-    "Candidate",
-    "Conversion",
-    "DoReFa",
-    "GatedScale",
-    "IRNet",
-    "InputQuantizer",
-    "LearnedScale",
-    "LeastSquares",
-    "Maxout",
-    "PrunedBiHalf",
-    "PrunedQuantizer",
-    "PrunedSign",
-    "QuickConv2d",
-    "RBNNActivation",
-    "RPReLU",
-    "RSign",
-    "ReCU",
-    "Sign",
-    "SignActivation",
-    "SwishSignActivation",
-    "WeightQuantizer",
-    "XNORPlusPlus",
-    "ZeroMean",
-    "abcnet_bases",
-    "adapt_for_binary_inputs_",
-    "after_step_",
-    "ahead_ranker",
-    "all_layers",
-    "at_epoch_",
-    "binarize_",
-    "bop_parameters",
-    "calls_hooks",
-    "can_fuse",
-    "can_recompute",
-    "check_module",
-    "conv_norm_and_add",
-    "copy_model",
-    "empty_filters",
-    "end_ramps_",
-    "freeze",
-    "freeze_latents_",
-    "inner_layers",
-    "input_quantizer_by_name",
-    "input_quantizer_settings",
-    "is_recomputable",
-    "layers_with_hook",
-    "list_input_quantizers",
-    "list_quantizers",
-    "norm_and_add",
-    "parametrization_in_eval",
-    "penalty",
-    "quantizer_by_name",
-    "quantizer_settings",
-    "recompute_convolutions_",
-    "recomputes",
-    "register_input_quantizer",
-    "register_quantizer",
-    "set_global_masks_",
-    "set_progress",
-    "settings_of",
-    "starts_with_clipped_sign",
-    "update_running_statistics",
-    "warn_empty_layers",
-    "watch_calls",
-]
+from equalbits.nn.adapt_for_binary_inputs import Adaptation as Adaptation
+from equalbits.nn.adapt_for_binary_inputs import adapt_for_binary_inputs_ as adapt_for_binary_inputs_
+from equalbits.nn.binarize_model import Conversion as Conversion
+from equalbits.nn.binarize_model import binarize_ as binarize_
+from equalbits.nn.binary_layer import BinaryLayer as BinaryLayer
+from equalbits.nn.binary_layer import check_module as check_module
+from equalbits.nn.binary_layer import parametrization_in_eval as parametrization_in_eval
+from equalbits.nn.forward_checks import watch_calls as watch_calls
+from equalbits.nn.freeze import copy_model as copy_model
+from equalbits.nn.freeze import freeze as freeze
+from equalbits.nn.fused_norm import BatchStatistics as BatchStatistics
+from equalbits.nn.fused_norm import calls_hooks as calls_hooks
+from equalbits.nn.fused_norm import can_fuse as can_fuse
+from equalbits.nn.fused_norm import can_recompute as can_recompute
+from equalbits.nn.fused_norm import conv_norm_and_add as conv_norm_and_add
+from equalbits.nn.fused_norm import is_recomputable as is_recomputable
+from equalbits.nn.fused_norm import norm_and_add as norm_and_add
+from equalbits.nn.fused_norm import recompute_convolutions_ as recompute_convolutions_
+from equalbits.nn.fused_norm import recomputes as recomputes
+from equalbits.nn.fused_norm import starts_with_clipped_sign as starts_with_clipped_sign
+from equalbits.nn.fused_norm import update_running_statistics as update_running_statistics
+from equalbits.nn.global_pruning import empty_filters as empty_filters
+from equalbits.nn.global_pruning import end_ramps_ as end_ramps_
+from equalbits.nn.global_pruning import freeze_latents_ as freeze_latents_
+from equalbits.nn.global_pruning import set_global_masks_ as set_global_masks_
+from equalbits.nn.global_pruning import warn_empty_layers as warn_empty_layers
+from equalbits.nn.input_quantizers.adabin import AdaBinActivation as AdaBinActivation
+from equalbits.nn.input_quantizers.bihalf import BiHalfActivation as BiHalfActivation
+from equalbits.nn.input_quantizers.horq import HORQ as HORQ
+from equalbits.nn.input_quantizers.hwgq import HWGQ as HWGQ
+from equalbits.nn.input_quantizers.hwgq import HWGQ_LEVELS as HWGQ_LEVELS
+from equalbits.nn.input_quantizers.rbnn import RBNNActivation as RBNNActivation
+from equalbits.nn.input_quantizers.rsign import RSign as RSign
+from equalbits.nn.input_quantizers.sign import SignActivation as SignActivation
+from equalbits.nn.input_quantizers.swish_sign import SwishSignActivation as SwishSignActivation
+from equalbits.nn.layer_policies import Candidate as Candidate
+from equalbits.nn.layer_policies import all_layers as all_layers
+from equalbits.nn.layer_policies import inner_layers as inner_layers
+from equalbits.nn.layers import BinaryConv1d as BinaryConv1d
+from equalbits.nn.layers import BinaryConv2d as BinaryConv2d
+from equalbits.nn.layers import BinaryConvTranspose2d as BinaryConvTranspose2d
+from equalbits.nn.layers import BinaryLinear as BinaryLinear
+from equalbits.nn.layers import QuickConv2d as QuickConv2d
+from equalbits.nn.methods.abcnet import ABCNet as ABCNet
+from equalbits.nn.methods.abcnet import abcnet_bases as abcnet_bases
+from equalbits.nn.methods.adabin import AdaBin as AdaBin
+from equalbits.nn.methods.bihalf import BiHalf as BiHalf
+from equalbits.nn.methods.binaryconnect import BinaryConnect as BinaryConnect
+from equalbits.nn.methods.bireal import BiReal as BiReal
+from equalbits.nn.methods.bits import Bits as Bits
+from equalbits.nn.methods.bits import bop_parameters as bop_parameters
+from equalbits.nn.methods.bnn_plus import BNNPlus as BNNPlus
+from equalbits.nn.methods.dorefa import DoReFa as DoReFa
+from equalbits.nn.methods.irnet import IRNet as IRNet
+from equalbits.nn.methods.least_squares import LeastSquares as LeastSquares
+from equalbits.nn.methods.mpt import MPT as MPT
+from equalbits.nn.methods.pruned import PrunedBiHalf as PrunedBiHalf
+from equalbits.nn.methods.pruned import PrunedQuantizer as PrunedQuantizer
+from equalbits.nn.methods.pruned import PrunedSign as PrunedSign
+from equalbits.nn.methods.rbnn import RBNN as RBNN
+from equalbits.nn.methods.recu import ReCU as ReCU
+from equalbits.nn.methods.sign import Sign as Sign
+from equalbits.nn.methods.xnor import XNOR as XNOR
+from equalbits.nn.methods.xnor_plus_plus import XNORPlusPlus as XNORPlusPlus
+from equalbits.nn.methods.zero_mean import ZeroMean as ZeroMean
+from equalbits.nn.output_layers import GatedScale as GatedScale
+from equalbits.nn.output_layers import LearnedScale as LearnedScale
+from equalbits.nn.output_layers import Maxout as Maxout
+from equalbits.nn.output_layers import RPReLU as RPReLU
+from equalbits.nn.quantizer import InputQuantizer as InputQuantizer
+from equalbits.nn.quantizer import WeightQuantizer as WeightQuantizer
+from equalbits.nn.rank_ahead import ahead_ranker as ahead_ranker
+from equalbits.nn.registry import input_quantizer_by_name as input_quantizer_by_name
+from equalbits.nn.registry import input_quantizer_settings as input_quantizer_settings
+from equalbits.nn.registry import list_input_quantizers as list_input_quantizers
+from equalbits.nn.registry import list_quantizers as list_quantizers
+from equalbits.nn.registry import quantizer_by_name as quantizer_by_name
+from equalbits.nn.registry import quantizer_settings as quantizer_settings
+from equalbits.nn.registry import register_input_quantizer as register_input_quantizer
+from equalbits.nn.registry import register_quantizer as register_quantizer
+from equalbits.nn.registry import settings_of as settings_of
+from equalbits.nn.training_hooks import after_step_ as after_step_
+from equalbits.nn.training_hooks import at_epoch_ as at_epoch_
+from equalbits.nn.training_hooks import layers_with_hook as layers_with_hook
+from equalbits.nn.training_hooks import penalty as penalty
+from equalbits.nn.training_hooks import set_progress as set_progress

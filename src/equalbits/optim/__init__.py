@@ -1,6 +1,5 @@
 """Latent-free optimizers: their parameters are bits."""
 
-from equalbits.optim.bop import BalancedBop, Bop
-from equalbits.optim.combined import CombinedOptimizer
-
-__all__ = ["BalancedBop", "Bop", "CombinedOptimizer"]
+from equalbits.optim.bop import BalancedBop as BalancedBop
+from equalbits.optim.bop import Bop as Bop
+from equalbits.optim.combined import CombinedOptimizer as CombinedOptimizer

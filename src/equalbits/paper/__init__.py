@@ -1,34 +1,19 @@
 """The paper's figures, tables and demo: each runs recipes, stores what it measured, then draws."""
 
-from equalbits.paper.claims import HEADER, NO_CLAIM, Claim
-from equalbits.paper.demo import (
-    DemoCounts,
-    demo_recipe,
-    demo_summary,
-    demo_table,
-    is_demo_measured,
-    pack_demo,
-    run_demo,
-)
-from equalbits.paper.item import Item, Options, get_item, list_items, reproduce
-from equalbits.paper.results import keep_items, write_results_page
-
-__all__ = [
-    "HEADER",
-    "NO_CLAIM",
-    "Claim",
-    "DemoCounts",
-    "Item",
-    "Options",
-    "demo_recipe",
-    "demo_summary",
-    "demo_table",
-    "get_item",
-    "is_demo_measured",
-    "keep_items",
-    "list_items",
-    "pack_demo",
-    "reproduce",
-    "run_demo",
-    "write_results_page",
-]
+from equalbits.paper.claims import HEADER as HEADER
+from equalbits.paper.claims import NO_CLAIM as NO_CLAIM
+from equalbits.paper.claims import Claim as Claim
+from equalbits.paper.demo import DemoCounts as DemoCounts
+from equalbits.paper.demo import demo_recipe as demo_recipe
+from equalbits.paper.demo import demo_summary as demo_summary
+from equalbits.paper.demo import demo_table as demo_table
+from equalbits.paper.demo import is_demo_measured as is_demo_measured
+from equalbits.paper.demo import pack_demo as pack_demo
+from equalbits.paper.demo import run_demo as run_demo
+from equalbits.paper.item import Item as Item
+from equalbits.paper.item import Options as Options
+from equalbits.paper.item import get_item as get_item
+from equalbits.paper.item import list_items as list_items
+from equalbits.paper.item import reproduce as reproduce
+from equalbits.paper.results import keep_items as keep_items
+from equalbits.paper.results import write_results_page as write_results_page

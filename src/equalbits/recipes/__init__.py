@@ -1,90 +1,62 @@
 """Recipes: named experiments. Run one, or run many."""
 
-from equalbits._toml import parse_settings
-from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device, select_evenly
-from equalbits.recipes.catalogue import find_recipe, get_recipe, list_recipes, own_settings, published_score
-from equalbits.recipes.evaluate_packed import ByteBatches, calibration_images, check_on_test_images, images_with_classes
-from equalbits.recipes.experiments.compare import HOW, Comparison, MethodResult, compare
-from equalbits.recipes.experiments.compared_methods import list_methods, parse_methods
-from equalbits.recipes.experiments.grid import Case, cases_of, split_values
-from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
-from equalbits.recipes.experiments.scheduler import check_runs, run_missing
-from equalbits.recipes.experiments.sweep import CaseResult, DivergedError, sweep
-from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer, check_one_process
-from equalbits.recipes.hub import from_pretrained, push_to_hub, save_pretrained
-from equalbits.recipes.output_dir import check_kind, lock_dir
-from equalbits.recipes.recipe import DataConfig, ModelConfig, Recipe, read_recipe
-from equalbits.recipes.run_dir import TrainedRun, data_root_of, last_weights, load_run, unfinished_epoch
-from equalbits.recipes.run_record import (
-    FREE,
-    RunRecord,
-    check_same_recipe,
-    launch_words,
-    stored_recipe,
-    where_and_with,
-)
-from equalbits.recipes.settings_tables import Table, settings_page, settings_tables
-from equalbits.recipes.train_recipe import evaluate_run, run_recipe
-
-__all__ = [
-    "FREE",
-    "HOW",
-    "ByteBatches",
-    "Case",
-    "CaseResult",
-    "Comparison",
-    "DataConfig",
-    "DataSpec",
-    "DivergedError",
-    "Execution",
-    "MethodResult",
-    "ModelConfig",
-    "PlannedRun",
-    "Protocol",
-    "Recipe",
-    "RunRecord",
-    "RunStore",
-    "Table",
-    "TrainedRun",
-    "Trainer",
-    "calibration_images",
-    "cases_of",
-    "check_kind",
-    "check_on_test_images",
-    "check_one_process",
-    "check_runs",
-    "check_same_recipe",
-    "compare",
-    "data_root_of",
-    "evaluate_run",
-    "find_recipe",
-    "from_pretrained",
-    "get_recipe",
-    "images_with_classes",
-    "last_weights",
-    "launch_words",
-    "list_methods",
-    "list_recipes",
-    "load_run",
-    "lock_dir",
-    "make_loader",
-    "make_model",
-    "own_settings",
-    "parse_methods",
-    "parse_settings",
-    "pick_device",
-    "published_score",
-    "push_to_hub",
-    "read_recipe",
-    "run_missing",
-    "run_recipe",
-    "save_pretrained",
-    "select_evenly",
-    "settings_page",
-    "settings_tables",
-    "split_values",
-    "stored_recipe",
-    "sweep",
-    "unfinished_epoch",
-    "where_and_with",
-]
+from equalbits._toml import parse_settings as parse_settings
+from equalbits.recipes.build import DataSpec as DataSpec
+from equalbits.recipes.build import make_loader as make_loader
+from equalbits.recipes.build import make_model as make_model
+from equalbits.recipes.build import pick_device as pick_device
+from equalbits.recipes.build import select_evenly as select_evenly
+from equalbits.recipes.catalogue import find_recipe as find_recipe
+from equalbits.recipes.catalogue import get_recipe as get_recipe
+from equalbits.recipes.catalogue import list_recipes as list_recipes
+from equalbits.recipes.catalogue import own_settings as own_settings
+from equalbits.recipes.catalogue import published_score as published_score
+from equalbits.recipes.evaluate_packed import ByteBatches as ByteBatches
+from equalbits.recipes.evaluate_packed import calibration_images as calibration_images
+from equalbits.recipes.evaluate_packed import check_on_test_images as check_on_test_images
+from equalbits.recipes.evaluate_packed import images_with_classes as images_with_classes
+from equalbits.recipes.experiments.compare import HOW as HOW
+from equalbits.recipes.experiments.compare import Comparison as Comparison
+from equalbits.recipes.experiments.compare import MethodResult as MethodResult
+from equalbits.recipes.experiments.compare import compare as compare
+from equalbits.recipes.experiments.compared_methods import list_methods as list_methods
+from equalbits.recipes.experiments.compared_methods import parse_methods as parse_methods
+from equalbits.recipes.experiments.grid import Case as Case
+from equalbits.recipes.experiments.grid import cases_of as cases_of
+from equalbits.recipes.experiments.grid import split_values as split_values
+from equalbits.recipes.experiments.run_store import PlannedRun as PlannedRun
+from equalbits.recipes.experiments.run_store import RunStore as RunStore
+from equalbits.recipes.experiments.scheduler import check_runs as check_runs
+from equalbits.recipes.experiments.scheduler import run_missing as run_missing
+from equalbits.recipes.experiments.sweep import CaseResult as CaseResult
+from equalbits.recipes.experiments.sweep import DivergedError as DivergedError
+from equalbits.recipes.experiments.sweep import sweep as sweep
+from equalbits.recipes.experiments.train_runs import Execution as Execution
+from equalbits.recipes.experiments.train_runs import Protocol as Protocol
+from equalbits.recipes.experiments.train_runs import Trainer as Trainer
+from equalbits.recipes.experiments.train_runs import check_one_process as check_one_process
+from equalbits.recipes.hub import from_pretrained as from_pretrained
+from equalbits.recipes.hub import push_to_hub as push_to_hub
+from equalbits.recipes.hub import save_pretrained as save_pretrained
+from equalbits.recipes.output_dir import check_kind as check_kind
+from equalbits.recipes.output_dir import lock_dir as lock_dir
+from equalbits.recipes.recipe import DataConfig as DataConfig
+from equalbits.recipes.recipe import ModelConfig as ModelConfig
+from equalbits.recipes.recipe import Recipe as Recipe
+from equalbits.recipes.recipe import read_recipe as read_recipe
+from equalbits.recipes.run_dir import TrainedRun as TrainedRun
+from equalbits.recipes.run_dir import data_root_of as data_root_of
+from equalbits.recipes.run_dir import last_weights as last_weights
+from equalbits.recipes.run_dir import load_run as load_run
+from equalbits.recipes.run_dir import unfinished_epoch as unfinished_epoch
+from equalbits.recipes.run_record import FREE as FREE
+from equalbits.recipes.run_record import RunRecord as RunRecord
+from equalbits.recipes.run_record import check_same_recipe as check_same_recipe
+from equalbits.recipes.run_record import launch_words as launch_words
+from equalbits.recipes.run_record import stored_recipe as stored_recipe
+from equalbits.recipes.run_record import where_and_with as where_and_with
+from equalbits.recipes.settings_tables import Table as Table
+from equalbits.recipes.settings_tables import settings_page as settings_page
+from equalbits.recipes.settings_tables import settings_tables as settings_tables
+from equalbits.recipes.train_recipe import evaluate_run as evaluate_run
+from equalbits.recipes.train_recipe import run_recipe as run_recipe

@@ -1,89 +1,55 @@
 """Torch-free inference: the packed file, the meaning of a bit, and the engines that run it. Numpy is all it needs."""
 
-from equalbits.runtime.audit import Audit, LayerAudit, audit, summarize
-from equalbits.runtime.container import FormatError
-from equalbits.runtime.decoder import Decoder
-from equalbits.runtime.engine import MAX_THREADS, NativeEngine, PackedModel, load_packed, run_numpy
-from equalbits.runtime.export import CSizes, build_openvino, export_c, export_onnx, export_openvino, web_page
-from equalbits.runtime.format import read_network, write_network
-from equalbits.runtime.generate import generate
-from equalbits.runtime.limits import LimitError, Limits
-from equalbits.runtime.network import Network, Operation
-from equalbits.runtime.network_builder import NetworkBuilder
-from equalbits.runtime.normalization import unnormalized_hint
-from equalbits.runtime.op_specs import Array, Floats, Settings, Shape
-from equalbits.runtime.ops import OPS
-from equalbits.runtime.ops.activation import FUNCTIONS
-from equalbits.runtime.ops.pool import adaptive_windows
-from equalbits.runtime.ops.quantize import exact_products
-from equalbits.runtime.ports import Port
-from equalbits.runtime.predict import Prediction, top_classes
-from equalbits.runtime.resize_pictures import (
-    FITS,
-    FORMATS,
-    MAX_PIXELS,
-    SUFFIXES,
-    NoRangeError,
-    TooLargeError,
-    centre,
-    check_pixels,
-    in_bytes,
-    scaled_square,
-)
-from equalbits.runtime.zoo import find_checkpoint, find_packed, has_weights, list_zoo, stored_images, zoo_card
-
-__all__ = [
-    "FITS",
-    "FORMATS",
-    "FUNCTIONS",
-    "MAX_PIXELS",
-    "MAX_THREADS",
-    "OPS",
-    "SUFFIXES",
-    "Array",
-    "Audit",
-    "CSizes",
-    "Decoder",
-    "Floats",
-    "FormatError",
-    "LayerAudit",
-    "LimitError",
-    "Limits",
-    "NativeEngine",
-    "Network",
-    "NetworkBuilder",
-    "NoRangeError",
-    "Operation",
-    "PackedModel",
-    "Port",
-    "Prediction",
-    "Settings",
-    "Shape",
-    "TooLargeError",
-    "adaptive_windows",
-    "audit",
-    "build_openvino",
-    "centre",
-    "check_pixels",
-    "exact_products",
-    "export_c",
-    "export_onnx",
-    "export_openvino",
-    "find_checkpoint",
-    "find_packed",
-    "generate",
-    "has_weights",
-    "in_bytes",
-    "list_zoo",
-    "load_packed",
-    "read_network",
-    "run_numpy",
-    "scaled_square",
-    "stored_images",
-    "summarize",
-    "top_classes",
-    "unnormalized_hint",
-    "web_page",
-    "write_network",
-    "zoo_card",
-]
+from equalbits.runtime.audit import Audit as Audit
+from equalbits.runtime.audit import LayerAudit as LayerAudit
+from equalbits.runtime.audit import audit as audit
+from equalbits.runtime.audit import summarize as summarize
+from equalbits.runtime.container import FormatError as FormatError
+from equalbits.runtime.decoder import Decoder as Decoder
+from equalbits.runtime.engine import MAX_THREADS as MAX_THREADS
+from equalbits.runtime.engine import NativeEngine as NativeEngine
+from equalbits.runtime.engine import PackedModel as PackedModel
+from equalbits.runtime.engine import load_packed as load_packed
+from equalbits.runtime.engine import run_numpy as run_numpy
+from equalbits.runtime.export import CSizes as CSizes
+from equalbits.runtime.export import build_openvino as build_openvino
+from equalbits.runtime.export import export_c as export_c
+from equalbits.runtime.export import export_onnx as export_onnx
+from equalbits.runtime.export import export_openvino as export_openvino
+from equalbits.runtime.export import web_page as web_page
+from equalbits.runtime.format import read_network as read_network
+from equalbits.runtime.format import write_network as write_network
+from equalbits.runtime.generate import generate as generate
+from equalbits.runtime.limits import LimitError as LimitError
+from equalbits.runtime.limits import Limits as Limits
+from equalbits.runtime.network import Network as Network
+from equalbits.runtime.network import Operation as Operation
+from equalbits.runtime.network_builder import NetworkBuilder as NetworkBuilder
+from equalbits.runtime.normalization import unnormalized_hint as unnormalized_hint
+from equalbits.runtime.op_specs import Array as Array
+from equalbits.runtime.op_specs import Floats as Floats
+from equalbits.runtime.op_specs import Settings as Settings
+from equalbits.runtime.op_specs import Shape as Shape
+from equalbits.runtime.ops import OPS as OPS
+from equalbits.runtime.ops.activation import FUNCTIONS as FUNCTIONS
+from equalbits.runtime.ops.pool import adaptive_windows as adaptive_windows
+from equalbits.runtime.ops.quantize import exact_products as exact_products
+from equalbits.runtime.ports import Port as Port
+from equalbits.runtime.predict import Prediction as Prediction
+from equalbits.runtime.predict import top_classes as top_classes
+from equalbits.runtime.resize_pictures import FITS as FITS
+from equalbits.runtime.resize_pictures import FORMATS as FORMATS
+from equalbits.runtime.resize_pictures import MAX_PIXELS as MAX_PIXELS
+from equalbits.runtime.resize_pictures import SUFFIXES as SUFFIXES
+from equalbits.runtime.resize_pictures import NoRangeError as NoRangeError
+from equalbits.runtime.resize_pictures import TooLargeError as TooLargeError
+from equalbits.runtime.resize_pictures import centre as centre
+from equalbits.runtime.resize_pictures import check_pixels as check_pixels
+from equalbits.runtime.resize_pictures import in_bytes as in_bytes
+from equalbits.runtime.resize_pictures import scaled_square as scaled_square
+from equalbits.runtime.zoo import find_checkpoint as find_checkpoint
+from equalbits.runtime.zoo import find_packed as find_packed
+from equalbits.runtime.zoo import has_weights as has_weights
+from equalbits.runtime.zoo import list_zoo as list_zoo
+from equalbits.runtime.zoo import stored_images as stored_images
+from equalbits.runtime.zoo import zoo_card as zoo_card

@@ -1,77 +1,49 @@
 """Training: loop, optimizer, schedule, precision, processes and checkpoints, for any model and any batches."""
 
-from equalbits.training.checkpoint_file import (
-    BEST,
-    LAST,
-    WEIGHTS,
-    CheckpointError,
-    checkpoint_bytes,
-    load_checkpoint,
-    load_weights,
-    read_metadata,
-    save_checkpoint,
-)
-from equalbits.training.config import DistillConfig, OptimizerConfig, ScheduleConfig, TrainConfig
-from equalbits.training.distributed import PeerLostError, ProcessRank, process_group, rank_from_env, wait_for_all
-from equalbits.training.divergence import NonFiniteError, check_weights
-from equalbits.training.evaluation import Score, device_of, evaluate
-from equalbits.training.history import EpochRecord, History, Reporter, StepRecord
-from equalbits.training.loop import Watcher, train
-from equalbits.training.optimizer import make_optimizer
-from equalbits.training.progress import ProgressBar
-from equalbits.training.reporters import JsonLines, TensorBoard, WeightsAndBiases
-from equalbits.training.resume_checks import Resume, device_name, refuse_changes
-from equalbits.training.save_and_resume import FREE_SETTINGS, prefixed, with_prefix
-from equalbits.training.schedule import Position, learning_rate
-from equalbits.training.stack import StackError, shared, train_stack
-from equalbits.training.stop_signals import InterruptedTraining, stop_requests
-
-__all__ = [
-    "BEST",
-    "FREE_SETTINGS",
-    "LAST",
-    "WEIGHTS",
-    "CheckpointError",
-    "DistillConfig",
-    "EpochRecord",
-    "History",
-    "InterruptedTraining",
-    "JsonLines",
-    "NonFiniteError",
-    "OptimizerConfig",
-    "PeerLostError",
-    "Position",
-    "ProcessRank",
-    "ProgressBar",
-    "Reporter",
-    "Resume",
-    "ScheduleConfig",
-    "Score",
-    "StackError",
-    "StepRecord",
-    "TensorBoard",
-    "TrainConfig",
-    "Watcher",
-    "WeightsAndBiases",
-    "check_weights",
-    "checkpoint_bytes",
-    "device_name",
-    "device_of",
-    "evaluate",
-    "learning_rate",
-    "load_checkpoint",
-    "load_weights",
-    "make_optimizer",
-    "prefixed",
-    "process_group",
-    "rank_from_env",
-    "read_metadata",
-    "refuse_changes",
-    "save_checkpoint",
-    "shared",
-    "stop_requests",
-    "train",
-    "train_stack",
-    "wait_for_all",
-    "with_prefix",
-]
+from equalbits.training.checkpoint_file import BEST as BEST
+from equalbits.training.checkpoint_file import LAST as LAST
+from equalbits.training.checkpoint_file import WEIGHTS as WEIGHTS
+from equalbits.training.checkpoint_file import CheckpointError as CheckpointError
+from equalbits.training.checkpoint_file import checkpoint_bytes as checkpoint_bytes
+from equalbits.training.checkpoint_file import load_checkpoint as load_checkpoint
+from equalbits.training.checkpoint_file import load_weights as load_weights
+from equalbits.training.checkpoint_file import read_metadata as read_metadata
+from equalbits.training.checkpoint_file import save_checkpoint as save_checkpoint
+from equalbits.training.config import DistillConfig as DistillConfig
+from equalbits.training.config import OptimizerConfig as OptimizerConfig
+from equalbits.training.config import ScheduleConfig as ScheduleConfig
+from equalbits.training.config import TrainConfig as TrainConfig
+from equalbits.training.distributed import PeerLostError as PeerLostError
+from equalbits.training.distributed import ProcessRank as ProcessRank
+from equalbits.training.distributed import process_group as process_group
+from equalbits.training.distributed import rank_from_env as rank_from_env
+from equalbits.training.distributed import wait_for_all as wait_for_all
+from equalbits.training.divergence import NonFiniteError as NonFiniteError
+from equalbits.training.divergence import check_weights as check_weights
+from equalbits.training.evaluation import Score as Score
+from equalbits.training.evaluation import device_of as device_of
+from equalbits.training.evaluation import evaluate as evaluate
+from equalbits.training.history import EpochRecord as EpochRecord
+from equalbits.training.history import History as History
+from equalbits.training.history import Reporter as Reporter
+from equalbits.training.history import StepRecord as StepRecord
+from equalbits.training.loop import Watcher as Watcher
+from equalbits.training.loop import train as train
+from equalbits.training.optimizer import make_optimizer as make_optimizer
+from equalbits.training.progress import ProgressBar as ProgressBar
+from equalbits.training.reporters import JsonLines as JsonLines
+from equalbits.training.reporters import TensorBoard as TensorBoard
+from equalbits.training.reporters import WeightsAndBiases as WeightsAndBiases
+from equalbits.training.resume_checks import Resume as Resume
+from equalbits.training.resume_checks import device_name as device_name
+from equalbits.training.resume_checks import refuse_changes as refuse_changes
+from equalbits.training.save_and_resume import FREE_SETTINGS as FREE_SETTINGS
+from equalbits.training.save_and_resume import prefixed as prefixed
+from equalbits.training.save_and_resume import with_prefix as with_prefix
+from equalbits.training.schedule import Position as Position
+from equalbits.training.schedule import learning_rate as learning_rate
+from equalbits.training.stack import StackError as StackError
+from equalbits.training.stack import shared as shared
+from equalbits.training.stack import train_stack as train_stack
+from equalbits.training.stop_signals import InterruptedTraining as InterruptedTraining
+from equalbits.training.stop_signals import stop_requests as stop_requests

@@ -3,39 +3,22 @@
 from functools import partial
 
 from equalbits.deploy.graph import Value
-from equalbits.deploy.ops import (
-    activation,
-    attention,
-    comparison,
-    composite,
-    conv_linear,
-    elementwise,
-    gather,
-    normalization,
-    pool,
-    reduce,
-    resize,
-    shape,
-)
+from equalbits.deploy.ops import activation as activation
+from equalbits.deploy.ops import attention as attention
+from equalbits.deploy.ops import comparison as comparison
+from equalbits.deploy.ops import composite as composite
+from equalbits.deploy.ops import conv_linear as conv_linear
+from equalbits.deploy.ops import elementwise as elementwise
+from equalbits.deploy.ops import gather as gather
+from equalbits.deploy.ops import normalization as normalization
+from equalbits.deploy.ops import pool as pool
+from equalbits.deploy.ops import reduce as reduce
+from equalbits.deploy.ops import resize as resize
+from equalbits.deploy.ops import shape as shape
 from equalbits.deploy.traced_values import Known
-from equalbits.deploy.tracer import RULES, Tracer
+from equalbits.deploy.tracer import RULES as RULES
+from equalbits.deploy.tracer import Tracer
 from equalbits.runtime import OPS, Settings
-
-__all__ = [
-    "RULES",
-    "activation",
-    "attention",
-    "comparison",
-    "composite",
-    "conv_linear",
-    "elementwise",
-    "gather",
-    "normalization",
-    "pool",
-    "reduce",
-    "resize",
-    "shape",
-]
 
 
 def _same_operation(kind: str, settings: tuple[str, ...], tracer: Tracer, value: Known, *arguments: object) -> Value:
