@@ -68,12 +68,13 @@ static void pack_filter(const eb_byte_kernels *kernels, eb_step *step, const giv
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W], place = filter % step->group_out;
     const int64_t slot = filter / step->group_out * step->blocks * EB_BLOCK + place, lane = place % EB_BLOCK;
     int8_t *block = (int8_t *)step->weights + slot / EB_BLOCK * step->block_bytes;
-    int64_t total = 0, run = reads_runs(step), quads = (step->group_in + 3) / 4;
+    int64_t total = 0, plus = 0, run = reads_runs(step), quads = (step->group_in + 3) / 4;
     for (int64_t channel = 0; channel < step->group_in; channel++)
         for (int64_t tap = 0; tap < taps; tap++) {
             const int weight = weight_of(weights, filter, channel * taps + tap);
             const int64_t at = tap % field[EB_KERNEL_W] * step->group_in + channel; /* within a run */
             total += weight;
+            plus += weight > 0;
             if (step->tables) {
                 const int64_t four = (tap * step->words + channel / 16) * 4 + channel % 16 / 4;
                 block[kernels->place(four, lane)] |= (int8_t)((weight > 0) << channel % 4);
@@ -83,6 +84,7 @@ static void pack_filter(const eb_byte_kernels *kernels, eb_step *step, const giv
             } else block[((tap * quads + channel / 4) * EB_BLOCK + lane) * 4 + channel % 4] = (int8_t)weight;
         }
     step->constants[slot] = (int32_t)(step->in.low * total);
+    if (step->tables) step->constants[slot] -= (int32_t)(step->in.levels * (taps * step->words * 16 - plus));
 }
 
 /* The number of its table stands in each byte above the place in it, where the kernel wants that. */
@@ -135,7 +137,6 @@ int eb_layout_bytes_conv(eb_plan *plan, eb_step *step, const eb_recipe *recipe, 
     int copied = step->tables || step->padded_rows != step->in.rows || step->padded_columns != step->in.columns;
     step->prepared_bytes = step->tables ? step->words * 64 : step->group_in; /* from one group to the next, in a pixel */
     step->scratch_bytes = copied ? (pixels * channels + 63) / 64 * 64 + 64 : 0;
-    if (step->tables && kernels->totals) step->scratch_bytes += groups * (pixels + step->conv_rows * step->conv_columns) * 4;
     step->row_bytes = (EB_MOST_TILE + 2) * EB_BLOCK * 4;
     if (!layout_entries(step, step->tables ? 64 : 4, channels)) return eb_fail(error, "there is no memory");
     step->block_bytes = step->sums * EB_BLOCK * 4;
@@ -153,7 +154,8 @@ static void prepare_pixels(const eb_context *context, const eb_step *step, const
     const int64_t left = field[EB_PAD_LEFT], right = field[EB_PAD_RIGHT], columns = step->in.columns;
     const int64_t each = step->tables ? groups * step->prepared_bytes : channels;
     const uint8_t zero = (uint8_t)-step->in.low;
-    void (*const make_tables)(const uint8_t *, int64_t, uint8_t *) = context->plan->byte_kernels->make_tables;
+    void (*const make_tables)(const uint8_t *, int64_t, int, uint8_t *) = context->plan->byte_kernels->make_tables;
+    const int levels = (int)step->in.levels;
     uint8_t around[16];
     memset(around, zero, sizeof around);
     for (int64_t row = -field[EB_PAD_TOP]; row < step->padded_rows - field[EB_PAD_TOP]; row++) {
@@ -171,62 +173,31 @@ static void prepare_pixels(const eb_context *context, const eb_step *step, const
         for (int64_t x = -left; x < columns + right; x++, to += each) {
             const int within = inside && x >= 0 && x < columns;
             if (within && whole) {
-                make_tables(from + row * columns * channels, columns * channels, to);
+                make_tables(from + row * columns * channels, columns * channels, levels, to);
                 x += columns - 1;
                 to += (columns - 1) * each;
                 continue;
             }
             for (int64_t group = 0; group < groups; group++) {
                 uint8_t *tables = to + group * step->prepared_bytes;
-                if (within) make_tables(from + (row * columns + x) * channels + group * step->group_in, step->group_in, tables);
+                if (within) make_tables(from + (row * columns + x) * channels + group * step->group_in, step->group_in, levels, tables);
                 for (int64_t c = 0; !within && c < step->group_in; c += 16)
-                    make_tables(around, step->group_in - c < 16 ? step->group_in - c : 16, tables + c * 4);
+                    make_tables(around, step->group_in - c < 16 ? step->group_in - c : 16, levels, tables + c * 4);
             }
         }
     }
-}
-
-/* Σ u of every window: first of each pixel, then of its window, for each group. */
-static void prepare_totals(const eb_step *step, const uint8_t *from, int32_t *to) {
-    const int64_t *field = step->field, wide = step->padded_columns, pixels = step->padded_rows * wide;
-    const int32_t zero = (int32_t)-step->in.low * (int32_t)step->group_in;
-    int32_t *of_pixel = to + field[EB_GROUPS] * step->conv_rows * step->conv_columns;
-    for (int64_t group = 0; group < field[EB_GROUPS]; group++) {
-        for (int64_t i = 0; i < pixels; i++) {
-            const int64_t row = i / wide - field[EB_PAD_TOP], x = i % wide - field[EB_PAD_LEFT];
-            const uint8_t *at = from + (row * step->in.columns + x) * step->in.channels + group * step->group_in;
-            const int inside = row >= 0 && row < step->in.rows && x >= 0 && x < step->in.columns;
-            of_pixel[i] = inside ? 0 : zero;
-            for (int64_t c = 0; inside && c < step->group_in; c++) of_pixel[i] += at[c];
-        }
-        for (int64_t row = 0; row < step->conv_rows; row++)
-            for (int64_t x = 0; x < step->conv_columns; x++, to++) {
-                const int32_t *window = of_pixel + row * field[EB_STRIDE_H] * wide + x * field[EB_STRIDE_W];
-                *to = 0;
-                for (int64_t i = 0; i < field[EB_KERNEL_H]; i++)
-                    for (int64_t j = 0; j < field[EB_KERNEL_W]; j++)
-                        *to += window[i * field[EB_DILATION_H] * wide + j * field[EB_DILATION_W]];
-            }
-    }
-}
-
-/* Where the totals stand: behind the tables. */
-static int32_t *totals_of(const eb_context *context, const eb_step *step) {
-    const int64_t own = step->field[EB_GROUPS] * (step->padded_rows * step->padded_columns + step->conv_rows * step->conv_columns);
-    return (int32_t *)(context->scratch + step->scratch_bytes - own * 4);
 }
 
 void eb_bytes_conv_prepare(const eb_context *context, const eb_step *step) {
     const uint8_t *from = eb_value_at(context, step->field[EB_IN]);
     if (!step->scratch_bytes) return;
     prepare_pixels(context, step, from, (uint8_t *)context->scratch);
-    if (step->tables && context->plan->byte_kernels->totals) prepare_totals(step, from, totals_of(context, step));
 }
 
 /* Rows of a block: one a few tiles at a time, so that what a piece needs stays close; or two narrow ones together. */
 static void run_rows(const eb_context *context, const eb_step *step, int64_t row, int rows, int64_t block, eb_row *targets) {
     const eb_byte_kernels *kernels = context->plan->byte_kernels;
-    const int64_t group = block / step->blocks, columns = targets[0].pixels, totals = step->tables && kernels->totals;
+    const int64_t group = block / step->blocks, columns = targets[0].pixels;
     const uint8_t *input = step->scratch_bytes ? (const uint8_t *)context->scratch : eb_value_at(context, step->field[EB_IN]);
     eb_byte_row part = {.rows = rows,
                         .packed = (const char *)step->weights + block * step->block_bytes,
@@ -235,10 +206,8 @@ static void run_rows(const eb_context *context, const eb_step *step, int64_t row
     for (int64_t x = 0; x < columns; x += PIECE) {
         if (x && x % (eb_turns(step->sums * PIECE / 8) * PIECE) == 0 && eb_stopped(step)) return;
         part.pixels = columns - x < PIECE ? columns - x : PIECE;
-        for (int i = 0; i < rows; i++) {
+        for (int i = 0; i < rows; i++)
             part.input[i] = input + (row + i) * step->row_apart + x * step->apart + group * step->prepared_bytes;
-            if (totals) part.totals[i] = totals_of(context, step) + (group * step->conv_rows + row + i) * columns + x;
-        }
         (step->tables ? kernels->look_up : step->signs ? kernels->dot : kernels->dot_int8)(step, &part);
         for (int i = 0; i < rows; i++) {
             targets[i].pixels = part.pixels;

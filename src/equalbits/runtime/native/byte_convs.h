@@ -8,7 +8,6 @@ enum { EB_MOST_TILE = 14 }; /* pixels that a kernel adds up together */
 /* A row of pixels for a block of filters, or two rows where both fit into a tile. */
 typedef struct {
     const uint8_t *input[2];   /* of a group, at the first pixel's window */
-    const int32_t *totals[2];  /* look-up: Σ u of each pixel's window */
     int64_t pixels;            /* of each row */
     int rows;
     const void *packed;        /* weights of the block */
@@ -24,12 +23,12 @@ typedef struct eb_byte_kernels {
     void (*dot)(const eb_step *step, const eb_byte_row *row);
     void (*dot_int8)(const eb_step *step, const eb_byte_row *row); /* the same for weights that are not ±1 */
     /* Numbers of 4 bits and binary weights, NULL where that is not quicker: every four channels become a table of 16 bytes,
-     * an entry of the weights is 16 channels of a tap. The place of four of these, for a filter, and its byte. */
+     * an entry of the weights is 16 channels of a tap. A byte holds Σ u over the 1 bits of its place and Σ (levels - u) over
+     * the others, which is Σ ± u and a constant of the filter. The place of four of these, for a filter, and its byte. */
     void (*look_up)(const eb_step *step, const eb_byte_row *row);
-    void (*make_tables)(const uint8_t *from, int64_t channels, uint8_t *to);
+    void (*make_tables)(const uint8_t *from, int64_t channels, int levels, uint8_t *to);
     int64_t (*place)(int64_t four, int64_t filter);
     int four_shift; /* of the number of a table among four, in the byte */
-    int totals;     /* whether tables hold sums of the +1 alone, so that Σ ± = 2 · looked up - Σ u */
 } eb_byte_kernels;
 
 #ifdef EB_HAVE_AVX2

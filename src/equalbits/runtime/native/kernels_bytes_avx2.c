@@ -51,18 +51,16 @@ static void dot(const eb_step *step, const eb_byte_row *row) {
     }
 }
 
-/* Numbers of 4 bits are looked up: a table of four channels holds Σ u over the 1 bits of its place, 60 at most, so that four
- * add up in a byte. Bytes are added to words twice, whole and as their upper bytes: at the end the lower bytes' sum is the
+/* Numbers of 4 bits are looked up: what is looked up is 60 at most, so that four add up in a byte. Bytes are added to words twice, whole and as their upper bytes: at the end the lower bytes' sum is the
  * first less 256 times the second, whether or not the first has wrapped around. */
 enum { LOOK_TILE = 3, WORDS = 256 };
 #define EACH_LOOKED EB_UNROLL(3) for (int p = 0; p < pixels; p++)
 
-INLINE void look_tile(const int pixels, const eb_step *step, const uint8_t *input, const int32_t *totals,
-                      const eb_byte_row *row, float *sums) {
+INLINE void look_tile(const int pixels, const eb_step *step, const uint8_t *input, const eb_byte_row *row, float *sums) {
     const int64_t apart = step->apart;
     const uint8_t *weight = row->packed;
     __m256i wide[LOOK_TILE][VECS];
-    EACH_LOOKED EACH wide[p][i] = _mm256_setzero_si256();
+    EACH_LOOKED EACH wide[p][i] = _mm256_loadu_si256((const __m256i *)(row->start + 8 * i));
     for (int64_t k = 0; k < step->sums;) {
         const int64_t end = k + WORDS < step->sums ? k + WORDS : step->sums;
         __m256i all[LOOK_TILE], upper[LOOK_TILE];
@@ -90,12 +88,7 @@ INLINE void look_tile(const int pixels, const eb_step *step, const uint8_t *inpu
             }
         }
     }
-    EACH_LOOKED EACH {
-        const __m256i start = _mm256_loadu_si256((const __m256i *)(row->start + 8 * i));
-        const __m256i rest = _mm256_sub_epi32(start, _mm256_set1_epi32(totals[p]));
-        const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(wide[p][i], wide[p][i]), rest);
-        _mm256_storeu_ps(sums + p * EB_BLOCK + 8 * i, _mm256_cvtepi32_ps(sum));
-    }
+    EACH_LOOKED EACH _mm256_storeu_ps(sums + p * EB_BLOCK + 8 * i, _mm256_cvtepi32_ps(wide[p][i]));
 }
 
 static void look_up(const eb_step *step, const eb_byte_row *row) {
@@ -104,30 +97,31 @@ static void look_up(const eb_step *step, const eb_byte_row *row) {
         for (int64_t x = 0, tile; x < row->pixels; x += tile, sums += tile * EB_BLOCK) {
             const uint8_t *input = row->input[i] + x * step->apart;
             tile = row->pixels - x < LOOK_TILE ? row->pixels - x : LOOK_TILE;
-            if (tile == 3) look_tile(3, step, input, row->totals[i] + x, row, sums);
-            else if (tile == 2) look_tile(2, step, input, row->totals[i] + x, row, sums);
-            else look_tile(1, step, input, row->totals[i] + x, row, sums);
+            if (tile == 3) look_tile(3, step, input, row, sums);
+            else if (tile == 2) look_tile(2, step, input, row, sums);
+            else look_tile(1, step, input, row, sums);
         }
     }
 }
 
-/* Each number goes to the places of its table whose bit is 1; a place of 128 or more takes 0. */
-static void make_tables(const uint8_t *from, int64_t channels, uint8_t *to) {
-    __m256i places[2][4];
-    for (int half = 0; half < 2; half++)
-        for (int bit = 0; bit < 4; bit++) {
-            uint8_t place[32];
-            for (int w = 0; w < 32; w++) place[w] = w >> bit & 1 ? (uint8_t)(8 * half + w / 16 * 4 + bit) : 128;
-            places[half][bit] = _mm256_loadu_si256((const __m256i *)place);
-        }
+/* Each byte of eight tables takes number i of its four channels, or where bit i of its place is 0 what complements it,
+ * which is 8 bytes behind. */
+static void make_tables(const uint8_t *from, int64_t channels, int levels, uint8_t *to) {
+    __m256i places[4];
+    for (int bit = 0; bit < 4; bit++) {
+        uint8_t place[32];
+        for (int w = 0; w < 32; w++) place[w] = (uint8_t)(w / 16 * 4 + bit + (w >> bit & 1 ? 0 : 8));
+        places[bit] = _mm256_loadu_si256((const __m256i *)place);
+    }
     for (int64_t c = 0; c < channels; c += 16, to += 64) {
         uint8_t rest[16] = {0};
         if (channels - c < 16) memcpy(rest, from + c, (size_t)(channels - c));
-        const __m128i *given = (const __m128i *)(channels - c < 16 ? rest : from + c);
-        const __m256i u = _mm256_broadcastsi128_si256(_mm_loadu_si128(given));
-        for (int half = 0; half < 2; half++) {
-            __m256i sum = _mm256_shuffle_epi8(u, places[half][0]);
-            for (int bit = 1; bit < 4; bit++) sum = _mm256_add_epi8(sum, _mm256_shuffle_epi8(u, places[half][bit]));
+        const __m128i u = _mm_loadu_si128((const __m128i *)(channels - c < 16 ? rest : from + c));
+        const __m128i other = _mm_sub_epi8(_mm_set1_epi8((char)levels), u);
+        EB_UNROLL(2) for (int half = 0; half < 2; half++) {
+            const __m256i both = _mm256_broadcastsi128_si256(half ? _mm_unpackhi_epi64(u, other) : _mm_unpacklo_epi64(u, other));
+            __m256i sum = _mm256_shuffle_epi8(both, places[0]);
+            EB_UNROLL(3) for (int bit = 1; bit < 4; bit++) sum = _mm256_add_epi8(sum, _mm256_shuffle_epi8(both, places[bit]));
             _mm256_storeu_si256((__m256i *)(to + 32 * half), sum);
         }
     }
@@ -137,4 +131,4 @@ static int64_t place(int64_t four, int64_t filter) { return four * EB_BLOCK + fi
 
 const eb_byte_kernels eb_byte_kernels_avx2 = {
     .name = "avx2", .supported = supported, .dot = dot, .dot_int8 = eb_dot_portable, .look_up = look_up,
-    .make_tables = make_tables, .place = place, .totals = 1};
+    .make_tables = make_tables, .place = place};
