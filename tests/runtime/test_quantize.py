@@ -173,7 +173,7 @@ def runner(runtime: str, model: PackedModel, folder: Path) -> Callable[[np.ndarr
 @pytest.mark.parametrize(("channels", "groups", "kernel"), [(3, 1, 7), (5, 1, 3), (64, 1, 1), (32, 2, 3)])
 def test_int8_weights_times_rounded_numbers_are_exact(channels: int, groups: int, kernel: int, pixels: bool) -> None:
     random = np.random.default_rng(0)
-    build = NetworkBuilder((channels, 19, 23))
+    build = NetworkBuilder((channels, 19, 61))
     x = build.add("quantize", build.image, gain=48.0, min=-128, max=127)
     weight = random.integers(-127, 128, (40, channels // groups, kernel, kernel)).astype(np.int8)
     scale, padding = random.random(40).astype(np.float16), kernel // 2
@@ -182,7 +182,7 @@ def test_int8_weights_times_rounded_numbers_are_exact(channels: int, groups: int
     if kernel == 7:
         x = build.add("max_pool", x, kernel=3, stride=2, padding=1)
     network = build.finish(mean=(0.4,) * channels, std=(0.25,) * channels)
-    images = random.integers(0, 256, (2, channels, 19, 23)).astype(np.uint8)
+    images = random.integers(0, 256, (2, channels, 19, 61)).astype(np.uint8)
     reals = (images.astype(np.float32) / 255 - np.float32(0.4)) / np.float32(0.25)
     for name in SETS:
         given = images if pixels else reals

@@ -169,6 +169,7 @@ typedef struct {
     void (*softmax_row)(const float *from, int64_t count, float *to);
     void (*norm_row)(const float *from, const eb_norm *norm, float *to);
     void (*mul_row)(const float *a, int64_t a_apart, const float *b, int64_t b_apart, int64_t count, float *to);
+    void (*round_image)(const eb_chain *chain, const float *from, int64_t count, int shift, uint32_t *words);
     void (*chain_counts)(const eb_chain *chain, const eb_row *row, const int32_t *counts);
     void (*chain_reals)(const eb_chain *chain, const eb_row *row, const float *sums);
 } eb_kernels;

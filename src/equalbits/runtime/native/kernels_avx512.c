@@ -50,6 +50,16 @@ static inline vec v_from_counts(const void *constant, const void *count) {
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(constant), twice));
 }
 
+#define HAS_BLOCK_BYTES
+static inline void store_bytes(uint8_t *to, const vec *v, int32_t least, int lanes) {
+    const __m512i low = _mm512_set1_epi32(least);
+    const __m128i first = _mm512_cvtepi32_epi8(_mm512_sub_epi32(_mm512_castps_si512(v[0]), low));
+    const __m128i second = _mm512_cvtepi32_epi8(_mm512_sub_epi32(_mm512_castps_si512(v[1]), low));
+    const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
+    if (lanes == 32) _mm256_storeu_si256((__m256i *)to, all);
+    else _mm256_mask_storeu_epi8(to, (UINT32_C(1) << lanes) - 1, all);
+}
+
 #include "simd.h"
 
 enum { BYTES = 64 };

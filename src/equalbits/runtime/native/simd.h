@@ -5,7 +5,7 @@
  *   v_sign (+1 where v is at least 0, else -1), v_bits (a bit for each lane that is at least 0; or HAS_BLOCK_BITS and
  *   block_bits, those of a block), v_from_counts (constant - 2 count, as float), v_flip (v with its sign turned in the
  *   lanes whose bits are 1, of the LANES bits from bit `first` on), v_keep (0 in the lanes whose bits are 0), v_even and
- *   v_odd (every second lane of two vectors).
+ *   v_odd (every second lane of two vectors). HAS_BLOCK_BYTES: it defines store_bytes itself.
  * The chain fuses no product with a sum, so that every engine rounds alike. */
 #include "core.h"
 
@@ -63,6 +63,19 @@ INLINE void store_bytes(uint8_t *to, const vec *v, int32_t least, int lanes) {
     for (int lane = 0; lane < lanes; lane++) to[lane] = (uint8_t)(whole[lane] - (uint32_t)least);
 }
 #endif
+
+/* The same for numbers of the image, into one byte of each word; the other bytes stay. Compilers make vectors of it. */
+static void round_image(const eb_chain *chain, const float *from, int64_t count, int shift, uint32_t *words) {
+    const float unit = chain->unit, least = chain->least, most = chain->most;
+    const uint32_t lowest = (uint32_t)(int32_t)least;
+    for (int64_t i = 0; i < count; i++) {
+        const float scaled = from[i] * unit, above = scaled >= least ? scaled : least;
+        const float rounded = (above <= most ? above : most) + 12582912.0f;
+        uint32_t whole;
+        __builtin_memcpy(&whole, &rounded, 4);
+        words[i] |= ((whole - lowest) & 255) << shift;
+    }
+}
 
 /* A vector of the chain, read once for all pixels. */
 #define VECTOR(name, part)                                                                                            \
@@ -130,7 +143,8 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
 /* Chains of common networks are compiled separately (unless ONE_CHAIN); any other branches at every part. */
 #define COMMON(parts) case parts: run_chain(parts, chain, row, sums, counts); break;
 INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *sums, const int32_t *counts) {
-    enum { ACTIVE = EB_HAS_SLOPE1 | EB_HAS_AFFINE2, ADDED = EB_HAS_RESIDUAL | EB_HAS_OUT };
+    enum { ACTIVE = EB_HAS_SLOPE1 | EB_HAS_AFFINE2, ADDED = EB_HAS_RESIDUAL | EB_HAS_OUT,
+           ROUNDED_RELU = EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_BYTES };
     switch (chain->parts) {
 #ifndef ONE_CHAIN
         COMMON(ACTIVE | ADDED)
@@ -147,8 +161,14 @@ INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | ADDED | EB_HAS_BITS)
         COMMON(EB_HAS_OUT | EB_HAS_SIGN_REAL)
         COMMON(EB_HAS_OUT)
-        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_BYTES)
-        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_RESIDUAL | EB_HAS_CLAMP | EB_HAS_OUT | EB_HAS_BYTES)
+        COMMON(ROUNDED_RELU)
+        COMMON(ROUNDED_RELU | EB_HAS_SCALE)
+        COMMON(ROUNDED_RELU | EB_HAS_RESIDUAL)
+        COMMON(ROUNDED_RELU | ADDED)
+        COMMON(ROUNDED_RELU | ADDED | EB_HAS_SCALE)
+        COMMON(ROUNDED_RELU | EB_HAS_OUT | EB_HAS_SCALE)
+        COMMON(EB_HAS_SCALE | ACTIVE | EB_HAS_OUT | EB_HAS_BITS)
+        COMMON(EB_HAS_SCALE | ADDED | EB_HAS_BITS)
 #endif
     default: run_chain(chain->parts, chain, row, sums, counts);
     }
@@ -270,5 +290,5 @@ static void split(const float *from, int64_t count, float *even, float *odd) {
     .bytes_row = bytes_row, .round_row = round_row, .bits_to_bytes = bits_to_bytes, .bytes_tile = bytes_tile, .depthwise_row = depthwise_row, .split = split, .winograd_in = winograd_in,                \
     .winograd_down = winograd_down, .winograd_up = winograd_up, .winograd_out = winograd_out, .pool = pool,            \
     .pool_line = pool_line, .pool_rows = pool_rows, .function = function, .softmax_row = softmax_row,                  \
-    .norm_row = norm_row, .mul_row = mul_row,                                                                          \
+    .norm_row = norm_row, .mul_row = mul_row, .round_image = round_image,                                              \
     .chain_counts = chain_counts, .chain_reals = chain_reals
