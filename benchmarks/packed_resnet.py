@@ -18,7 +18,8 @@ def resnet18(
     """Return the network; ``stored`` is the dtype of the real weights: float32, float16 or int8.
 
     With ``input_bits`` of 32, 8 or 4 it is torchvision's ResNet-18 with binary 3×3 weights, whose inputs are outputs of
-    ReLU, not signs; 8 and 4 round them, and the image where the stem is int8.
+    ReLU, not signs; 8 and 4 round them. As ``equalbits pack --rest int8 --activations int8`` does, int8 weights read
+    rounded inputs: the image and the downsampled shortcuts too.
     """
     make = Maker(NetworkBuilder((3, size, size)), np.random.default_rng(seed), stored, input_bits)
     if input_bits > 1:
@@ -94,6 +95,8 @@ class Maker:
             y = self.batch_norm(y, width, name=f"{name}.bn{number}", spread=np.sqrt(9 * channels))
             if step > 1:
                 shortcut = self.build.add("avg_pool", x, kernel=step, stride=step)
+                if self.stored == "int8":
+                    shortcut = self.build.add("quantize", shortcut, gain=32.0, min=-96, max=159)
                 shortcut = self.conv(shortcut, inputs, width, kernel=1, name=f"{name}.downsample")
             x = shortcut = self.build.add("add", y, shortcut)
         return x
