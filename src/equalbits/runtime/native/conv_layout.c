@@ -226,7 +226,7 @@ static int layout_signed(const eb_kernels *kernels, eb_step *step, const eb_reci
     const uint8_t *sign = recipe->tensors[field[EB_WEIGHT]].data;
     const uint8_t *kept = field[EB_KEPT] < 0 ? NULL : recipe->tensors[field[EB_KEPT]].data;
     field[EB_KIND] = EB_CONV_REAL; /* before the check for depthwise */
-    if (!kept && eb_has_tables(kernels, step)) return eb_layout_tables(step, sign, error);
+    if (!kept && eb_has_tables(kernels, step)) return eb_layout_tables(kernels, step, sign, error);
     int stay = step->conv_rows * step->conv_columns <= FEW_PIXELS && step->in.kind == EB_REAL && !eb_is_depthwise(step);
     float *reals = eb_take(step->budget, stay ? 0 : filters * wide * 4);
     if (!reals) return eb_fail(error, "there is no memory");

@@ -27,9 +27,7 @@ enum {
     EB_POOL = 8,   /* maximum rows of a pooling window fused into a convolution */
     EB_BYTES_HEAD = 64, /* of an input rounded to 8 bits: bytes of its head, and of its tables for each 16 numbers */
     EB_BYTES_STEP = 128,
-    EB_GROUP = 32, /* inputs whose weights lie together, where several rows are rounded */
-    EB_TABLE = 16, /* sums of four real channels; and of the eight tables of 32 */
-    EB_WORD_TABLES = 128
+    EB_GROUP = 32 /* inputs whose weights lie together, where several rows are rounded */
 };
 
 typedef struct eb_value_ {
@@ -102,7 +100,7 @@ typedef struct eb_step_ {
     int64_t pairs, singles;                   /* entries of binary weights */
     int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: of pooled rows, or of all */
     int64_t sums, quads;                      /* of real ones; with Winograd, fours of columns */
-    int tables;                               /* 1 if real inputs are looked up in tables: see tables.c */
+    int64_t tables;                           /* channels of a table if real inputs are looked up: see tables.c; else 0 */
     int signs;                                /* words per entry if the weights are bits: 1, or 2 if pruned; else 0 */
     int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
@@ -149,7 +147,8 @@ typedef struct {
     void (*round_row)(const float *from, int64_t count, int64_t deep, int8_t *to, eb_bytes *head);
     void (*bits_to_bytes)(const uint8_t *packed, int64_t groups, uint8_t *ones);
     void (*bytes_tile)(const int8_t *rows, int64_t apart, int64_t count, int64_t groups, const uint8_t *ones, int32_t *sums);
-    /* Same with a table of sums for every four channels of the input; NULL if it is not faster. */
+    /* Same with a table of all signed sums for every few channels of the input, or 0 if it is not faster. */
+    int64_t table_channels;
     void (*tables_make)(const float *from, int64_t count, float *to);
     void (*tables_row)(const eb_step *step, const float *tables, const uint32_t *packed, int64_t pixels, float *sums);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
@@ -233,8 +232,12 @@ static inline int eb_is_depthwise(const eb_step *step) {
     return step->field[EB_KIND] == EB_CONV_REAL && step->group_in == 1 && step->group_out == 1;
 }
 
-/* Numbers of the tables of a group's last word: an even number of tables. */
-static inline int64_t eb_last_tables(const eb_step *step) { return ((step->group_in - 1) % 32 / 8 + 1) * 2 * EB_TABLE; }
+/* Of the tables of a word of weights: channels, numbers, and numbers of a group's last word, an even number of tables. */
+static inline int64_t eb_word_channels(const eb_step *step) { return 32 / step->tables * step->tables; }
+static inline int64_t eb_word_numbers(const eb_step *step) { return 32 / step->tables << step->tables; }
+static inline int64_t eb_last_tables(const eb_step *step) {
+    return ((step->group_in - 1) % eb_word_channels(step) / (2 * step->tables) + 1) * 2 << step->tables;
+}
 
 static inline void eb_move_along(eb_row *target, int64_t pixels) {
     if (target->residual) target->residual += pixels * target->apart;
@@ -261,7 +264,7 @@ int eb_layout_winograd(eb_step *step, const float *given);
 #include "byte_convs.h"
 /* tables.c */
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step);
-int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error);
+int eb_layout_tables(const eb_kernels *kernels, eb_step *step, const uint8_t *sign, char *error);
 void eb_tables_prepare(const eb_context *context, const eb_step *step);
 
 /* rows.c */

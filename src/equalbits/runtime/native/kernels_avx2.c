@@ -212,5 +212,8 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     if (pixels == 1) sum_pixels(1, offsets, count, input, apart, packed, sums);
 }
 
+#include "avx2_tables.h"
+
 const eb_kernels eb_kernels_avx2 = {
-    .name = "avx2", EVERY_KERNEL, .winograd_from = 32, .gather_tile = gather_tile, .bits_tile = bits_tile};
+    .name = "avx2", EVERY_KERNEL, .winograd_from = 32, .gather_tile = gather_tile, .bits_tile = bits_tile,
+    .table_channels = 3, .tables_make = tables_make, .tables_row = tables_row};

@@ -271,6 +271,6 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
 #define HAS_BYTES_TILE
 #include "byte_tiles.h"
 
-const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32,
+const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32, .table_channels = 4,
                                       .tables_make = tables_make, .tables_row = tables_row};
 #endif

@@ -1,8 +1,8 @@
 /* Convolutions of real inputs with binary weights by table lookup: layout, and preparation of the input.
  *
- * Every four channels of a pixel become a table of their 16 signed sums, (row, word of 32 channels, column, table),
- * zeros around the image. A 32-bit word of a filter, (kernel row, word, kernel column), holds the indices of eight
- * tables. */
+ * Every four channels of a pixel (three, if a vector holds eight numbers) become a table of their signed sums, (row,
+ * word, column, table), zeros around the image. A 32-bit word of a filter, (kernel row, word, kernel column), holds the
+ * indices of as many whole tables as fit: 32 channels, or 30. */
 #include <string.h>
 
 #include "core.h"
@@ -13,28 +13,28 @@ enum { MOST_BYTES = 1 << 26, FEWEST_FILTERS = 64, FEWEST_CHANNELS = 4 };
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step) {
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
     const double pixels = (double)step->padded_rows * (double)step->padded_columns;
-    const double bytes = pixels * (double)(field[EB_GROUPS] * ((step->group_in + 31) / 32)) * EB_WORD_TABLES * 4;
+    const double bytes = pixels * (double)(field[EB_GROUPS] * (step->group_in / 30 + 1)) * 128 * 4;
     const double uses = (double)taps * (double)step->group_out / (double)(field[EB_STRIDE_H] * field[EB_STRIDE_W]);
-    return kernels->tables_row && step->in.kind == EB_REAL && step->group_in >= FEWEST_CHANNELS &&
+    return kernels->table_channels && step->in.kind == EB_REAL && step->group_in >= FEWEST_CHANNELS &&
            uses >= FEWEST_FILTERS && bytes <= MOST_BYTES;
 }
 
 static void pack_filter(const eb_step *step, const uint8_t *sign, uint32_t *to) {
-    const int64_t wide = step->field[EB_KERNEL_W], taps = step->field[EB_KERNEL_H] * wide;
+    const int64_t wide = step->field[EB_KERNEL_W], taps = step->field[EB_KERNEL_H] * wide, held = eb_word_channels(step);
     for (int64_t channel = 0; channel < step->group_in; channel++)
         for (int64_t tap = 0; tap < taps; tap++) {
-            const int64_t entry = (tap / wide * step->words + channel / 32) * wide + tap % wide, at = channel * taps + tap;
-            to[entry * EB_BLOCK] |= (uint32_t)(sign[at / 8] >> at % 8 & 1) << channel % 32;
+            const int64_t entry = (tap / wide * step->words + channel / held) * wide + tap % wide, at = channel * taps + tap;
+            to[entry * EB_BLOCK] |= (uint32_t)(sign[at / 8] >> at % 8 & 1) << channel % held;
         }
 }
 
-int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error) {
+int eb_layout_tables(const eb_kernels *kernels, eb_step *step, const uint8_t *sign, char *error) {
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
-    step->tables = 1;
-    step->words = (step->group_in + 31) / 32;
-    step->apart = field[EB_STRIDE_W] * EB_WORD_TABLES;
-    step->row_apart = field[EB_STRIDE_H] * step->words * step->padded_columns * EB_WORD_TABLES;
-    step->prepared_bytes = step->padded_rows * step->words * step->padded_columns * EB_WORD_TABLES * 4;
+    step->tables = kernels->table_channels;
+    step->words = (step->group_in + eb_word_channels(step) - 1) / eb_word_channels(step);
+    step->apart = field[EB_STRIDE_W] * eb_word_numbers(step);
+    step->row_apart = field[EB_STRIDE_H] * step->words * step->padded_columns * eb_word_numbers(step);
+    step->prepared_bytes = step->padded_rows * step->words * step->padded_columns * eb_word_numbers(step) * 4;
     step->scratch_bytes = field[EB_GROUPS] * step->prepared_bytes;
     step->block_bytes = taps * step->words * EB_BLOCK * 4;
     step->weights = eb_take(step->budget, field[EB_GROUPS] * step->blocks * step->block_bytes);
@@ -50,9 +50,10 @@ int eb_layout_tables(eb_step *step, const uint8_t *sign, char *error) {
 /* Tables of the channels of a word in one pixel, inside or outside the image; the last word has an even number of them.
  */
 static void make_word(const eb_kernels *kernels, const eb_step *step, int64_t word, const float *from, float *to) {
-    const int64_t left = step->group_in - 32 * word, count = left < 32 ? left : 32, made = (count + 3) / 4 * EB_TABLE;
-    const int64_t all = left < 32 ? eb_last_tables(step) : EB_WORD_TABLES;
-    if (from) kernels->tables_make(from + 32 * word, count, to);
+    const int64_t held = eb_word_channels(step), left = step->group_in - held * word, count = left < held ? left : held;
+    const int64_t made = (count + step->tables - 1) / step->tables << step->tables;
+    const int64_t all = left < held ? eb_last_tables(step) : eb_word_numbers(step);
+    if (from) kernels->tables_make(from + held * word, count, to);
     else memset(to, 0, (size_t)all * 4);
     if (all > made) memset(to + made, 0, (size_t)(all - made) * 4);
 }
@@ -68,6 +69,6 @@ void eb_tables_prepare(const eb_context *context, const eb_step *step) {
                     const int inside = row >= 0 && row < step->in.rows && x >= 0 && x < columns;
                     const float *from = inside ? input + (row * columns + x) * channels + group * step->group_in : NULL;
                     make_word(context->plan->kernels, step, word, from, to);
-                    to += EB_WORD_TABLES;
+                    to += eb_word_numbers(step);
                 }
 }
