@@ -83,11 +83,11 @@ def sizes_that_fill_tiles_and_sizes_that_do_not(device: str) -> None:
 def strips_of_several_tiles(device: str) -> None:
     from equalbits.functional.kernels import prelu_norm_add_sign as gpu
 
-    usual = gpu._SUM_PASS
-    gpu._SUM_PASS = (1024, 3)
+    usual = gpu.SUM_PASS
+    gpu.SUM_PASS = (1024, 3)
     for shape in ((2, 64, 8, 8), (2, 64, 10, 10), (2, 30, 17, 9), (5, 130, 5, 5)):
         same(shape, shape[1], torch.float32, (True, True, True), device)
-    gpu._SUM_PASS = usual
+    gpu.SUM_PASS = usual
 
 
 def halves(device: str) -> None:

@@ -13,9 +13,17 @@ from equalbits.models import LayerFactory, create_model
 from equalbits.models import residual_blocks as blocks
 from equalbits.models.residual_blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock, RPReLUBlock
 from equalbits.models.shufflenet import ShuffleUnit
-from equalbits.nn import BiHalf, BinaryConv2d, RPReLU, SignActivation, fused_norm, recompute_convolutions_
+from equalbits.nn import BiHalf, BinaryConv2d, RPReLU, RSign, SignActivation, fused_norm, recompute_convolutions_
 
 ONE_BIT = LayerFactory(BiHalf(), SignActivation())
+SHIFTED = LayerFactory(BiHalf(), RSign())
+#: Makers of the blocks that can be fused.
+FUSED = {
+    "one-prelu": functools.partial(PReLUBlock, ONE_BIT, prelus=1),
+    "two-prelus": functools.partial(PReLUBlock, ONE_BIT, prelus=2),
+    "rprelu": functools.partial(RPReLUBlock, SHIFTED),
+    "rprelu-after-the-plain-sign": functools.partial(RPReLUBlock, ONE_BIT),
+}
 REAL_INPUTS = LayerFactory(BiHalf())
 
 
@@ -158,10 +166,17 @@ def test_inception_maps_have_the_sizes_of_the_architecture() -> None:
     assert [sizes[name] for name in ("e1", "e2", "head")] == [(2048, 6, 6), (2048, 6, 6), (100,)]
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+def randomize_shifts_(model: nn.Module) -> None:
+    """Draw the parameters that start at 0."""
+    for part in model.modules():
+        for parameter in part.parameters(recurse=False) if isinstance(part, RPReLU | RSign) else ():
+            nn.init.uniform_(parameter, -0.5, 0.5)
+
+
+@pytest.mark.parametrize("kind", FUSED)
+def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     torch.manual_seed(0)
-    make = functools.partial(PReLUBlock, ONE_BIT, 8, 8, 1, nn.Identity(), prelus=1 if shared else 2)
+    make = functools.partial(FUSED[kind], 8, 8, 1, nn.Identity())
     stem = {"conv": nn.Conv2d(8, 8, 1), "prelu": nn.PReLU(8), "norm": nn.BatchNorm2d(8)}
     rows = {
         "stem": blocks.ConvNorm(OrderedDict(stem)),
@@ -170,6 +185,7 @@ def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.Mon
         "last": blocks.ConvNorm(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
     }
     plain = blocks.ResidualClassifier(rows).double()
+    randomize_shifts_(plain)
     fused, images = copy.deepcopy(plain), torch.randn(4, 8, 5, 5, dtype=torch.float64)
     weights = torch.arange(800, dtype=torch.float64).view(4, 8, 5, 5).sin()
     (plain(images) * weights).sum().backward()
@@ -187,19 +203,41 @@ def test_a_fused_block_keeps_the_outputs_of_its_convolutions_and_two_bits_of_the
     inputs = torch.randn(4, 16, 5, 5).requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         block.forward_fused(block.forward_fused(blocks.Activations(inputs), block.conv1), block.conv1)
-    sizes = {tensor.data_ptr(): (tensor.dtype, tensor.numel()) for tensor in kept if tensor.numel() >= 200}
     weights = 4 * [(torch.float32, block.conv1.weight.numel())]
     bits = (2 * 4 + 1) * [(torch.uint8, inputs.numel() // 8)]  # the last signs are read by no convolution here
-    assert sorted(map(str, sizes.values())) == sorted(map(str, 4 * [(torch.float32, inputs.numel())] + weights + bits))
+    assert large(kept) == sorted(map(str, 4 * [(torch.float32, inputs.numel())] + weights + bits))
 
 
-def small_resnet() -> nn.Module:
+def test_a_fused_block_with_rprelu_keeps_sums_and_shortcuts_and_one_bit_of_the_inputs() -> None:
+    block, kept = RPReLUBlock(SHIFTED, 16, 16, 1, nn.Identity()), []
+    inputs = torch.randn(4, 16, 5, 5).requires_grad_()
+    first = blocks.Activations(inputs, (torch.ones_like(inputs), torch.zeros(100, 2, dtype=torch.uint8)))
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        block.forward_fused(block.forward_fused(first, block.conv1), block.conv1)
+    weights = 4 * [(torch.float32, block.conv1.weight.numel())]
+    sums_and_shortcuts, bits = 8 * [(torch.float32, inputs.numel())], 4 * [(torch.uint8, inputs.numel() // 8)]
+    assert large(kept) == sorted(map(str, sums_and_shortcuts + weights + bits))
+
+
+def large(kept: list[Tensor]) -> list[str]:
+    """Return dtype and number of values of the large tensors, each once."""
+    sizes = {tensor.data_ptr(): (tensor.dtype, tensor.numel()) for tensor in kept if tensor.numel() >= 200}
+    return sorted(map(str, sizes.values()))
+
+
+def small_resnet(rprelu: bool = False) -> nn.Module:
     torch.manual_seed(0)
-    return create_model("resnet18", width=0.125, num_classes=3, input_quantizer="sign")
+    inputs = "rsign" if rprelu else "sign"
+    net = create_model("resnet18", width=0.125, num_classes=3, input_quantizer=inputs, rprelu=rprelu)
+    randomize_shifts_(net)
+    return net
 
 
-def test_a_net_that_recomputes_its_convolutions_keeps_bits_and_has_the_same_gradients() -> None:
-    plain, small = small_resnet().double(), small_resnet().double()
+@pytest.mark.parametrize(("rprelu", "most"), [(False, 0.45), (True, 0.7)])
+def test_a_net_that_recomputes_its_convolutions_keeps_bits_and_has_the_same_gradients(
+    rprelu: bool, most: float
+) -> None:
+    plain, small = small_resnet(rprelu).double(), small_resnet(rprelu).double()
     assert recompute_convolutions_(small) == 8
     images = torch.randn(8, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     kept: dict[nn.Module, dict[int, int]] = {plain: {}, small: {}}
@@ -211,13 +249,14 @@ def test_a_net_that_recomputes_its_convolutions_keeps_bits_and_has_the_same_grad
     for (name, mine), theirs in zip(plain.named_parameters(), small.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
     torch.testing.assert_close(dict(plain.named_buffers()), dict(small.named_buffers()))
-    assert sum(kept[small].values()) < 0.45 * sum(kept[plain].values())
+    assert sum(kept[small].values()) < most * sum(kept[plain].values())
     with torch.no_grad():
         torch.testing.assert_close(small.eval()(images), plain.eval()(images))
 
 
-def test_recomputed_sums_are_those_of_the_forward_pass_to_the_bit() -> None:
-    once, again = (PReLUBlock(ONE_BIT, 8, 8, 1, nn.Identity(), prelus=2) for _ in range(2))
+@pytest.mark.parametrize("kind", ["two-prelus", "rprelu"])
+def test_recomputed_sums_are_those_of_the_forward_pass_to_the_bit(kind: str) -> None:
+    once, again = (FUSED[kind](8, 8, 1, nn.Identity()) for _ in range(2))
     again.load_state_dict(once.state_dict())
     again.recomputes_convolutions = True
     found = []
@@ -230,15 +269,18 @@ def test_recomputed_sums_are_those_of_the_forward_pass_to_the_bit() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
-def test_a_modified_block_is_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rprelu", [False, True])
+def test_a_modified_block_is_not_fused(rprelu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Louder(BinaryConv2d):
         def forward(self, input: Tensor) -> Tensor:
             return 3 * super().forward(input)
 
-    torch.manual_seed(0)
-    net = create_model("resnet18", width=0.1, num_classes=3, input_quantizer="sign").double()
-    net.stage1[0].conv2 = Louder(6, 6, 3, padding=1, bias=False, input_quantizer=SignActivation()).double()
-    net.stage2[1].prelu[0] = nn.ReLU()
+    net = small_resnet(rprelu).double()
+    net.stage1[0].conv2 = Louder(8, 8, 3, padding=1, bias=False, input_quantizer=SignActivation()).double()
+    if rprelu:
+        net.stage2[1].act1 = nn.ReLU()
+    else:
+        net.stage2[1].prelu[0] = nn.ReLU()
     twin, images = copy.deepcopy(net), torch.randn(4, 3, 32, 32, dtype=torch.float64)
     expected = net(images)
     monkeypatch.setattr(blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
@@ -253,8 +295,8 @@ def test_a_batch_norm_called_twice_counts_two_batches() -> None:
     notes = []
     for images in batches:
         norm(images)
-        notes.append(fused_norm.norm_and_add(twin, images, slope=None, residual=None)[2])
-    notes.append(fused_norm.norm_and_add(other, images, slope=None, residual=None)[2])
+        notes.append(fused_norm.norm_and_add(twin, images)[2])
+    notes.append(fused_norm.norm_and_add(other, images)[2])
     fused_norm.update_running_statistics(notes)
     torch.testing.assert_close(twin.state_dict(), norm.state_dict())
     assert other.num_batches_tracked == 1

@@ -17,10 +17,10 @@ from equalbits.functional.gradients_from_bits import (
     _weight_of_linear_op,
 )
 from equalbits.functional.packed_bits import BitLayout
-from equalbits.functional.recomputed_norm import _norm_backward_op
+from equalbits.functional.recomputed_norm import _PRELU, _RPRELU
 from equalbits.models import create_model, residual_blocks
-from equalbits.models.residual_blocks import Activations, PReLUBlock
-from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, SignActivation, calls_hooks, fused_norm
+from equalbits.models.residual_blocks import Activations, PReLUBlock, RPReLUBlock
+from equalbits.nn import BiHalf, BinaryConv2d, BinaryLinear, RSign, SignActivation, calls_hooks, fused_norm
 
 
 def saved_bytes(call: Callable[[], object]) -> int:
@@ -35,8 +35,11 @@ def saved_bytes(call: Callable[[], object]) -> int:
 class Layers:
     """Creates the layers of a block as a recipe with binary weights and inputs does."""
 
+    def __init__(self, quantizer: nn.Module) -> None:
+        self.quantizer = quantizer
+
     def conv2d(self, inputs: int, outputs: int, size: int, stride: int, padding: int, *, bias: bool) -> nn.Module:
-        quantizers = {"weight_quantizer": BiHalf(), "input_quantizer": SignActivation()}
+        quantizers = {"weight_quantizer": BiHalf(), "input_quantizer": self.quantizer}
         return BinaryConv2d(inputs, outputs, size, stride, padding, bias=bias, **quantizers)
 
 
@@ -47,9 +50,12 @@ class SmallBlocks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(PReLUBlock(Layers(), 16, 16, 1, nn.Identity(), prelus=1) for _ in range(2))
+        self.blocks = nn.ModuleList(self.block() for _ in range(2))
         for block in self.blocks:
             block.recomputes_convolutions = self.recompute
+
+    def block(self) -> nn.Module:
+        return PReLUBlock(Layers(SignActivation()), 16, 16, 1, nn.Identity(), prelus=1)
 
     def forward(self, images: Tensor) -> Tensor:
         first = self.blocks[0].forward_fused(Activations(images), self.blocks[1].conv1)
@@ -62,6 +68,22 @@ class KeptSums(SmallBlocks):
     recompute = False
 
 
+class SmallShifted(SmallBlocks):
+    """As :class:`SmallBlocks`, with RPReLU and RSign."""
+
+    def block(self) -> nn.Module:
+        block = RPReLUBlock(Layers(RSign()), 16, 16, 1, nn.Identity())
+        for shift in (block.act1.before, block.act2.after, block.conv2.input_quantizer.shift):
+            nn.init.uniform_(shift, -0.5, 0.5)
+        return block
+
+
+class KeptShifted(SmallShifted):
+    """As :class:`KeptSums`, with RPReLU and RSign."""
+
+    recompute = False
+
+
 class Plain(nn.Sequential):
     def __init__(self) -> None:
         sign = SignActivation()
@@ -69,7 +91,11 @@ class Plain(nn.Sequential):
         super().__init__(*convs, nn.Flatten(2), BinaryLinear(30, 7, input_quantizer=sign))
 
 
-@pytest.mark.parametrize(("kind", "least"), [(Plain, math.inf), (SmallBlocks, math.inf), (KeptSums, 0.5)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [(Plain, math.inf), (SmallBlocks, math.inf), (KeptSums, 0.5), (SmallShifted, math.inf), (KeptShifted, math.inf)],
+    ids=str,
+)
 def test_gradients_equal_those_of_plain_execution_and_no_bit_is_unpacked_ahead(
     kind: type[nn.Module], least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +139,11 @@ def test_the_operators_pass_opcheck(strided: bool, stride: int) -> None:
     near, stats = torch.ones(outputs.numel() // 8, 1, dtype=torch.uint8), torch.rand(5, 8)
     for g_s, slope in ((gradient, torch.rand(8)), (None, None)):
         given = (gradient, g_s, packed, weight, slope, torch.rand(8), near, stats)
-        torch.library.opcheck(_norm_backward_op, (*given, *packing, *settings))
+        torch.library.opcheck(_PRELU.backward_op, (*given, *packing, *settings))
+    vectors = torch.rand(5, 8).unbind()
+    for g_s, residual, shift in ((gradient, gradient, torch.rand(8)), (None, None, None)):
+        given = (gradient, g_s, packed, weight, residual, *vectors, shift, torch.rand(3, 8))
+        torch.library.opcheck(_RPRELU.backward_op, (*given, *packing, *settings))
 
 
 def test_a_second_gradient_still_reaches_the_signs() -> None:
@@ -130,14 +160,18 @@ def test_a_second_gradient_still_reaches_the_signs() -> None:
     assert second[0].abs().sum() > 0
 
 
-def test_a_resnet_that_recomputes_convolutions_computes_the_same_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inputs", ["sign", "rsign"])
+def test_a_resnet_that_recomputes_convolutions_computes_the_same_to_the_bit(
+    inputs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
     images = torch.randn(4, 3, 16, 16).contiguous(memory_format=torch.channels_last)
     found, kept = [], [0, 0]
     for turn, least in enumerate((math.inf, 1.0)):
         monkeypatch.setattr(fused_norm, "RECOMPUTE_FROM", {"eager": least})
         torch.manual_seed(0)
-        net = create_model("resnet18", width=0.25, num_classes=3, image_size=16, input_quantizer="sign")
+        settings = {"num_classes": 3, "image_size": 16, "input_quantizer": inputs, "rprelu": inputs == "rsign"}
+        net = create_model("resnet18", width=0.25, **settings)
         net.to(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16):
             outputs = net(images)
@@ -148,9 +182,10 @@ def test_a_resnet_that_recomputes_convolutions_computes_the_same_to_the_bit(monk
     assert kept[1] < kept[0]
 
 
-def test_a_net_with_a_hook_inside_is_not_fused_in_plain_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rprelu", [False, True])
+def test_a_net_with_a_hook_inside_is_not_fused_in_plain_steps(rprelu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)
-    net = create_model("resnet18", width=0.125, num_classes=3, input_quantizer="sign")
+    net = create_model("resnet18", width=0.125, num_classes=3, input_quantizer="rsign", rprelu=rprelu)
     called: list[nn.Module] = []
     images = torch.randn(4, 3, 32, 32)
     hook = net.stage2[0].norm1.register_forward_hook(lambda module, inputs, outputs: called.append(module))

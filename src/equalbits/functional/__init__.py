@@ -27,6 +27,8 @@ from equalbits.functional.execution_mode import in_forward_mode as in_forward_mo
 from equalbits.functional.execution_mode import is_plain_execution as is_plain_execution
 from equalbits.functional.fused_norm import prelu_norm_add_sign as prelu_norm_add_sign
 from equalbits.functional.fused_norm import update_running_stats as update_running_stats
+from equalbits.functional.fused_rprelu import RPReLUParameters as RPReLUParameters
+from equalbits.functional.fused_rprelu import norm_add_rprelu_sign as norm_add_rprelu_sign
 from equalbits.functional.gradients_from_bits import ConvSettings as ConvSettings
 from equalbits.functional.inputs_as_bits import convolve_signs as convolve_signs
 from equalbits.functional.inputs_as_bits import linear_of_signs as linear_of_signs
@@ -53,6 +55,7 @@ from equalbits.functional.pruning import released_counts as released_counts
 from equalbits.functional.ranking import check_finite as check_finite
 from equalbits.functional.ranking import stable_ranks as stable_ranks
 from equalbits.functional.recomputed_norm import NormSettings as NormSettings
+from equalbits.functional.recomputed_norm import RPReLUSettings as RPReLUSettings
 from equalbits.functional.recomputed_norm import convolve_and_norm as convolve_and_norm
 from equalbits.functional.standardize import centred_symbols as centred_symbols
 from equalbits.functional.standardize import standardize as standardize

@@ -6,6 +6,7 @@ anywhere; a GPU uses the kernels of ``kernels/prelu_norm_add_sign.py``. The back
 output, not the output itself; the signs are written as bits, too, for the convolution that reads them.
 """
 
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -184,23 +185,38 @@ def _(
     return total if g_s is not None else c.new_empty(0), g_c, stats.new_empty(2, channels), g_slope
 
 
+def saved_tensors(inputs: Sequence[Any], output: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return what the backward operator needs besides the gradients and ``c``; ``inputs`` are those after ``c``."""
+    return inputs[0], inputs[1], *output[3:]
+
+
+def input_gradients(
+    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Gradients
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of slope, weight, bias and residual, from the results of the backward operator."""
+    total, _, (g_weight, g_bias), g_slope = found
+    if saved[0] is not None and saved[0].shape[0] == 1:
+        g_slope = g_slope.sum(dim=0, keepdim=True)
+    return g_slope, g_weight, g_bias, g_y if g_s is None else total
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
-    c, slope, weight, _, _, _, signs = inputs
-    _, s, positive, near, stats = output
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*(() if signs else (s,)), positive, near, stats)
-    ctx.save_for_backward(c, slope, weight, near, stats)
+    ctx.mark_non_differentiable(*(() if inputs[-1] else output[1:2]), *output[2:])
+    ctx.save_for_backward(inputs[0], *saved_tensors(inputs[1:], output))
 
 
 def _backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     if g_y is None and g_s is None:
         return (None,) * 7
-    c, slope, weight, near, stats = ctx.saved_tensors
-    total, g_c, (g_weight, g_bias), g_slope = _backward_op(g_y, g_s, c, slope, weight, near, stats)
-    if slope is not None and slope.shape[0] == 1:
-        g_slope = g_slope.sum(dim=0, keepdim=True)
-    g_residual = (g_y if g_s is None else total) if ctx.needs_input_grad[4] else None
-    return g_c, g_slope if slope is not None else None, g_weight, g_bias, g_residual, None, None
+    c, *saved = ctx.saved_tensors
+    found = _backward_op(g_y, g_s, c, *saved)
+    return found[1], *wanted(input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:]), None, None
+
+
+def wanted(gradients: Iterable[Tensor | None], needed: Iterable[bool]) -> list[Tensor | None]:
+    """Return the gradients that are needed, else None."""
+    return [gradient if need else None for gradient, need in zip(gradients, needed, strict=False)]
 
 
 _forward_op.register_autograd(_backward, setup_context=_setup_context)

@@ -4,12 +4,15 @@ The fused norm keeps its input, the convolution's output, 2 or 4 bytes per value
 output again from the bits of the convolution's input. One more convolution per layer saves most of the memory.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equalbits.functional.fused_norm import MEAN, VARIANCE, _forward_op, gradients_over_input
+from equalbits.functional import fused_norm, fused_rprelu
+from equalbits.functional.fused_norm import MEAN, VARIANCE, wanted
+from equalbits.functional.fused_rprelu import RPReLUParameters
 from equalbits.functional.gradients_from_bits import (
     ANY_LAYOUT,
     SETTINGS,
@@ -32,98 +35,123 @@ class NormSettings(NamedTuple):
     signs: bool = False
 
 
+class RPReLUSettings(NamedTuple):
+    """Tensors and settings of :func:`~equalbits.functional.norm_add_rprelu_sign` besides its input."""
+
+    affine: tuple[Tensor, Tensor]
+    activation: RPReLUParameters
+    residual: Tensor | None = None
+    shift: Tensor | None = None
+    eps: float = 1e-5
+
+
 def convolve_and_norm(
     signs: Tensor,
     packed: Tensor | None,
     weight: Tensor,
     convolution: ConvSettings,
-    norm: NormSettings,
+    norm: NormSettings | RPReLUSettings,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
-    """Return ``prelu_norm_add_sign`` of the convolution of ±1 inputs, which keeps only bits.
+    """Return a fused norm of the convolution of ±1 inputs; it keeps only bits, and before an RPReLU the residual.
 
-    ``packed`` holds the bits of ``signs`` if they are known, as (position, byte of 8 channels). There is no second
-    gradient.
+    The norm is ``prelu_norm_add_sign`` or ``norm_add_rprelu_sign``, by the type of its settings. ``packed``
+    holds the bits of ``signs`` if they are known, as (position, byte of 8 channels). There is no second gradient.
     """
     signs, weight, _ = as_autocast((signs, weight, None))
     layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
     packed = layout.pack(signs > 0) if packed is None else packed
     residual = None if norm.residual is None else norm.residual.to(signs.dtype)
-    form = layout, convolution, norm.eps, norm.signs
-    y, s, positive, _, stats = _Recomputed.apply(  # type: ignore[no-untyped-call]
-        signs, packed, weight, norm.slope, norm.weight, norm.bias, residual, form
-    )
-    return y, s if norm.signs else None, positive if norm.signs else None, stats[MEAN], stats[VARIANCE]
+    if isinstance(norm, NormSettings):
+        wants_signs = norm.signs
+        form: tuple[Any, ...] = _PRELU, layout, convolution, (norm.eps, norm.signs)
+        tensors: tuple[Tensor | None, ...] = norm.slope, norm.weight, norm.bias, residual
+    else:
+        wants_signs = norm.shift is not None
+        form = _RPRELU, layout, convolution, (norm.eps,)
+        tensors = residual, *norm.affine, *norm.activation, norm.shift
+    y, s, positive, *_, stats = _Recomputed.apply(signs, packed, weight, (*form, wants_signs), *tensors)  # type: ignore[no-untyped-call]
+    return y, s if wants_signs else None, positive if wants_signs else None, stats[MEAN], stats[VARIANCE]
+
+
+class _FusedNorm(NamedTuple):
+    """Functions of one of the fused norms."""
+
+    forward: Callable[..., tuple[Tensor, ...]]
+    saved: Callable[..., tuple[Tensor | None, ...]]
+    backward: Callable[..., tuple[Tensor, ...]]  # from packed inputs
+    backward_op: Callable[..., tuple[Tensor, ...]]  # as an operator that compiled code does not look into
+    input_gradients: Callable[..., tuple[Tensor | None, ...]]
 
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(
-        signs: Tensor, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        gain, bias, residual, (_, convolution, eps, wanted) = others
-        outputs = torch.convolution(signs, weight, None, *convolution)
-        return _forward_op(outputs, slope, gain, bias, residual, eps, wanted)  # type: ignore[no-any-return]
+    def forward(signs: Tensor, packed: Tensor, weight: Tensor, form: Any, *tensors: Tensor | None) -> Any:
+        norm, _, convolution, settings, _ = form
+        return norm.forward(torch.convolution(signs, weight, None, *convolution), *tensors, *settings)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, packed, weight, slope, gain, _, _, ctx.form = inputs
-        _, s, positive, near, stats = output
+        _, packed, weight, ctx.form, *tensors = inputs
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(() if ctx.form[3] else (s,)), positive, near, stats)
-        ctx.save_for_backward(packed, weight, slope, gain, near, stats)
+        ctx.mark_non_differentiable(*(() if ctx.form[-1] else output[1:2]), *output[2:])
+        ctx.save_for_backward(packed, weight, *ctx.form[0].saved(tensors, output))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if g_y is None and g_s is None:
-            return (None,) * 8
-        packed, weight, slope, gain, near, stats = ctx.saved_tensors
-        layout, convolution, _, wanted = ctx.form
-        g_s = g_s if wanted else None  # compiled code passes zeros for an output without elements
-        of_signs, _, of_weight, _, _, _, of_residual, _ = ctx.needs_input_grad
-        norm_backward = _norm_backward_op if torch.compiler.is_compiling() else _norm_backward
-        total, g_outputs, (g_gain, g_bias), g_slope = norm_backward(
-            g_y, g_s, packed, weight, slope, gain, near, stats, *layout, *convolution
-        )
+            return (None,) * len(ctx.needs_input_grad)
+        packed, weight, *saved = ctx.saved_tensors
+        norm, layout, convolution, _, wants_signs = ctx.form
+        g_s = g_s if wants_signs else None  # compiled code passes zeros for an output without elements
+        backward = norm.backward_op if torch.compiler.is_compiling() else norm.backward
+        found = backward(g_y, g_s, packed, weight, *saved, *layout, *convolution)
         # In an operator of its own, so that the gradients given may be freed before.
-        wanted = (of_signs, of_weight, False)
-        g_signs, g_weight = conv_gradients(g_outputs, packed, weight, layout, convolution, wanted)[:2]
-        if slope is not None and slope.shape[0] == 1:
-            g_slope = g_slope.sum(dim=0, keepdim=True)
-        g_residual = (g_y if g_s is None else total) if of_residual else None
-        return g_signs, None, g_weight, g_slope if slope is not None else None, g_gain, g_bias, g_residual, None
+        of_signs, _, of_weight, _, *needed = ctx.needs_input_grad
+        asked = of_signs, of_weight, False
+        g_signs, g_weight = conv_gradients(found[1], packed, weight, layout, convolution, asked)[:2]
+        return g_signs, None, g_weight, None, *wanted(norm.input_gradients(g_y, g_s, saved, found), needed)
 
 
-def _norm_backward(
-    g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of ``y`` (empty if equal to ``g_y``), the convolution's output, (gain, bias) and slope."""
-    gain, near, stats, shape, channels_last, *form = others
-    signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
-    outputs = torch.convolution(signs, weight, None, *ConvSettings(*form))
-    del signs
-    total, g_outputs, g_affine, g_slope = gradients_over_input(g_y, g_s, outputs, slope, gain, near, stats)
-    return total, in_format(g_outputs, channels_last=True), g_affine, g_slope
+def _recomputing(module: Any, name: str, tensors: str, results: int) -> _FusedNorm:
+    """Return a fused norm whose backward pass computes the convolution again; ``tensors`` are those it saves."""
+    count = tensors.count(",") + 1
+
+    def backward(
+        g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, *others: Any
+    ) -> tuple[Tensor, ...]:
+        saved, (shape, channels_last, *form) = others[:count], others[count:]
+        signs = BitLayout(tuple(shape), channels_last).unpack(packed, weight.dtype)
+        outputs = torch.convolution(signs, weight, None, *ConvSettings(*form))
+        del signs
+        g_residual, g_outputs, *rest = module.gradients_over_input(g_y, g_s, outputs, *saved)
+        return g_residual, in_format(g_outputs, channels_last=True), *rest
+
+    def fake(
+        g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, *others: Any
+    ) -> tuple[Tensor, ...]:
+        like = g_y if g_s is None else g_s
+        assert like is not None  # as backward checks
+        outputs = weight.new_empty(like.shape).contiguous(memory_format=torch.channels_last)
+        return module._backward_op(g_y, g_s, outputs, *others[:count])  # type: ignore[no-any-return]
+
+    schema = f"(Tensor? g_y, Tensor? g_s, Tensor packed, Tensor weight, {tensors}, SymInt[] shape, "
+    schema += f"bool channels_last, {SETTINGS}) -> ({', '.join(results * ['Tensor'])})"
+    operator = torch.library.custom_op(f"equalbits::{name}", backward, schema=schema, **ANY_LAYOUT)
+    operator.register_fake(fake)
+    return _FusedNorm(module._forward_op, module.saved_tensors, backward, operator, module.input_gradients)
 
 
-_norm_backward_op = torch.library.custom_op(
-    "equalbits::recomputed_norm_backward",
-    _norm_backward,
-    schema="(Tensor? g_y, Tensor? g_s, Tensor packed, Tensor weight, Tensor? slope, Tensor gain, Tensor near, "
-    f"Tensor stats, SymInt[] shape, bool channels_last, {SETTINGS}) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
-    **ANY_LAYOUT,
+_PRELU = _recomputing(
+    fused_norm,
+    "recomputed_norm_backward",
+    "Tensor? slope, Tensor gain, Tensor near, Tensor stats",
+    results=4,
 )
-
-
-@_norm_backward_op.register_fake
-def _(
-    g_y: Tensor | None, g_s: Tensor | None, packed: Tensor, weight: Tensor, slope: Tensor | None, *others: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    stats, form = others[2], torch.channels_last
-    like = g_y if g_s is None else g_s
-    assert like is not None  # as backward checks
-    g_outputs = weight.new_empty(like.shape).contiguous(memory_format=form)
-    channels = stats.shape[1]
-    total = weight.new_empty(0) if g_s is None else torch.empty_like(g_outputs)
-    return total, g_outputs, stats.new_empty(2, channels), stats.new_empty(0 if slope is None else channels)
+_RPRELU = _recomputing(
+    fused_rprelu,
+    "recomputed_rprelu_backward",
+    "Tensor? residual, Tensor gain, Tensor bias, Tensor before, Tensor slope, Tensor after, Tensor? shift, "
+    "Tensor stats",
+    results=3,
+)

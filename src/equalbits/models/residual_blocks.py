@@ -23,7 +23,6 @@ from equalbits.nn import (
     is_recomputable,
     norm_and_add,
     recomputes,
-    starts_with_clipped_sign,
     update_running_statistics,
 )
 
@@ -63,24 +62,9 @@ class HardtanhBlock(ResidualBlock):
         return nnf.hardtanh(self.norm2(self.conv2(middle)) + middle)
 
 
-class RPReLUBlock(ResidualBlock):
-    """ReActNet's block for binary inputs (Liu et al. 2020): sign, convolution, norm, add, RPReLU; twice."""
+class FusedBlock(ResidualBlock):
+    """Base of the blocks that a training step on a GPU computes in fewer passes; the plain form is ``forward_plain``.
 
-    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
-        super().__init__(layers, inputs, outputs, stride, shortcut)
-        self.act1, self.act2 = RPReLU(outputs), RPReLU(outputs)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Apply two convolutions with a shortcut around each."""
-        middle = self.act1(self.norm1(self.conv1(inputs)) + self.shortcut(inputs))
-        outputs: Tensor = self.act2(self.norm2(self.conv2(middle)) + middle)
-        return outputs
-
-
-class PReLUBlock(ResidualBlock):
-    """The paper's block for binary inputs: sign, convolution, PReLU, norm, add; twice; no activation after the sum.
-
-    With ``prelus=1`` both halves share one PReLU, as in the released networks; with 2 each has its own.
     :func:`~equalbits.nn.recompute_convolutions_` sets ``recomputes_convolutions``.
     """
 
@@ -90,32 +74,78 @@ class PReLUBlock(ResidualBlock):
         """Apply two convolutions with a shortcut around each."""
         if self.recomputes_convolutions and self.is_fusable(inputs):
             return run_fused([self], inputs)
-        middle = self.norm1(self.prelu[0](self.conv1(inputs))) + self.shortcut(inputs)
-        outputs: Tensor = self.norm2(self.prelu[-1](self.conv2(middle))) + middle
-        return outputs
+        return self.forward_plain(inputs)
+
+    def forward_plain(self, inputs: Tensor) -> Tensor:
+        """Apply the modules one by one."""
+        raise NotImplementedError
+
+    def activations(self) -> tuple[nn.Module, nn.Module]:
+        """Return the activations of both halves."""
+        raise NotImplementedError
 
     def is_fusable(self, inputs: Tensor) -> bool:
         """Return whether :meth:`forward_fused` may replace :meth:`forward`: no module inside was replaced."""
-        unmodified = type(self) is PReLUBlock and all(type(each) is nn.PReLU for each in self.prelu)
+        unmodified = type(self) in _ACTIVATIONS and all(type(e) is _ACTIVATIONS[type(self)] for e in self.activations())
         fits = can_recompute if self.recomputes_convolutions else can_fuse
         return unmodified and fits(inputs, self.norm1, self.norm2)
 
     def forward_fused(self, inputs: "Activations", following: nn.Module | None) -> "Activations":
         """Apply the block in fewer passes, with the signs that the ``following`` convolution starts with."""
+        first, second = self.activations()
         middle = _conv_norm(
-            (self.conv1, self.prelu[0], self.norm1),
+            (self.conv1, first, self.norm1),
             inputs,
             residual=self.shortcut(inputs.reals),
             following=self.conv2,
             recompute=self.recomputes_convolutions,
         )
         return _conv_norm(
-            (self.conv2, self.prelu[-1], self.norm2),
+            (self.conv2, second, self.norm2),
             middle,
             residual=middle.reals,
             following=following,
             recompute=self.recomputes_convolutions,
         )
+
+
+class RPReLUBlock(FusedBlock):
+    """ReActNet's block for binary inputs (Liu et al. 2020): sign, convolution, norm, add, RPReLU; twice."""
+
+    def __init__(self, layers: LayerFactory, inputs: int, outputs: int, stride: int, shortcut: nn.Module) -> None:
+        super().__init__(layers, inputs, outputs, stride, shortcut)
+        self.act1, self.act2 = RPReLU(outputs), RPReLU(outputs)
+
+    def forward_plain(self, inputs: Tensor) -> Tensor:
+        """Apply the modules one by one."""
+        middle = self.act1(self.norm1(self.conv1(inputs)) + self.shortcut(inputs))
+        outputs: Tensor = self.act2(self.norm2(self.conv2(middle)) + middle)
+        return outputs
+
+    def activations(self) -> tuple[nn.Module, nn.Module]:
+        """Return the activations after both sums."""
+        return self.act1, self.act2
+
+
+class PReLUBlock(FusedBlock):
+    """The paper's block for binary inputs: sign, convolution, PReLU, norm, add; twice; no activation after the sum.
+
+    With ``prelus=1`` both halves share one PReLU, as in the released networks; with 2 each has its own.
+    """
+
+    def forward_plain(self, inputs: Tensor) -> Tensor:
+        """Apply the modules one by one."""
+        middle = self.norm1(self.prelu[0](self.conv1(inputs))) + self.shortcut(inputs)
+        outputs: Tensor = self.norm2(self.prelu[-1](self.conv2(middle))) + middle
+        return outputs
+
+    def activations(self) -> tuple[nn.Module, nn.Module]:
+        """Return the activations before both norms."""
+        return self.prelu[0], self.prelu[-1]
+
+
+#: Blocks that can be fused, and the class of their activations.
+_ACTIVATIONS: dict[type[nn.Module], type[nn.Module]] = {PReLUBlock: nn.PReLU, RPReLUBlock: RPReLU}
 
 
 class ConvNorm(nn.Sequential):
@@ -170,8 +200,8 @@ def run_fused(modules: Iterable[nn.Module], inputs: Tensor) -> Tensor:
     parts = [part for each in modules for part in (each if type(each) is nn.Sequential else [each])]
     activations = Activations(inputs)
     for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, PReLUBlock | ConvNorm) and part.is_fusable(activations.reals):
-            conv = following.conv1 if isinstance(following, PReLUBlock) else None
+        if isinstance(part, FusedBlock | ConvNorm) and part.is_fusable(activations.reals):
+            conv = following.conv1 if isinstance(following, FusedBlock) else None
             activations = part.forward_fused(activations, conv)
         else:
             activations = Activations(part(activations.reals), None, activations.statistics)
@@ -187,24 +217,22 @@ def _conv_norm(
     following: nn.Module | None,
     recompute: bool = False,
 ) -> Activations:
-    """Apply a convolution, on signs if they are known; then PReLU, norm and sum in one operation.
+    """Apply a convolution, on signs if they are known; then norm, sum and activation in one operation.
 
     With ``recompute`` the backward pass computes a binary convolution again. The result has the signs that the
     ``following`` convolution starts with.
     """
-    conv, prelu, norm = modules
+    conv, activation, norm = modules
+    known = cast("nn.PReLU | RPReLU | None", activation)
     recompute = recompute or recomputes(conv, inputs.reals)
-    signs = following is not None and starts_with_clipped_sign(following)
-    slope = None if prelu is None else cast("Tensor", prelu.weight)
     if recompute and is_recomputable(conv):
         binary = cast("BinaryConv2d", conv)
-        known = inputs.signs or (binary.quantize_input(inputs.reals), None)
-        reals, signed, statistics = conv_norm_and_add(
-            (binary, norm), known, slope=slope, residual=residual, signs=signs
-        )
+        signs = inputs.signs or (binary.quantize_input(inputs.reals), None)
+        found = conv_norm_and_add((binary, norm), signs, activation=known, residual=residual, following=following)
     else:
         outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(*inputs.signs)  # type: ignore[operator]
-        reals, signed, statistics = norm_and_add(norm, outputs, slope=slope, residual=residual, signs=signs)
+        found = norm_and_add(norm, outputs, activation=known, residual=residual, following=following)
+    reals, signed, statistics = found
     return Activations(reals, signed, (*inputs.statistics, statistics))
 
 

@@ -19,7 +19,6 @@ from equalbits.nn.fused_norm import is_recomputable as is_recomputable
 from equalbits.nn.fused_norm import norm_and_add as norm_and_add
 from equalbits.nn.fused_norm import recompute_convolutions_ as recompute_convolutions_
 from equalbits.nn.fused_norm import recomputes as recomputes
-from equalbits.nn.fused_norm import starts_with_clipped_sign as starts_with_clipped_sign
 from equalbits.nn.fused_norm import update_running_statistics as update_running_statistics
 from equalbits.nn.global_pruning import empty_filters as empty_filters
 from equalbits.nn.global_pruning import end_ramps_ as end_ramps_

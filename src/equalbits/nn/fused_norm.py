@@ -1,4 +1,4 @@
-"""Batch norm, PReLU and residual sum between two binary convolutions, fused into one operation on a GPU."""
+"""Batch norm, residual sum and PReLU or RPReLU between two binary convolutions, fused into one operation on a GPU."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from equalbits.functional import (
     ConvSettings,
     NormSettings,
+    RPReLUParameters,
+    RPReLUSettings,
     convolve_and_norm,
     keeps_bits,
+    norm_add_rprelu_sign,
     prelu_norm_add_sign,
     update_running_stats,
 )
+from equalbits.nn.input_quantizers.rsign import RSign
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
+from equalbits.nn.output_layers import RPReLU
 
 #: Outputs of binary convolutions with at least so many values per weight are computed again in the backward pass, in
 #: eager and in compiled steps: such an output is large, and its convolution cheap. Compiled steps are not measured yet.
@@ -28,7 +33,7 @@ def can_fuse(inputs: Tensor, *norms: nn.Module) -> bool:
 
     The norms must be torch's batch norms with default options. Hooks on the modules are not called.
     """
-    trains = torch.compiler.is_compiling() or (torch.is_grad_enabled() and keeps_bits(inputs))
+    trains = keeps_bits(inputs) and (torch.compiler.is_compiling() or torch.is_grad_enabled())
     return trains and inputs.device.type == "cuda" and all(_is_default(norm) for norm in norms)
 
 
@@ -56,8 +61,9 @@ def recomputes(conv: nn.Module, inputs: Tensor) -> bool:
 def recompute_convolutions_(model: nn.Module, on: bool = True) -> int:
     """Make blocks keep bits alone for the backward pass, and compute their convolutions again there; return how many.
 
-    These are the blocks with an attribute ``recomputes_convolutions``: those of the binary ResNets with PReLU. They
-    save most of the memory of training for one more convolution per layer. Forward hooks inside them are not called.
+    These are the blocks with an attribute ``recomputes_convolutions``: those of the binary ResNets with PReLU, which
+    save most of the memory of training for one more convolution per layer, and those with RPReLU, which also keep the
+    shortcuts. Forward hooks inside them are not called.
     """
     blocks = [block for block in model.modules() if hasattr(type(block), "recomputes_convolutions")]
     for block in blocks:
@@ -70,19 +76,26 @@ def can_recompute(inputs: Tensor, *norms: nn.Module) -> bool:
     return torch.is_grad_enabled() and keeps_bits(inputs) and all(_is_default(norm) for norm in norms)
 
 
-def starts_with_clipped_sign(conv: nn.Module) -> bool:
-    """Return whether a convolution quantizes its input by the clipped sign, which :func:`norm_and_add` can compute."""
+def starts_with_clipped_sign(conv: nn.Module | None) -> bool:
+    """Return whether a convolution quantizes its input by the clipped sign."""
     quantizer = conv.input_quantizer if type(conv) is BinaryConv2d else None
     return type(quantizer) is SignActivation and quantizer.estimator == "clipped"
 
 
+def shift_before_sign(conv: nn.Module | None) -> Tensor | None:
+    """Return the shifts of a convolution that quantizes its input by RSign, one per channel, else None."""
+    quantizer = conv.input_quantizer if type(conv) is BinaryConv2d else None
+    shift = quantizer.shift if type(quantizer) is RSign else None
+    return shift if shift is not None and len(shift) == cast("BinaryConv2d", conv).in_channels else None
+
+
 def is_recomputable(conv: nn.Module) -> bool:
-    """Return whether :func:`conv_norm_and_add` can compute a convolution: the clipped sign, zero padding, no bias."""
-    if not starts_with_clipped_sign(conv):
+    """Return whether :func:`conv_norm_and_add` can compute a convolution: signs, zero padding, no bias."""
+    if not starts_with_clipped_sign(conv) and shift_before_sign(conv) is None:
         return False
     binary = cast("BinaryConv2d", conv)
     plain = binary.bias is None and binary.padding_mode == "zeros" and not isinstance(binary.padding, str)
-    return plain and not cast("SignActivation", binary.input_quantizer)._forward_hooks
+    return plain and not cast("nn.Module", binary.input_quantizer)._forward_hooks
 
 
 class BatchStatistics(NamedTuple):
@@ -95,27 +108,52 @@ class BatchStatistics(NamedTuple):
 
 
 def norm_and_add(
-    norm: nn.BatchNorm2d, inputs: Tensor, *, slope: Tensor | None, residual: Tensor | None, signs: bool = False
+    norm: nn.BatchNorm2d,
+    inputs: Tensor,
+    *,
+    activation: nn.PReLU | RPReLU | None = None,
+    residual: Tensor | None = None,
+    following: nn.Module | None = None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
-    """Return ``norm(prelu(inputs)) + residual``, the batch statistics, and if ``signs`` its signs and their bits.
+    """Return the outputs, the batch statistics, and the signs that a ``following`` convolution starts with, if known.
 
-    Call :func:`update_running_statistics` with those of all norms afterwards. The function is
-    :func:`equalbits.functional.prelu_norm_add_sign`.
+    The outputs are ``norm(prelu(inputs)) + residual`` (:func:`equalbits.functional.prelu_norm_add_sign`) or
+    ``rprelu(norm(inputs) + residual)`` (:func:`equalbits.functional.norm_add_rprelu_sign`); the first computes the
+    clipped sign, the second RSign. The signs are given as ±1 and as bits. Call :func:`update_running_statistics` with
+    the statistics of all norms afterwards.
     """
-    summed, of_sum, bits, mean, variance = prelu_norm_add_sign(
-        inputs, slope, norm.weight, norm.bias, residual, eps=norm.eps, signs=signs
-    )
-    statistics = BatchStatistics(norm, mean.detach(), variance.detach(), inputs.numel() // inputs.shape[1])
-    return summed, None if of_sum is None or bits is None else (of_sum, bits), statistics
+    settings = _settings(norm, activation, residual, following)
+    if isinstance(settings, RPReLUSettings):
+        found = norm_add_rprelu_sign(inputs, *settings[:4], eps=settings.eps)
+    else:
+        found = prelu_norm_add_sign(inputs, *settings[:4], eps=settings.eps, signs=settings.signs)
+    return _with_statistics(norm, *found)
+
+
+def _settings(
+    norm: nn.BatchNorm2d, activation: nn.PReLU | RPReLU | None, residual: Tensor | None, following: nn.Module | None
+) -> NormSettings | RPReLUSettings:
+    if isinstance(activation, RPReLU):
+        parameters = RPReLUParameters(activation.before, activation.slope, activation.after)
+        return RPReLUSettings((norm.weight, norm.bias), parameters, residual, shift_before_sign(following), norm.eps)
+    slope, signs = None if activation is None else activation.weight, starts_with_clipped_sign(following)
+    return NormSettings(slope, norm.weight, norm.bias, residual, norm.eps, signs)
+
+
+def _with_statistics(
+    norm: nn.BatchNorm2d, outputs: Tensor, signs: Tensor | None, bits: Tensor | None, mean: Tensor, variance: Tensor
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
+    statistics = BatchStatistics(norm, mean.detach(), variance.detach(), outputs.numel() // outputs.shape[1])
+    return outputs, None if signs is None or bits is None else (signs, bits), statistics
 
 
 def conv_norm_and_add(
     modules: tuple[BinaryConv2d, nn.BatchNorm2d],
     inputs: tuple[Tensor, Tensor | None],
     *,
-    slope: Tensor | None,
+    activation: nn.PReLU | RPReLU | None,
     residual: Tensor | None,
-    signs: bool = False,
+    following: nn.Module | None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
     """Return :func:`norm_and_add` of a convolution of ±1 inputs and, if known, their bits; keep only bits.
 
@@ -124,10 +162,8 @@ def conv_norm_and_add(
     conv, norm = modules
     stride, padding = conv.stride, [int(size) for size in conv.padding]
     settings = ConvSettings(stride, padding, conv.dilation, False, conv.output_padding, conv.groups)
-    of_norm = NormSettings(slope, norm.weight, norm.bias, residual, norm.eps, signs)
-    summed, of_sum, packed, mean, variance = convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm)
-    statistics = BatchStatistics(norm, mean.detach(), variance.detach(), summed.numel() // summed.shape[1])
-    return summed, None if of_sum is None or packed is None else (of_sum, packed), statistics
+    of_norm = _settings(norm, activation, residual, following)
+    return _with_statistics(norm, *convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm))
 
 
 def update_running_statistics(batches: Sequence[BatchStatistics]) -> None:

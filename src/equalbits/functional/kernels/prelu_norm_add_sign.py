@@ -18,8 +18,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _TILE = 2048  # entries per program: two 16-byte loads for each thread of 4 warps
 _COLUMNS = 64  # channels per tile: a cache line of 128 bytes in 16-bit input
-_SUM_PASS = (4096, 264)  # entries per tile and number of programs: two per multiprocessor of a large GPU
-_COMBINED = 8  # channels per program that combines strips: 32 bytes of each strip, the least a GPU reads
+SUM_PASS = (4096, 264)  # entries per tile and number of programs: two per multiprocessor of a large GPU
+COMBINED = 8  # channels per program that combines strips: 32 bytes of each strip, the least a GPU reads
 
 _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
 
@@ -37,8 +37,8 @@ def forward(
     rows = as_rows(c)
     count, channels = rows.shape
     added = None if residual is None else as_rows(residual)
-    strips, tiles, tile = _strips(count, channels, *_SUM_PASS)
-    sums, combine, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
+    strips, tiles, tile = split_rows(count, channels, *SUM_PASS)
+    sums, combine, write = tile_settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((4, strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
     y = torch.empty_like(rows)
@@ -48,7 +48,7 @@ def forward(
     blocks = triton.cdiv(channels, tile["COLUMNS"])
     with torch.cuda.device_of(c):
         kernels.sum_forward[(strips, blocks)](rows, slope, partial, count, tiles, **sums)
-        kernels.combine_forward[(triton.cdiv(channels, _COMBINED),)](
+        kernels.combine_forward[(triton.cdiv(channels, COMBINED),)](
             partial, stats, count, tiles, strips, eps, **combine
         )
         kernels.write_forward[(triton.cdiv(count, write["ROWS"]), blocks)](
@@ -72,8 +72,8 @@ def backward(
     rows = as_rows(c)
     count, channels = rows.shape
     of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))
-    strips, tiles, tile = _strips(count, channels, *_SUM_PASS)
-    sums, combine, write = _settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
+    strips, tiles, tile = split_rows(count, channels, *SUM_PASS)
+    sums, combine, write = tile_settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
     partial = torch.empty((3, strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
     g_affine = torch.empty((2, channels), dtype=torch.float32, device=c.device)
@@ -85,7 +85,7 @@ def backward(
         kernels.sum_backward[(strips, blocks)](
             of_y, of_s, near, rows, slope, stats, total, partial, count, tiles, **sums
         )
-        kernels.combine_backward[(triton.cdiv(channels, _COMBINED),)](
+        kernels.combine_backward[(triton.cdiv(channels, COMBINED),)](
             partial, stats, slope, weight, factors, g_affine, g_slope, count, strips, **combine
         )
         kernels.write_backward[(triton.cdiv(count, write["ROWS"]), blocks)](
@@ -94,7 +94,7 @@ def backward(
     return rows.new_empty(0) if total is None else from_rows(total, c), from_rows(g_c, c), g_affine, g_slope
 
 
-def _strips(count: int, channels: int, entries: int, programs: int) -> tuple[int, int, dict[str, int]]:
+def split_rows(count: int, channels: int, entries: int, programs: int) -> tuple[int, int, dict[str, int]]:
     """Return the number of strips of rows, the tiles per strip, and the shape of a tile."""
     columns = min(_COLUMNS, max(8, triton.next_power_of_2(channels)))
     rows = entries // columns
@@ -103,10 +103,10 @@ def _strips(count: int, channels: int, entries: int, programs: int) -> tuple[int
     return triton.cdiv(count, rows * tiles), tiles, {"C": channels, "ROWS": rows, "COLUMNS": columns}
 
 
-def _settings(count: int, strips: int, tiles: int, tile: dict[str, int]) -> tuple[dict[str, int], ...]:
+def tile_settings(count: int, strips: int, tiles: int, tile: dict[str, int]) -> tuple[dict[str, int], ...]:
     """Return the compile-time settings of the kernels that sum, combine and write."""
     whole = tile["C"] % tile["COLUMNS"] == 0
     sums = tile | _WARPS | {"EVEN": whole and count % (tile["ROWS"] * tiles) == 0}
-    combine = tile | {"STRIPS": triton.next_power_of_2(strips), "COLUMNS": _COMBINED, "num_warps": 8}
+    combine = tile | {"STRIPS": triton.next_power_of_2(strips), "COLUMNS": COMBINED, "num_warps": 8}
     rows = _TILE // tile["COLUMNS"]
     return sums, combine, tile | _WARPS | {"ROWS": rows, "EVEN": whole and count % rows == 0}

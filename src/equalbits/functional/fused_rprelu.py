@@ -1,0 +1,193 @@
+"""Batch norm, shortcut, RPReLU and RSign between two binary convolutions, as one operation with its backward.
+
+The blocks of ReActNet have them in this order; those with PReLU are :mod:`equalbits.functional.fused_norm`, which
+explains the form: reference functions that run anywhere, as two opaque torch operators, and kernels for a GPU. The
+backward keeps the two inputs, the convolution's output and the shortcut, and computes the rest from them.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.fused_norm import INVERSE_DEVIATION, MEAN, VARIANCE, as_rows, from_rows, wanted
+from equalbits.functional.gradients_from_bits import ANY_LAYOUT
+from equalbits.functional.packed_bits import pack_bits
+from equalbits.functional.precision import at_least_float32
+
+_INPUTS = "Tensor c, Tensor? residual, Tensor weight, Tensor bias, Tensor before, Tensor slope, Tensor after"
+_FORWARD = f"({_INPUTS}, Tensor? shift, float eps) -> (Tensor, Tensor, Tensor, Tensor)"
+_BACKWARD = f"(Tensor? g_y, Tensor? g_s, {_INPUTS}, Tensor? shift, Tensor stats) -> (Tensor, Tensor, Tensor)"
+
+_Outputs = tuple[Tensor, Tensor, Tensor, Tensor]
+_Gradients = tuple[Tensor, Tensor, Tensor]
+
+
+class RPReLUParameters(NamedTuple):
+    """Shifts before and after a PReLU and its slope, one per channel: ``prelu(x + before) + after``."""
+
+    before: Tensor
+    slope: Tensor
+    after: Tensor
+
+
+def norm_add_rprelu_sign(
+    c: Tensor,
+    affine: tuple[Tensor, Tensor],
+    activation: RPReLUParameters,
+    residual: Tensor | None = None,
+    shift: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
+    """Return ``y = rprelu(batch_norm(c) + residual)``, the signs of ``y + shift``, their bits, and mean and variance.
+
+    ``c`` is (batch, channel, …); weight and bias of the norm (``affine``), the activation's parameters and ``shift``
+    have one entry per channel. With ``shift`` the second result is +1 where ``y + shift ≥ 0``, −1 elsewhere, and its
+    gradient is that of :func:`~equalbits.functional.polynomial`; the third holds its bits, (position, byte of 8
+    channels), for :func:`~equalbits.functional.convolve_signs`. Without it both are None. ``y`` has the dtype of ``c``
+    and is channels last. Mean and variance are those of :func:`~equalbits.functional.prelu_norm_add_sign`.
+    """
+    channels = c.shape[1]
+    if c.numel() < 2 * channels:
+        raise ValueError(f"c has shape {tuple(c.shape)}: a batch norm in training needs two values for each channel")
+    vectors = (*affine, *activation) if shift is None else (*affine, *activation, shift)
+    if any(each.shape != (channels,) for each in vectors) or (residual is not None and residual.shape != c.shape):
+        shapes = [None if each is None else tuple(each.shape) for each in (*vectors, residual)]
+        raise ValueError(
+            f"weight, bias, before, slope, after, shift if given, and residual have shapes {shapes}, which do not fit "
+            f"c, {tuple(c.shape)}"
+        )
+    residual = None if residual is None else residual.to(c.dtype)
+    y, s, positive, stats = _forward_op(c, residual, *affine, *activation, shift, eps)
+    signs = (None, None) if shift is None else (s, positive)
+    return y, *signs, stats[MEAN], stats[VARIANCE]
+
+
+def reference_forward(c: Tensor, residual: Tensor | None, *others: Any) -> _Outputs:
+    """Return ``y``, the signs of ``y + shift``, their bits, and the statistics; without ``shift`` two are empty."""
+    weight, bias, *activation, shift, eps = others
+    rows = _wide(c)
+    variance, mean = torch.var_mean(rows, dim=0, correction=0)
+    stats = torch.stack((mean, variance, (variance + eps).rsqrt()))
+    _, _, y = _recompute(c, residual, weight, bias, *activation, stats)
+    if shift is None:
+        return from_rows(y, c), c.new_empty(0), c.new_empty(0, dtype=torch.uint8), stats
+    shifted = y.to(stats.dtype) + shift
+    return from_rows(y, c), from_rows(sign_symbols(shifted).to(c.dtype), c), pack_bits(shifted >= 0), stats
+
+
+def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+    """Return the gradients of the residual, of ``c``, and of weight, bias, before, slope, after; with g_s of shift."""
+    residual, weight, bias, before, slope, after, shift, stats = others
+    normed, inner, y = _recompute(c, residual, weight, bias, before, slope, after, stats)
+    g = torch.zeros_like(normed) if g_y is None else _wide(g_y)
+    of_shift: tuple[Tensor, ...] = ()
+    if g_s is not None:
+        through = _wide(g_s) * (2 - 2 * (y.to(stats.dtype) + shift).abs()).clamp(min=0)
+        g, of_shift = g + through, (through.sum(dim=0),)
+    g_after, g_slope = g.sum(dim=0), (g * inner.clamp(max=0)).sum(dim=0)
+    g_sum = torch.where(inner > 0, g, slope * g).to(c.dtype)
+    g = g_sum.to(stats.dtype)
+    g_bias, g_weight, count = g.sum(dim=0), (g * normed).sum(dim=0), c.numel() // c.shape[1]
+    g_c = weight * stats[INVERSE_DEVIATION] * (g - g_bias / count - normed * g_weight / count)
+    of_vectors = torch.stack((g_weight, g_bias, g_bias, g_slope, g_after, *of_shift))
+    return from_rows(g_sum, c), from_rows(g_c.to(c.dtype), c), of_vectors
+
+
+def _recompute(c: Tensor, residual: Tensor | None, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the normalized input, the input of the PReLU, and ``y``, as rows."""
+    weight, bias, before, slope, after, stats = others
+    normed = (_wide(c) - stats[MEAN]) * stats[INVERSE_DEVIATION]
+    inner = normed * weight + (bias + before)
+    inner = inner if residual is None else inner + _wide(residual)
+    return normed, inner, (torch.where(inner > 0, inner, slope * inner) + after).to(c.dtype)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return as_rows(tensor).to(at_least_float32(tensor.dtype))
+
+
+_forward_op = torch.library.custom_op(
+    "equalbits::norm_add_rprelu_sign", reference_forward, schema=_FORWARD, **ANY_LAYOUT
+)
+_backward_op = torch.library.custom_op(
+    "equalbits::norm_add_rprelu_sign_backward", reference_backward, schema=_BACKWARD, **ANY_LAYOUT
+)
+
+
+@_forward_op.register_kernel("cuda")
+def _(c: Tensor, *others: Any) -> _Outputs:
+    gpu = _gpu_for(c)
+    return gpu.forward(c, *others) if gpu else reference_forward(c, *others)
+
+
+@_backward_op.register_kernel("cuda")
+def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+    gpu = _gpu_for(c)
+    return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
+
+
+def gradients_over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+    """Return :func:`reference_backward`; a GPU writes the gradient of ``c`` into its memory."""
+    gpu = _gpu_for(c) if c.device.type == "cuda" else None
+    return gpu.backward(g_y, g_s, c, *others, overwrite=True) if gpu else reference_backward(g_y, g_s, c, *others)
+
+
+def _gpu_for(c: Tensor) -> ModuleType | None:
+    """Import the kernels when first needed; None without Triton or for a dtype they do not support."""
+    try:
+        from equalbits.functional.kernels import norm_add_rprelu_sign as gpu
+    except ImportError:
+        return None
+    return gpu if c.dtype in gpu.DTYPES else None
+
+
+@_forward_op.register_fake
+def _(c: Tensor, *others: Any) -> _Outputs:
+    rows, channels, shift = c.numel() // c.shape[1], c.shape[1], others[-2]
+    y, s = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
+    stats = c.new_empty(3, channels, dtype=at_least_float32(c.dtype))
+    if shift is None:
+        return y, c.new_empty(0), c.new_empty(0, dtype=torch.uint8), stats
+    return y, s, c.new_empty((rows, (channels + 7) // 8), dtype=torch.uint8), stats
+
+
+@_backward_op.register_fake
+def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+    rows, channels, stats = c.numel() // c.shape[1], c.shape[1], others[-1]
+    g_sum, g_c = (from_rows(c.new_empty(rows, channels), c) for _ in range(2))
+    return g_sum, g_c, stats.new_empty(5 if g_s is None else 6, channels)
+
+
+def saved_tensors(inputs: Sequence[Any], output: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """Return what the backward operator needs besides the gradients and ``c``; ``inputs`` are those after ``c``."""
+    return *inputs[:7], output[-1]
+
+
+def input_gradients(
+    g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Gradients
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the inputs after ``c``, from the results of the backward operator."""
+    g_sum, _, of_vectors = found
+    return g_sum, *of_vectors[:5], None if g_s is None else of_vectors[5]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: _Outputs) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*(output[1:2] if inputs[7] is None else ()), *output[2:])
+    ctx.save_for_backward(inputs[0], *saved_tensors(inputs[1:], output))
+
+
+def _backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+    if g_y is None and g_s is None:
+        return (None,) * 9
+    c, *saved = ctx.saved_tensors
+    found = _backward_op(g_y, g_s, c, *saved)
+    return found[1], *wanted(input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:]), None
+
+
+_forward_op.register_autograd(_backward, setup_context=_setup_context)
