@@ -29,13 +29,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from equalbits import functional as F
-from equalbits.functional import conv_as_matmul, gradients_from_bits, recomputed_norm
+from equalbits.functional import conv_as_matmul, fused_rprelu, gradients_from_bits, recomputed_norm
+from equalbits.functional import fused_norm as fused_prelu
 from equalbits.functional.packed_bits import BitLayout
-from equalbits.models import residual_blocks
 from equalbits.nn import BinaryLayer, fused_norm
 
-WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a small"
-PLAIN = "real|1w1a|1w1a never|1w1a small"
+WAYS = "real|1w1a|1w1a again100|1w1a again20|1w1a small|best|best small|best unfused"
+PLAIN = "real|1w1a|1w1a never|1w1a small|best|best small"
 MIB = 2**20
 
 
@@ -73,7 +73,7 @@ class Live(TorchDispatchMode):
 
 def act_as_on_a_gpu() -> None:
     """Make compiled code on a CPU take the paths of a GPU, and operators allocate what they allocate there."""
-    residual_blocks.can_fuse = lambda inputs, *norms: (
+    training_cost.CAN_FUSE = lambda inputs, *norms: (
         torch.is_grad_enabled() and all(fused_norm._is_default(each) for each in norms)
     )
     source = inspect.getsource(conv_as_matmul.convolve).replace('inputs.device.type == "cuda"', "True")
@@ -87,14 +87,20 @@ def unpack(layout: BitLayout, packed: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    """Allocate as ``gradients_over_input`` of the norm with PReLU."""
     stats = others[-1]
     total = c.new_empty(0) if g_s is None else torch.empty_like(g_s)
     return total, c, stats.new_empty(2, c.shape[1]), stats.new_empty(c.shape[1])
 
 
+def over_input_of_rprelu(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    """Allocate as ``gradients_over_input`` of the norm with RPReLU."""
+    return torch.empty_like(c), c, others[-1].new_empty(5 if g_s is None else 6, c.shape[1])
+
+
 def compiled_code(way: str, case: training_cost.Case) -> list[str]:
     """Return the Python code of a compiled step: forward and backward."""
-    training_cost.recompute_as(way)
+    training_cost.act_as(way)
     torch._dynamo.reset()
     with torch.device("meta"):
         model = training_cost.make_model(way, case)
@@ -148,7 +154,8 @@ def _empty_like(value: Any) -> Any:
 
 #: Operators that allocate more than their outputs.
 BODIES = {
-    "recomputed_norm_backward": recomputed_norm._norm_backward,
+    "recomputed_norm_backward": recomputed_norm._PRELU.backward,
+    "recomputed_rprelu_backward": recomputed_norm._RPRELU.backward,
     "convolution_of_bits_backward": gradients_from_bits._convolution,
     "linear_of_bits_backward": gradients_from_bits._weight_of_linear,
 }
@@ -191,7 +198,7 @@ def kept_bytes(way: str, batch: int, full: int) -> int:
 
     It makes the choices of a batch of ``full`` images.
     """
-    training_cost.recompute_as(way)
+    training_cost.act_as(way)
     fused_norm.RECOMPUTE_FROM["eager"] *= batch / full
     model = training_cost.make_model(way)
     held: dict[int, int] = {}
@@ -221,7 +228,8 @@ def main() -> None:
     real = 0.0
     for way in options.ways.split("|"):
         forward, backward = compiled_code(way, case)
-        BitLayout.unpack, recomputed_norm.gradients_over_input = unpack, over_input  # type: ignore[assignment, method-assign]
+        BitLayout.unpack, fused_prelu.gradients_over_input = unpack, over_input  # type: ignore[assignment, method-assign]
+        fused_rprelu.gradients_over_input = over_input_of_rprelu  # type: ignore[assignment]
         parameters, forward_peak = peak_of(forward, keep_inputs=True)
         kept, backward_peak = peak_of(backward, keep_inputs=False)
         BitLayout.unpack = unpack_really  # type: ignore[method-assign]

@@ -8,12 +8,15 @@ and how far the losses of 200 steps are from those of the plain path. A way is a
 * real: the same network with real weights and ReLU blocks; 1w1a: bi-half weights and the sign of the inputs. "small"
   computes its convolutions again in the backward pass, "again100" those whose outputs have at least 100 values per
   weight, "never" none (``equalbits.nn.fused_norm.RECOMPUTE_FROM``).
+* best: the net of the recipe ``cifar10-resnet18-best``, with RSign and RPReLU; "unfused" computes its norms,
+  activations and signs one by one, "taught" adds the loss of a real teacher.
 * captured: bfloat16, compiled, each step one CUDA graph. plain: eager, bfloat16 autocast.
 * imagenet: 224×224 images at batch 256. live: the largest allocations at the peak, by the line that made them.
 
-"equal" compares the first loss with that of 1w1a to the bit. Captured steps should compute convolutions again by
-default from the least number of values at which a step is at most 1.05 × as slow. Ways run in the order of their
-importance until the time is over; the ways of one call alternate.
+"equal" compares the first loss with that of 1w1a, or best, to the bit; losses of best are compared with those of best
+unfused, plain. Captured steps should compute convolutions again by default from the least number of values at which a
+step is at most 1.05 × as slow. Ways run in the order of their importance until the time is over; the ways of one call
+alternate.
 """
 
 import argparse
@@ -25,6 +28,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,17 +39,17 @@ from live_memory import live_at_peak
 from torch import Tensor, nn
 
 from equalbits.data import Loader, load_dataset
-from equalbits.models import create_model
+from equalbits.models import create_model, residual_blocks
 from equalbits.nn import SignActivation, fused_norm, recompute_convolutions_
-from equalbits.training import TrainConfig, make_optimizer
+from equalbits.training import DistillConfig, TrainConfig, make_optimizer
 from equalbits.training.cuda_graph import CudaGraphSteps
 from equalbits.training.evaluation import Meter
 from equalbits.training.loop import TrainStep
-from equalbits.training.losses import label_loss
+from equalbits.training.losses import training_loss
 
 PARTS = ("ways", "imagenet")
-CAPTURED = "real|1w1a|1w1a small|1w1a again20|1w1a again100"
-PLAIN = "real|1w1a|1w1a small|1w1a never"
+CAPTURED = "real|1w1a|best|best unfused|best taught|best small|1w1a small|1w1a again20|1w1a again100"
+PLAIN = "real|1w1a|best|best unfused|best small|1w1a small|1w1a never"
 WAYS = [f"{net}, captured" for net in CAPTURED.split("|")]
 WAYS += [f"{net}, plain" for net in PLAIN.split("|")]
 IMAGENET = [f"{net}, {speed}" for speed in ("captured", "plain") for net in ("real", "1w1a", "1w1a small")]
@@ -53,6 +57,7 @@ IMAGENET += ["1w1a again20, captured", "1w1a never, plain"]
 LOSS_STEPS = 200
 DEVICE = "cuda"
 DEFAULTS = dict(fused_norm.RECOMPUTE_FROM)
+CAN_FUSE = residual_blocks.can_fuse
 
 
 class Case(NamedTuple):
@@ -73,8 +78,9 @@ class Case(NamedTuple):
 CIFAR, LARGE = Case("resnet18", 10, 32, 128), Case("imagenet_resnet18", 1000, 224, 256)
 
 
-def recompute_as(way: str) -> None:
-    """Compute convolutions again from as many values per weight as a way names."""
+def act_as(way: str) -> None:
+    """Fuse blocks unless a way says otherwise, and compute convolutions again from as many values as it names."""
+    residual_blocks.can_fuse = (lambda *_: False) if "unfused" in way else CAN_FUSE
     fused_norm.RECOMPUTE_FROM = dict(DEFAULTS)
     for word in way.split(",")[0].split()[1:]:
         if word == "never" or word.startswith("again"):
@@ -85,7 +91,9 @@ def recompute_as(way: str) -> None:
 def make_model(way: str, case: Case = CIFAR) -> nn.Module:
     torch.manual_seed(0)
     quantizers: dict[str, Any] = {"weight_quantizer": None}
-    if not way.startswith("real"):
+    if way.startswith("best"):
+        quantizers = {"weight_quantizer": "bihalf", "input_quantizer": "rsign", "rprelu": True}
+    elif not way.startswith("real"):
         quantizers = {"weight_quantizer": "bihalf", "input_quantizer": SignActivation()}
     model = create_model(case.net, num_classes=case.classes, **quantizers)
     recompute_convolutions_(model, "small" in way)
@@ -98,9 +106,10 @@ class Run:
     def __init__(self, way: str, case: Case, loader: Loader) -> None:
         self.way, self.loader = way, loader
         self.batch: tuple[Tensor, Tensor] | None = None
-        recompute_as(way)
+        act_as(way)
         speed = way.split(", ")[1]
-        config = TrainConfig(epochs=1, speed=speed, precision="bf16")  # type: ignore[arg-type]
+        distill = DistillConfig(weight=0.9, temperature=4.0) if "taught" in way else DistillConfig()
+        config = TrainConfig(epochs=1, speed=speed, precision="bf16", distill=distill)  # type: ignore[arg-type]
         model = make_model(way, case).to(DEVICE)
         if speed == "captured":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -108,7 +117,10 @@ class Run:
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * 0.2  # so that 200 steps on noise stay finite
         self.meter = Meter(torch.device(DEVICE))
-        self.step = TrainStep(model.train(), optimizer, label_loss(config), config, self.meter)
+        teacher = make_model("real", case).to(DEVICE) if "taught" in way else None
+        self.ended = ExitStack()  # never left: it would put the teacher back into training mode
+        loss = self.ended.enter_context(training_loss(model, teacher, config))
+        self.step = TrainStep(model.train(), optimizer, loss, config, self.meter)
         self.graph = CudaGraphSteps([self.step], [loader]) if speed == "captured" else None
 
     def steps(self, count: int) -> None:
@@ -118,7 +130,7 @@ class Run:
             for _ in range(count):
                 self.graph.graph.replay()
             return
-        recompute_as(self.way)
+        act_as(self.way)
         for number, batch in enumerate(self.loader.epoch(0)):
             if number == count:
                 return
@@ -129,7 +141,7 @@ class Run:
         if self.graph is not None:
             self.steps(gpu_step.STEPS)
             return
-        recompute_as(self.way)
+        act_as(self.way)
         self.batch = self.batch or next(iter(self.loader.epoch(0)))
         for _ in range(gpu_step.STEPS):
             self.step(*self.batch)
@@ -197,17 +209,18 @@ def measure_ways(names: list[str], rounds: int, seconds: float) -> dict[str, Any
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """Return the table of all ways."""
     lines = [f"{'way':<38}{'ms':>8}{'x real':>8}{'MiB':>8}{'x real':>8}  first loss   losses off plain by"]
-    reference = rows.get("1w1a, plain", {}).get("losses")
     for way, row in rows.items():
         speed = way.split(", ")[1]
-        real, base = rows.get(f"real, {speed}", {}), rows.get(f"1w1a, {speed}", {})
+        net, twin = ("best", "best unfused") if way.startswith("best") else ("1w1a", "1w1a")
+        real, base = rows.get(f"real, {speed}", {}), rows.get(f"{net}, {speed}", {})
+        reference = rows.get(f"{twin}, plain", {}).get("losses")
         if "failed" in row or "ms" not in row or "ms" not in real:
             continue
         row["ms_of_real"], row["peak_of_real"] = row["ms"] / real["ms"], row["peak"] / real["peak"]
         row["first_equal"] = base.get("losses", [None])[0] == row["losses"][0]
         numbers = f"{row['ms']:8.3f}{row['ms_of_real']:8.3f}{row['peak'] / 2**20:8.0f}{row['peak_of_real']:8.3f}"
         off = ""
-        if reference and not way.startswith("real"):
+        if reference and not way.startswith("real") and "taught" not in way:
             pairs = zip(row["losses"][1:], reference[1:], strict=True)
             row["losses_off"] = max(abs(mine - plain) / plain for mine, plain in pairs)
             off = f"{'equal' if row['first_equal'] else 'NOT equal':<13}{row['losses_off']:.4f}"
