@@ -133,7 +133,7 @@ def test_a_tree_of_images_is_listed_by_class(tmp_path, image_tree, name, held_ou
     assert train.paths[5] == str(tmp_path / "train/dog/1.png")
     assert (train.mean, train.std) == STATISTICS["imagenet"]
     assert repr(test) == f"FolderDataset('{name}', 6 files, 3 classes, for cpu)"
-    assert train.take(5).labels.tolist() == [0, 0, 0, 0, 1]
+    assert train.select(torch.arange(5)).labels.tolist() == [0, 0, 0, 0, 1]
 
 
 def test_a_tree_may_be_in_a_directory_of_its_name(tmp_path, image_tree):

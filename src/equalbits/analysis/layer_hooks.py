@@ -1,12 +1,13 @@
 """Find binary layers, and observe the calls of layers without changing the model."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from equalbits.nn import BinaryLayer, check_module
+from equalbits.nn import BinaryLayer, check_module, evaluation_mode
 
 #: Called for each call of a layer with its name, the layer, its first input tensor and its output.
 Observer = Callable[[str, nn.Module, Tensor | None, object], None]
@@ -37,19 +38,11 @@ def observe_calls(model: nn.Module, layers: Mapping[str, nn.Module], observer: O
 
         return hook
 
-    modes = {module: module.training for module in model.modules()}
     cuda = sorted({parameter.device.index or 0 for parameter in model.parameters() if parameter.is_cuda})
-    handles = []
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=cuda):
-            model.eval()
-            handles = [layer.register_forward_hook(hook_for(name), with_kwargs=True) for name, layer in layers.items()]
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
+    with ExitStack() as hooks, evaluation_mode(model), torch.no_grad(), torch.random.fork_rng(devices=cuda):
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(hook_for(name), with_kwargs=True))
+        yield
 
 
 def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -62,7 +55,4 @@ def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 def first_tensor(value: object) -> Tensor | None:
     """Return a tensor itself, or the first one in nested lists, tuples and dicts."""
-    if isinstance(value, Tensor):
-        return value
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((tensor for part in parts if (tensor := first_tensor(part)) is not None), None)
+    return next((leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)), None)

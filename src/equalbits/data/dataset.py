@@ -89,6 +89,11 @@ class Dataset:
             raise DataError(f"{self.name}: cannot take {count} images; choose 1 to {len(self)} (data.limit)")
         return replace(self, images=self.images[:count], labels=self.labels[:count])
 
+    def select(self, places: Tensor) -> Self:
+        """Return the images at these indices."""
+        places = places.to(self.device)
+        return replace(self, images=self.images[places], labels=self.labels[places])
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -175,11 +180,9 @@ class FolderDataset:
             "times": _digest(repr([changed for _, changed in found]).encode()),
         }
 
-    def take(self, count: int) -> Self:
-        """Return the first ``count`` files. Files are sorted by class, so the first ones may miss classes."""
-        if not 1 <= count <= len(self):
-            raise DataError(f"{self.name}: cannot take {count} files; choose 1 to {len(self)} (data.limit)")
-        return replace(self, paths=self.paths[:count], labels=self.labels[:count])
+    def select(self, places: Tensor) -> Self:
+        """Return the files at these indices."""
+        return replace(self, paths=tuple(self.paths[i] for i in places.tolist()), labels=self.labels[places])
 
 
 def spread(count: int, total: int) -> Tensor:

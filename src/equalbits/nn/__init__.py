@@ -6,6 +6,7 @@ from equalbits.nn.binarize_model import Conversion as Conversion
 from equalbits.nn.binarize_model import binarize_ as binarize_
 from equalbits.nn.binary_layer import BinaryLayer as BinaryLayer
 from equalbits.nn.binary_layer import check_module as check_module
+from equalbits.nn.binary_layer import evaluation_mode as evaluation_mode
 from equalbits.nn.binary_layer import parametrization_in_eval as parametrization_in_eval
 from equalbits.nn.forward_checks import watch_calls as watch_calls
 from equalbits.nn.freeze import copy_model as copy_model

@@ -181,14 +181,22 @@ class BinaryLayer(LoadableLayer):
 def parametrization_in_eval(layer: nn.Module) -> Iterator[None]:
     """Put the parametrization of ``weight`` in eval mode: in training, reading it updates spectral norm's state."""
     steps = layer.parametrizations["weight"] if parametrize.is_parametrized(layer, "weight") else ()  # type: ignore[index]
-    in_training = [part for step in steps for part in step.modules() if part.training]
-    for part in in_training:
-        part.training = False
+    with evaluation_mode(*steps):
+        yield
+
+
+@contextmanager
+def evaluation_mode(*models: nn.Module) -> Iterator[None]:
+    """Put models in evaluation mode; afterwards restore the mode of every module, which may differ from its model's."""
+    modes = {module: module.training for model in models for module in model.modules()}
+    for model in models:
+        model.eval()
     try:
         yield
     finally:
-        for part in in_training:
-            part.training = True
+        for module, training in modes.items():
+            if module.training != training:
+                module.train(training)
 
 
 def check_module(model: object) -> None:

@@ -5,7 +5,7 @@ that reads ``layer.weight`` instead of calling the layer computes with real late
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from equalbits.nn.binary_layer import BinaryLayer, loses_input
+from equalbits.nn.binary_layer import BinaryLayer, evaluation_mode, loses_input
 
 #: A batch of inputs, several inputs, or inputs by name: ``model(example)``, ``model(*example)``, ``model(**example)``.
 Example = Tensor | tuple[Any, ...] | Mapping[str, Any]
@@ -86,16 +86,12 @@ def watch_calls(model: nn.Module) -> Iterator[Observed]:
         if isinstance(weight := layer._parameters.get("weight"), Tensor):
             owners.setdefault(id(weight), []).append(layer)
     watch = _Watch(owners)
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for layer in layers:
-            handles.append(layer.register_forward_pre_hook(watch.enter))
-            handles.append(layer.register_forward_hook(watch.leave, with_kwargs=True))
+            hooks.enter_context(layer.register_forward_pre_hook(watch.enter))
+            hooks.enter_context(layer.register_forward_hook(watch.leave, with_kwargs=True))
         with watch:
             yield watch.observed
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def watch_forward(model: nn.Module, example: Example) -> Observed:
@@ -107,17 +103,11 @@ def watch_forward(model: nn.Module, example: Example) -> Observed:
 
 def run_in_eval(model: nn.Module, example: Example) -> None:
     """Call ``model`` on ``example`` in eval mode without gradients, and restore its modes."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        with torch.no_grad():
-            model.eval()
-            if isinstance(example, Mapping):
-                model(**example)
-            else:
-                model(*example) if isinstance(example, tuple) else model(example)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluation_mode(model), torch.no_grad():
+        if isinstance(example, Mapping):
+            model(**example)
+        else:
+            model(*example) if isinstance(example, tuple) else model(example)
 
 
 def _sources(tensor: Tensor) -> frozenset[nn.Module]:

@@ -5,7 +5,6 @@ from equalbits.recipes.build import DataSpec as DataSpec
 from equalbits.recipes.build import make_loader as make_loader
 from equalbits.recipes.build import make_model as make_model
 from equalbits.recipes.build import pick_device as pick_device
-from equalbits.recipes.build import select_evenly as select_evenly
 from equalbits.recipes.catalogue import find_recipe as find_recipe
 from equalbits.recipes.catalogue import get_recipe as get_recipe
 from equalbits.recipes.catalogue import list_recipes as list_recipes

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from equalbits._text import unknown_name
 from equalbits.data import (
     Augmentation,
+    DataError,
     Dataset,
     Decoding,
     FolderDataset,
@@ -175,33 +176,29 @@ def make_loader(
             raise ValueError(f"{nothing}: {dataset.name} has {len(dataset)} images")
         held = torch.zeros(len(dataset), dtype=torch.bool)
         held[spread(data.hold_out, len(dataset))] = True
-        dataset = _select(dataset, (~held if training else held).nonzero().flatten())
+        dataset = dataset.select((~held if training else held).nonzero().flatten())
     if training and data.limit:
-        first = dataset.take(data.limit)
-        dataset = first if isinstance(first, Dataset) else _select(dataset, spread(data.limit, len(dataset)))
+        if isinstance(dataset, Dataset):
+            dataset = dataset.take(data.limit)
+        elif data.limit > len(dataset):
+            raise DataError(f"{dataset.name}: cannot take {data.limit} files; choose 1 to {len(dataset)} (data.limit)")
+        else:  # files are sorted by class: the first ones would miss classes
+            dataset = dataset.select(spread(data.limit, len(dataset)))
     size = data.batch_size if training else data.test_batch_size
-    shared: dict[str, Any] = {
-        "batch_size": max(1, size // place.world_size),
-        "shuffle": training,
-        "augment": _augmentation(data) if training and data.augment else False,
-        "seed": seed,
-        "shard": Shard(place.rank, place.world_size),
-    }
     if isinstance(dataset, FolderDataset):
         decoding = Decoding(data.resize, data.crop, data.workers, data.max_pixels, data.fit)
         if training and place.is_writer:
             _warn_if_enlarged(dataset, decoding)
         dataset = replace(dataset, decoding=decoding)
-    return Loader(dataset, **shared)
-
-
-def _augmentation(data: DataConfig) -> Augmentation:
-    return Augmentation(data.erase, data.mirror, data.resized_crop, data.randaugment)
-
-
-def on_device(loader: Loader | FolderLoader) -> Loader:
-    """Return the same batches from images held on the device: files are decoded once, if they fit."""
-    return loader.in_memory() if isinstance(loader, FolderLoader) else loader
+    augment = Augmentation(data.erase, data.mirror, data.resized_crop, data.randaugment)
+    return Loader(
+        dataset,
+        batch_size=max(1, size // place.world_size),
+        shuffle=training,
+        augment=training and data.augment and augment,
+        seed=seed,
+        shard=Shard(place.rank, place.world_size),
+    )
 
 
 def _warn_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
@@ -219,16 +216,3 @@ def _warn_if_enlarged(files: FolderDataset, decoding: Decoding) -> None:
             "to change that",
             files.paths[0], width, height, *(decoding.resize,) * 2, *(decoding.crop,) * 2,
         )  # fmt: skip
-
-
-def select_evenly(dataset: Dataset | FolderDataset, count: int) -> Dataset | FolderDataset:
-    """Return up to ``count`` images, spread evenly over a data set."""
-    return _select(dataset, spread(count, len(dataset)))
-
-
-def _select(dataset: Dataset | FolderDataset, places: Tensor) -> Dataset | FolderDataset:
-    if isinstance(dataset, FolderDataset):
-        paths = tuple(dataset.paths[place] for place in places.tolist())
-        return replace(dataset, paths=paths, labels=dataset.labels[places])
-    places = places.to(dataset.device)
-    return replace(dataset, images=dataset.images[places], labels=dataset.labels[places])

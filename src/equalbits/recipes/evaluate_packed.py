@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equalbits.data import DataError, Dataset, FolderDataset, centre_crop, data_root, load_dataset, normalise
+from equalbits.data import DataError, Dataset, FolderDataset, centre_crop, data_root, load_dataset, normalise, spread
 from equalbits.deploy import other_class
-from equalbits.recipes.build import make_loader, select_evenly
+from equalbits.recipes.build import make_loader
 from equalbits.recipes.recipe import read_recipe
 from equalbits.recipes.run_dir import data_root_of
 from equalbits.runtime import PackedModel
@@ -71,7 +71,7 @@ def check_on_test_images(packed: PackedModel, model: nn.Module, out: Path, root:
     """
     with data_root_of(out, root) as here:
         dataset = make_loader(read_recipe(out / "recipe.toml").data, "test", root=here).dataset
-    few = select_evenly(dataset, min(_COMPARED, len(dataset)))
+    few = dataset.select(spread(_COMPARED, len(dataset)))
     images, _ = next(iter(ByteBatches(packed, few, batch_size=len(few))))
     start = time.perf_counter()
     answers = packed(images.numpy())
@@ -90,7 +90,7 @@ def calibration_images(packed: PackedModel, out: Path, root: Path | None = None)
     """
     with data_root_of(out, root) as here:
         dataset = make_loader(read_recipe(out / "recipe.toml").data, "train", root=here).dataset
-    few = select_evenly(dataset, min(_CALIBRATED, len(dataset)))
+    few = dataset.select(spread(_CALIBRATED, len(dataset)))
     images, _ = next(iter(ByteBatches(packed, few, batch_size=len(few))))
     return normalise(images, *map(torch.tensor, (packed.network.mean, packed.network.std)))
 

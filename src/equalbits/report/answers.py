@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from equalbits.analysis import summarize
-from equalbits.data import DataError, Loader
-from equalbits.recipes import DataSpec, data_root_of, last_weights, load_run, make_loader, select_evenly
+from equalbits.data import DataError, Loader, spread
+from equalbits.recipes import DataSpec, data_root_of, last_weights, load_run, make_loader
 from equalbits.report.run_tables import ReportTable
 
 #: Multiply-accumulates of one section, seconds on a CPU: a larger net answers fewer images, spread over the test set.
@@ -90,7 +90,7 @@ def _answer(folder: Path) -> _Answers:
         raise DataError(f"the run was trained on {difference}")
     total = summarize(run.model, (1, spec.channels, spec.size, spec.size)).total
     macs = max(1, sum(total[f"{kind}_macs"] for kind in ("binary", "mixed", "real")))
-    few = select_evenly(dataset, min(len(dataset), max(_LEAST, int(MAX_MACS // macs))))
+    few = dataset.select(spread(max(_LEAST, int(MAX_MACS // macs)), len(dataset)))
     mean, std = (torch.tensor(values)[:, None, None] for values in (spec.mean, spec.std))
     parts: list[tuple[Tensor, ...]] = []
     with torch.no_grad():

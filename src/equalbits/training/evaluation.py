@@ -1,14 +1,13 @@
 """Scores as counts: each image counts once; percentages are computed last."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from equalbits.nn import check_module
+from equalbits.nn import check_module, evaluation_mode
 from equalbits.runtime import PackedModel
 from equalbits.training import distributed
 from equalbits.training.batches import check_iterable, images_and_labels
@@ -75,19 +74,6 @@ def count_correct(logits: Tensor, labels: Tensor, loss_sum: Tensor) -> Tensor:
     top1, top5 = rank == 0, (rank < 5) & beaten.any(dim=1)
     total = torch.full((), len(labels), dtype=torch.float64, device=logits.device)
     return torch.stack([top1.sum().double(), total, top5.sum().double(), loss_sum.detach().double()])
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode; afterwards restore the mode of every module."""
-    modes = {module: module.training for module in model.modules()}  # a module may be in another mode than the model
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            if module.training != training:
-                module.train(training)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from equalbits.nn import evaluation_mode
 from equalbits.training.compilation import can_compile, compile_separately
 from equalbits.training.config import TrainConfig
-from equalbits.training.evaluation import device_of, evaluation_mode
+from equalbits.training.evaluation import device_of
 
 #: Maps (logits, labels, images) to the batch's mean loss. Labels are classes, or shares of all classes.
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

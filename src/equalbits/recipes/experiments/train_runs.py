@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from equalbits._files import remove_file, remove_partial_files, write_all_atomically, write_atomically
-from equalbits.data import Loader
-from equalbits.recipes.build import DataSpec, make_loader, make_model, on_device, pick_device
+from equalbits.data import FolderLoader, Loader
+from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
 from equalbits.recipes.experiments.bit_measurements import BitMeasurements
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
 from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ended_stacks, stack_checkpoint
@@ -205,7 +205,7 @@ class Trainer:
         """Load a data set onto the device; the last one stays for the next stack."""
         if self._loaded is None or self._loaded[0] != data:
             self._loaded = None
-            splits = (make_loader(data, split, root=self.root, device=self.device) for split in ("train", "test"))
-            train, test = map(on_device, splits)
+            loaders = [make_loader(data, split, root=self.root, device=self.device) for split in ("train", "test")]
+            train, test = (each.in_memory() if isinstance(each, FolderLoader) else each for each in loaders)
             self._loaded = data, train, test
         return self._loaded[1:]
