@@ -66,7 +66,7 @@ test-arm: $(READY)
 		--deselect tests/runtime/test_processes.py::test_a_child_forked_in_the_middle_of_a_run_answers_too tests/runtime/test_*.py
 
 pages: $(READY)
-	$(BIN)/python -m equalbits.paper.results
+	$(BIN)/python -c "import equalbits.paper, pathlib; equalbits.paper.write_results_page(pathlib.Path('results'), pathlib.Path('docs'))"
 	$(BIN)/python -c "import equalbits.report, pathlib; pathlib.Path('docs/comparison.md').write_text( \
 		equalbits.report.comparison_page(pathlib.Path('results/fashion-compare.json')))"
 	$(BIN)/python -c "import equalbits.recipes, pathlib; pathlib.Path('docs/settings.md').write_text( \

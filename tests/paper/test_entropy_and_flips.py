@@ -9,11 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equalbits.analysis import FlipSeries
 from equalbits.functional import attainable_entropy
 from equalbits.nn import BiHalf, IRNet, Sign
 from equalbits.paper import reproduce
 from equalbits.paper.figures.fig1_entropy import attainable, channel_entropies
-from equalbits.paper.figures.fig2_flips import difference, halved
+from equalbits.paper.figures.fig2_flips import halved
 from equalbits.recipes import read_recipe
 
 
@@ -27,7 +28,7 @@ def flips(tmp_path_factory, tiny):
 
 def test_bihalf_flips_evenly_at_every_step_in_every_layer(flips):
     found = flips[2]["bihalf"]
-    assert difference(found["filter"]) == [0] * 16
+    assert FlipSeries(**found["filter"]).difference == [0] * 16
     assert found["filter"]["to_positive"] == found["filter"]["to_negative"]
     assert set(found["uneven_steps"].values()) == {0}
     assert all(up == down for up, down in found["flips"].values())

@@ -100,9 +100,6 @@ def test_the_other_readings_of_irnet_train_at_their_own_rates(tmp_path, cifar10,
         (run,) = tmp_path.glob(f"runs/conv2/{reading}/**/seed0/run.json")
         recipe = json.loads(run.read_text())["recipe"]
         assert recipe["optimizer"]["lr"] == rate and recipe["model"]["weight_quantizer"] == reading
-    with pytest.raises(ValueError, match="tab2-irnet trains irnet-identity and irnet-through"):
-        reproduce("tab2-irnet", tmp_path / "no", grid={"model.weight_quantizer": ["irnet-through", "sign"]}, **shared)
-    assert not list((tmp_path / "no").rglob("run.json"))
 
 
 def test_tab2_tuned_picks_on_held_out_images_and_scores_on_test_images(tmp_path, tiny, drawn):

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equalbits.paper import Options, get_item, list_items, reproduce
+from equalbits.paper import Options, get_item, keep_items, list_items, reproduce
 from equalbits.paper.published_numbers import TABLE_2
 from equalbits.paper.results import keep_measurements
-from equalbits.paper.results.__main__ import main
 from equalbits.paper.results.keep_measurements import keep_item, readable
 from equalbits.paper.results.results_page import kept_claims, missing_parts, origin, results_page
 
@@ -45,6 +44,11 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
+def keep(*folders):
+    """Keep items in the checkout; return what was refused."""
+    return keep_items(folders, Path(), log=print)
+
+
 def row_of(page, name):
     lacking = page.partition("### Not yet measured in full")[2]
     return next((line for line in lacking.splitlines() if line.startswith(f"| {name} |")), None)
@@ -68,7 +72,7 @@ def test_the_counts_of_every_seed_are_kept_and_no_weights(part, tmp_path):
 
 
 def test_the_page_shows_rows_picture_and_origin(part, checkout):
-    assert main(["--take", str(part)]) == 0
+    assert keep(part) == []
     page = (checkout / "docs" / "results.md").read_text()
     assert page == results_page(checkout / "results")
     section = page.partition("### Table 2: ")[2].partition("\n##")[0]
@@ -90,7 +94,7 @@ def test_the_page_shows_rows_picture_and_origin(part, checkout):
 
 
 def test_missing_parts_are_stated_in_the_section_and_in_the_list(part, checkout):
-    assert main(["--take", str(part)]) == 0
+    assert keep(part) == []
     page = (checkout / "docs" / "results.md").read_text()
     lacking = "nets conv4, conv6, conv8; weight quantizer irnet-stable"
     assert f"**Incomplete.** Missing: {lacking}; the paper's setting: it ran with epochs=2" in page
@@ -101,12 +105,12 @@ def test_missing_parts_are_stated_in_the_section_and_in_the_list(part, checkout)
 
 def test_the_readme_shows_table_2_and_the_rest_is_unchanged(part, checkout):
     before = results_page(checkout / "results").partition("\n## Speed of training")[2]
-    assert main(["--take", str(part)]) == 0
+    assert keep(part) == []
     assert before and (checkout / "docs" / "results.md").read_text().partition("\n## Speed of training")[2] == before
     assert "| Conv2 |" not in (checkout / "README.md").read_text()  # two epochs are not the paper's setting
     path = checkout / "results" / "tab2.json"
     path.write_text(path.read_text().replace(json.dumps(SMALL), "{}"))
-    assert main([]) == 0
+    assert keep() == []
     readme = (checkout / "README.md").read_text()
     (row,) = (line for line in readme.splitlines() if line.startswith("| Conv2 |"))
     cells = row.split(" | ")
@@ -122,7 +126,7 @@ def test_every_item_is_shown_or_listed_with_its_data(part, checkout):
     assert "| ImageNet; no measurement kept here has used ImageNet yet |" in row_of(page, "tab3")
     assert "; no measurement kept here has used CIFAR-10 and CIFAR-100 yet |" in row_of(page, "fig5")
     assert "| none | `equalbits reproduce fig6 --out runs/fig6` |" in row_of(page, "fig6")
-    assert main(["--take", str(part)]) == 0
+    assert keep(part) == []
     page = results_page(checkout / "results")
     assert "| CIFAR-10 |" in row_of(page, "fig3")
     assert "| CIFAR-10 and CIFAR-100; no measurement kept here has used CIFAR-100 yet |" in row_of(page, "fig5")
@@ -131,14 +135,14 @@ def test_every_item_is_shown_or_listed_with_its_data(part, checkout):
 def test_runs_that_store_no_best_epoch_are_kept(checkout, cifar10):
     options = Options(root=cifar10, device="cpu", settings=SMALL, grid={"optimizer.lr": [0.1]}, seeds=(0, 1))
     reproduce("flip-rate", checkout / "out", options=options)
-    assert main(["--take", str(checkout / "out")]) == 0
+    assert keep(checkout / "out") == []
     page = (checkout / "docs" / "results.md").read_text()
     assert "| bi-half above Sign at the same learning rate |" in page
 
 
 def test_a_complete_item_is_not_listed_as_incomplete(checkout):
     reproduce("fig6", checkout / "out", device="cpu")
-    assert main(["--take", str(checkout / "out")]) == 0
+    assert keep(checkout / "out") == []
     page = (checkout / "docs" / "results.md").read_text()
     assert row_of(page, "fig6") is None
     section = page.partition("### Figure 6: ")[2].partition("\n##")[0]
@@ -162,23 +166,21 @@ def test_fewer_seeds_are_stated():
     assert missing_parts(item, {**kept, "seeds": [0, 1, 2, 3, 4]}) == []
 
 
-def test_a_quick_measurement_is_refused(checkout, tiny, capsys):
+def test_a_quick_measurement_is_refused(checkout, tiny):
     grid = {"nets": ["conv2"], "model.weight_quantizer": ["sign"]}
     reproduce("tab2", checkout / "out", options=tiny({"model.options.width": 0.05}, seeds=(0,), grid=grid))
-    assert main([]) == 0
+    assert keep() == []
     before = (checkout / "docs" / "results.md").read_text()
-    assert main(["--take", str(checkout / "out")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = keep(checkout / "out")
     assert "holds a quick measurement" in line and "without --quick" in line
     assert not (checkout / "results" / "tab2.json").exists() and not (checkout / "docs" / "tab2.png").exists()
     assert (checkout / "docs" / "results.md").read_text() == before
 
 
-def test_an_unfinished_measurement_is_refused(part, checkout, capsys):
+def test_an_unfinished_measurement_is_refused(part, checkout):
     shutil.copytree(part, checkout / "cut")
     (checkout / "cut" / "result.json").unlink()
-    assert main(["--take", str(checkout / "cut"), "--take", str(part)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = keep(checkout / "cut", part)
     assert "cut holds no result.json" in line and "not finished" in line
     assert "### Table 2: " in (checkout / "docs" / "results.md").read_text()  # the other one was taken
 
@@ -191,12 +193,12 @@ def test_a_file_of_another_format_is_refused(tmp_path, text):
             read()
 
 
-def test_a_result_of_another_version_is_refused_and_the_others_are_used(part, checkout, tmp_path_factory, capsys):
+def test_a_result_of_another_version_is_refused_and_the_others_are_used(part, checkout, tmp_path_factory):
     old = tmp_path_factory.mktemp("old")
     result = json.loads((part / "result.json").read_text())
     (old / "result.json").write_text(json.dumps({name: value for name, value in result.items() if name != "nets"}))
-    assert main(["--take", str(old), "--take", str(part)]) == 1
-    assert f"{old}/result.json is not a complete result of tab2 (" in capsys.readouterr().err
+    (line,) = keep(old, part)
+    assert f"{old}/result.json is not a complete result of tab2 (" in line
     assert (checkout / "results" / "tab2.json").exists()
 
 
@@ -212,10 +214,10 @@ def test_a_damaged_kept_file_is_named_instead_of_the_new_directory(text, words, 
     assert path.read_text() == text
 
 
-def test_pages_are_generated_only_into_the_repository(tmp_path, monkeypatch, capsys):
+def test_pages_are_generated_only_into_the_repository(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main([]) == 1
-    assert capsys.readouterr().err == f"results: {tmp_path} has no results/ and docs/: run this beside README.md\n"
+    with pytest.raises(ValueError, match=f"^{tmp_path} has no results/ and docs/: run this beside README.md$"):
+        keep()
     assert not list(tmp_path.iterdir())
 
 

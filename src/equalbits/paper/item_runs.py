@@ -1,9 +1,10 @@
 """The runs of an item: plan them, train what is missing, read their counts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from torch import nn
@@ -13,7 +14,6 @@ from equalbits.paper.item import Options
 from equalbits.recipes import (
     Case,
     PlannedRun,
-    Protocol,
     Recipe,
     RunRecord,
     RunStore,
@@ -48,16 +48,33 @@ def quick_recipe(net: str = "conv2", *, width: float = 0.125, **settings: Any) -
     return recipe.with_settings({"evaluate_every": recipe.train.epochs})
 
 
-def item_cases(recipe: Recipe, vary: Mapping[str, Sequence[Any]], options: Options, *, within: str = "") -> list[Case]:
+def item_recipes(
+    nets: Mapping[str, str], options: Options, *, quick: Mapping[str, Recipe], part: str = "nets"
+) -> dict[str, Recipe]:
+    """Return the recipes of the nets that the grid parameter ``part`` asks for, or the ``quick`` ones."""
+    return dict(quick) if options.quick else {net: get_recipe(nets[net]) for net in options.grid.get(part, nets)}
+
+
+def item_cases(
+    recipe: Recipe,
+    vary: Mapping[str, Sequence[Any]],
+    options: Options,
+    *,
+    within: str = "",
+    own: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> list[Case]:
     """Return every combination of the settings to vary, or of the values that ``options.grid`` asks for.
 
-    Settings of ``options`` replace those of the recipe. ``within`` is the directory of the cases.
+    Settings of ``options`` replace those of the recipe. ``within`` is the directory of the cases. ``own`` holds further
+    settings of single methods.
     """
     for name in vary:
         if name in options.settings:
             raise ValueError(f"{name} is varied by this item: leave --set {name}={options.settings[name]} out")
     values = {name: list(options.grid.get(name, usual)) for name, usual in vary.items()}
-    return cases_of(recipe.with_settings(options.settings), values, within=within)
+    cases = cases_of(recipe.with_settings(options.settings), values, within=within)
+    further = [own.get(case.recipe.model.weight_quantizer, {}) for case in cases]
+    return [replace(case, recipe=case.recipe.with_settings(more)) for case, more in zip(cases, further, strict=True)]
 
 
 def run_cases(
@@ -79,7 +96,7 @@ def run_cases(
     if missing := store.missing(runs):
         options.log(f"{len(missing)} of {len(runs)} runs to train")
     stack = (options.stack or (_MAX_STACK if options.on_gpu else 1)) if may_stack and not options.ray else 1
-    run_missing(store, runs, options, stack=stack, protocol=Protocol(keep_weights=keep_weights))
+    run_missing(store, runs, options, stack=stack, keep_weights=keep_weights)
     return {
         group: [
             {"settings": dict(case.settings), "runs": [_run(record) for record in store.records(case.runs(seeds))]}

@@ -31,7 +31,6 @@ from equalbits.recipes.experiments.sweep import CaseResult as CaseResult
 from equalbits.recipes.experiments.sweep import DivergedError as DivergedError
 from equalbits.recipes.experiments.sweep import sweep as sweep
 from equalbits.recipes.experiments.train_runs import Execution as Execution
-from equalbits.recipes.experiments.train_runs import Protocol as Protocol
 from equalbits.recipes.experiments.train_runs import Trainer as Trainer
 from equalbits.recipes.experiments.train_runs import check_one_process as check_one_process
 from equalbits.recipes.hub import from_pretrained as from_pretrained

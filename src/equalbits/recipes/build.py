@@ -24,7 +24,7 @@ from equalbits.data import (
     spread,
 )
 from equalbits.models import create_model, list_models, model_options
-from equalbits.nn import input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
+from equalbits.nn import BinaryLayer, input_quantizer_by_name, list_input_quantizers, list_quantizers, quantizer_by_name
 from equalbits.recipes.recipe import DataConfig, Recipe
 from equalbits.training import CheckpointError, ProcessRank
 
@@ -152,6 +152,26 @@ def make_model(recipe: Recipe, images: DataSpec) -> nn.Module:
             )
         except (TypeError, OverflowError) as error:  # not a number, or not a whole one
             raise ValueError(f"model.options={config.options} do not make a {config.name}: {error}") from error
+
+
+def make_with_common_start(recipe: Recipe, images: DataSpec) -> nn.Module:
+    """Build the recipe's model with the initial weights that every method shares for this seed.
+
+    A method that draws random numbers of its own (scores, rotations) would change all weights drawn after it. So the
+    weights are copied from the net with sign weights, and each method then fits its state to them.
+    """
+    model = make_model(recipe, images)
+    plain = make_model(recipe.with_settings({"model.weight_quantizer": "sign"}), images)
+    start = dict(plain.named_parameters())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.train.seed)
+        for name, parameter in model.named_parameters():
+            if name in start:
+                parameter.copy_(start[name])
+        for layer in model.modules():
+            if isinstance(layer, BinaryLayer):
+                layer.weight_quantizer.fit_(layer.to_filters(layer.weight.detach()))
+    return model
 
 
 def make_loader(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -116,13 +116,6 @@ def shared(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, **free, label_smoothing=0.0, clip_norm=0.0)  # type: ignore[arg-type]
 
 
-@runtime_checkable
-class _Stateful(Protocol):
-    def state_dict(self) -> dict[str, Tensor]: ...
-
-    def load_state_dict(self, tensors: dict[str, Tensor]) -> None: ...
-
-
 class _StackCheckpointer:
     """Keep the checkpoint of a stack in one file, so that its nets stay at the same step; without one, do nothing.
 
@@ -177,10 +170,9 @@ class _StackCheckpointer:
                     reporter.load_state_dict(with_prefix(f"{place}.memory.", tensors))
 
 
-def _stateful(run: TrainingRun) -> list[_Stateful]:
+def _stateful(run: TrainingRun) -> list[Any]:
     """Return the reporters whose counts are saved with the net."""
-    reporters: Sequence[object] = run.reporters
-    return [reporter for reporter in reporters if isinstance(reporter, _Stateful)]
+    return [reporter for reporter in run.reporters if hasattr(reporter, "state_dict")]
 
 
 def _healthy(runs: Iterable[TrainingRun]) -> list[TrainingRun]:

@@ -14,9 +14,8 @@ from types import FrameType
 class InterruptedTraining(Exception):  # noqa: N818 (not an error)
     """Training was interrupted by a signal, and is saved."""
 
-    def __init__(self, signal_number: int, checkpoint: Path) -> None:
-        name = signal.Signals(signal_number).name
-        super().__init__(f"stopped by {name}; everything up to this step is in {checkpoint}")
+    def __init__(self, signal_number: int, checkpoint: Path, kept: str = "everything up to this step is in {}") -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}; {kept.format(checkpoint)}")
         self.signal_number, self.checkpoint = signal_number, checkpoint
 
 

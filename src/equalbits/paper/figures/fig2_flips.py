@@ -4,7 +4,7 @@ All three start with the same bits, half of each filter +1, and get the same bat
 filter; ours is the first of the second convolution. Its text calls the Sign panel (c); it is (a).
 """
 
-from itertools import accumulate
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equalbits._plotting import DOWN, GAP, UP, method_name, new_figure, save_figure
-from equalbits.analysis import FlipWatcher, binary_layers
+from equalbits.analysis import FlipSeries, FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim, counted
 from equalbits.paper.item import Item, Options, Result
@@ -89,14 +89,14 @@ def _watch(method: str) -> Watch:
     start, flips = HalfStart(), FlipWatcher(filters={LAYER: FILTER})
 
     def read(finished: TrainedRun) -> Result:
-        series = flips.filters[LAYER].as_dict()
+        series = flips.filters[LAYER]
         layers = {name: (layer.to_positive, layer.to_negative) for name, layer in flips.layers.items()}
         return {
             "filters": start.filters,
             "filters_off_half_at_start": start.off,
-            "filter": series,
-            "steps": len(series["steps"]),
-            "greatest_difference": max(map(abs, difference(series)), default=0),
+            "filter": asdict(series),
+            "steps": len(series.steps),
+            "greatest_difference": max(map(abs, series.difference), default=0),
             "uneven_steps": {
                 name: sum(up != down for up, down in zip(*both, strict=True)) for name, both in layers.items()
             },
@@ -104,12 +104,6 @@ def _watch(method: str) -> Watch:
         }
 
     return Watch([start, flips], read)
-
-
-def difference(series: Result) -> list[int]:
-    """Accumulate flips to +1 minus flips to −1 over the steps."""
-    pairs = zip(series["to_positive"], series["to_negative"], strict=True)
-    return list(accumulate(up - down for up, down in pairs))
 
 
 def claims(result: Result) -> list[Claim]:
@@ -138,8 +132,8 @@ def draw(result: Result, out: Path) -> None:
     grid = figure.add_gridspec(len(result["methods"]), 3)
     first: list[Axes | None] = [None, None, None]
     for row, (method, found) in enumerate(result["methods"].items()):
-        series = found["filter"]
-        steps, up, down, gap = series["steps"], series["to_positive"], series["to_negative"], difference(series)
+        series = FlipSeries(**found["filter"])
+        steps, (ups, downs), gap = series.steps, series.cumulative, series.difference
         named = (
             ("flips a step", method_name(method)),
             ("flips so far", method_name(method)),
@@ -151,11 +145,11 @@ def draw(result: Result, out: Path) -> None:
         ]
         for each in axes:
             each.locator_params(axis="x", nbins=5)
-        axes[0].vlines(steps, 0, up, color=UP, linewidth=0.8, label="to +1")
-        axes[0].vlines(steps, [-count for count in down], 0, color=DOWN, linewidth=0.8, label="to −1")
+        axes[0].vlines(steps, 0, series.to_positive, color=UP, linewidth=0.8, label="to +1")
+        axes[0].vlines(steps, [-count for count in series.to_negative], 0, color=DOWN, linewidth=0.8, label="to −1")
         axes[0].axhline(0, color="black", linewidth=0.5)
-        axes[1].plot(steps, list(accumulate(up)), color=UP, label="to +1")
-        axes[1].plot(steps, list(accumulate(down)), color=DOWN, linestyle="--", label="to −1")
+        axes[1].plot(steps, ups, color=UP, label="to +1")
+        axes[1].plot(steps, downs, color=DOWN, linestyle="--", label="to −1")
         axes[2].plot(steps, gap, color=GAP, linewidth=0.8)
         if row == 0:
             legend(axes[1], loc="upper left")

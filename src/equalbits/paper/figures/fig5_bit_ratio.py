@@ -12,9 +12,8 @@ from pathlib import Path
 from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, score_of
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import item_cases, nest, quick_recipe, run_cases
+from equalbits.paper.item_runs import item_cases, item_recipes, nest, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, legend, mean_and_range, panels
-from equalbits.recipes import Recipe, get_recipe
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
 QUICK_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7)
@@ -25,16 +24,11 @@ SEEDS = 5
 FORMS = {"literal": False, "with batch norm": True}
 
 
-def _recipes(options: Options) -> dict[str, Recipe]:
-    if options.quick:
-        return {"Fashion-MNIST": quick_recipe("conv2", data__limit=2000)}
-    return {name: get_recipe(DATA[name]) for name in options.grid.get("data", DATA)}
-
-
 def measure(out: Path, options: Options) -> Result:
     """Train every share on every data set, literal and with batch norm."""
     shares = list(options.grid.get("p_pos", QUICK_SHARES if options.quick else SHARES))
     seeds = options.seeds_or(SEEDS)
+    quick = {"Fashion-MNIST": quick_recipe("conv2", data__limit=2000)}
     vary = {"model.weight_quantizer": [f"bihalf:p_pos={share}" for share in shares]}
     groups = {
         (data, form): item_cases(
@@ -43,7 +37,7 @@ def measure(out: Path, options: Options) -> Result:
             options,
             within=f"{data.lower()}/{form.replace(' ', '-')}",
         )
-        for data, recipe in _recipes(options).items()
+        for data, recipe in item_recipes(DATA, options, quick=quick, part="data").items()
         for form, batch_norm in FORMS.items()
     }
     found = run_cases(out / "runs", groups, options, seeds=seeds)

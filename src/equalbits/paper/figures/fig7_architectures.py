@@ -4,16 +4,14 @@ The paper gives no numbers for it. As in the authors' code, the nets with binary
 activations are binarized by the sign with a clipped gradient; IR-Net's by its own estimator, EDE.
 """
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import Claim, above, accuracies
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, item_recipes, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, legend, panel
-from equalbits.recipes import Case, Recipe, get_recipe
+from equalbits.recipes import Case, Recipe
 
 SEEDS = 5
 COMPARED = ("sign", "irnet", "bihalf")
@@ -29,20 +27,13 @@ NETS = {
 }
 
 
-def _recipes(options: Options) -> dict[str, Recipe]:
-    if not options.quick:
-        return {name: get_recipe(NETS[name]) for name in options.grid.get("nets", NETS)}
-    small: dict[str, Any] = {"width": 0.0625, "data__limit": 1000}
-    return {
-        "ResNet-18 1/32": quick_recipe("resnet18", **small),
-        "ResNet-18 1/1": quick_recipe("resnet18", model__input_quantizer="sign", **small),
-    }
-
-
 def measure(out: Path, options: Options) -> Result:
     """Train every net with every method and five seeds, which the paper does not state, or two when quick."""
     seeds = options.seeds_or(SEEDS)
-    groups = {net: method_cases(net, recipe, options) for net, recipe in _recipes(options).items()}
+    small = quick_recipe("resnet18", width=0.0625, data__limit=1000)
+    quick = {"ResNet-18 1/32": small, "ResNet-18 1/1": small.with_settings({"model.input_quantizer": "sign"})}
+    recipes = item_recipes(NETS, options, quick=quick)
+    groups = {net: method_cases(net, recipe, options) for net, recipe in recipes.items()}
     nets = run_cases(out / "runs", groups, options, seeds=seeds, keep_weights=True)  # figure 1 reads the activations
     return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}, "notes": [_NOTE]}
 
@@ -56,15 +47,8 @@ _NOTE = (
 def method_cases(net: str, recipe: Recipe, options: Options) -> list[Case]:
     """Return a case per method; IR-Net binarizes activations by its own estimator."""
     within = net.lower().replace(" ", "-").replace("/", "w")
-    cases = item_cases(recipe, {"model.weight_quantizer": COMPARED}, options, within=within)
-    ede = {"model.input_quantizer": "ede"}
-    return [
-        replace(case, recipe=case.recipe.with_settings(ede)) if _is_irnet_1w1a(case.recipe) else case for case in cases
-    ]
-
-
-def _is_irnet_1w1a(recipe: Recipe) -> bool:
-    return recipe.model.weight_quantizer == "irnet" and recipe.model.input_quantizer != ""
+    own = {"irnet": {"model.input_quantizer": "ede"}} if recipe.model.input_quantizer else {}
+    return item_cases(recipe, {"model.weight_quantizer": COMPARED}, options, within=within, own=own)
 
 
 def claims(result: Result) -> list[Claim]:

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, guesses
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, mean_and_range, panels
-from equalbits.recipes import Recipe, get_recipe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,18 +49,12 @@ SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 QUICK_SPARSITIES = (0.0, 0.5, 0.9)
 
 
-def _recipes(options: Options) -> dict[str, Recipe]:
-    if options.quick:
-        return {"Conv2": quick_recipe("conv2", data__limit=2000)}
-    return {name: get_recipe(NETS[name]) for name in options.grid.get("nets", NETS)}
-
-
 def measure(out: Path, options: Options) -> Result:
     """Train every net by every rule at every sparsity with five seeds, or two when quick."""
     sparsities = list(options.grid.get("sparsity", QUICK_SPARSITIES if options.quick else SPARSITIES))
     seeds = options.seeds_or(SEEDS)
-    groups = {}
-    for net, recipe in _recipes(options).items():
+    groups, recipes = {}, item_recipes(NETS, options, quick={"Conv2": quick_recipe("conv2", data__limit=2000)})
+    for net, recipe in recipes.items():
         for name in sorted(options.grid.get("rules", RULES), key=_start):  # so that rules of one start share stacks
             quantizer, init, rate = RULES[name]
             start = {"model.init": init, "optimizer.lr": round(recipe.train.optimizer.lr * rate, 9)}
@@ -69,7 +62,7 @@ def measure(out: Path, options: Options) -> Result:
             within = f"{net.lower()}/{_folder(_start(name))}"
             groups[net, name] = item_cases(recipe.with_settings(start), vary, options, within=within)
     measured = run_cases(out / "runs", groups, options, seeds=seeds)
-    nets = {net: {name: measured[net, name] for name in RULES if (net, name) in measured} for net in _recipes(options)}
+    nets = {net: {name: measured[net, name] for name in RULES if (net, name) in measured} for net in recipes}
     return {"seeds": seeds, "sparsities": sparsities, "nets": nets, "notes": [_NOTE]}
 
 

@@ -14,10 +14,10 @@ from equalbits._statistics import Sample
 from equalbits._toml import flatten
 from equalbits.paper.claims import SOME_DIVERGED, CaseCounts, Claim, accuracies, decide_by_one_sample, score_of
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, panel
 from equalbits.paper.tables.tab2_convnets import draw_scores
-from equalbits.recipes import FREE, Recipe, get_recipe
+from equalbits.recipes import FREE, Recipe
 
 SEEDS = 3
 #: Label to recipe, and the best published accuracy with its method.
@@ -34,11 +34,10 @@ _NOTE = (
 
 
 def _recipes(options: Options) -> dict[str, Recipe]:
-    if not options.quick:
-        return {net: get_recipe(NETS[net][0]) for net in options.grid.get("nets", NETS)}
-    teacher = {"distill__weight": 0.5, "distill__teacher": "fashion-conv2"}
-    small = quick_recipe("resnet20", width=0.25, data__limit=1000, model__input_quantizer="rsign", **teacher)
-    return {"ResNet-20": small.with_settings({"model.options.rprelu": True})}
+    teacher = {"distill.weight": 0.5, "distill.teacher": "fashion-conv2"}
+    small = quick_recipe("resnet20", width=0.25, data__limit=1000, model__input_quantizer="rsign")
+    quick = {"ResNet-20": small.with_settings({"model.options.rprelu": True, **teacher})}
+    return item_recipes({net: recipe for net, (recipe, _, _) in NETS.items()}, options, quick=quick)
 
 
 def measure(out: Path, options: Options) -> Result:

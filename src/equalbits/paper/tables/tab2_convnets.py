@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
@@ -45,38 +46,18 @@ def recipe_of(net: str, options: Options) -> Recipe:
     return quick_recipe(net) if options.quick else get_recipe(f"cifar10-{net}")
 
 
-def measure(out: Path, options: Options, *, init: str = "torch") -> Result:
-    """Train every net with every method and seed from this initialization."""
-    vary = {"model.weight_quantizer": COMPARED}
+def measure(
+    out: Path, options: Options, *, init: str = "torch", rates: Mapping[str, float] = MappingProxyType({})
+) -> Result:
+    """Train every net with every method and seed from this initialization, each of ``rates`` at its learning rate."""
+    vary = {"model.weight_quantizer": tuple(rates) or COMPARED}
+    own = {method: {"optimizer.lr": rate} for method, rate in rates.items()}
     groups = {
-        net: item_cases(recipe_of(net, options).with_settings({"model.init": init}), vary, options, within=net)
+        net: item_cases(recipe_of(net, options).with_settings({"model.init": init}), vary, options, within=net, own=own)
         for net in nets(options)
     }
     seeds = options.seeds_or(SEEDS)
     return {"seeds": seeds, "nets": run_cases(out / "runs", groups, options, seeds=seeds)}
-
-
-def measure_readings(out: Path, options: Options) -> Result:
-    """Train every net by each other reading of IR-Net with every seed."""
-    readings = options.grid.get("model.weight_quantizer", READINGS)
-    for reading in readings:
-        if reading not in READINGS:
-            raise ValueError(f"model.weight_quantizer={reading}: tab2-irnet trains {' and '.join(READINGS)}")
-    groups = {
-        (net, reading): item_cases(
-            recipe_of(net, options).with_settings({"optimizer.lr": READINGS[reading]}),
-            {"model.weight_quantizer": [reading]},
-            replace(options, grid={}),
-            within=f"{net}/{reading}",
-        )
-        for net in nets(options)
-        for reading in readings
-    }
-    seeds = options.seeds_or(SEEDS)
-    found: dict[str, list[CaseCounts]] = {net: [] for net in nets(options)}
-    for (net, _), cases in run_cases(out / "runs", groups, options, seeds=seeds).items():
-        found[net] += cases
-    return {"seeds": seeds, "nets": found}
 
 
 def claims(result: Result) -> list[Claim]:
@@ -156,7 +137,7 @@ IRNET = replace(
     ITEM,
     name="tab2-irnet",
     title="Shallow binary nets, IR-Net by its two other readings",
-    measure=measure_readings,
+    measure=partial(measure, rates=READINGS),
     grid={"nets": NETS, "model.weight_quantizer": tuple(READINGS)},
     decides=("optimizer.lr",),
 )

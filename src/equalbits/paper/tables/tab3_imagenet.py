@@ -6,7 +6,6 @@ the small-image ResNet-18 on the embedded data.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from equalbits._plotting import method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import (
@@ -22,22 +21,14 @@ from equalbits.paper.claims import (
     undecided,
 )
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_cases, item_recipes, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, panels
 from equalbits.paper.published_numbers import TABLE_3
-from equalbits.recipes import Recipe, get_recipe
 
 NETS = {"ResNet-18": "imagenet-resnet18", "ResNet-34": "imagenet-resnet34"}
 COMPARED = ("sign", "bihalf")
 #: Tolerance in points: the paper has one run each and no deviation, and two runs of a recipe may differ by this much.
 MARGIN = 0.5
-
-
-def _recipes(options: Options) -> dict[str, Recipe]:
-    if options.quick:
-        small: dict[str, Any] = {"width": 0.0625, "data__limit": 2000}
-        return {"ResNet-18": quick_recipe("resnet18", model__input_quantizer="sign", **small)}
-    return {name: get_recipe(NETS[name]) for name in options.grid.get("nets", NETS)}
 
 
 def measure(out: Path, options: Options) -> Result:
@@ -47,7 +38,9 @@ def measure(out: Path, options: Options) -> Result:
     """
     seeds = options.seeds_or(1)
     vary = {"model.weight_quantizer": COMPARED}
-    groups = {net: item_cases(recipe, vary, options, within=net.lower()) for net, recipe in _recipes(options).items()}
+    small = quick_recipe("resnet18", width=0.0625, model__input_quantizer="sign", data__limit=2000)
+    recipes = item_recipes(NETS, options, quick={"ResNet-18": small})
+    groups = {net: item_cases(recipe, vary, options, within=net.lower()) for net, recipe in recipes.items()}
     nets = run_cases(out / "runs", groups, options, seeds=seeds, may_stack=False)
     return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}}
 

@@ -5,15 +5,13 @@ Sign, IR-Net (with its own estimator for activations) and bi-half are trained wi
 """
 
 from pathlib import Path
-from typing import Any
 
 from equalbits._plotting import method_name
 from equalbits.paper.claims import Claim, above
 from equalbits.paper.figures import fig7_architectures as fig7
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import by_method, quick_recipe, run_cases
+from equalbits.paper.item_runs import by_method, item_recipes, quick_recipe, run_cases
 from equalbits.paper.published_numbers import TABLE_3
-from equalbits.recipes import Recipe, get_recipe
 
 NETS = {"ResNet-18": "tinyimagenet-resnet18", "ResNet-34": "tinyimagenet-resnet34"}
 SEEDS = 3
@@ -23,17 +21,12 @@ _NOTE = (
 )
 
 
-def _recipes(options: Options) -> dict[str, Recipe]:
-    if options.quick:
-        small: dict[str, Any] = {"width": 0.0625, "data__limit": 1000}
-        return {"ResNet-18": quick_recipe("resnet18", model__input_quantizer="sign", **small)}
-    return {net: get_recipe(NETS[net]) for net in options.grid.get("nets", NETS)}
-
-
 def measure(out: Path, options: Options) -> Result:
     """Train every net with every method and three seeds, or two when quick."""
     seeds = options.seeds_or(SEEDS)
-    groups = {net: fig7.method_cases(net, recipe, options) for net, recipe in _recipes(options).items()}
+    small = quick_recipe("resnet18", width=0.0625, model__input_quantizer="sign", data__limit=1000)
+    recipes = item_recipes(NETS, options, quick={"ResNet-18": small})
+    groups = {net: fig7.method_cases(net, recipe, options) for net, recipe in recipes.items()}
     nets = run_cases(out / "runs", groups, options, seeds=seeds)
     return {"seeds": seeds, "nets": {net: by_method(cases) for net, cases in nets.items()}, "notes": [_NOTE]}
 

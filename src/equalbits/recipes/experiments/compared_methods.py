@@ -1,18 +1,14 @@
-"""The methods that can be compared, by name: their settings in a recipe, their common start, their runs."""
+"""The methods that can be compared, by name: their settings in a recipe, and their runs."""
 
 import re
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import nn
-
 from equalbits._text import unknown_name
-from equalbits.nn import BinaryLayer, list_quantizers, quantizer_by_name
-from equalbits.recipes.build import DataSpec, make_model
+from equalbits.nn import list_quantizers, quantizer_by_name
 from equalbits.recipes.experiments.grid import split_values
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe_seeds
 from equalbits.recipes.experiments.scheduler import run_missing
-from equalbits.recipes.experiments.train_runs import Execution, Protocol
+from equalbits.recipes.experiments.train_runs import Execution
 from equalbits.recipes.recipe import Recipe
 
 #: The same net with real weights, as the upper bound.
@@ -69,29 +65,6 @@ def recipe_for(method: str, recipe: Recipe) -> Recipe:
     return recipe.with_settings(_SETTINGS.get(method, {"model.weight_quantizer": method}))
 
 
-def make_with_common_start(recipe: Recipe, images: DataSpec) -> nn.Module:
-    """Build the recipe's model with the initial weights that every method shares for this seed.
-
-    A method that draws random numbers of its own (scores, rotations) would change all weights drawn after it. So the
-    weights are copied from the net with sign weights, and each method then fits its state to them.
-    """
-    model = make_model(recipe, images)
-    plain = make_model(recipe.with_settings({"model.weight_quantizer": "sign"}), images)
-    start = dict(plain.named_parameters())
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.train.seed)
-        for name, parameter in model.named_parameters():
-            if name in start:
-                parameter.copy_(start[name])
-        for layer in model.modules():
-            if isinstance(layer, BinaryLayer):
-                layer.weight_quantizer.fit_(layer.to_filters(layer.weight.detach()))
-    return model
-
-
-_PROTOCOL = Protocol(build=make_with_common_start, measure=True, keep_weights=False)
-
-
 def case_of(method: str) -> str:
     """Return the name of a method's directory."""
     return re.sub(r"[^\w.=-]+", "-", method)
@@ -121,4 +94,4 @@ def train_methods(
         seeds = describe_seeds([each.seed for each in records])
         execution.log(f"{label(group[0])}: {seeds}: {', '.join(scores)}  ({seconds:.1f} s){errors}")
 
-    run_missing(store, runs, execution, stack=stack, protocol=_PROTOCOL, on_end=log_scores)
+    run_missing(store, runs, execution, stack=stack, on_end=log_scores)

@@ -27,15 +27,6 @@ from equalbits.training import InterruptedTraining, stop_requests
 _ATTEMPTS = 3  # before a group is given up
 
 
-class InterruptedSweep(InterruptedTraining):
-    """A signal interrupted a sweep on a cluster."""
-
-    def __init__(self, signal_number: int, out: Path) -> None:
-        super().__init__(signal_number, out)
-        stopped = str(self).partition(";")[0]
-        self.args = (f"{stopped}; runs that ended are in {out}, unfinished ones on the cluster start over",)
-
-
 def import_ray() -> Any:
     """Import Ray, or raise with the way to install it."""
     if find_spec("ray") is None:
@@ -76,7 +67,8 @@ def train_on_ray(groups: Sequence[Sequence[PlannedRun]], store: RunStore, execut
                 if request.signal_number is not None:
                     for unfinished in pending:
                         ray.cancel(unfinished, force=True)
-                    raise InterruptedSweep(request.signal_number, store.out)
+                    kept = "runs that ended are in {}, unfinished ones on the cluster start over"
+                    raise InterruptedTraining(request.signal_number, store.out, kept)
     finally:
         if connect:
             ray.shutdown()

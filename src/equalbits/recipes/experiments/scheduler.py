@@ -16,7 +16,7 @@ from equalbits.recipes.build import DataSpec, check_names, make_loader, make_mod
 from equalbits.recipes.experiments.ray_cluster import import_ray, train_on_ray
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore, describe
 from equalbits.recipes.experiments.stack_checkpoint import find_stack, remove_ended_stacks
-from equalbits.recipes.experiments.train_runs import Execution, Protocol, Trainer
+from equalbits.recipes.experiments.train_runs import Execution, Trainer
 from equalbits.recipes.recipe import DataConfig
 from equalbits.training import LAST, CheckpointError, make_optimizer, shared
 
@@ -29,7 +29,7 @@ def run_missing(
     execution: Execution,
     *,
     stack: int = 1,
-    protocol: Protocol = Protocol(),  # noqa: B008 (it is frozen)
+    keep_weights: bool = True,
     on_end: Callable[[Sequence[PlannedRun], float], None] | None = None,
 ) -> None:
     """Train every run without a record, up to ``stack`` at once; interrupted ones resume.
@@ -46,13 +46,13 @@ def run_missing(
         if groups := [group for case in cases.values() for group in make_stacks(store, case, stack)]:
             train_on_ray(groups, store, execution)
         return
-    trainer = Trainer(store, execution, protocol)
+    trainer = Trainer(store, execution, keep_weights=keep_weights)
     for group in make_stacks(store, missing, stack):
         began = time.perf_counter()
         at_once = f", first of {len(group)} at once" if len(group) > 1 else ""
         reporters = execution.reporters_for(describe(group[:1]) + at_once)
         checkpoint = _checkpoint_of(store, group[0])  # an interrupted run resumes the way it started
-        alone = not protocol.measure and (stack == 1 if checkpoint is None else checkpoint.name == LAST)
+        alone = not group[0].method and (stack == 1 if checkpoint is None else checkpoint.name == LAST)
         trainer.train(group, reporters, alone=alone)
         seconds = time.perf_counter() - began
         if on_end:

@@ -2,16 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from equalbits._files import remove_file, remove_partial_files, write_all_atomically, write_atomically
 from equalbits.data import FolderLoader, Loader
-from equalbits.recipes.build import DataSpec, make_loader, make_model, pick_device
+from equalbits.recipes.build import DataSpec, make_loader, make_model, make_with_common_start, pick_device
 from equalbits.recipes.experiments.bit_measurements import BitMeasurements
 from equalbits.recipes.experiments.run_store import PlannedRun, RunStore
 from equalbits.recipes.experiments.stack_checkpoint import checksum, remove_ended_stacks, stack_checkpoint
@@ -63,32 +62,18 @@ def check_one_process(command: str) -> None:
         raise ValueError(f"{command} runs in one process: start it without torchrun")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """The treatment of each net beside training it.
+class Trainer:
+    """Trains runs of one store on one device; with ``keep_weights`` nets of a stack leave their last weights.
 
-    - ``build``: builds the model of a recipe
-    - ``measure``: counts of each net while it trains are stored in its record; such runs are always stacked, and on a
-      GPU with ``speed="auto"`` each step is captured as a CUDA graph but not compiled; where that fails, it runs plain
-    - ``keep_weights``: nets of a stack leave their weights of the last epoch
+    Runs of a compared method start from common weights and are measured while they train. They are always stacked and
+    keep no weights. On a GPU with ``speed="auto"`` their steps are captured as a CUDA graph but not compiled, or run
+    plain where that fails.
     """
 
-    build: Callable[[Recipe, DataSpec], nn.Module] = make_model
-    measure: bool = False
-    keep_weights: bool = True
-
-
-@dataclass
-class Trainer:
-    """Trains runs of one store on one device."""
-
-    store: RunStore
-    execution: Execution
-    protocol: Protocol = field(default_factory=Protocol)
-    _loaded: tuple[DataConfig, Loader, Loader] | None = None
-
-    def __post_init__(self) -> None:
-        self.root, self.device = self.execution.root, pick_device(self.execution.device)
+    def __init__(self, store: RunStore, execution: Execution, *, keep_weights: bool = True) -> None:
+        self.store, self.execution, self.keep_weights = store, execution, keep_weights
+        self.root, self.device = execution.root, pick_device(execution.device)
+        self._loaded: tuple[DataConfig, Loader, Loader] | None = None
 
     def train(self, runs: Sequence[PlannedRun], reporters: Sequence[Reporter], *, alone: bool) -> None:
         """Train runs at once, or ``alone`` one after another."""
@@ -97,7 +82,7 @@ class Trainer:
                 self.train_alone(run, reporters)
             return
         speeds = {run.recipe.train.speed for run in runs}
-        if not (self.protocol.measure and self.device.startswith("cuda") and speeds == {"auto"}):
+        if not (runs[0].method and self.device.startswith("cuda") and speeds == {"auto"}):
             self._train_stack(runs, reporters)
             return
         recorded, plain = (
@@ -151,12 +136,14 @@ class Trainer:
             raise ValueError("nets of a stack start anew: leave model.init_from out, or train each alone")
         train, test = self._load(runs[0].recipe.data)
         images = DataSpec.of(train)
-        first = runs[0].recipe  # whose teacher is that of all
+        first, is_compared = runs[0].recipe, bool(runs[0].method)
+        # The teacher of the first run is that of all.
         teacher = trained_teacher(first, self._teacher_dir(first), images, root=self.root, device=self.device)
-        models = [self.protocol.build(run.recipe, images).to(self.device) for run in runs]
+        build = make_with_common_start if is_compared else make_model
+        models = [build(run.recipe, images).to(self.device) for run in runs]
         if self.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(self.device)
-        counts = [BitMeasurements(model, nets=len(runs)) for model in models] if self.protocol.measure else []
+        counts = [BitMeasurements(model, nets=len(runs)) for model in models] if is_compared else []
         followed: list[list[Reporter]] = [list(counts[place : place + 1]) for place in range(len(runs))]
         followed[0] += reporters
         began, errors = time.perf_counter(), {}
@@ -191,7 +178,7 @@ class Trainer:
                 seconds = max(share, sum(epoch.seconds for epoch in history.epochs))
             ended = history or History(())
             record = RunRecord.of(run.recipe, self.device, ended, seconds, **more)
-            kept = model if history is not None and self.protocol.keep_weights else None
+            kept = model if history is not None and self.keep_weights and not is_compared else None
             stored = stacked_files(record, ended, images, kept, root=self.root)
             files |= {out / name: content for name, content in stored.items()}
         write_all_atomically(files)
