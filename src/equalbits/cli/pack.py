@@ -111,7 +111,7 @@ def _compare(packed: "PackedModel", model: "nn.Module", example: "Tensor", optio
     from equalbits.recipes import check_on_test_images
 
     try:
-        return str(check_on_test_images(packed, model, Path(options.run), Path(options.data) if options.data else None))
+        return check_on_test_images(packed, model, Path(options.run), Path(options.data) if options.data else None)
     except DataError as error:
         say(f"no test images to compare on: {error}", error=True)
     with torch.no_grad():

@@ -13,6 +13,7 @@ from equalbits.recipes.catalogue import published_score as published_score
 from equalbits.recipes.evaluate_packed import ByteBatches as ByteBatches
 from equalbits.recipes.evaluate_packed import calibration_images as calibration_images
 from equalbits.recipes.evaluate_packed import check_on_test_images as check_on_test_images
+from equalbits.recipes.evaluate_packed import dataset_of as dataset_of
 from equalbits.recipes.evaluate_packed import images_with_classes as images_with_classes
 from equalbits.recipes.experiments.compare import HOW as HOW
 from equalbits.recipes.experiments.compare import Comparison as Comparison

@@ -129,11 +129,5 @@ def launch_words() -> list[str]:
 
 def where_and_with(device: str) -> dict[str, Any]:
     """Return the name of the device and the versions that run on it."""
-    return {
-        "device": device_name(device),
-        "versions": {
-            "equalbits": equalbits.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-    }
+    versions = {"equalbits": equalbits.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    return {"device": device_name(device), "versions": versions}

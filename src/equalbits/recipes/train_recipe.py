@@ -191,10 +191,8 @@ def trained_teacher(recipe: Recipe, out: Path, images: DataSpec, *, root: Path |
 
 def images_of(recipe: Recipe) -> dict[str, Any]:
     """Return the data settings that a teacher or first stage takes from the recipe that needs it."""
-    return {
-        name: getattr(recipe.data, name)
-        for name in ("name", "statistics", "limit", "hold_out", "resize", "crop", "fit")
-    }
+    names = ("name", "statistics", "limit", "hold_out", "resize", "crop", "fit")
+    return {name: getattr(recipe.data, name) for name in names}
 
 
 def _load_initial_weights(model: nn.Module, folder: Path, images: DataSpec) -> None:

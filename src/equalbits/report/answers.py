@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equalbits.analysis import summarize
 from equalbits.data import DataError, Loader, spread
-from equalbits.recipes import DataSpec, data_root_of, last_weights, load_run, make_loader
+from equalbits.recipes import DataSpec, dataset_of, last_weights, load_run
 from equalbits.report.run_tables import ReportTable
 
 #: Multiply-accumulates of one section, seconds on a CPU: a larger net answers fewer images, spread over the test set.
@@ -33,7 +33,6 @@ class Picture(NamedTuple):
 class Matrix(NamedTuple):
     """Counts by class (row) and answer (column), with the accuracy of each class in per cent."""
 
-    caption: str
     classes: Sequence[str]
     counts: Sequence[Sequence[int]]
     accuracy: Sequence[float | None]
@@ -75,7 +74,7 @@ def answers_of(folder: Path) -> AnswerSection:
     spread = torch.linspace(0, shown - 1, min(_SHOWN, shown)).long()
     return AnswerSection(
         note=_note(shown, found.total, len(wrong)),
-        matrix=_matrix(counts, classes) if len(classes) <= MATRIX_CLASSES else None,
+        matrix=Matrix(classes, counts.tolist(), _accuracies(counts)) if len(classes) <= MATRIX_CLASSES else None,
         tables=[] if len(classes) <= MATRIX_CLASSES else _tables(counts, classes),
         samples=_pictures(found, spread, classes),
         mistakes=_pictures(found, worst, classes),
@@ -84,8 +83,7 @@ def answers_of(folder: Path) -> AnswerSection:
 
 def _answer(folder: Path) -> _Answers:
     run, spec = load_run(folder), DataSpec.read(folder / "model.json")
-    with data_root_of(folder, None) as root:
-        dataset = make_loader(run.recipe.data, "test", root=root).dataset
+    dataset = dataset_of(folder, "test")
     if difference := spec.difference(DataSpec.of(Loader(dataset, batch_size=1))):
         raise DataError(f"the run was trained on {difference}")
     total = summarize(run.model, (1, spec.channels, spec.size, spec.size)).total
@@ -106,11 +104,6 @@ def _answer(folder: Path) -> _Answers:
 def _note(shown: int, total: int, wrong: int) -> str:
     images = f"all {total:,} test images" if shown == total else f"{shown:,} of {total:,} test images, evenly spread"
     return f"Answers of the last epoch to {images}: {wrong:,} mistake{'s' * (wrong != 1)}."
-
-
-def _matrix(counts: Tensor, classes: Sequence[str]) -> Matrix:
-    caption = "Confusion matrix: a row per class, a column per answer"
-    return Matrix(caption, classes, counts.tolist(), _accuracies(counts))
 
 
 def _accuracies(counts: Tensor) -> list[float | None]:

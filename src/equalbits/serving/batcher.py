@@ -3,17 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
+from concurrent.futures import Future
 from queue import SimpleQueue
 from threading import Thread
-from typing import TypeAlias
 
 import numpy as np
 
 from equalbits.runtime import Array, Floats
-
-_Call: TypeAlias = "tuple[Array, asyncio.Future[Floats]]"
 
 
 class Batcher:
@@ -27,7 +23,7 @@ class Batcher:
     def __init__(self, run: Callable[[Array], Floats], most: int, observe: Callable[[int], None]) -> None:
         self._run, self._most, self._observe = run, most, observe
         self._waiting: deque[tuple[Array, asyncio.Future[Floats]]] = deque()
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Array, Future[Floats]] | None] = SimpleQueue()
         Thread(target=self._run_calls, name="equalbits-engine", daemon=True).start()
         self._worker: asyncio.Task[None] | None = None
 
@@ -46,21 +42,20 @@ class Batcher:
     def _run_calls(self) -> None:
         while call := self._calls.get():
             images, future = call
-            try:
-                done = partial(_settle, future, self._run(images), None)
-            except Exception as error:
-                done = partial(_settle, future, None, error)
-            with suppress(RuntimeError):  # the loop has closed meanwhile
-                future.get_loop().call_soon_threadsafe(done)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(self._run(images))
+                except Exception as error:
+                    future.set_exception(error)
 
     async def _work(self) -> None:
         while group := self._take():
             images = np.concatenate([batch for batch, _ in group]) if len(group) > 1 else group[0][0]
             self._observe(len(images))
             try:
-                ended: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
+                ended: Future[Floats] = Future()
                 self._calls.put((images, ended))
-                logits = await ended
+                logits = await asyncio.wrap_future(ended)
             except Exception as error:
                 for _, future in group:
                     if not future.done():
@@ -85,14 +80,3 @@ class Batcher:
                 total += len(batch)
             self._waiting.popleft()
         return group
-
-
-def _settle(future: "asyncio.Future[Floats]", logits: Floats | None, error: Exception | None) -> None:
-    """Give a future its result unless it was cancelled."""
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        assert logits is not None
-        future.set_result(logits)

@@ -66,7 +66,7 @@ def _signed_units(net: Net) -> list[tuple[int, int, int, int]]:
 def count_boundaries(points: NDArray[np.float64]) -> Result:
     """Evaluate all nets on these points, and count boundaries by the number of parameters that are −1."""
     units = hidden_units(points)
-    maps: dict[tuple[tuple[int, ...], ...], bytes | None] = {}
+    maps: dict[tuple[tuple[int, ...], ...], tuple[bytes, bytes] | None] = {}
     boundaries: dict[bytes, list[Net]] = {}
     labellings: dict[int, set[bytes]] = {k: set() for k in range(PARAMETERS + 1)}
     nearest = np.inf
@@ -75,22 +75,15 @@ def count_boundaries(points: NDArray[np.float64]) -> Result:
         if signed not in maps:  # 4096 nets have 816 different sums
             total = _total(signed, units)
             positive = total > 0
-            maps[signed] = None if positive.all() or not positive.any() else np.packbits(positive).tobytes()
-            if maps[signed] is not None:
+            boundary = positive ^ positive[0]  # the same for the opposite labels
+            maps[signed] = None
+            if boundary.any():
+                maps[signed] = np.packbits(boundary).tobytes(), np.packbits(positive).tobytes()
                 nearest = min(nearest, float(np.abs(total).min()))
-        labels = maps[signed]
-        if labels is not None:
-            boundaries.setdefault(_either_side(labels, len(points)), []).append(net)
-            labellings[net.count(-1)].add(labels)
+        if found := maps[signed]:
+            boundaries.setdefault(found[0], []).append(net)
+            labellings[net.count(-1)].add(found[1])
     return _counted(boundaries, labellings, nearest)
-
-
-def _either_side(labels: bytes, points: int) -> bytes:
-    """Return the labelling or its opposite, whichever has the first point 0."""
-    if not labels[0] & 0x80:
-        return labels
-    bits = 1 - np.unpackbits(np.frombuffer(labels, np.uint8), count=points)
-    return np.packbits(bits).tobytes()
 
 
 def _counted(boundaries: dict[bytes, list[Net]], labellings: dict[int, set[bytes]], nearest: float) -> Result:
