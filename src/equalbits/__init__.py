@@ -44,73 +44,44 @@ if TYPE_CHECKING:
     from equalbits import recipes as recipes
     from equalbits import runtime as runtime
     from equalbits import training as training
-    from equalbits.analysis import summarize
-    from equalbits.analysis.audit import audit
-    from equalbits.data import Loader, load_dataset
-    from equalbits.deploy import PackError
-    from equalbits.deploy.pack import pack
-    from equalbits.models import create_model, list_models, load_real, register_model
-    from equalbits.nn import (
-        BiHalf,
-        BinaryConv1d,
-        BinaryConv2d,
-        BinaryConvTranspose2d,
-        BinaryLinear,
-        IRNet,
-        PrunedBiHalf,
-        Sign,
-        SignActivation,
-        adapt_for_binary_inputs_,
-        all_layers,
-        binarize_,
-        inner_layers,
-        set_progress,
-    )
-    from equalbits.nn.freeze import freeze
-    from equalbits.paper import reproduce
-    from equalbits.recipes import from_pretrained, get_recipe, load_run, push_to_hub, run_recipe, save_pretrained
-    from equalbits.runtime import load_packed
-    from equalbits.training import TrainConfig, evaluate, train
+    from equalbits.analysis import summarize as summarize
+    from equalbits.analysis.audit import audit as audit
+    from equalbits.data import Loader as Loader
+    from equalbits.data import load_dataset as load_dataset
+    from equalbits.deploy import PackError as PackError
+    from equalbits.deploy.pack import pack as pack
+    from equalbits.models import create_model as create_model
+    from equalbits.models import list_models as list_models
+    from equalbits.models import load_real as load_real
+    from equalbits.models import register_model as register_model
+    from equalbits.nn import BiHalf as BiHalf
+    from equalbits.nn import BinaryConv1d as BinaryConv1d
+    from equalbits.nn import BinaryConv2d as BinaryConv2d
+    from equalbits.nn import BinaryConvTranspose2d as BinaryConvTranspose2d
+    from equalbits.nn import BinaryLinear as BinaryLinear
+    from equalbits.nn import IRNet as IRNet
+    from equalbits.nn import PrunedBiHalf as PrunedBiHalf
+    from equalbits.nn import Sign as Sign
+    from equalbits.nn import SignActivation as SignActivation
+    from equalbits.nn import adapt_for_binary_inputs_ as adapt_for_binary_inputs_
+    from equalbits.nn import all_layers as all_layers
+    from equalbits.nn import binarize_ as binarize_
+    from equalbits.nn import inner_layers as inner_layers
+    from equalbits.nn import set_progress as set_progress
+    from equalbits.nn.freeze import freeze as freeze
+    from equalbits.paper import reproduce as reproduce
+    from equalbits.recipes import from_pretrained as from_pretrained
+    from equalbits.recipes import get_recipe as get_recipe
+    from equalbits.recipes import load_run as load_run
+    from equalbits.recipes import push_to_hub as push_to_hub
+    from equalbits.recipes import run_recipe as run_recipe
+    from equalbits.recipes import save_pretrained as save_pretrained
+    from equalbits.runtime import load_packed as load_packed
+    from equalbits.training import TrainConfig as TrainConfig
+    from equalbits.training import evaluate as evaluate
+    from equalbits.training import train as train
 
-__all__ = [  # noqa: RUF022 (by topic)
-    "__version__",
-    "BiHalf",
-    "IRNet",
-    "PrunedBiHalf",
-    "Sign",
-    "SignActivation",
-    "BinaryConv1d",
-    "BinaryConv2d",
-    "BinaryConvTranspose2d",
-    "BinaryLinear",
-    "adapt_for_binary_inputs_",
-    "all_layers",
-    "binarize_",
-    "freeze",
-    "inner_layers",
-    "set_progress",
-    "create_model",
-    "list_models",
-    "load_real",
-    "register_model",
-    "Loader",
-    "load_dataset",
-    "TrainConfig",
-    "evaluate",
-    "train",
-    "audit",
-    "summarize",
-    "PackError",
-    "load_packed",
-    "pack",
-    "get_recipe",
-    "load_run",
-    "run_recipe",
-    "from_pretrained",
-    "push_to_hub",
-    "save_pretrained",
-    "reproduce",
-]
+__all__ = ["__version__", *_PACKAGE_OF]
 
 if not TYPE_CHECKING:
 
