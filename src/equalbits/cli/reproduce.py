@@ -24,9 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "item", metavar="ITEM", nargs="?", help="fig1 to fig8, tab1 to tab3, or all; without it, list the items"
     )
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="smaller networks on the embedded data, about a minute per item",
+        "--quick", action="store_true", help="smaller networks on the embedded data, about a minute per item"
     )
     parser.add_argument("--out", metavar="DIR", help="output directory (default: runs/ITEM, or runs/quick-ITEM)")
     add_data(parser)

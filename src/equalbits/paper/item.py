@@ -18,15 +18,7 @@ from equalbits._text import unknown_name
 from equalbits.paper.claims import Claim, correct, write_claims
 from equalbits.paper.grid_parameters import Grid, split
 from equalbits.paper.measurement_cost import count_trained
-from equalbits.recipes import (
-    FREE,
-    Execution,
-    check_kind,
-    check_one_process,
-    lock_dir,
-    pick_device,
-    where_and_with,
-)
+from equalbits.recipes import FREE, Execution, check_kind, check_one_process, lock_dir, pick_device, where_and_with
 
 #: Name of an item to its module, which is imported when it is needed, and its name there if not ITEM.
 ITEMS = {

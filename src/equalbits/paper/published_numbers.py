@@ -43,9 +43,7 @@ TABLE_2 = MappingProxyType(
 )
 
 #: Figure 6: the toy net with 12 parameters of ±1, and with exactly half of them −1.
-TOY = MappingProxyType(
-    {"full": {"combinations": 4096, "unique": 76}, "bihalf": {"combinations": 924, "unique": 66}},
-)
+TOY = MappingProxyType({"full": {"combinations": 4096, "unique": 76}, "bihalf": {"combinations": 924, "unique": 66}})
 #: Its unique boundaries with 2, 3, … 10 negatives, read from the published vector graphic.
 TOY_BOUNDARIES = (2, 14, 35, 55, 66, 59, 37, 15, 3)
 

@@ -134,12 +134,7 @@ def run_recipe(
 
 
 def evaluate_run(
-    out: Path | str,
-    *,
-    root: Path | None = None,
-    device: str = "auto",
-    which: str = "last",
-    progress: bool = False,
+    out: Path | str, *, root: Path | None = None, device: str = "auto", which: str = "last", progress: bool = False
 ) -> Score:
     """Score a run's model on its whole test set, found in ``root`` or in the data directory the run recorded."""
     out = Path(out)

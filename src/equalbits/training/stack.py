@@ -189,10 +189,7 @@ def _left_out_if_diverged(run: TrainingRun) -> Iterator[None]:
 
 
 def _check(
-    models: Sequence[nn.Module],
-    loaders: Sequence[Batches],
-    configs: Sequence[TrainConfig],
-    teacher: nn.Module | None,
+    models: Sequence[nn.Module], loaders: Sequence[Batches], configs: Sequence[TrainConfig], teacher: nn.Module | None
 ) -> None:
     if not len(models) == len(loaders) == len(configs) > 0:
         raise ValueError(f"{len(models)} models, {len(loaders)} loaders, {len(configs)} configs: give one each per net")

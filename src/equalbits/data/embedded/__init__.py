@@ -15,18 +15,7 @@ from equalbits.data.dataset import DataError
 
 Bytes = NDArray[np.uint8]
 
-CLASSES = (
-    "T-shirt/top",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
-)
+CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 SHA256 = {
     "train": "736da9e871cf089bca2e1ca168ca79266b5773d3fc29aa31b017c6cf61121d05",
     "test": "280f207c17ae1c8c550371f790d5092fcf2314aa4af0410e6f5f7fdbaa3634e4",

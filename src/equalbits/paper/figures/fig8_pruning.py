@@ -41,10 +41,7 @@ RULES = {
 }
 SEEDS = 5
 #: Label to recipe name.
-NETS = {
-    **{f"Conv{size}": f"cifar10-conv{size}" for size in (2, 4, 6, 8)},
-    "ResNet-18": "cifar100-resnet18-1w32a",
-}
+NETS = {**{f"Conv{size}": f"cifar10-conv{size}" for size in (2, 4, 6, 8)}, "ResNet-18": "cifar100-resnet18-1w32a"}
 SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 QUICK_SPARSITIES = (0.0, 0.5, 0.9)
 
