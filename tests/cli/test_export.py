@@ -110,7 +110,7 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(IsADirectoryError) as refused, replace_when_done(tmp_path / "net.xml") as beside:
         beside.write_text("new")
         beside.with_suffix(".bin").write_text("weights")
-    assert refused.value.filename2 == str(tmp_path / "net.xml")
+    assert refused.value.filename == str(tmp_path / "net.xml")
     assert [path.name for path in tmp_path.iterdir()] == ["net.xml"]
     with pytest.raises(FileNotFoundError), replace_when_done(tmp_path / "no" / "net.xml"):
         pass

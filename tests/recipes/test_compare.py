@@ -10,12 +10,11 @@ from small_recipe import compare
 from equalbits.cli import main
 from equalbits.nn import BinaryLayer
 from equalbits.recipes import Comparison, RunRecord, get_recipe
-from equalbits.recipes.build import DataSpec
+from equalbits.recipes.build import DataSpec, make_with_common_start
 from equalbits.recipes.experiments.compare import _method_result
 from equalbits.recipes.experiments.compared_methods import (
     case_of,
     list_methods,
-    make_with_common_start,
     parse_methods,
     recipe_for,
 )

@@ -10,9 +10,9 @@ import pytest
 from small_recipe import compare
 
 from equalbits.recipes import Comparison, Recipe, get_recipe
-from equalbits.recipes.build import DataSpec
+from equalbits.recipes.build import DataSpec, make_with_common_start
 from equalbits.recipes.experiments.bit_measurements import BitMeasurements
-from equalbits.recipes.experiments.compared_methods import list_methods, make_with_common_start
+from equalbits.recipes.experiments.compared_methods import list_methods
 from equalbits.training import EpochRecord, InterruptedTraining
 
 BLINK = get_recipe("fashion-compare").with_settings({

@@ -11,17 +11,14 @@ if TYPE_CHECKING:
 
 
 def add_data(parser: argparse.ArgumentParser, *, default: str = "$EQUALBITS_DATA, else ~/.cache/equalbits") -> None:
-    """Add ``--data``."""
     parser.add_argument("--data", metavar="DIR", help=f"directory of the data sets (default: {default})")
 
 
 def add_device(parser: argparse.ArgumentParser, *, default: str = "auto") -> None:
-    """Add ``--device``."""
     parser.add_argument("--device", default=default, help=f"cpu, cuda, cuda:1 or auto (default: {default})")
 
 
 def add_settings(parser: argparse.ArgumentParser, *, more: str = "") -> None:
-    """Add ``--set``."""
     example = "such as --set epochs=2 --set optimizer.lr=0.05"
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings",
@@ -30,7 +27,6 @@ def add_settings(parser: argparse.ArgumentParser, *, more: str = "") -> None:
 
 
 def add_which(parser: argparse.ArgumentParser) -> None:
-    """Add ``--which``."""
     parser.add_argument(
         "--which", choices=("last", "best"), default="last",
         help="weights of the last or the best epoch of a run (default: last)",
@@ -71,7 +67,6 @@ def given_output(options: argparse.Namespace, *, example: str, needed: bool = Tr
 
 
 def add_json(parser: argparse.ArgumentParser, *, text: str = "print one JSON object") -> None:
-    """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help=text)
 
 

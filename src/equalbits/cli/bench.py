@@ -24,7 +24,6 @@ Call = Callable[[], object]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``bench``."""
     parser.add_argument("file", metavar="FILE", help="a packed file, written by equalbits pack, or zoo:NAME")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of threads (default: 1)")
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="batch size (default: 1)")

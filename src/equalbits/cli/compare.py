@@ -10,7 +10,6 @@ from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``compare``."""
     parser.add_argument(
         "recipe", metavar="RECIPE", nargs="?", default="fashion-compare",
         help="name of a recipe, or path of a TOML file (default: fashion-compare)",

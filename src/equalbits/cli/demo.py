@@ -9,7 +9,6 @@ from equalbits.cli.terminal import print_table, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``demo``."""
     parser.add_argument("--out", metavar="DIR", default="runs/demo", help="output directory (default: runs/demo)")
     parser.add_argument("--epochs", type=int, default=4, metavar="N", help="epochs per method (default: 4)")
     add_device(parser, default="cpu")

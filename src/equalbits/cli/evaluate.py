@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``evaluate``."""
     parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, a packed file, or zoo:NAME")
     add_which(parser)
     add_data(parser, default="where the run found them, else $EQUALBITS_DATA, else ~/.cache/equalbits")

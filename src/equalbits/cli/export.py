@@ -29,7 +29,6 @@ SUFFIX = {"onnx": ".onnx", "openvino": ".xml", "c": ".c", "web": ".html"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``export``."""
     parser.add_argument("source", metavar="FILE|DIR", help="a packed file, zoo:NAME, or the output directory of a run")
     text = "the file to write: net.onnx, net.xml for OpenVINO, net.c, page.html (default with --to: as the source)"
     add_output(parser, text=text)

@@ -12,7 +12,6 @@ from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``inspect``."""
     parser.add_argument("source", metavar="DIR|FILE", help="output directory of a run, a packed file, or zoo:NAME")
     add_which(parser)
     add_json(parser)

@@ -20,7 +20,6 @@ _KINDS = ("recipes", "models", "methods", "compare-only", "inputs", "data", "zoo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``list``."""
     parser.add_argument(
         "kind", metavar="KIND", nargs="?", choices=_KINDS, help=f"one of {', '.join(_KINDS)} (default: all)"
     )

@@ -1,11 +1,9 @@
 """``equalbits pack``: a packed file of a run, or the file of another runtime, as ``export`` writes it."""
 
 import argparse
-import errno
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from equalbits._files import write_all_atomically
 from equalbits._text import size_ratio
 from equalbits.cli.arguments import add_json, add_output, add_packing, given_output
 from equalbits.cli.terminal import say
@@ -26,7 +25,6 @@ _PREFIX = ".unfinished-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``pack``."""
     parser.add_argument("run", metavar="DIR", help="output directory of a run")
     add_output(parser, text="the file to write: net.ebits, or as export: net.onnx, net.xml, net.c or page.html")
     add_packing(parser)
@@ -204,8 +202,9 @@ def replace_when_done(path: Path) -> Iterator[Path]:
     try:
         with TemporaryDirectory(dir=path.parent, prefix=_PREFIX) as folder:
             yield Path(folder, path.name)
-            for file in sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name):
-                _move(file, os.path.realpath(path.with_name(file.name)))
+            files = sorted(Path(folder).iterdir(), key=lambda file: file.name != path.name)
+            targets = (Path(os.path.realpath(path.with_name(file.name))) for file in files)
+            write_all_atomically({target: file.read_bytes() for file, target in zip(files, targets, strict=True)})
     except OSError as error:
         from_system = error.errno is not None and error.filename2 is None
         if from_system and _PREFIX in str(error.filename or _PREFIX):
@@ -215,12 +214,3 @@ def replace_when_done(path: Path) -> Iterator[Path]:
         if "iostream" not in str(error):  # OpenVINO's only message for a file that it cannot write
             raise
         raise ValueError(f"{path} cannot be written: free some space on its disk or use another path") from None
-
-
-def _move(file: Path, target: str) -> None:
-    try:
-        file.replace(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:  # the target is a symbolic link to another disk
-            raise
-        shutil.copyfile(file, target)

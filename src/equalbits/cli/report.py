@@ -9,7 +9,6 @@ from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``report``."""
     parser.add_argument(
         "folder",
         metavar="DIR",

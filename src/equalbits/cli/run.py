@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``run``."""
     parser.add_argument(
         "file",
         metavar="FILE|DIR",

@@ -7,7 +7,6 @@ from equalbits.cli.terminal import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``serve``."""
     parser.add_argument("file", metavar="FILE|DIR", help="a packed file, zoo:NAME, or the output directory of a run")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1; 0.0.0.0: all)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 takes a free one (default: 8000)")

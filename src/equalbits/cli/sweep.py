@@ -16,7 +16,6 @@ _MAX_SEEDS = 10_000  # more is likely a typing error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``sweep``."""
     parser.add_argument("recipe", metavar="RECIPE", help="name of a recipe, or path of a TOML file")
     parser.add_argument(
         "--vary", metavar="NAME=A,B,…", action="append", default=[],

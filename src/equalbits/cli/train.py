@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``train``."""
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe, or path of a TOML file")
     parser.add_argument("--out", metavar="DIR", help="output directory (default: runs/RECIPE)")
     parser.add_argument("--resume", metavar="DIR", help="resume the run in DIR with its own settings")
