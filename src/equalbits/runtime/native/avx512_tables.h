@@ -3,7 +3,7 @@
  * Four bits of a filter select one of the 16 sums ±a ±b ±c ±d, a vector computed once for all filters and taps. Looking
  * up and adding the sums of 16 filters replaces four products and additions. Half of the sums are added by a multiply-
  * add with 1: it rounds as an addition does, and processors with separate units for both use them at once. */
-enum { LOOK_TILE = 12, TABLE = 16, WORD_NUMBERS = 128 };
+enum { LOOK_TILE = 8, TABLE = 16, WORD_NUMBERS = 128 };
 
 /* The 16 sums of four numbers; bit i of the index selects whether the i-th is added or subtracted. */
 static void tables_make(const float *from, int64_t count, float *to) {
@@ -66,7 +66,7 @@ INLINE void look_up_row(const int64_t apart, const eb_step *step, const float *t
         const int64_t tile = (pixels + tiles - 1) / tiles; /* as equal as possible */
 #define CASE(n) case n: look_up_pixels(n, apart, step, tables, packed, sums); break;
         switch (tile) {
-            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
         default: break;
         }
 #undef CASE

@@ -101,6 +101,7 @@ typedef struct eb_step_ {
     int64_t tiles, strip, tile_bytes;         /* counted by tiles: of a strip, and its pixels: of pooled rows, or of all */
     int64_t sums, quads;                      /* of real ones; with Winograd, fours of columns */
     int64_t tables;                           /* channels of a table if real inputs are looked up: see tables.c; else 0 */
+    int64_t table_rows;                       /* pixels whose tables a thread makes, if windows are one pixel; else 0 */
     int signs;                                /* words per entry if the weights are bits: 1, or 2 if pruned; else 0 */
     int32_t *constants;                       /* binary weights: by class of border */
     int32_t *row_class, *column_class;
@@ -266,6 +267,8 @@ int eb_layout_winograd(eb_step *step, const float *given);
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step);
 int eb_layout_tables(const eb_kernels *kernels, eb_step *step, const uint8_t *sign, char *error);
 void eb_tables_prepare(const eb_context *context, const eb_step *step);
+int64_t eb_table_units(const eb_step *step);
+void eb_tables_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to);
 
 /* rows.c */
 static inline int eb_is_rows(const eb_step *step) { return step->field[EB_KIND] >= EB_SIGMOID; }

@@ -71,7 +71,7 @@ static void pad_plane(const eb_step *step, int64_t channels, const float *from, 
 }
 
 static void prepare_reals(const eb_context *context, const eb_step *step) {
-    if (step->tables) eb_tables_prepare(context, step);
+    if (step->tables && !step->table_rows) eb_tables_prepare(context, step);
     if (step->tables || !step->scratch_bytes) return;
     float *padded = (float *)context->scratch;
     const int64_t line = step->padded_columns, plane = step->padded_rows * line;

@@ -20,6 +20,7 @@ int64_t eb_step_units(const eb_step *step) {
     int64_t kind = step->field[EB_KIND], blocks = (step->out.channels + EB_BLOCK - 1) / EB_BLOCK;
     if (kind == EB_COPY || kind == EB_FILL || (kind == EB_LOAD && step->field[EB_OUT] == -1)) return 1;
     if (eb_is_rows(step)) return eb_rows_units(step);
+    if (step->table_rows) return eb_table_units(step);
     if (step->quads) return step->out.rows; /* a row of the image is prepared once for all blocks */
     if (by_tiles(step)) return step->field[EB_GROUPS] * step->blocks * step->tiles;
     if (step->tiles) return step->out.rows;
@@ -267,6 +268,7 @@ void eb_step_run(const eb_context *context, const eb_step *step, int64_t from, i
     else if (field[EB_KIND] == EB_COPY) eb_copy(context, step);
     else if (field[EB_KIND] == EB_LOAD && field[EB_OUT] == -1) return; /* all was done when it was prepared */
     else if (eb_is_rows(step)) eb_rows_run(context, step, from, to);
+    else if (step->table_rows) eb_tables_run(context, step, from, to);
     else if (step->quads) run_rows(context, step, 0, step->blocks, from, to);
     else if (by_tiles(step)) run_tiles(context, step, from, to);
     else if (step->tiles) run_rows(context, step, 0, field[EB_GROUPS] * step->blocks, from, to);

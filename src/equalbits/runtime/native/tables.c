@@ -2,17 +2,26 @@
  *
  * Every four channels of a pixel (three, if a vector holds eight numbers) become a table of their signed sums, (row,
  * word, column, table), zeros around the image. A 32-bit word of a filter, (kernel row, word, kernel column), holds the
- * indices of as many whole tables as fit: 32 channels, or 30. */
+ * indices of as many whole tables as fit: 32 channels, or 30.
+ *
+ * Where a window is one pixel, as in a linear layer, all pixels are one row. Then a thread makes the tables of a few
+ * pixels and uses them for all filters while they are in its cache. */
 #include <string.h>
 
 #include "core.h"
 
-enum { MOST_BYTES = 1 << 26, FEWEST_FILTERS = 64, FEWEST_CHANNELS = 4 };
+enum { MOST_BYTES = 1 << 26, FEWEST_FILTERS = 64, FEWEST_CHANNELS = 4, ROWS = 8 };
+
+static int is_one_row(const eb_step *step) {
+    const int64_t *field = step->field;
+    return step->padded_rows == 1 && field[EB_KERNEL_H] * field[EB_KERNEL_W] * field[EB_STRIDE_W] == 1 &&
+           step->padded_columns == step->in.columns && field[EB_GROUPS] == 1 && !field[EB_POOL_H];
+}
 
 /* Return whether each table serves enough taps and filters, and all fit in memory. */
 int eb_has_tables(const eb_kernels *kernels, const eb_step *step) {
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
-    const double pixels = (double)step->padded_rows * (double)step->padded_columns;
+    const double pixels = is_one_row(step) ? ROWS : (double)step->padded_rows * (double)step->padded_columns;
     const double bytes = pixels * (double)(field[EB_GROUPS] * (step->group_in / 30 + 1)) * 128 * 4;
     const double uses = (double)taps * (double)step->group_out / (double)(field[EB_STRIDE_H] * field[EB_STRIDE_W]);
     return kernels->table_channels && step->in.kind == EB_REAL && step->group_in >= FEWEST_CHANNELS &&
@@ -31,11 +40,18 @@ static void pack_filter(const eb_step *step, const uint8_t *sign, uint32_t *to) 
 int eb_layout_tables(const eb_kernels *kernels, eb_step *step, const uint8_t *sign, char *error) {
     const int64_t *field = step->field, taps = field[EB_KERNEL_H] * field[EB_KERNEL_W];
     step->tables = kernels->table_channels;
+    if (is_one_row(step)) {
+        step->table_rows = step->in.columns < ROWS ? step->in.columns : ROWS;
+        step->padded_columns = 1; /* the words of a pixel are adjacent */
+    }
     step->words = (step->group_in + eb_word_channels(step) - 1) / eb_word_channels(step);
     step->apart = field[EB_STRIDE_W] * eb_word_numbers(step);
     step->row_apart = field[EB_STRIDE_H] * step->words * step->padded_columns * eb_word_numbers(step);
     step->prepared_bytes = step->padded_rows * step->words * step->padded_columns * eb_word_numbers(step) * 4;
-    step->scratch_bytes = field[EB_GROUPS] * step->prepared_bytes;
+    if (step->table_rows) {
+        step->apart = step->words * eb_word_numbers(step);
+        step->row_bytes = ROWS * (EB_BLOCK + step->apart) * 4;
+    } else step->scratch_bytes = field[EB_GROUPS] * step->prepared_bytes;
     step->block_bytes = taps * step->words * EB_BLOCK * 4;
     step->weights = eb_take(step->budget, field[EB_GROUPS] * step->blocks * step->block_bytes);
     if (!step->weights) return eb_fail(error, "there is no memory");
@@ -71,4 +87,34 @@ void eb_tables_prepare(const eb_context *context, const eb_step *step) {
                     make_word(context->plan->kernels, step, word, from, to);
                     to += eb_word_numbers(step);
                 }
+}
+
+/* A unit is a block of filters for some pixels. */
+int64_t eb_table_units(const eb_step *step) {
+    return (step->in.columns + step->table_rows - 1) / step->table_rows * step->blocks;
+}
+
+/* Tables of `pixels` pixels from `first` on. */
+static void make_tables(const eb_context *context, const eb_step *step, int64_t first, int64_t pixels, float *to) {
+    const float *from = (const float *)eb_value_at(context, step->field[EB_IN]) + first * step->in.channels;
+    for (int64_t x = 0; x < pixels; x++, from += step->in.channels, to += step->apart)
+        for (int64_t word = 0; word < step->words; word++)
+            make_word(context->plan->kernels, step, word, from, to + word * eb_word_numbers(step));
+}
+
+void eb_tables_run(const eb_context *context, const eb_step *step, int64_t from, int64_t to) {
+    const eb_kernels *kernels = context->plan->kernels;
+    float *sums = (float *)context->own, *tables = sums + ROWS * EB_BLOCK;
+    const int64_t turns = eb_turns(step->group_in * step->table_rows / 8);
+    for (int64_t i = from; i < to; i++) {
+        const int64_t block = i % step->blocks, first = i / step->blocks * step->table_rows, left = step->in.columns - first;
+        eb_row target = eb_block_row(step, block, left < step->table_rows ? left : step->table_rows);
+        if ((i + 1) % turns == 0 && eb_stopped(step)) return;
+        if (i == from || block == 0) make_tables(context, step, first, target.pixels, tables);
+        eb_point_at_values(context, step, 0, &target);
+        eb_move_along(&target, first);
+        kernels->tables_row(step, tables, (const uint32_t *)((const char *)step->weights + block * step->block_bytes),
+                            target.pixels, sums);
+        kernels->chain_reals(&step->chain, &target, sums);
+    }
 }
