@@ -73,4 +73,9 @@ def test_floats_from_0_to_1_give_a_warning_if_the_file_normalizes_bytes() -> Non
         packed()(pixels)
     packed(mean=None)(pixels)  # no normalization to miss
     packed()((pixels - 0.5) / 0.25)
-    packed()(np.zeros_like(pixels))
+    model = packed()
+    model(np.zeros_like(pixels))  # as in a warm-up: says nothing yet
+    with pytest.warns(UserWarning, match="floats from 0 to 1"):
+        model(pixels)
+    model((pixels - 0.5) / 0.25)
+    model(pixels)  # one normalized batch shows that the caller normalizes

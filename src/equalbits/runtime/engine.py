@@ -72,6 +72,7 @@ class PackedModel:
         limits = limits or Limits()
         limits.check(network)
         self.network, self.threads, self._requested, self._limits = network, threads, engine, limits
+        self._may_be_pixels = network.mean is not None  # until a value outside 0 to 1 shows normalized floats
         self._native: NativeEngine | None = None
         if engine != "numpy":
             try:
@@ -99,8 +100,10 @@ class PackedModel:
             rows, has_batch = join_inputs(self.network.inputs, images, named)
         elif len(images) == 1 and not named:
             rows, has_batch = self.as_batch(images[0]), np.ndim(images[0]) != 3
-            if hint := unnormalized_hint(self.network, rows):
-                warnings.warn(hint, stacklevel=2)
+            if self._may_be_pixels and rows.size and rows.dtype != np.uint8:
+                self._may_be_pixels = bool(rows.min() >= 0 and rows.max() <= 1)
+                if hint := unnormalized_hint(self.network, rows):
+                    warnings.warn(hint, stacklevel=2)
         else:
             raise ValueError(f"the model takes one batch of images, not {len(images) + len(named)} arrays")
         logits = self.run_batch(rows)

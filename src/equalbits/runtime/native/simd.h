@@ -144,7 +144,8 @@ INLINE void run_chain(const int parts, const eb_chain *chain, const eb_row *give
 #define COMMON(parts) case parts: run_chain(parts, chain, row, sums, counts); break;
 INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *sums, const int32_t *counts) {
     enum { ACTIVE = EB_HAS_SLOPE1 | EB_HAS_AFFINE2, ADDED = EB_HAS_RESIDUAL | EB_HAS_OUT,
-           ROUNDED_RELU = EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_BYTES };
+           ROUNDED_RELU = EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_BYTES,
+           RPRELU = EB_HAS_AFFINE3 | EB_HAS_SLOPE2 | EB_HAS_AFFINE4 | EB_HAS_OUT, RSIGN = EB_HAS_AFFINE5 | EB_HAS_BITS };
     switch (chain->parts) {
 #ifndef ONE_CHAIN
         COMMON(ACTIVE | ADDED)
@@ -159,6 +160,8 @@ INLINE void choose_chain(const eb_chain *chain, const eb_row *row, const float *
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_BITS)
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_BITS)
         COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | ADDED | EB_HAS_BITS)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_RESIDUAL | RPRELU | RSIGN)
+        COMMON(EB_HAS_SCALE | EB_HAS_AFFINE1 | EB_HAS_CLAMP | EB_HAS_OUT)
         COMMON(EB_HAS_OUT | EB_HAS_SIGN_REAL)
         COMMON(EB_HAS_OUT)
         COMMON(ROUNDED_RELU)
