@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import equalbits as eb
+from equalbits.deploy import PackError
 from equalbits.runtime import generate, load_packed
 
 transformers = pytest.importorskip("transformers")
@@ -76,6 +77,26 @@ def test_a_tiny_model_gives_its_logits_frozen_and_packed(case, tmp_path):
     found = packed(**{name: tensor.numpy() for name, tensor in inputs.items()})
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4 * float(expected.abs().max()))
     assert packed.audit().exact
+
+
+@pytest.mark.parametrize("case", ["bert", "bert with a mask", "gpt2", "llama"])
+def test_one_file_gives_the_logits_of_a_tiny_model_at_every_length(case, tmp_path):
+    build, inputs = CASES[case]
+    model = trained(build, inputs)
+    eb.pack(model, inputs, lengths=(1, 16)).save(tmp_path / "model.ebits")
+    packed = load_packed(tmp_path / "model.ebits")
+    for length in range(1, 17):
+        given = {name: tensor[:, :length] for name, tensor in inputs.items()}
+        with torch.no_grad():
+            expected = model(**given).logits.numpy()
+        found = packed(**{name: tensor.numpy() for name, tensor in given.items()})
+        np.testing.assert_allclose(found, expected, atol=1e-4 * float(np.abs(expected).max()))
+
+
+def test_a_vision_transformer_takes_one_size_of_image():
+    build, inputs = CASES["vit"]
+    with pytest.raises(PackError, match=r"with inputs of length 15 in place of 16: Input image size \(15\*15\)"):
+        eb.pack(build().eval(), inputs, lengths=(8, 16))
 
 
 @pytest.mark.parametrize("build", [gpt2, llama])

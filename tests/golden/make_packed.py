@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.lengths import Lengths
 from equalbits.runtime.network import Network
 from equalbits.runtime.network_builder import NetworkBuilder
 
@@ -133,13 +134,38 @@ def gated() -> Network:
     return build.finish()
 
 
+def lengths() -> Network:
+    """Features of any length from 2 to 8: positions, a table of pairs, a sum, the last entry; all that may vary."""
+    build = NetworkBuilder((4, 1, 8))
+    x = build.add_binary("conv", build.image, symbols(4, 4, 1, 3, step=7), padding=(0, 0, 1, 1), name="conv")
+    x = build.add("permute", build.add("reshape", x, shape=(4, 8)), axes=(1, 0))
+    positions = np.stack([np.ones(32, np.float32), eighths(32, step=5)])
+    x = build.add("affine", build.add("flatten", x), gain_shift=positions, name="positions")
+    x = build.add("reshape", x, shape=(8, 4))
+    pairs = build.add("matmul", x, build.add("permute", x, axes=(1, 0)))
+    below = np.stack([np.ones(64, np.float32), np.tri(8, dtype=np.float32).reshape(-1)])
+    pairs = build.add("affine", build.add("flatten", pairs), gain_shift=below, name="below")
+    y = build.add("matmul", build.add("reshape", pairs, shape=(8, 8)), x)
+    total = build.add("permute", y, axes=(1, 0))
+    total = build.add("adaptive_avg_pool", build.add("reshape", total, shape=(4, 1, 8)), size=1)
+    count = np.stack([np.full(4, 8, np.float32), np.zeros(4, np.float32)])
+    total = build.add("flatten", build.add("affine", total, gain_shift=count, name="count"))
+    last = build.add("flatten", build.add("slice", x, start=(7, 0), stop=(8, 4), step=(1, 1)))
+    build.add("concat", total, last)
+    settings = {1: {"shape": (4, -1)}, 5: {"shape": ((0, 1), 4)}, 10: {"shape": ((0, 1), (0, 1))}}
+    settings |= {13: {"shape": (4, 1, -1)}, 17: {"start": (-2, 0), "stop": (-1, 4)}}
+    cuts: dict[str, tuple[int | tuple[int, ...], ...]] = {"positions.gain_shift": (), "below.gain_shift": ((0, 1),)}
+    scaled = {"count.gain_shift": ((0, 1),)}
+    return build.finish(lengths=Lengths(2, 8, ((4, 1, (0, 1)),), (), settings, cuts, scaled))
+
+
 def image(network: Network) -> np.ndarray:
     """The image whose logits are stored: multiples of ⅛."""
     return eighths(2, *network.input_shape, step=13)
 
 
 if __name__ == "__main__":
-    for make in (residual, plain, moving, rounded, gated, eight_bits):
+    for make in (residual, plain, moving, rounded, gated, eight_bits, lengths):
         model = PackedModel(make(), engine="numpy")
         model.save(HERE / f"{make.__name__}.ebits")
         np.save(HERE / f"{make.__name__}.npy", model(image(model.network)))

@@ -96,7 +96,8 @@ def _sealed(r: random.Random, whole: bytes) -> bytes:
     header, lines = json.loads(found.texts["equalbits"]), found.texts["operations"].split("\n")
     parts: Parts = header, lines, {name: tensor.copy() for name, tensor in found.tensors.items()}
     for _ in range(r.choice([1, 1, 1, 2, 3])):
-        r.choice(_WAYS)(r, parts)
+        ways = [*_WAYS, *[_lengths] * 6] if "lengths" in header else _WAYS
+        r.choice(ways)(r, parts)
     header, lines, tensors = parts
     text = r.choice(_DEEP) if r.random() < 0.01 else json.dumps(header)
     texts = {"equalbits": text, "operations": "\n".join(lines)}
@@ -157,7 +158,7 @@ def _head(r: random.Random, parts: Parts) -> None:
     header = parts[0]
     name = r.choice(
         [
-            *["input", "input", "input", "inputs", "inputs", "outputs", "mean", "std", "resize", "fit"],
+            *["input", "input", "input", "inputs", "inputs", "outputs", "mean", "std", "resize", "fit", "lengths"],
             *["version", "classes", "notes", "padding", "bit_one", "x"],
         ]
     )
@@ -170,6 +171,34 @@ def _head(r: random.Random, parts: Parts) -> None:
         header[name] = _ports(r, shape if name == "inputs" else [r.choice([2, 3, 4, 5, 8, 10])])
     else:
         header[name] = r.choice([None, 0, 1, -1, 1e308, "x", [], [1], [0.5] * 3, [0, 0, 0], {}, {"a": "b"}, [[]], True])
+
+
+def _lengths(r: random.Random, parts: Parts) -> None:
+    """Another number in the table of lengths, one more entry, or one less."""
+    table = parts[0].get("lengths")
+    place, way = table, r.randrange(8)
+    while way and isinstance(place, dict | list) and place:
+        key = r.choice(sorted(place) if isinstance(place, dict) else range(len(place)))
+        if isinstance(place[key], int | str):
+            place[key] = r.choice(
+                [0, 1, 2, 3, 4, 7, 8, -1, -2, -3, 5, 2**20, 2**40, "x", [0, 1], [2, -1], [0, 0, 1], []]
+            )
+        elif r.random() < 0.1:
+            place[key] = r.choice(
+                [
+                    [],
+                    {},
+                    None,
+                    [[0, 1]],
+                    [-1],
+                    {"shape": [-1, 4]},
+                    place[key] * 2 if isinstance(place[key], list) else 7,
+                ]
+            )
+        place = place[key]
+    if not way and isinstance(table, dict):
+        name = r.choice(["settings", "cuts", "scaled", "outputs"])
+        table.pop(name, None) if r.random() < 0.5 else table.update({name: {r.choice(NUMBERS): {"shape": [-1]}}})
 
 
 def _ports(r: random.Random, shape: list[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ from equalbits.runtime.op_specs import VECTORS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAKE: dict[str, Any] = runpy.run_path(str(GOLDEN / "make_packed.py"))
-NAMES = ["residual", "plain", "moving", "rounded", "gated", "eight_bits"]
+NAMES = ["residual", "plain", "moving", "rounded", "gated", "eight_bits", "lengths"]
 ENGINES = ["numpy"] if native.BUILT is None else ["numpy", "native"]
 
 
@@ -47,7 +47,7 @@ def test_a_network_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> 
     written = network(name)
     write_network(written, tmp_path / "net.ebits")
     found = read_network(tmp_path / "net.ebits")
-    for part in ("input_shape", "operations", "mean", "std", "classes", "notes", "resize", "shapes"):
+    for part in ("input_shape", "operations", "mean", "std", "classes", "notes", "resize", "shapes", "lengths"):
         assert getattr(found, part) == getattr(written, part)
     assert set(found.tensors) == set(written.tensors)
     for key, tensor in found.tensors.items():

@@ -61,6 +61,8 @@ def _inspect_packed(path: Path, name: str, *, as_json: bool) -> None:
         "notes": dict(network.notes),
         "holds": report.exact,
     }
+    if network.lengths is not None:
+        facts["lengths"] = [network.lengths.least, network.lengths.most]
     if as_json:
         counts = [
             {"layer": layer.name, "connections": layer.connections, "p_pos": layer.p_pos}
@@ -72,5 +74,6 @@ def _inspect_packed(path: Path, name: str, *, as_json: bool) -> None:
         return
     shape = "×".join(map(str, network.input_shape))
     classes = f", {len(network.classes)} classes" if network.classes else ""
-    say(f"{name}: {size:,} bytes, images of {shape}{classes}\n")
+    lengths = ", lengths {} to {}".format(*facts["lengths"]) if "lengths" in facts else ""
+    say(f"{name}: {size:,} bytes, images of {shape}{lengths}{classes}\n")
     say(f"{summary}\n\n{report}")

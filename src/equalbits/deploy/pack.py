@@ -1,7 +1,7 @@
 """``pack``: turn any torch module into a packed model, verified against it."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from equalbits.deploy.activations import ACTIVATIONS, log_agreement, round_activations
 from equalbits.deploy.graph import Header, PackError, as_array, same_computation, to_network
+from equalbits.deploy.lengths import Span, with_lengths
 from equalbits.deploy.pack_weights import LINEAR_INPUTS, RESTS, narrow_arrays, round_linear_inputs
 from equalbits.deploy.ports import Example
 from equalbits.deploy.torch_export import trace_program
@@ -49,6 +50,7 @@ def pack(
     calibration: Tensor | Array | None = None,
     class_names: Iterable[str] | None = None,
     preprocessing: Preprocessing | None = None,
+    lengths: Sequence[int] | None = None,
 ) -> PackedModel:
     """Pack ``model`` into operations and bits; ``.save(path)`` writes the file.
 
@@ -76,6 +78,10 @@ def pack(
 
     ``class_names`` and ``preprocessing`` are stored in the file.
 
+    ``lengths=(least, most)`` packs one file for all lengths between: the axes of the example of size ``most`` vary. The
+    model is traced and verified at up to four lengths. All that depends on the length must be a rule that these show;
+    :class:`PackError` names the first operation where it is not.
+
     >>> import torch
     >>> from equalbits.nn import BinaryConv2d
     >>> net = nn.Sequential(BinaryConv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
@@ -91,7 +97,10 @@ def pack(
         raise PackError(
             "calibration is for activations='int8' or 'int4', and activations is 'float32': give both or none"
         )
+    if lengths is not None and activations != "float32":
+        raise PackError(f"activations={activations!r} takes one range for all inputs: pack one length")
     header = _header(class_names, preprocessing or Preprocessing())
+    span = None if lengths is None else Span.of(lengths, example)
     with _LOCK:
         frozen = trace_program(model, example)
         graph = trace(frozen)
@@ -105,13 +114,16 @@ def pack(
                 f"rounding: its forward depends on the batch size; make it a function of each image"
             )
         images = as_array(frozen.images)
+        shorter = {} if span is None else span.trace_shorter(model, example)
+        graphs = [graph, *(short for short, _ in shorter.values())]
         if rest != "float32":
-            for step in graph.steps:
+            for step in (step for each in graphs for step in each.steps):
                 step.arrays = narrow_arrays(step, rest)
             exact, network = network, to_network(graph, header)
             verify_rounding(f"{rest=}", exact, network, graph, images)
         if linear_inputs != "float32":
-            round_linear_inputs(graph)
+            for each in graphs:
+                round_linear_inputs(each)
             exact, network = network, to_network(graph, header)
             verify_rounding(f"{linear_inputs=}", exact, network, graph, images)
         if activations != "float32":
@@ -120,6 +132,8 @@ def pack(
             exact, network = network, to_network(graph, header)
             verify_rounding(f"{activations=}", exact, network, graph, images)
             log_agreement(f"{activations=}", exact, network, shown)
+        if span is not None:
+            network = with_lengths(network, {span.most: (graph, frozen), **shorter}, span.sizes(example))
         return PackedModel(network, limits=_NO_LIMITS)
 
 

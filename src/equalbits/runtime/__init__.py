@@ -20,6 +20,9 @@ from equalbits.runtime.export import web_page as web_page
 from equalbits.runtime.format import read_network as read_network
 from equalbits.runtime.format import write_network as write_network
 from equalbits.runtime.generate import generate as generate
+from equalbits.runtime.lengths import Lengths as Lengths
+from equalbits.runtime.lengths import Sizes as Sizes
+from equalbits.runtime.lengths import at_length as at_length
 from equalbits.runtime.limits import LimitError as LimitError
 from equalbits.runtime.limits import Limits as Limits
 from equalbits.runtime.network import Network as Network

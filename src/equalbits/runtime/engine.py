@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from equalbits.runtime import native
 from equalbits.runtime.audit import Audit, PackedSummary, audit, summarize
 from equalbits.runtime.format import from_bytes, read_network, to_chunks, write_network
+from equalbits.runtime.lengths import at_length
 from equalbits.runtime.limits import LimitError, Limits
 from equalbits.runtime.lower import lower
 from equalbits.runtime.network import Network
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _CHUNK = 16
 #: Maximum number of threads of a model.
 MAX_THREADS = 1024
+#: Plans that a model of several lengths keeps beside that of the longest.
+_KEPT_LENGTHS = 8
 
 
 def load_packed(
@@ -85,6 +89,7 @@ class PackedModel:
                 logging.getLogger("equalbits").debug("%s", error)
         if self._native is None:
             limits.check(network, numpy=True)
+        self._at_length = lru_cache(_KEPT_LENGTHS)(partial(_model_at, network, threads, engine, limits))
 
     @property
     def engine(self) -> str:
@@ -94,8 +99,13 @@ class PackedModel:
     def __call__(self, *images: Array, **named: Array) -> Any:
         """Return the logits of each image.
 
-        A model with named inputs takes them in order or by name. One with several outputs returns them by name.
+        A model with named inputs takes them in order or by name. One with several outputs returns them by name. One of
+        several lengths has a plan for each length: making it takes time, and eight are kept.
         """
+        if (lengths := self.network.lengths) is not None:
+            length = lengths.of([port.name for port in self.network.inputs] or ["images"], images, named)
+            if length != lengths.most:
+                return self.at_length(length)(*images, **named)
         if self.network.inputs:
             rows, has_batch = join_inputs(self.network.inputs, images, named)
         elif len(images) == 1 and not named:
@@ -111,6 +121,10 @@ class PackedModel:
             return logits if has_batch else logits[0]
         parts = split_outputs(self.network.outputs, logits)
         return parts if has_batch else {name: part[0] for name, part in parts.items()}
+
+    def at_length(self, length: int) -> "PackedModel":
+        """Return the model for inputs of one length, of those that it takes."""
+        return self._at_length(length)
 
     def run_batch(self, batch: Array) -> Floats:
         """Return the logits of images that :meth:`as_batch` returned; batches of one dtype can be joined."""
@@ -167,7 +181,9 @@ class PackedModel:
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.network.input_shape))
-        return f"PackedModel({len(self.network.operations)} operations on {shape} images, {self.engine} engine)"
+        lengths = self.network.lengths
+        shape += f" images of length {lengths.least} to {lengths.most}" if lengths else " images"
+        return f"PackedModel({len(self.network.operations)} operations on {shape}, {self.engine} engine)"
 
     def _run_numpy(self, batch: Array) -> Floats:
         parts = [np.empty((0, *self.network.shapes[-1]), np.float32)]
@@ -211,6 +227,10 @@ def _from_packed(
 ) -> PackedModel:
     """Load a model from the bytes of a packed file, for ``pickle`` and ``copy``."""
     return PackedModel(from_bytes(packed), threads=threads, engine=engine, limits=Limits(memory, work))
+
+
+def _model_at(network: Network, threads: int, engine: str, limits: Limits, length: int) -> PackedModel:
+    return PackedModel(at_length(network, length), threads=threads, engine=engine, limits=limits)
 
 
 class NativeEngine:

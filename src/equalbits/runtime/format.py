@@ -18,6 +18,7 @@ from typing import Any
 from equalbits._files import errors_name, lock_while_open, remove_dead_partial_files
 from equalbits.runtime import bits, container
 from equalbits.runtime.container import FormatError, is_counts, parse_json
+from equalbits.runtime.lengths import Lengths
 from equalbits.runtime.network import MAX_MEAN, MAX_OPERATIONS, Network
 from equalbits.runtime.op_specs import Array
 from equalbits.runtime.op_text import Reader, Writer
@@ -65,6 +66,7 @@ def to_chunks(network: Network) -> list[bytes | memoryview]:
         "classes": network.classes,
     }
     facts |= {"inputs": _listed(network.inputs), "outputs": _listed(network.outputs)}
+    facts["lengths"] = network.lengths.as_json() if network.lengths else None
     given = {name: fact for name, fact in {**facts, "notes": dict(network.notes)}.items() if fact}
     texts = {"equalbits": to_json({**_HEADER, "input": network.input_shape, **given}), "operations": lines}
     _, data = container.encode(tensors, {})
@@ -110,7 +112,7 @@ def _interpret(found: container.Container) -> Network:
     version = header.get("version")
     if type(version) is not int or version != VERSION:
         raise FormatError(f"the header says version {repr(version)[:80]}: this reader knows {VERSION}; update it")
-    allowed = {*_HEADER, "input", "resize", "fit", "mean", "std", "classes", "notes", "inputs", "outputs"}
+    allowed = {*_HEADER, "input", "resize", "fit", "mean", "std", "classes", "notes", "inputs", "outputs", "lengths"}
     for name in header:
         if name not in allowed:
             raise FormatError(f"the header says {name[:80]!r}, which this version does not know: update equalbits")
@@ -151,6 +153,7 @@ def _network(header: Mapping[str, Any], found: container.Container) -> Network:
         notes=dict(zip(notes, note_texts, strict=True)),
         inputs=_ports(header, "inputs"),
         outputs=_ports(header, "outputs"),
+        lengths=Lengths.from_json(header["lengths"]) if "lengths" in header else None,
     )
     reader.finish()
     return network

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from equalbits.runtime import bits, op_specs
+from equalbits.runtime.lengths import Lengths, check_lengths
 from equalbits.runtime.op_specs import MAX_ELEMENTS, Array, Floats, Settings, Shape
 from equalbits.runtime.ops import OPS
 from equalbits.runtime.ports import Port, check_ports
@@ -66,7 +67,8 @@ class Network:
     ``tensors`` holds arrays as they are stored: planes of bits (uint8), int8, float16 or float32. ``mean`` and ``std``
     normalize an image of bytes, ``(byte / 255 − mean) / std`` per channel. ``resize`` is the side of the square that a
     picture is scaled to before its centre is cropped, and ``fit`` how: one of :data:`~equalbits.runtime.FITS`.
-    ``inputs`` names the parts of value 0 where it is not an image, ``outputs`` those of the last value.
+    ``inputs`` names the parts of value 0 where it is not an image, ``outputs`` those of the last value. ``lengths``
+    says how the network of a shorter input differs, where it takes several lengths.
     """
 
     input_shape: Shape
@@ -80,6 +82,7 @@ class Network:
     fit: str = "stretch"
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
+    lengths: Lengths | None = None
 
     def __post_init__(self) -> None:
         _check_input(self)
@@ -97,6 +100,7 @@ class Network:
                 raise ValueError(f"tensor {name[:80]!r} holds a number that is not finite: it cannot be packed")
         if self.classes and output != (len(self.classes),):
             raise ValueError(f"there are {len(self.classes)} class names for an output of shape {output}")
+        check_lengths(self)
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from equalbits.runtime.engine import PackedModel
 from equalbits.runtime.export.c_program import CProgram
 from equalbits.runtime.export.c_steps import C_STEPS
+from equalbits.runtime.lengths import longest
 from equalbits.runtime.network import Network
 
 _POPCOUNT = """
@@ -48,7 +49,7 @@ def export_c(
     ``max_flash`` or ``max_ram``.
     """
     path = Path(path)
-    source, header, sizes = c_source(packed.network, path.with_suffix(".h").name, max_ram=max_ram)
+    source, header, sizes = c_source(longest(packed.network), path.with_suffix(".h").name, max_ram=max_ram)
     if max_flash is not None and sizes.flash > max_flash:
         raise ValueError(
             f"the constants need {sizes.flash:,} bytes of flash, more than --max-flash {max_flash:,}: use fewer filters"

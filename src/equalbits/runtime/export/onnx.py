@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.lengths import longest
 from equalbits.runtime.limits import Limits
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array
@@ -34,7 +35,7 @@ def export_onnx(packed: PackedModel, path: str | os.PathLike[str]) -> None:
     import onnx
     from onnx import TensorProto, helper
 
-    network = packed.network
+    network = longest(packed.network)
     graph = OnnxGraph(network)
     for place, operation in enumerate(network.operations):
         OPS[operation.kind].to_onnx(graph, operation, network.shapes[place + 1])

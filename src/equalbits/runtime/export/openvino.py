@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equalbits.runtime.engine import PackedModel
+from equalbits.runtime.lengths import longest
 from equalbits.runtime.limits import Limits
 from equalbits.runtime.network import Network, Operation
 from equalbits.runtime.op_specs import Array, Shape
@@ -30,7 +31,7 @@ def export_openvino(packed: PackedModel, path: str | os.PathLike[str], *, batch:
     """
     import openvino as ov
 
-    ov.save_model(build_openvino(packed.network, batch), os.fspath(path), compress_to_fp16=False)
+    ov.save_model(build_openvino(longest(packed.network), batch), os.fspath(path), compress_to_fp16=False)
 
 
 def build_openvino(network: Network, batch: int = 1) -> "openvino.Model":

@@ -14,6 +14,7 @@ import numpy as np
 
 from equalbits.runtime.export.web.plan import plan_block
 from equalbits.runtime.format import to_chunks
+from equalbits.runtime.lengths import longest
 from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import Array
 
@@ -29,7 +30,7 @@ def web_page(model: "PackedModel", *, title: str = "Binary network", examples: A
 
     ``examples`` are uint8 images (image, channel, row, column) to begin with: the first ten, or fewer large ones.
     """
-    network, read = model.network, files(__package__).joinpath
+    network, read = longest(model.network), files(__package__).joinpath
     _check(network)
     data = _data(model, read("engine.wasm").read_bytes()) | {"examples": _examples(network, examples)}
     style = read("page.css").read_text("utf-8")
