@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     print_table([*rows[0]], [[*row.values()] for row in rows], right=[*rows[0]][1:])
     for line in demo_summary(measured):
         say(line)
-    say(str(packed))
+    say(packed)
     say(f"plot: {out / 'demo.png'}    report: {out / 'report.html'}    try it: {out / 'classifier.html'}")
     if finished:
         say(f"{out} was already finished: nothing to train")

@@ -150,8 +150,12 @@ def write_claims(claims: Sequence[Claim], result: Mapping[str, Any], out: Path, 
 
 def accuracies(case: CaseCounts) -> list[float]:
     """Return the test accuracy in per cent of each run that finished, after its last epoch."""
-    scores = [run["last"]["test"] for run in case["runs"] if run["last"] is not None]
-    return [100 * score["correct"] / score["total"] for score in scores]
+    return [accuracy(run["last"]["test"]) for run in case["runs"] if run["last"] is not None]
+
+
+def accuracy(score: Mapping[str, Any]) -> float:
+    """Return the accuracy of a stored score in per cent."""
+    return float(100 * score["correct"] / score["total"])
 
 
 def as_score(values: Sequence[float], *, diverged: int = 0) -> str:

@@ -157,26 +157,8 @@ def _measure(recipe: Recipe, out: Path, *, device: str, reporters: list[Reporter
     return counts
 
 
-@dataclass(frozen=True)
-class DemoPack:
-    """Size of a packed file, and on how many test images it predicts the model's class."""
-
-    path: Path
-    packed_bytes: int
-    float32_bytes: int
-    same: int
-    total: int
-
-    def __str__(self) -> str:
-        return (
-            f"Packed: {self.path} holds the bi-half net in {self.packed_bytes:,} bytes, "
-            f"{self.float32_bytes / self.packed_bytes:.1f} times fewer than its weights in float32; run without torch "
-            f"it gives the model's class for {self.same:,} of {self.total:,} test images."
-        )
-
-
-def pack_demo(run: Path, path: Path) -> DemoPack:
-    """Pack the model of a run folder into ``path`` and compare both on every test image.
+def pack_demo(run: Path, path: Path) -> str:
+    """Pack the model of a run folder into ``path``, compare both on every test image, and return a sentence on it.
 
     Write ``classifier.html`` beside it: the packed net as a web page, with test images to begin with.
     """
@@ -192,12 +174,11 @@ def pack_demo(run: Path, path: Path) -> DemoPack:
     predicted = packed(pictures).argmax(axis=1)  # the file normalizes the bytes itself
     with torch.no_grad():
         expected = model(images).argmax(dim=1).numpy()
-    return DemoPack(
-        path=path,
-        packed_bytes=path.stat().st_size,
-        float32_bytes=4 * sum(parameter.numel() for parameter in model.parameters()),
-        same=int((predicted == expected).sum()),
-        total=len(expected),
+    size, real = path.stat().st_size, 4 * sum(parameter.numel() for parameter in model.parameters())
+    return (
+        f"Packed: {path} holds the bi-half net in {size:,} bytes, {real / size:.1f} times fewer than its weights in "
+        f"float32; run without torch it gives the model's class for {int((predicted == expected).sum()):,} of "
+        f"{len(expected):,} test images."
     )
 
 

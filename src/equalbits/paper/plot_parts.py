@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.gridspec import SubplotSpec
 
-_SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")
-
 
 def heading(result: Mapping[str, object], title: str = "") -> str:
     """Return a plot's title, marked where the measurement is a quick one and not the paper's setting."""
@@ -57,10 +55,8 @@ def mean_and_range(axes: "Axes", x: Sequence[float], values: Sequence[Sequence[f
     axes.fill_between(places, lows, highs, color=line.get_color(), alpha=0.15, linewidth=0)
 
 
-def shades(count: int) -> "list[str | tuple[float, ...]]":
+def shades(count: int) -> list[tuple[float, ...]]:
     """Return ``count`` blues from light to dark."""
-    if count <= len(_SHADES):
-        return [_SHADES[-1 - number * (len(_SHADES) - 1) // max(count - 1, 1)] for number in reversed(range(count))]
     from matplotlib import colormaps
 
-    return [colormaps["Blues"](0.35 + 0.65 * number / (count - 1)) for number in range(count)]
+    return [colormaps["Blues"](1 - 0.65 * number / max(count - 1, 1)) for number in reversed(range(count))]

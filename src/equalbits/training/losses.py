@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,7 @@ def training_loss(model: nn.Module, teacher: nn.Module | None, config: TrainConf
             for name in config.distill.layers:
                 if name not in modules:
                     raise ValueError(f"distill.layers names {name!r}, which the {role} does not have")
-                hooks.enter_context(modules[name].register_forward_hook(_recorder(outputs, (role, name))))
+                hooks.enter_context(modules[name].register_forward_hook(partial(_record, outputs, (role, name))))
         yield _distillation_loss(teacher, config, outputs)
 
 
@@ -135,12 +136,8 @@ def compile_teacher(teacher: nn.Module) -> Callable[[Tensor], Tensor]:
     return ask
 
 
-def _recorder(
-    outputs: dict[tuple[str, str], Tensor], key: tuple[str, str]
-) -> Callable[[nn.Module, object, Tensor], None]:
-    """Return a forward hook that stores the output of a layer."""
-
-    def hook(module: nn.Module, inputs: object, output: Tensor) -> None:
-        outputs[key] = output
-
-    return hook
+def _record(
+    outputs: dict[tuple[str, str], Tensor], key: tuple[str, str], module: nn.Module, inputs: object, output: Tensor
+) -> None:
+    """Store the output of a layer."""
+    outputs[key] = output

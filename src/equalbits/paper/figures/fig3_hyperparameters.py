@@ -7,6 +7,7 @@ import statistics
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from equalbits._plotting import GAP, UP, new_figure, save_figure
 from equalbits._statistics import kendall
 from equalbits.analysis import FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
-from equalbits.paper.claims import ONE_SEED, Claim, signed, undecided
+from equalbits.paper.claims import ONE_SEED, Claim, accuracy, signed, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import EachEpoch, Watch, quick_recipe, run_watched
 from equalbits.paper.plot_parts import heading, legend, panel, shades
@@ -172,8 +173,7 @@ def _falls(claim: str, run: Result | None, what: str) -> Claim:
 
 
 def _accuracy(run: Result) -> float:
-    test = run["epochs"][-1]["test"]
-    return float(100 * test["correct"] / test["total"])
+    return accuracy(run["epochs"][-1]["test"])
 
 
 def _shown(value: float) -> str:
@@ -181,15 +181,6 @@ def _shown(value: float) -> str:
 
 
 _LABELS = {"constant": "constant learning rate", "cosine": "cosine schedule"}
-
-
-def _plain(decay: float) -> str:
-    """Return a small number without an exponent.
-
-    >>> _plain(1e-05), _plain(0.0)
-    ('0.00001', '0')
-    """
-    return f"{decay:.9f}".rstrip("0").rstrip(".")
 
 
 def draw(result: Result, out: Path) -> None:
@@ -207,26 +198,27 @@ def draw(result: Result, out: Path) -> None:
         for place, (key, (x, y, title)) in enumerate(names.items(), start=1)
     }
     decays = result["weight_decays"]
-    for decay, colour in zip(decays, shades(len(decays)), strict=True):
-        axes["d"].plot([], [], color=colour, label=f"weight decay {_plain(decay)}")
+    plain = [np.format_float_positional(decay, trim="-") for decay in decays]  # without an exponent
+    for decay, word, blue in zip(decays, plain, shades(len(decays)), strict=True):
+        axes["d"].plot([], [], color=blue, label=f"weight decay {word}")
         for schedule in SCHEDULES:
             run = _run(result, schedule, decay)
             if run is None:
                 continue
             epochs = range(1, len(run["flips"]) + 1)
-            axes["b"].plot(epochs, [value * 1e5 for value in run["gradient"]], color=colour, linestyle=STYLES[schedule])
+            axes["b"].plot(epochs, [value * 1e5 for value in run["gradient"]], color=blue, linestyle=STYLES[schedule])
             flips = axes["d" if schedule == "cosine" else "c"]
-            flips.plot(epochs, [count / 1e6 for count in run["flips"]], color=colour, linestyle=STYLES[schedule])
+            flips.plot(epochs, [count / 1e6 for count in run["flips"]], color=blue, linestyle=STYLES[schedule])
             if schedule == "cosine":
-                axes["a"].plot(range(len(run["latent"])), run["latent"], color=colour)
-                axes["a"].plot(range(len(run["cut"])), run["cut"], color=colour, linestyle=":")
+                axes["a"].plot(range(len(run["latent"])), run["latent"], color=blue)
+                axes["a"].plot(range(len(run["cut"])), run["cut"], color=blue, linestyle=":")
     for schedule, colour in zip(SCHEDULES, (GAP, UP), strict=True):
         axes["d"].plot([], [], color="black", linestyle=STYLES[schedule], label=_LABELS[schedule])
         runs = [_run(result, schedule, decay) for decay in decays]
         scores = [float("nan") if run is None else _accuracy(run) for run in runs]
         line = {"color": colour, "linestyle": STYLES[schedule], "marker": "o", "label": _LABELS[schedule]}
         axes["e"].plot(range(len(decays)), scores, **line)
-    axes["e"].set_xticks(range(len(decays)), [_plain(decay) for decay in decays])
+    axes["e"].set_xticks(range(len(decays)), plain)
     legend(axes["e"])
     beside = figure.add_subplot(2, 3, 6)
     beside.set_axis_off()

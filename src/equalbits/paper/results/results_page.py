@@ -11,7 +11,7 @@ from typing import Any
 from equalbits._files import remove_partial_files, write_all_atomically
 from equalbits._plotting import method_name
 from equalbits._text import markdown_table
-from equalbits.paper.claims import HEADER, CaseCounts, Claim, score_of
+from equalbits.paper.claims import HEADER, CaseCounts, Claim, accuracy, score_of
 from equalbits.paper.grid_parameters import command, ranges
 from equalbits.paper.item import Item, get_item, list_items
 from equalbits.paper.item_runs import by_method
@@ -196,9 +196,7 @@ def last_and_best(kept: Mapping[str, Kept]) -> str:
     for name, each in kept.items():
         ends = [(run["last"], run["best"]) for run in _runs(each["measured"]) if run.get("last") and run.get("best")]
         if _tested_before_the_end(each, ends):
-            last, best = (
-                [100 * e["test"]["correct"] / e["test"]["total"] for e in some] for some in zip(*ends, strict=True)
-            )
+            last, best = ([accuracy(epoch["test"]) for epoch in some] for some in zip(*ends, strict=True))
             others = sum(end["epoch"] != top["epoch"] for end, top in ends)
             means = [f"{statistics.fmean(scores):.3f} %" for scores in (last, best)]
             most = max(high - low for low, high in zip(last, best, strict=True))

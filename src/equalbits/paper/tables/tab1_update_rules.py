@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from equalbits._plotting import DOWN, UP, method_color, method_name, new_figure, save_figure
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
-from equalbits.paper.claims import Claim, counted, signed, undecided
+from equalbits.paper.claims import Claim, accuracy, counted, signed, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
 from equalbits.paper.plot_parts import heading, legend, panel
@@ -130,8 +130,7 @@ def claims(result: Result) -> list[Claim]:
 
 
 def _accuracy(found: Result) -> float:
-    test = found["epochs"][-1]["test"]
-    return float(100 * test["correct"] / test["total"])
+    return accuracy(found["epochs"][-1]["test"])
 
 
 def draw(result: Result, out: Path) -> None:
