@@ -68,7 +68,7 @@ def new_figure(width: float, height: float, *, title: str = "") -> "Figure":
 
 
 def shown_in_notebooks(figure: "Figure") -> "Figure":
-    """Return the figure after IPython, where it runs, has learned to display figures."""
+    """Return the figure; in IPython, first register the display of figures."""
     if "IPython" in sys.modules:
         from matplotlib import pyplot
 

@@ -38,11 +38,6 @@ class Sample:
         """Summarise scores; the deviation of a single one is 0, and :func:`welch` then tests nothing."""
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0, len(values))
 
-    @property
-    def squared_error(self) -> float:
-        """Square of the mean's standard error."""
-        return self.std**2 / self.n
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -63,8 +58,7 @@ def welch(first: Sample, second: Sample) -> Difference | None:
     """
     if min(first.n, second.n) < 2:
         return None
-    gap, error = first.mean - second.mean, _standard_error(first, second)
-    return _t_test(gap, error, _degrees_of_freedom(first, second) if error else 0.0)
+    return _t_test(first.mean - second.mean, *_error_and_freedom(first, second))
 
 
 def one_sample(sample: Sample, value: float) -> Difference | None:
@@ -76,7 +70,7 @@ def one_sample(sample: Sample, value: float) -> Difference | None:
     """
     if sample.n < 2:
         return None
-    return _t_test(sample.mean - value, math.sqrt(sample.squared_error), sample.n - 1)
+    return _t_test(sample.mean - value, math.sqrt(sample.std**2 / sample.n), sample.n - 1)
 
 
 def equivalence(first: Sample, second: Sample, margin: float) -> float | None:
@@ -89,10 +83,10 @@ def equivalence(first: Sample, second: Sample, margin: float) -> float | None:
     """
     if min(first.n, second.n) < 2:
         return None
-    gap, error = abs(first.mean - second.mean), _standard_error(first, second)
+    gap, (error, freedom) = abs(first.mean - second.mean), _error_and_freedom(first, second)
     if error == 0:
         return 0.0 if gap < margin else 1.0
-    return _t_tail((margin - gap) / error, _degrees_of_freedom(first, second))
+    return _t_tail((margin - gap) / error, freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -128,14 +122,13 @@ def _t_test(gap: float, error: float, freedom: float) -> Difference:
     return Difference(gap, gap - margin, gap + margin, 2 * _t_tail(abs(gap) / error, freedom))
 
 
-def _standard_error(first: Sample, second: Sample) -> float:
-    return math.sqrt(first.squared_error + second.squared_error)
-
-
-def _degrees_of_freedom(first: Sample, second: Sample) -> float:
-    """Welch–Satterthwaite's approximation."""
-    parts = ((sample.squared_error, sample.n - 1) for sample in (first, second))
-    return (first.squared_error + second.squared_error) ** 2 / sum(error**2 / freedom for error, freedom in parts)
+def _error_and_freedom(first: Sample, second: Sample) -> tuple[float, float]:
+    """Return the standard error of the difference, and Welch–Satterthwaite's degrees of freedom, or 0 for both."""
+    squares = [sample.std**2 / sample.n for sample in (first, second)]
+    if not any(squares):
+        return 0.0, 0.0
+    parts = (square**2 / (sample.n - 1) for square, sample in zip(squares, (first, second), strict=True))
+    return math.sqrt(sum(squares)), sum(squares) ** 2 / sum(parts)
 
 
 def _t_tail(t: float, freedom: float) -> float:

@@ -214,7 +214,7 @@ def _check_example(example: Tensor) -> Tensor:
     images = example.detach().to("cpu", torch.float32)[:MAX_IMAGES]
     if not bool(images.isfinite().all()):
         raise PackError("example holds numbers that are not finite, which signs would hide: give real images")
-    # At least two images: with one, the batch axis could not be told from other axes of size 1.
+    # At least two images: with one, the batch axis could not be distinguished from other axes of size 1.
     return images if len(images) > 1 else images.repeat(2, 1, 1, 1)
 
 

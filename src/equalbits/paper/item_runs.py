@@ -174,7 +174,7 @@ def _measured(watched: Watch, finished: TrainedRun) -> dict[str, Any]:
 
 
 def _stop_when_not_finite(model: nn.Module, step: int) -> None:
-    """Check the weights at every step on a CPU; on a GPU that would wait for the device, and ranks of NaN raise not."""
+    """Check the weights at every step, on a CPU only: a GPU ranks NaN without an error, and is not waited for."""
     if device_of(model).type == "cpu":
         check_weights(model, step=step, checkpoint=None)
 

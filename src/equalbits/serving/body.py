@@ -68,7 +68,7 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
 
 
 def decode(model: PackedModel, body: bytes, limits: RequestLimits) -> Array:
-    """Return the images of a body with a batch axis: a picture, a .npy file or a JSON list, told by its first bytes."""
+    """Return the images of a body with a batch axis: a picture, a .npy file or a JSON list."""
     try:
         picture = _from_json(body) if body.lstrip(b" \t\r\n")[:1] in (b"[", b"{") else body
         batch = model.as_batch(model.prepare(picture, max_pixels=limits.pixels))
@@ -89,7 +89,7 @@ def _from_json(body: bytes) -> Array:
         raise ValueError("the body is not valid JSON: send a list of lists of numbers") from None
     if not isinstance(numbers, list):
         raise ValueError("the body is a JSON object: send a list of lists of numbers")
-    if b'"' in body:  # a string: numpy gives every entry the room of the longest
+    if b'"' in body:  # a string: numpy would allocate the longest for every entry
         raise ValueError(_NO_NUMBERS)
     try:
         array = np.asarray(numbers)

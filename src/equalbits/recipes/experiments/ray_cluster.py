@@ -122,7 +122,7 @@ def _collect(name: str, result: Mapping[str, Any], store: RunStore, execution: E
     """Write the files of a group, each run.json last, since it marks a run as ended."""
     node = result["node"]
     if "failed" in result:
-        execution.log(f"{name} failed; the others go on")
+        execution.log(f"{name} failed; the others continue")
         raise ValueError(f"{name} on {node}: {result['failed']}")
     files: Mapping[str, bytes] = result["files"]
     for inside in sorted(map(PurePosixPath, files), key=lambda inside: (inside.name == "run.json", inside)):

@@ -1,7 +1,7 @@
 """The engine that runs many experiments: it trains what a store lacks, in turn, in stacks, or on a Ray cluster.
 
 ``sweep``, ``compare``, ``tune`` and ``reproduce`` say which runs they need, call :func:`run_missing`, and read the
-records. A run that diverges is a record like any other, with that status; the others go on.
+records. A run that diverges is a record like any other, with that status; the others continue.
 """
 
 import time

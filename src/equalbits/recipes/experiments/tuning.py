@@ -1,7 +1,7 @@
 """Tuning: trials of one setting on held-out training images, and the choice among them.
 
 A fair comparison gives each method a learning rate of its own, since the same rate moves the bits of one method far
-more than those of another. Bop's bits do not depend on the rate: its gamma is tuned instead. Test images have no say.
+more than those of another. Bop's bits do not depend on the rate: its gamma is tuned instead. Test images are not used.
 """
 
 import itertools
@@ -52,7 +52,7 @@ def _correct(store: RunStore, run: PlannedRun) -> int:
 
 
 def tuning_seed(seeds: Sequence[int]) -> int:
-    """Return a seed for trials that is none of the comparison's, and stays the same when seeds are added later.
+    """Return a seed for trials that the comparison does not use, and that stays the same when seeds are added later.
 
     >>> tuning_seed([0, 1, 2]) == tuning_seed(range(100))
     True
