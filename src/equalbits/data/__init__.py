@@ -18,5 +18,4 @@ from equalbits.data.named_datasets import NAMES as NAMES
 from equalbits.data.named_datasets import data_root as data_root
 from equalbits.data.named_datasets import load_dataset as load_dataset
 from equalbits.data.normalization import STATISTICS as STATISTICS
-from equalbits.data.normalization import Statistics as Statistics
 from equalbits.data.sampling import Shard as Shard

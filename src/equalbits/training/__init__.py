@@ -13,7 +13,6 @@ from equalbits.training.config import DistillConfig as DistillConfig
 from equalbits.training.config import OptimizerConfig as OptimizerConfig
 from equalbits.training.config import ScheduleConfig as ScheduleConfig
 from equalbits.training.config import TrainConfig as TrainConfig
-from equalbits.training.distributed import PeerLostError as PeerLostError
 from equalbits.training.distributed import ProcessRank as ProcessRank
 from equalbits.training.distributed import process_group as process_group
 from equalbits.training.distributed import rank_from_env as rank_from_env

@@ -13,9 +13,8 @@ from typing import Any
 from equalbits._plotting import method_name
 from equalbits.paper.claims import CaseCounts, Claim, above_published, accuracies
 from equalbits.paper.item import Item, Options, Result
-from equalbits.paper.item_runs import by_method, item_cases, run_cases
-from equalbits.paper.published_numbers import TABLE_2
-from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, ahead, draw, nets, recipe_of
+from equalbits.paper.item_runs import item_cases, run_cases
+from equalbits.paper.tables.tab2_convnets import COMPARED, NETS, SEEDS, compare_cells, draw, nets, recipe_of
 
 #: Settings to tune and their values, narrowed down by a wider search.
 TUNED = {
@@ -106,15 +105,7 @@ def pick(tried: Sequence[CaseCounts]) -> dict[str, float]:
 
 def claims(result: Result) -> list[Claim]:
     """Every cell is above the paper's, which was not tuned this way, and bi-half above the others, tuned too."""
-    rows = []
-    for net, cases in result["nets"].items():
-        methods = by_method(cases)
-        for method, case in methods.items():
-            if (net, method) in TABLE_2 and not result["quick"]:
-                claim = f"{net.capitalize()}, {method_name(method)}, tuned"
-                rows.append(above_published(claim, case, TABLE_2[net, method]))
-        rows += ahead(net, methods, quick=True)  # the paper's differences are of one shared recipe
-    return rows
+    return compare_cells(result, above_published, tuned=True)
 
 
 ITEM = Item(
