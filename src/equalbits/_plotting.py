@@ -4,13 +4,17 @@ import sys
 import textwrap
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equalbits._extras import install_hint
 from equalbits._files import write_atomically
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+    from matplotlib.gridspec import SubplotSpec as SubplotSpec
+else:  # matplotlib is optional, and slow to import
+    Axes = Figure = SubplotSpec = Any
 
 _LETTERS_PER_INCH = 11
 #: Makes an SVG readable on dark pages too: text, axes and the darkest color become light.
@@ -55,7 +59,7 @@ def method_color(method: str) -> str:
     return METHOD_COLORS.get(method, METHOD_COLORS["bits"])
 
 
-def new_figure(width: float, height: float, *, title: str = "") -> "Figure":
+def new_figure(width: float, height: float, *, title: str = "") -> Figure:
     """Return an empty figure of a size in inches, its title wrapped to its width."""
     try:
         from matplotlib.figure import Figure
@@ -67,7 +71,7 @@ def new_figure(width: float, height: float, *, title: str = "") -> "Figure":
     return figure
 
 
-def shown_in_notebooks(figure: "Figure") -> "Figure":
+def shown_in_notebooks(figure: Figure) -> Figure:
     """Return the figure; in IPython, first register the display of figures."""
     if "IPython" in sys.modules:
         from matplotlib import pyplot
@@ -76,7 +80,7 @@ def shown_in_notebooks(figure: "Figure") -> "Figure":
     return figure
 
 
-def save_figure(figure: "Figure", out: Path, name: str, *, dpi: int = 110) -> None:
+def save_figure(figure: Figure, out: Path, name: str, *, dpi: int = 110) -> None:
     """Write ``name``.png and ``name``.svg atomically; the same numbers give the same SVG."""
     from matplotlib import rc_context
 

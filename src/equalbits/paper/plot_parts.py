@@ -1,12 +1,8 @@
 """Parts of the paper's plots: panels, legends, bands and titles."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.gridspec import SubplotSpec
+from equalbits._plotting import Axes, Figure, SubplotSpec
 
 
 def heading(result: Mapping[str, object], title: str = "") -> str:
@@ -15,14 +11,14 @@ def heading(result: Mapping[str, object], title: str = "") -> str:
 
 
 def panel(
-    figure: "Figure",
-    place: "tuple[int, int, int] | SubplotSpec",
+    figure: Figure,
+    place: tuple[int, int, int] | SubplotSpec,
     *,
     x: str,
     y: str,
     title: str = "",
     **settings: object,
-) -> "Axes":
+) -> Axes:
     """Add axes with labels and a faint grid at ``(rows, columns, number)`` or at a cell of a grid."""
     axes = figure.add_subplot(*(place if isinstance(place, tuple) else (place,)), **settings)
     axes.set_xlabel(x)
@@ -32,19 +28,19 @@ def panel(
     return axes
 
 
-def panels(figure: "Figure", titles: Sequence[str], *, x: str, y: str, rows: int = 1) -> "list[Axes]":
+def panels(figure: Figure, titles: Sequence[str], *, x: str, y: str, rows: int = 1) -> list[Axes]:
     """Add axes, one per title, in one row or in several."""
     columns = -(-len(titles) // rows)
     return [panel(figure, (rows, columns, place), x=x, y=y, title=title) for place, title in enumerate(titles, start=1)]
 
 
-def legend(axes: "Axes", **settings: object) -> None:
+def legend(axes: Axes, **settings: object) -> None:
     """Add a legend without a frame, if anything in the axes has a label."""
     if axes.get_legend_handles_labels()[1]:
         axes.legend(frameon=False, **settings)
 
 
-def mean_and_range(axes: "Axes", x: Sequence[float], values: Sequence[Sequence[float]], **settings: object) -> None:
+def mean_and_range(axes: Axes, x: Sequence[float], values: Sequence[Sequence[float]], **settings: object) -> None:
     """Plot means as a line, minimum to maximum as a band; places without values are left out."""
     kept = [(at, some) for at, some in zip(x, values, strict=True) if some]
     if not kept:

@@ -7,12 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from equalbits._plotting import METHOD_COLORS, new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from equalbits._plotting import METHOD_COLORS, Axes, new_figure
 
 #: Readable on white and on near-black. The second tuple leaves out what resembles a method's color.
 _PALETTE = ("#3b78e0", "#e07f1f", "#2a9d6f", "#d04a66", "#8d68d8", "#17a2b8", "#b58a00", "#808793")
@@ -106,7 +103,7 @@ def dot_chart(title: str, cases: Mapping[str, Sequence[float]]) -> Chart | None:
     styles = line_styles(list(kept))
     shown = {name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…": values for name, values in kept.items()}
 
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         for row, (values, style) in enumerate(zip(kept.values(), styles.values(), strict=True)):
             axes.plot(values, [row] * len(values), "o", color=style.color, markersize=5, alpha=0.75)
             axes.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=style.color, linewidth=2)
@@ -123,7 +120,7 @@ def dot_chart(title: str, cases: Mapping[str, Sequence[float]]) -> Chart | None:
 def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> bytes:
     from matplotlib.ticker import MaxNLocator
 
-    def draw(axes: "Axes") -> None:
+    def draw(axes: Axes) -> None:
         for curve in curves:
             color, dashes = styles[curve.group]
             line = (0, [float(length) for length in dashes.split()]) if dashes else "-"
@@ -136,7 +133,7 @@ def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> bytes:
     return _drawn(draw, height=3.0, grid="y")
 
 
-def _drawn(draw: "Callable[[Axes], None]", *, height: float, grid: Literal["x", "y"]) -> bytes:
+def _drawn(draw: Callable[[Axes], None], *, height: float, grid: Literal["x", "y"]) -> bytes:
     """Return the SVG of one set of axes without a frame, whose colors follow the scheme of the page."""
     from matplotlib import rc_context
 

@@ -3,15 +3,11 @@
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from equalbits._plotting import new_figure, save_figure
+from equalbits._plotting import Axes, new_figure, save_figure
 from equalbits.nn import list_quantizers, quantizer_settings
 from equalbits.recipes import Comparison, MethodResult
 from equalbits.report.comparison_table import ranked
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _EXACT, _OTHER = "#1f3b73", "#9aa0a8"  # methods with and without an exact share of +1
 _UP, _DOWN = "#d98032", "#f0c596"
@@ -49,7 +45,7 @@ def _colors(rows: Sequence[MethodResult]) -> list[str]:
     return [_OTHER if row.p_pos is None else _EXACT for row in rows]
 
 
-def _accuracy(axes: "Axes", rows: Sequence[MethodResult]) -> None:
+def _accuracy(axes: Axes, rows: Sequence[MethodResult]) -> None:
     for place, (row, color) in enumerate(zip(rows, _colors(rows), strict=True)):
         axes.errorbar(row.mean, place + 0.12, xerr=row.std, fmt="o", color=color, capsize=3, markersize=5)
         below = [place - 0.22] * len(row.correct)  # the error bar would hide them
@@ -58,7 +54,7 @@ def _accuracy(axes: "Axes", rows: Sequence[MethodResult]) -> None:
     axes.grid(alpha=0.25)
 
 
-def _entropy(axes: "Axes", rows: Sequence[MethodResult]) -> None:
+def _entropy(axes: Axes, rows: Sequence[MethodResult]) -> None:
     places = [place for place, row in enumerate(rows) if row.entropy]
     means = [statistics.fmean(rows[place].entropy) for place in places]
     axes.scatter(means, places, color=[_colors(rows)[place] for place in places], s=28, zorder=3)
@@ -81,7 +77,7 @@ def attainable_entropy(row: MethodResult) -> float | None:
     return None if prunes else row.attainable_entropy
 
 
-def _flips(axes: "Axes", rows: Sequence[MethodResult]) -> None:
+def _flips(axes: Axes, rows: Sequence[MethodResult]) -> None:
     for place, row in enumerate(rows):
         if row.entropy:
             axes.barh(place, statistics.fmean(row.to_positive) / 1000, color=_UP, height=0.6)
@@ -92,7 +88,7 @@ def _flips(axes: "Axes", rows: Sequence[MethodResult]) -> None:
     axes.grid(alpha=0.25, axis="x")
 
 
-def _bars(axes: "Axes", values: Sequence[float | None], rows: Sequence[MethodResult], label: str) -> None:
+def _bars(axes: Axes, values: Sequence[float | None], rows: Sequence[MethodResult], label: str) -> None:
     bars = axes.barh(range(len(rows)), [value or 0.0 for value in values], color=_colors(rows), height=0.6)
     labels = ["–" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}" for value in values]
     axes.bar_label(bars, labels, padding=2, fontsize=_FONT - 1)

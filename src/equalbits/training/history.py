@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from equalbits._plotting import DOWN, UP, new_figure, shown_in_notebooks
+from equalbits._plotting import DOWN, UP, Figure, new_figure, shown_in_notebooks
 from equalbits._text import format_table, html_table
 from equalbits.training.evaluation import Score
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class History:
         """The best scored epoch, the first of equals. Selected on the test data, so slightly optimistic."""
         return max(self.scored, key=lambda record: record.test.correct if record.test else -1, default=None)
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """Return a figure of loss and accuracy by epoch, on the training and the test images. Needs matplotlib."""
         figure = new_figure(8, 3)
         for place, name, unit in ((1, "loss", "loss"), (2, "accuracy", "accuracy (%)")):

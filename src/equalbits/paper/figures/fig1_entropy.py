@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import nn
 
-from equalbits._plotting import method_color, method_name, new_figure, save_figure
+from equalbits._plotting import Figure, SubplotSpec, method_color, method_name, new_figure, save_figure
 from equalbits._statistics import Sample
 from equalbits.analysis import EntropyWatcher, activation_bits, binary_layers
 from equalbits.functional import as_filters, attainable_entropy
@@ -26,10 +25,6 @@ from equalbits.paper.item_runs import EachEpoch, Watch, quick_recipe, run_watche
 from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Recipe, RunStore, TrainedRun, get_recipe, load_run, make_loader, pick_device
 from equalbits.training import CheckpointError, ProcessRank
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from matplotlib.gridspec import SubplotSpec
 
 WEIGHTS = ("sign", "irnet-stable", "bihalf")
 ACTIVATIONS = fig7.COMPARED  # IR-Net as published: these nets have batch norm
@@ -149,7 +144,7 @@ def draw(result: Result, out: Path) -> None:
     save_figure(figure, out, "fig1")
 
 
-def _draw_weights(figure: "Figure", place: "SubplotSpec", result: Result) -> None:
+def _draw_weights(figure: Figure, place: SubplotSpec, result: Result) -> None:
     axes = panel(figure, place, x="epoch", y="entropy of the weights, bits", title="(a) mean over all filters")
     for method, found in result["weights"].items():
         axes.plot(found["steps"], found["network"], color=method_color(method), label=method_name(method), marker=".")
@@ -158,7 +153,7 @@ def _draw_weights(figure: "Figure", place: "SubplotSpec", result: Result) -> Non
     legend(axes, **_BELOW, ncols=2)
 
 
-def _draw_activations(figure: "Figure", place: "SubplotSpec", result: Result) -> None:
+def _draw_activations(figure: Figure, place: SubplotSpec, result: Result) -> None:
     axes = panel(figure, place, x="binary layer", y="entropy of a channel, bits", title="(b) activations, by channel")
     width = 0.8 / len(result["activations"])
     for shift, (method, found) in enumerate(result["activations"].items(), start=-1):

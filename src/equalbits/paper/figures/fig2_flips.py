@@ -6,12 +6,11 @@ filter; ours is the first of the second convolution. Its text calls the Sign pan
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from equalbits._plotting import DOWN, GAP, UP, method_name, new_figure, save_figure
+from equalbits._plotting import DOWN, GAP, UP, Axes, method_name, new_figure, save_figure
 from equalbits.analysis import FlipSeries, FlipWatcher, binary_layers
 from equalbits.functional import as_filters, positive_count
 from equalbits.paper.claims import Claim, counted
@@ -19,9 +18,6 @@ from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import Watch, quick_recipe, run_watched
 from equalbits.paper.plot_parts import heading, legend, panel
 from equalbits.recipes import Recipe, TrainedRun, get_recipe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COMPARED = ("sign", "irnet-stable", "bihalf")
 LAYER, FILTER = "conv2", 0

@@ -10,20 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equalbits._plotting import GAP, UP, new_figure, save_figure
+from equalbits._plotting import GAP, UP, Axes, Figure, new_figure, save_figure
 from equalbits.paper.claims import Claim, counted, undecided
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.plot_parts import legend, panel
 from equalbits.paper.published_numbers import TOY, TOY_BOUNDARIES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PARAMETERS = 12
 Net = tuple[int, ...]  # W1 row by row (6), b1 (3), w2 (3)
@@ -177,7 +172,7 @@ def draw(result: Result, out: Path) -> None:
     save_figure(figure, out, "fig6")
 
 
-def _counts(figure: "Figure", result: Result) -> None:
+def _counts(figure: Figure, result: Result) -> None:
     """Plot the number of nets and boundaries by the number of −1; labels are outside the bend of the curves."""
     title = "nets and their boundaries\nby the number of bits that are −1"
     axes = panel(figure, (1, 3, 3), x="bits that are −1", y="count", title=title)
@@ -194,7 +189,7 @@ def _counts(figure: "Figure", result: Result) -> None:
     legend(axes, loc="lower center")
 
 
-def _contours(axes: "Axes", boundaries: list[dict[str, list[int]]], colour: str, width: float) -> None:
+def _contours(axes: Axes, boundaries: list[dict[str, list[int]]], colour: str, width: float) -> None:
     points = grid_points(0.125)
     side = round(len(points) ** 0.5)
     first, second = points[:, 0].reshape(side, side), points[:, 1].reshape(side, side)

@@ -12,16 +12,13 @@ The paper's text, its released code and the method it builds on have different r
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from equalbits._plotting import method_color, method_name, new_figure, save_figure
+from equalbits._plotting import Axes, method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, best_key, guesses
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import item_cases, item_recipes, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, mean_and_range, panels
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class Rule(NamedTuple):
@@ -133,7 +130,7 @@ def _better_than_full(words: str, cases: dict[float, CaseCounts], *, classes: in
 
 
 def _draw_rule(
-    axes: "Axes", x: Sequence[float], cases: Sequence[CaseCounts], *, name: str, classes: int, place: int
+    axes: Axes, x: Sequence[float], cases: Sequence[CaseCounts], *, name: str, classes: int, place: int
 ) -> None:
     """Plot the nets of one rule that learned; where some did not, a cross on the axis."""
     guess = [guesses(case, classes) for case in cases]

@@ -16,18 +16,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from equalbits._plotting import method_color, method_name, new_figure, save_figure
+from equalbits._plotting import Axes, method_color, method_name, new_figure, save_figure
 from equalbits.paper.claims import CaseCounts, Claim, above, accuracies, near
 from equalbits.paper.item import Item, Options, Result
 from equalbits.paper.item_runs import by_method, item_cases, quick_recipe, run_cases
 from equalbits.paper.plot_parts import heading, panels
 from equalbits.paper.published_numbers import TABLE_2, Published
 from equalbits.recipes import Recipe, get_recipe
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NETS = ("conv2", "conv4", "conv6", "conv8")
 COMPARED = ("sign", "irnet-stable", "bihalf")
@@ -105,7 +101,7 @@ def draw(result: Result, out: Path) -> None:
     save_figure(figure, out, result["item"])
 
 
-def draw_scores(axes: "Axes", at: float, scores: list[float], colour: str) -> None:
+def draw_scores(axes: Axes, at: float, scores: list[float], colour: str) -> None:
     """Plot seeds as dots and their mean as a line at one position of the x axis."""
     if not scores:
         axes.annotate("diverged", (at, 0.5), xycoords=("data", "axes fraction"), ha="center", color=colour)
