@@ -40,7 +40,7 @@ class MagnitudeWatcher:
         self.latents: list[float] = []
         self.cuts: list[float] = []
         self.gradients: list[float] = []
-        self._sum: Tensor | None = None
+        self._sum: Tensor | float = 0.0
         self._steps = 0
 
     @torch.no_grad()
@@ -48,8 +48,7 @@ class MagnitudeWatcher:
         """Accumulate the gradients of a step, without a transfer from the device."""
         grads = [layer.weight.grad for layer in binary_layers(model).values() if layer.weight.grad is not None]
         if step and grads:
-            mean = torch.stack([grad.abs().sum() for grad in grads]).sum() / sum(grad.numel() for grad in grads)
-            self._sum = mean if self._sum is None else self._sum + mean
+            self._sum += torch.stack([grad.abs().sum() for grad in grads]).sum() / sum(grad.numel() for grad in grads)
             self._steps += 1
 
     @torch.no_grad()
@@ -64,8 +63,8 @@ class MagnitudeWatcher:
         self.latents.append(float(sum(row.abs().sum() for row in rows)) / weights)
         self.cuts.append(float(sum(cuts)) / weights)
         if epoch:
-            self.gradients.append(float(self._sum) / self._steps if self._sum is not None else 0.0)
-            self._sum, self._steps = None, 0
+            self.gradients.append(float(self._sum) / max(self._steps, 1))
+            self._sum, self._steps = 0.0, 0
 
 
 def _recipe(options: Options) -> Recipe:

@@ -6,7 +6,6 @@ take many times as long as training.
 """
 
 import statistics
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -61,7 +60,7 @@ class SampledFlips:
     def __init__(self, every: int = EVERY) -> None:
         self.every, self.steps = every, 0
         self.before: list[Tensor] = []
-        self.flipped: Tensor | None = None
+        self.flipped: Tensor | int = 0
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, step: int) -> None:
@@ -70,8 +69,7 @@ class SampledFlips:
             self.before = _symbols(model)
         elif step % self.every == 1 and self.before:
             pairs = zip(self.before, _symbols(model), strict=True)
-            flipped = torch.stack([(before != now).sum() for before, now in pairs]).sum()
-            self.flipped = flipped if self.flipped is None else self.flipped + flipped
+            self.flipped += torch.stack([(before != now).sum() for before, now in pairs]).sum()
             self.steps += 1
 
 
@@ -81,13 +79,12 @@ def _symbols(model: nn.Module) -> list[Tensor]:
 
 def _watch(name: str) -> Watch:
     flips = SampledFlips()
-    return Watch([flips], partial(_read, flips))
 
+    def read(finished: TrainedRun) -> Result:
+        symbols = sum(each.numel() for each in _symbols(finished.model))
+        return {"flips": int(flips.flipped), "symbols": symbols, "steps": flips.steps}
 
-def _read(flips: SampledFlips, finished: TrainedRun) -> Result:
-    flipped = 0 if flips.flipped is None else int(flips.flipped)
-    symbols = sum(each.numel() for each in _symbols(finished.model))
-    return {"flips": flipped, "symbols": symbols, "steps": flips.steps}
+    return Watch([flips], read)
 
 
 def flip_rate(case: CaseCounts) -> float:

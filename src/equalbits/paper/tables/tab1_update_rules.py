@@ -42,7 +42,8 @@ class FlipForm:
         self.steps = 0
         self._bits: dict[str, Tensor] = {}
         self._below: dict[str, Tensor] = {}
-        self._counts: Tensor | None = None  # flips and differing bits so far, on the device
+        self._flips: Tensor | int = 0
+        self._differing: Tensor | int = 0
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, step: int) -> None:
@@ -54,8 +55,8 @@ class FlipForm:
             if name in self._bits:
                 crossed = below != self._below[name]
                 self._bits[name] = torch.where(crossed, -self._bits[name], self._bits[name])
-                counts = torch.stack([crossed.sum(), (self._bits[name] != symbols).sum()])
-                self._counts = counts if self._counts is None else self._counts + counts
+                self._flips += crossed.sum()
+                self._differing += (self._bits[name] != symbols).sum()
             else:
                 self._bits[name] = symbols.clone()
             self._below[name] = below
@@ -63,8 +64,7 @@ class FlipForm:
 
     def read(self) -> dict[str, int]:
         """Return steps, flips and differing bits so far; waits for the GPU."""
-        flips, differing = (0, 0) if self._counts is None else self._counts.tolist()
-        return {"steps": self.steps, "flips": flips, "bits_that_differ": differing}
+        return {"steps": self.steps, "flips": int(self._flips), "bits_that_differ": int(self._differing)}
 
 
 def _recipe(options: Options) -> Recipe:
