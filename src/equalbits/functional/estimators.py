@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from equalbits.functional.execution_mode import in_forward_mode
+from equalbits.functional.execution_mode import in_forward_mode, is_plain_execution, plain_twin
 from equalbits.functional.gradients_from_bits import masked_gradient
 from equalbits.functional.packed_bits import BitLayout, keeps_bits
 
@@ -26,7 +26,8 @@ def straight_through(reals: Tensor, symbols: Tensor) -> Tensor:
     """
     if in_forward_mode():
         return forward_mode_form(reals, symbols)
-    return _StraightThrough.apply(reals, symbols)  # type: ignore[no-any-return, no-untyped-call]
+    function = _PlainStraightThrough if is_plain_execution() else _StraightThrough
+    return function.apply(reals, symbols)  # type: ignore[no-any-return]
 
 
 def surrogate(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
@@ -40,7 +41,8 @@ def surrogate(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
     if slope.dtype == torch.bool and reals.requires_grad and torch.is_grad_enabled() and keeps_bits(slope):
         layout = BitLayout.of(slope)
         return _Masked.apply(reals, symbols, layout.pack(slope), layout)  # type: ignore[no-any-return, no-untyped-call]
-    return _Surrogate.apply(reals, symbols, slope)  # type: ignore[no-any-return, no-untyped-call]
+    function = _PlainSurrogate if is_plain_execution() else _Surrogate
+    return function.apply(reals, symbols, slope)  # type: ignore[no-any-return]
 
 
 def clipped(reals: Tensor, symbols: Tensor, *, inclusive: bool = False) -> Tensor:
@@ -176,11 +178,11 @@ class _Surrogate(torch.autograd.Function):
         return gradient.to(wide) * slope, None, None
 
 
-class _Masked(torch.autograd.Function):
-    """:class:`_Surrogate` with a boolean slope that is kept as bits.
+_PlainStraightThrough, _PlainSurrogate = plain_twin(_StraightThrough), plain_twin(_Surrogate)
 
-    Not for ``torch.func``, so without ``setup_context``: binding its arguments takes longer than a small layer.
-    """
+
+class _Masked(torch.autograd.Function):
+    """:class:`_Surrogate` with a boolean slope that is kept as bits; not for ``torch.func``."""
 
     @staticmethod
     def forward(ctx: Any, reals: Tensor, symbols: Tensor, packed: Tensor, layout: BitLayout) -> Tensor:

@@ -1,6 +1,9 @@
 """Mode of execution: plain, compiled, traced, or transformed by ``torch.func``."""
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 
@@ -21,3 +24,26 @@ def is_plain_execution() -> bool:
         or torch._C._len_torch_dispatch_stack()
         or in_forward_mode()
     )
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether plain execution computes with this tensor, so that code may call kernels directly.
+
+    The Python code around a custom operator takes longer than a small layer.
+    """
+    return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta and is_plain_execution()
+
+
+def plain_twin(function: Any) -> Any:
+    """Return an autograd function of the same values and gradients, for plain execution alone.
+
+    ``apply`` of a function with ``setup_context`` inspects its signature each time, longer than a small layer takes.
+    """
+
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = function.forward(*inputs)
+        function.setup_context(ctx, inputs, output)
+        return output
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
+    return type(function)(function.__name__, (torch.autograd.Function,), methods)

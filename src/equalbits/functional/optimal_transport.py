@@ -16,7 +16,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from equalbits.functional.ranking import rank_by_sorting, rank_masked_rows, rank_rows
+from equalbits.functional.ranking import rank, rank_by_sorting, rank_masked_rows
 
 
 def positive_count(connections: int, p_pos: float) -> int:
@@ -53,7 +53,7 @@ def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | Non
     check_latents(latents)
     rows = as_filters(latents.detach())  # (filter, connection)
     if mask is None:
-        symbols: Tensor = rank_rows(rows, rows.shape[1] - positive_count(rows.shape[1], p_pos))
+        symbols = rank(rows, rows.shape[1] - positive_count(rows.shape[1], p_pos))
     else:
         if mask.dtype != torch.bool or mask.shape != latents.shape:
             raise ValueError(
@@ -90,7 +90,7 @@ def check_p_pos(p_pos: float) -> None:
 
 def is_number(value: object) -> bool:
     """Return True for a real number of Python or numpy, but not for bool."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))  # a fast test first
 
 
 def check_latents(latents: Tensor) -> None:

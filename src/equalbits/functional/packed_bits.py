@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from equalbits.functional.execution_mode import is_plain_execution
+from equalbits.functional.execution_mode import is_plain
 
 
 class BitLayout(NamedTuple):
@@ -52,7 +52,7 @@ def keeps_bits(tensor: Tensor) -> bool:
     """Return whether a tensor may be kept as bits: in plain or compiled execution, not traced or transformed."""
     if torch.compiler.is_compiling():
         return not _is_exporting() and not torch._C._are_functorch_transforms_active()
-    return type(tensor) in (Tensor, torch.nn.Parameter) and not tensor.is_meta and is_plain_execution()
+    return is_plain(tensor)
 
 
 def _is_exporting() -> bool:

@@ -9,8 +9,8 @@ one at the lower index ranks lower. All implementations agree to the bit:
 
 ``kernels/rank_model.py`` ranks all layers of a model in a few launches; ``equalbits.nn.rank_ahead`` uses it.
 
-:func:`rank_rows` and :func:`rank_masked_rows` are torch operators, so compile, export, ``vmap`` and CUDA graphs see one
-opaque call without gradient. The CPU raises on NaN and infinity. A GPU cannot raise without synchronizing, so there a
+:func:`rank_rows` and :func:`rank_masked_rows` are torch operators, so compile, export and ``vmap`` see one opaque call
+without gradient; plain execution calls the implementations directly (:func:`rank`). The CPU raises on NaN and infinity. A GPU cannot raise without synchronizing, so there a
 row with NaN or infinity becomes NaN and shows in the loss.
 """
 
@@ -22,7 +22,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equalbits.functional.execution_mode import is_plain
+
 _CACHE_BYTES = 1 << 18
+
+
+def rank(rows: Tensor, negatives: int) -> Tensor:
+    """Return :func:`rank_rows` of rows without gradient, in plain execution without torch's dispatcher."""
+    if not is_plain(rows):
+        ranked: Tensor = rank_rows(rows, negatives)
+        return ranked
+    if rows.device.type == "cuda":
+        return _rank_on_cuda(rows, negatives, None)
+    return rank_by_selection(rows, negatives) if rows.device.type == "cpu" else rank_by_sorting(rows, negatives)
 
 
 @torch.library.custom_op("equalbits::rank_rows", mutates_args=())
