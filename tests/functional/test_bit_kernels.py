@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from equalbits.functional import convolve_symbols
+from equalbits.functional import convolve_symbols, sign_symbols
 from equalbits.functional.int8_convolution import convolve_symbols_in_float
 from equalbits.functional.packed_bits import pack_by_shifts, unpack_by_shifts
 
@@ -56,7 +56,24 @@ def convolution(device: str) -> None:
         assert (tiles.positions + tiles.filters) * tiles.channels * size * tiles.stages <= 227 * 2**10
 
 
-LAWS = {"packing": packing, "convolution": convolution}
+def signs(device: str) -> None:
+    from equalbits.functional.kernels import pack_bits as gpu
+
+    special = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.999, float("nan"), float("inf"), -float("inf")])
+    for shape in MATRICES:
+        for dtype in (torch.float32, torch.float16):
+            inputs = torch.randn(shape, generator=torch.Generator().manual_seed(shape[1]))
+            inputs.view(-1)[: len(special)] = special[: inputs.numel()]
+            inputs = inputs.to(device, dtype)
+            values, positive, near = gpu.sign(inputs, shape[1], torch.float16)
+            assert torch.equal(values, sign_symbols(inputs).half()), shape
+            assert torch.equal(positive, pack_by_shifts(inputs >= 0)), shape
+            assert torch.equal(near, pack_by_shifts(inputs.abs() < 1)), shape
+            gradient = draw_symbols(*shape).to(device, dtype)
+            assert torch.equal(gpu.mask(gradient, near, shape[1], torch.float32), gradient * (inputs.abs() < 1).float())
+
+
+LAWS = {"packing": packing, "signs": signs, "convolution": convolution}
 
 
 @pytest.mark.parametrize("law", LAWS)

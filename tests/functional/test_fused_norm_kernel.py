@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,8 +126,9 @@ def test_the_interpreted_kernels_equal_the_reference(law: str, errors_interprete
 
 def test_unsupported_dtypes_use_the_reference() -> None:
     pytest.importorskip("triton")
-    assert _gpu_for(torch.ones(1, dtype=torch.float64)) is None
-    assert all(_gpu_for(torch.ones(1, dtype=dtype)) is not None for dtype in DTYPES)
+    on_gpu = lambda dtype: SimpleNamespace(device=torch.device("cuda"), dtype=dtype)  # noqa: E731
+    assert _gpu_for(on_gpu(torch.float64)) is None and _gpu_for(torch.ones(1)) is None
+    assert all(_gpu_for(on_gpu(dtype)) is not None for dtype in DTYPES)
 
 
 @pytest.mark.gpu

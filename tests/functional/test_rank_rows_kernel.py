@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import equalbits
-from equalbits.functional import transport_by_sorting, transport_symbols
+from equalbits.functional import positive_count, transport_by_sorting, transport_symbols
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -117,6 +117,24 @@ def masked_rows(device: str) -> None:
         same(draw_rows("tied", shape, torch.float32), negatives, mask, device)
 
 
+def scaled_latents(device: str) -> None:
+    from equalbits.functional.kernels import rank_rows as gpu
+
+    noise, scale = torch.Generator().manual_seed(3), torch.tensor(0.3)
+    for shape, dtype in (((5, 7), torch.float32), ((3, 6, 3, 3), torch.float16), ((4, 20, 5, 2), torch.float64)):
+        for form in (torch.contiguous_format, torch.channels_last)[: len(shape) // 2]:
+            latents = torch.randn(shape, generator=noise).mul(2).round().to(dtype)  # many ties
+            latents[1, 1] = math.inf
+            expected = (transport_by_sorting(latents, 0.3) * scale.to(dtype)).float().nan_to_num(9)
+            given = latents.to(device, memory_format=form)
+            negatives = latents[0].numel() - positive_count(latents[0].numel(), 0.3)
+            answer = gpu.rank_scaled(given, negatives, scale.to(device, dtype), torch.float32)
+            assert answer.stride() == given.stride()
+            assert torch.equal(answer.cpu().nan_to_num(9), expected), (shape, form)
+    assert gpu.rank_scaled(torch.ones(2, 40000, device=device), 2, scale.to(device), torch.float32) is None
+    assert gpu.rank_scaled(torch.ones(3, 2, device=device).t(), 1, scale.to(device), torch.float32) is None
+
+
 def rows_without_ranks(device: str) -> None:
     for dtype in DTYPES:
         rows = draw_rows("normal", (6, 27), dtype)
@@ -138,6 +156,7 @@ LAWS = {
         rows_too_long_for_registers,
         rows_by_digits_at_random,
         masked_rows,
+        scaled_latents,
         rows_without_ranks,
     )
 }
@@ -202,11 +221,11 @@ def test_vmap_and_compile_on_the_gpu_agree_with_the_cpu() -> None:
 def test_without_triton_a_gpu_sorts() -> None:
     program = """
 import sys, torch, equalbits.functional
+from types import SimpleNamespace
 from equalbits.functional import ranking
 assert "triton" not in sys.modules
 sys.modules["triton"] = None
-rows = torch.randn(4, 9)
-assert torch.equal(ranking._rank_on_cuda(rows, 4, None), ranking.rank_by_sorting(rows, 4))
+assert ranking._gpu_for(SimpleNamespace(device=torch.device("cuda"))) is None
 """
     settings = os.environ | {"PYTHONPATH": str(Path(equalbits.__file__).parent.parent)}
     run = subprocess.run([sys.executable, "-c", program], env=settings, capture_output=True, text=True)

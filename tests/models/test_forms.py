@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from equalbits.functional import BitLayout, SignBits
 from equalbits.models import LayerFactory, create_model
 from equalbits.models import residual_blocks as blocks
 from equalbits.models.residual_blocks import HardtanhBlock, PadShortcut, PReLUBlock, RealInputBlock, RPReLUBlock
@@ -211,12 +212,13 @@ def test_a_fused_block_keeps_the_outputs_of_its_convolutions_and_two_bits_of_the
 def test_a_fused_block_with_rprelu_keeps_sums_and_shortcuts_and_one_bit_of_the_inputs() -> None:
     block, kept = RPReLUBlock(SHIFTED, 16, 16, 1, nn.Identity()), []
     inputs = torch.randn(4, 16, 5, 5).requires_grad_()
-    first = blocks.Activations(inputs, (torch.ones_like(inputs), torch.zeros(100, 2, dtype=torch.uint8)))
+    bits = SignBits(torch.zeros(100, 2, dtype=torch.uint8), BitLayout(tuple(inputs.shape), channels_last=True))
+    first = blocks.Activations(inputs, (torch.ones_like(inputs), bits))
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         block.forward_fused(block.forward_fused(first, block.conv1), block.conv1)
     weights = 4 * [(torch.float32, block.conv1.weight.numel())]
-    sums_and_shortcuts, bits = 8 * [(torch.float32, inputs.numel())], 4 * [(torch.uint8, inputs.numel() // 8)]
-    assert large(kept) == sorted(map(str, sums_and_shortcuts + weights + bits))
+    sums_and_shortcuts, packed = 8 * [(torch.float32, inputs.numel())], 4 * [(torch.uint8, inputs.numel() // 8)]
+    assert large(kept) == sorted(map(str, sums_and_shortcuts + weights + packed))
 
 
 def large(kept: list[Tensor]) -> list[str]:
@@ -265,7 +267,7 @@ def test_recomputed_sums_are_those_of_the_forward_pass_to_the_bit(kind: str) -> 
         with torch.autocast("cpu", torch.bfloat16):
             reals, signs, _ = block.forward_fused(blocks.Activations(inputs), block.conv1)
         wanted = [inputs, *block.parameters()]
-        found.append([reals, *signs, *torch.autograd.grad((reals + signs[0] * reals).sum(), wanted)])
+        found.append([reals, signs[0], signs[1].packed, *torch.autograd.grad((reals + signs[0] * reals).sum(), wanted)])
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 

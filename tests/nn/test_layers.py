@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -275,6 +276,36 @@ def test_a_meta_layer_loads_a_real_checkpoint_by_assignment(binary, real, argume
     layer.load_state_dict(checkpoint, assign=True)
     inputs = torch.randn(shape)
     assert torch.equal(layer(inputs), expected(inputs))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("estimator", ["straight", "clipped"])
+def test_a_layer_that_skips_the_call_of_its_quantizer_computes_the_same_to_the_bit(
+    estimator: str, autocast: bool
+) -> None:
+    noise = torch.Generator().manual_seed(0)
+    for quantizer in (BiHalf(0.3, estimator=estimator), Sign(estimator=estimator)):
+        for make, shape in (
+            (partial(BinaryLinear, 8, 6), (2, 3, 8)),
+            (partial(BinaryConv1d, 8, 6, 3), (2, 8, 9)),
+            (partial(BinaryConv2d, 8, 6, 3, padding=1), (2, 8, 6, 5)),
+            (partial(BinaryConvTranspose2d, 8, 6, 3), (2, 8, 4, 5)),
+        ):
+            for activation in (None, SignActivation()):
+                layer = make(weight_quantizer=quantizer, input_quantizer=activation)
+                if len(shape) == 4:
+                    layer.to(memory_format=torch.channels_last)
+                twin, calls = copy.deepcopy(layer), []
+                twin.weight_quantizer.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+                found = []
+                for each in (layer, twin):
+                    inputs = torch.randn(shape, generator=noise.manual_seed(1)).requires_grad_()
+                    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                        outputs = each(inputs)
+                    outputs.float().square().sum().backward()
+                    found.append([outputs.detach(), inputs.grad, *(own.grad for own in each.parameters())])
+                assert calls == [1] and (layer.scaled_symbols() is not None) == (estimator == "straight")
+                assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
 def test_symbols_ranked_ahead_replace_those_of_the_quantizer_in_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,10 @@ import math
 from torch import Tensor
 from torch.nn import functional as nnf
 
+from equalbits.functional.estimators import ScaledSymbols
 from equalbits.functional.gradients_from_bits import ConvSettings
 from equalbits.functional.inputs_as_bits import convolve_signs, linear_of_signs
+from equalbits.functional.packed_bits import SignBits
 
 _SMALL_PATCH = 64  # largest patch; with larger ones the unfolded input would take more memory traffic than it saves
 _ALIGNMENT = 8  # matrix products need rows of a multiple of 16 bytes
@@ -14,31 +16,36 @@ _ALIGNMENT = 8  # matrix products need rows of a multiple of 16 bytes
 
 def convolve(
     inputs: Tensor,
-    weight: Tensor,
+    weight: Tensor | ScaledSymbols,
     bias: Tensor | None,
     *,
     stride: tuple[int, int],
     padding: tuple[int, int],
-    signs: bool = False,
+    signs: bool | SignBits = False,
 ) -> Tensor:
     """Compute ``torch.nn.functional.conv2d`` without groups or dilation, by the fastest way on the device.
 
     On a GPU the first layer of a net for small images is a product of patches and filters (its input needs no
     gradient), and a 1×1 convolution is a product of pixels and filters. Otherwise it is torch's convolution. With
-    ``signs`` the inputs are ±1, and the backward pass keeps them as bits.
+    ``signs``, True or their bits, the inputs are ±1, and the backward pass keeps them as bits.
 
     >>> import torch
     >>> convolve(torch.ones(1, 3, 4, 4), torch.ones(2, 3, 3, 3), None, stride=(1, 1), padding=(1, 1))[0, 0, 0]
     tensor([12., 18., 18., 12.])
     """
-    if inputs.device.type == "cuda" and weight.shape[2:] == (1, 1) and padding == (0, 0):
-        return conv1x1_as_matmul(inputs, weight, bias, stride=stride, signs=signs)
-    small_patch = math.prod(weight.shape[1:]) <= _SMALL_PATCH and not inputs.requires_grad
-    if inputs.device.type == "cuda" and small_patch:
-        return conv_as_matmul(inputs, weight, bias, stride=stride, padding=padding)
-    if signs:
-        return convolve_signs(inputs, weight, bias, ConvSettings(stride, padding))
-    return nnf.conv2d(inputs, weight, bias, stride, padding)
+    shape = weight.values.shape if isinstance(weight, ScaledSymbols) else weight.shape
+    small_patch = math.prod(shape[1:]) <= _SMALL_PATCH and not inputs.requires_grad
+    pixelwise = shape[2:] == (1, 1) and padding == (0, 0)
+    as_matmul = inputs.device.type == "cuda" and (pixelwise or small_patch)
+    if signs and not as_matmul:
+        bits = signs if isinstance(signs, SignBits) else None
+        return convolve_signs(inputs, weight, bias, ConvSettings(stride, padding), bits=bits)
+    weight = weight.with_gradient() if isinstance(weight, ScaledSymbols) else weight
+    if not as_matmul:
+        return nnf.conv2d(inputs, weight, bias, stride, padding)
+    if pixelwise:
+        return conv1x1_as_matmul(inputs, weight, bias, stride=stride, signs=bool(signs))
+    return conv_as_matmul(inputs, weight, bias, stride=stride, padding=padding)
 
 
 def conv1x1_as_matmul(

@@ -5,7 +5,7 @@ per cent of the results are not ±1.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,22 @@ def surrogate(reals: Tensor, symbols: Tensor, slope: Tensor) -> Tensor:
         return _Masked.apply(reals, symbols, layout.pack(slope), layout)  # type: ignore[no-any-return, no-untyped-call]
     function = _PlainSurrogate if is_plain_execution() else _Surrogate
     return function.apply(reals, symbols, slope)  # type: ignore[no-any-return]
+
+
+class ScaledSymbols(NamedTuple):
+    """Symbols times a constant scale, without gradient: that of the latents is theirs times the scale."""
+
+    values: Tensor
+    latents: Tensor
+    scale: Tensor
+
+    def with_gradient(self) -> Tensor:
+        """Return the values, with their gradient."""
+        return surrogate(self.latents, self.values, self.scale)
+
+    def of_latents(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of the latents from that of the values."""
+        return gradient.to(self.latents.dtype) * self.scale
 
 
 def clipped(reals: Tensor, symbols: Tensor, *, inclusive: bool = False) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.execution_mode import is_plain, is_plain_execution, plain_twin
 from equalbits.functional.gradients_from_bits import ANY_LAYOUT
 from equalbits.functional.packed_bits import pack_bits, unpack_bits
 from equalbits.functional.precision import at_least_float32
@@ -59,7 +60,8 @@ def prelu_norm_add_sign(
         shapes = [None if tensor is None else tuple(tensor.shape) for tensor in (slope, weight, bias, residual)]
         raise ValueError(f"slope, weight, bias and residual have shapes {shapes}, which do not fit c, {tuple(c.shape)}")
     residual = None if residual is None else residual.to(c.dtype)
-    y, s, positive, _, stats = _forward_op(c, slope, weight, bias, residual, eps, signs)
+    function = _PlainNorm.apply if is_plain(c) else _forward_op
+    y, s, positive, _, stats = function(c, slope, weight, bias, residual, eps, signs)
     return y, s if signs else None, positive if signs else None, stats[MEAN], stats[VARIANCE]
 
 
@@ -132,25 +134,29 @@ _backward_op = torch.library.custom_op(
 
 
 @_forward_op.register_kernel("cuda")
-def _(c: Tensor, *others: Any) -> _Outputs:
+def norm_forward(c: Tensor, *others: Any) -> _Outputs:
+    """Return :func:`reference_forward`, computed by the kernels on a GPU."""
     gpu = _gpu_for(c)
     return gpu.forward(c, *others) if gpu else reference_forward(c, *others)
 
 
 @_backward_op.register_kernel("cuda")
-def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+def norm_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+    """Return :func:`reference_backward`, computed by the kernels on a GPU."""
     gpu = _gpu_for(c)
     return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
 def gradients_over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
     """Return :func:`reference_backward`; a GPU writes the gradient of ``c`` into its memory."""
-    gpu = _gpu_for(c) if c.device.type == "cuda" else None
+    gpu = _gpu_for(c)
     return gpu.backward(g_y, g_s, c, *others, overwrite=True) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
 def _gpu_for(c: Tensor) -> ModuleType | None:
-    """Import the kernels when first needed; None without Triton or for a dtype they do not support."""
+    """Import the kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
+    if c.device.type != "cuda":
+        return None
     try:
         from equalbits.functional.kernels import prelu_norm_add_sign as gpu
     except ImportError:
@@ -194,7 +200,8 @@ def input_gradients(
     g_y: Tensor | None, g_s: Tensor | None, saved: Sequence[Any], found: _Gradients
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of slope, weight, bias and residual, from the results of the backward operator."""
-    total, _, (g_weight, g_bias), g_slope = found
+    total, _, g_affine, g_slope = found
+    g_weight, g_bias = g_affine.unbind()
     if saved[0] is not None and saved[0].shape[0] == 1:
         g_slope = g_slope.sum(dim=0, keepdim=True)
     return g_slope, g_weight, g_bias, g_y if g_s is None else total
@@ -210,7 +217,7 @@ def _backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tup
     if g_y is None and g_s is None:
         return (None,) * 7
     c, *saved = ctx.saved_tensors
-    found = _backward_op(g_y, g_s, c, *saved)
+    found = (norm_backward if is_plain(c) else _backward_op)(g_y, g_s, c, *saved)
     return found[1], *wanted(input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:]), None, None
 
 
@@ -219,19 +226,37 @@ def wanted(gradients: Iterable[Tensor | None], needed: Iterable[bool]) -> list[T
     return [gradient if need else None for gradient, need in zip(gradients, needed, strict=False)]
 
 
+class _Norm(torch.autograd.Function):
+    forward = staticmethod(norm_forward)
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))  # type: ignore[assignment]
+
+
 _forward_op.register_autograd(_backward, setup_context=_setup_context)
+_PlainNorm = plain_twin(_Norm)
 
 
-@torch.library.custom_op("equalbits::update_running_stats", mutates_args=("running", "counts"), schema=_UPDATE)
 def update_running_stats(
     running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float
 ) -> None:
     """Update running statistics by those of a batch times their factors, and count the batch, in a few launches."""
+    update = _update if is_plain_execution() else _update_op
+    update(running, counts, latest, factors, momentum)
+
+
+def _update(
+    running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float
+) -> None:
     wide = [tensor.to(mine.dtype) for tensor, mine in zip(latest, running, strict=True)]
     torch._foreach_lerp_(running, torch._foreach_mul(wide, factors), momentum)
     torch._foreach_add_(counts, 1)
 
 
-@update_running_stats.register_fake
+_update_op = torch.library.custom_op(
+    "equalbits::update_running_stats", _update, mutates_args=("running", "counts"), schema=_UPDATE
+)
+
+
+@_update_op.register_fake
 def _(running: list[Tensor], counts: list[Tensor], latest: list[Tensor], factors: list[float], momentum: float) -> None:
     return None

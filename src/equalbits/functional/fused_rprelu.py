@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from equalbits.functional.binarize import sign_symbols
+from equalbits.functional.execution_mode import is_plain, plain_twin
 from equalbits.functional.fused_norm import INVERSE_DEVIATION, MEAN, VARIANCE, as_rows, from_rows, wanted
 from equalbits.functional.gradients_from_bits import ANY_LAYOUT
 from equalbits.functional.packed_bits import pack_bits
@@ -62,7 +63,8 @@ def norm_add_rprelu_sign(
             f"c, {tuple(c.shape)}"
         )
     residual = None if residual is None else residual.to(c.dtype)
-    y, s, positive, stats = _forward_op(c, residual, *affine, *activation, shift, eps)
+    function = _PlainNorm.apply if is_plain(c) else _forward_op
+    y, s, positive, stats = function(c, residual, *affine, *activation, shift, eps)
     signs = (None, None) if shift is None else (s, positive)
     return y, *signs, stats[MEAN], stats[VARIANCE]
 
@@ -120,25 +122,29 @@ _backward_op = torch.library.custom_op(
 
 
 @_forward_op.register_kernel("cuda")
-def _(c: Tensor, *others: Any) -> _Outputs:
+def norm_forward(c: Tensor, *others: Any) -> _Outputs:
+    """Return :func:`reference_forward`, computed by the kernels on a GPU."""
     gpu = _gpu_for(c)
     return gpu.forward(c, *others) if gpu else reference_forward(c, *others)
 
 
 @_backward_op.register_kernel("cuda")
-def _(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+def norm_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
+    """Return :func:`reference_backward`, computed by the kernels on a GPU."""
     gpu = _gpu_for(c)
     return gpu.backward(g_y, g_s, c, *others) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
 def gradients_over_input(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *others: Any) -> _Gradients:
     """Return :func:`reference_backward`; a GPU writes the gradient of ``c`` into its memory."""
-    gpu = _gpu_for(c) if c.device.type == "cuda" else None
+    gpu = _gpu_for(c)
     return gpu.backward(g_y, g_s, c, *others, overwrite=True) if gpu else reference_backward(g_y, g_s, c, *others)
 
 
 def _gpu_for(c: Tensor) -> ModuleType | None:
-    """Import the kernels when first needed; None without Triton or for a dtype they do not support."""
+    """Import the kernels when first needed; None on another device, without Triton or for an unsupported dtype."""
+    if c.device.type != "cuda":
+        return None
     try:
         from equalbits.functional.kernels import norm_add_rprelu_sign as gpu
     except ImportError:
@@ -186,8 +192,15 @@ def _backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tup
     if g_y is None and g_s is None:
         return (None,) * 9
     c, *saved = ctx.saved_tensors
-    found = _backward_op(g_y, g_s, c, *saved)
+    found = (norm_backward if is_plain(c) else _backward_op)(g_y, g_s, c, *saved)
     return found[1], *wanted(input_gradients(g_y, g_s, saved, found), ctx.needs_input_grad[1:]), None
 
 
+class _Norm(torch.autograd.Function):
+    forward = staticmethod(norm_forward)
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(torch.autograd.function.once_differentiable(_backward))  # type: ignore[assignment]
+
+
+_PlainNorm = plain_twin(_Norm)
 _forward_op.register_autograd(_backward, setup_context=_setup_context)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from equalbits.functional.packed_bits import BitLayout
+from equalbits.functional.packed_bits import BitLayout, mask_by_bits
 
 # Lets a compiler pass channels-last tensors without copying them to the traced layout; torch before 2.8 copies.
 ANY_LAYOUT: dict[str, Any] = {"mutates_args": ()}
@@ -87,7 +87,7 @@ def masked_gradient(gradient: Tensor, packed: Tensor, layout: BitLayout) -> Tens
     if torch.compiler.is_compiling():
         passed: Tensor = _masked_op(gradient, packed, *layout)
         return passed
-    return gradient * layout.unpack(packed, torch.bool)
+    return mask_by_bits(gradient, packed, layout, gradient.dtype)
 
 
 def _masked(gradient: Tensor, packed: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:

@@ -5,19 +5,34 @@ the backward pass unpacks it. Values and gradients equal torch's to the bit. Cal
 :func:`saves_signs` is True; elsewhere torch's own serve.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
+from equalbits.functional.estimators import ScaledSymbols
 from equalbits.functional.gradients_from_bits import (
     ConvSettings,
     conv_gradients,
     convolution_gradients,
     linear_gradients,
 )
-from equalbits.functional.packed_bits import BitLayout, keeps_bits
+from equalbits.functional.packed_bits import BitLayout, SignBits, keeps_bits, mask_by_bits, sign_bits
+
+
+def sign_as_bits(inputs: Tensor) -> tuple[Tensor, SignBits]:
+    """Return the clipped sign of the inputs, cast as autocast would, and its bits, in plain execution.
+
+    >>> sign_as_bits(torch.tensor([[0.5, -2.0, 0.0]]))[0]
+    tensor([[ 1., -1.,  1.]])
+    """
+    layout, dtype = BitLayout.of(inputs), autocast_dtype(inputs)
+    if torch.is_grad_enabled() and inputs.requires_grad:
+        signs, packed, link = _ClippedSign.apply(inputs, layout, dtype)  # type: ignore[no-untyped-call]
+        return signs, SignBits(packed, layout, link)
+    signs, packed, _ = sign_bits(inputs, layout, dtype)
+    return signs, SignBits(packed, layout)
 
 
 def saves_signs(signs: Tensor, weight: Tensor) -> bool:
@@ -26,11 +41,14 @@ def saves_signs(signs: Tensor, weight: Tensor) -> bool:
 
 
 def convolve_signs(
-    signs: Tensor, weight: Tensor, bias: Tensor | None, settings: ConvSettings, *, packed: Tensor | None = None
+    signs: Tensor,
+    weight: Tensor | ScaledSymbols,
+    bias: Tensor | None,
+    settings: ConvSettings,
+    *,
+    bits: SignBits | None = None,
 ) -> Tensor:
-    """Compute ``torch.convolution`` of a batch of ±1 inputs.
-
-    ``packed`` holds their bits if they are known, as (position, byte of 8 channels).
+    """Compute ``torch.convolution`` of a batch of ±1 inputs, whose ``bits`` may be known.
 
     >>> signs = torch.tensor([[[[1.0, -1.0, 1.0]]]])
     >>> weight = torch.ones(1, 1, 1, 2, requires_grad=True)
@@ -38,32 +56,56 @@ def convolve_signs(
     >>> weight.grad
     tensor([[[[0., 0.]]]])
     """
-    signs, weight, bias = as_autocast((signs, weight, bias))
-    layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
-    packed = layout.pack(signs > 0) if packed is None else packed
-    return _Convolution.apply(signs, _link(signs), weight, bias, packed, (layout, settings))  # type: ignore[no-any-return, no-untyped-call]
+    symbols, weight = (weight, weight.values) if isinstance(weight, ScaledSymbols) else (None, weight)
+    signs, values, bias = as_autocast((signs, weight, bias))
+    bits, source, symbols = bits or known_bits(signs), *_cast(symbols, values)
+    kept = bits.packed, symbols, (bits.layout, settings)
+    return _Convolution.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def linear_of_signs(signs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute ``torch.nn.functional.linear`` of ±1 inputs.
+def linear_of_signs(
+    signs: Tensor, weight: Tensor | ScaledSymbols, bias: Tensor | None, *, bits: SignBits | None = None
+) -> Tensor:
+    """Compute ``torch.nn.functional.linear`` of ±1 inputs, whose ``bits`` may be known.
 
     >>> weight = torch.ones(1, 2, requires_grad=True)
     >>> linear_of_signs(torch.tensor([[1.0, -1.0], [1.0, -1.0]]), weight, None).sum().backward()
     >>> weight.grad
     tensor([[ 2., -2.]])
     """
-    signs, weight, bias = as_autocast((signs, weight, bias))
+    symbols, weight = (weight, weight.values) if isinstance(weight, ScaledSymbols) else (None, weight)
+    signs, values, bias = as_autocast((signs, weight, bias))
+    bits, source, symbols = bits or known_bits(signs), *_cast(symbols, values)
+    kept = bits.packed, symbols, bits.layout
+    return _Linear.apply(signs, bits.link, source, bias, *kept)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _cast(symbols: ScaledSymbols | None, values: Tensor) -> tuple[Tensor, ScaledSymbols | None]:
+    """Return what the gradient of the weight passes to, and the symbols with values as autocast casts them."""
+    return (values, None) if symbols is None else (symbols.latents, symbols._replace(values=values))
+
+
+def known_bits(signs: Tensor) -> SignBits:
+    """Return the bits of ±1 values."""
     layout = BitLayout.of(signs)
-    return _Linear.apply(signs, _link(signs), weight, bias, layout.pack(signs > 0), layout)  # type: ignore[no-any-return, no-untyped-call]
+    return SignBits(layout.pack(signs > 0), layout, _link(signs))
 
 
-def as_autocast(tensors: tuple[Tensor, Tensor, Tensor | None]) -> Any:
+def as_autocast(tensors: tuple[Tensor | None, ...]) -> Any:
     """Cast as autocast would, but outside the autograd functions: it does not reach their backward."""
-    device = tensors[0].device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):
+    first = cast("Tensor", tensors[0]).device.type
+    if first == "meta" or not torch.is_autocast_enabled(first):
         return tensors
-    dtype = torch.get_autocast_dtype(device)
+    dtype = torch.get_autocast_dtype(first)
     return tuple(each if each is None or each.dtype == torch.float64 else each.to(dtype) for each in tensors)
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype to which autocast casts an operand of a product."""
+    device = tensor.device.type
+    if device == "meta" or not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
+        return tensor.dtype
+    return torch.get_autocast_dtype(device)
 
 
 def _link(signs: Tensor) -> Tensor | None:
@@ -73,12 +115,35 @@ def _link(signs: Tensor) -> Tensor | None:
     return _Link.apply(signs)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _differentiable_input(ctx: Any, layout: BitLayout) -> Tensor | None:
-    """Return the input in a backward pass that is differentiated again, else None."""
-    if ctx.link is None or not torch.is_grad_enabled():
-        return None
+def _saved(ctx: Any, layout: BitLayout) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Return the input, or None unless the backward pass is differentiated again, its bits, and the weight."""
     packed, weight = ctx.saved_tensors
-    return layout.unpack(packed, weight.dtype) + ctx.link  # type: ignore[no-any-return]
+    if not torch.is_grad_enabled():
+        return None, packed, weight
+    weight = weight if ctx.symbols is None else ctx.symbols.with_gradient()
+    return None if ctx.link is None else layout.unpack(packed, weight.dtype) + ctx.link, packed, weight
+
+
+class _ClippedSign(torch.autograd.Function):
+    """The clipped sign, its bits, and zeros as :func:`_link` returns them."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, layout: BitLayout, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        signs, packed, near = sign_bits(inputs, layout, dtype)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(packed)
+        ctx.save_for_backward(near)
+        ctx.form = layout, inputs.dtype
+        return signs, packed, signs.new_zeros(()).expand(signs.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None, _: None, of_link: Tensor | None) -> tuple[Tensor | None, ...]:
+        if of_link is not None:
+            gradient = of_link if gradient is None else gradient + of_link
+        if gradient is None:
+            return None, None, None
+        layout, dtype = ctx.form
+        return mask_by_bits(gradient, ctx.saved_tensors[0], layout, dtype), None, None
 
 
 class _Link(torch.autograd.Function):
@@ -97,22 +162,24 @@ class _Convolution(torch.autograd.Function):
     def forward(
         ctx: Any, signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, *kept: Any
     ) -> Tensor:
-        packed, ctx.form = kept
+        packed, ctx.symbols, ctx.form = kept
+        values = weight if ctx.symbols is None else ctx.symbols.values
         ctx.link = link
-        ctx.save_for_backward(packed, weight)
-        return torch.convolution(signs, weight, bias, *ctx.form[1])
+        ctx.save_for_backward(packed, values)
+        return torch.convolution(signs, values, bias, *ctx.form[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         layout, settings = ctx.form
-        of_signs, _, of_weight, of_bias, _, _ = ctx.needs_input_grad
+        of_signs, _, of_weight, of_bias = ctx.needs_input_grad[:4]
         wanted = (of_signs, of_weight, of_bias)
-        signs, (packed, weight) = _differentiable_input(ctx, layout), ctx.saved_tensors
+        signs, packed, weight = _saved(ctx, layout)
         if signs is None:
             found = conv_gradients(gradient, packed, weight, layout, settings, wanted)
         else:
             found = convolution_gradients(gradient, [signs], weight, settings, wanted)
-        return found[0], None, found[1], found[2], None, None
+        g_weight = found[1] if found[1] is None or ctx.symbols is None else ctx.symbols.of_latents(found[1])
+        return found[0], None, g_weight, found[2], None, None, None
 
 
 class _Linear(torch.autograd.Function):
@@ -120,15 +187,17 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, signs: Tensor, link: Tensor | None, weight: Tensor, bias: Tensor | None, *kept: Any
     ) -> Tensor:
-        packed, ctx.layout = kept
+        packed, ctx.symbols, ctx.layout = kept
+        # torch.linear chooses its matrix product by whether the weight requires a gradient.
+        values = weight if ctx.symbols is None else ctx.symbols.values.requires_grad_()
         ctx.link = link
-        ctx.save_for_backward(packed, weight)
-        return nnf.linear(signs, weight, bias)
+        ctx.save_for_backward(packed, values)
+        return nnf.linear(signs, values, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_signs, _, _, of_bias, _, _ = ctx.needs_input_grad
-        signs, (packed, weight) = _differentiable_input(ctx, ctx.layout), ctx.saved_tensors
+        of_signs, _, _, of_bias = ctx.needs_input_grad[:4]
+        signs, packed, weight = _saved(ctx, ctx.layout)
         if signs is None:
             found = linear_gradients(gradient, packed, weight, ctx.layout, (of_signs, of_bias))
         else:
@@ -136,4 +205,5 @@ class _Linear(torch.autograd.Function):
             g_weight = rows.t().mm(signs.reshape(-1, signs.shape[-1]))
             g_signs = rows.mm(weight).view(signs.shape) if of_signs else None
             found = g_signs, g_weight, rows.sum(dim=0) if of_bias else None
-        return found[0], None, found[1], found[2], None, None
+        g_weight = found[1] if ctx.symbols is None else ctx.symbols.of_latents(found[1])
+        return found[0], None, g_weight, found[2], None, None, None

@@ -16,7 +16,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from equalbits.functional.ranking import rank, rank_by_sorting, rank_masked_rows
+from equalbits.functional.ranking import rank, rank_by_sorting, rank_masked_rows, rank_scaled
 
 
 def positive_count(connections: int, p_pos: float) -> int:
@@ -62,6 +62,18 @@ def transport_symbols(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | Non
             )
         symbols = rank_masked_rows(rows, as_filters(mask), _negative_counts(as_filters(mask), p_pos))
     return symbols.view(latents.shape)
+
+
+def scaled_transport_symbols(latents: Tensor, p_pos: float, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return :func:`transport_symbols` times a scale, in ``dtype`` and the memory format of the latents.
+
+    >>> scaled_transport_symbols(torch.tensor([[0.1, 0.2]]), 0.5, torch.tensor(0.5), torch.float32)
+    tensor([[-0.5000,  0.5000]])
+    """
+    check_latents(latents)
+    connections = math.prod(latents.shape[1:])
+    scaled = rank_scaled(latents, connections - positive_count(connections, p_pos), scale, dtype)
+    return (transport_symbols(latents, p_pos) * scale).to(dtype) if scaled is None else scaled
 
 
 def transport_by_sorting(latents: Tensor, p_pos: float = 0.5, *, mask: Tensor | None = None) -> Tensor:

@@ -42,10 +42,29 @@ class BitLayout(NamedTuple):
         if self.channels_last:
             images, channels, height, width = self.shape
             return unpack_bits(packed, channels, dtype).view(images, height, width, channels).permute(0, 3, 1, 2)
+        return unpack_bits(packed, self.columns(), dtype).view(self.shape)
+
+    def columns(self) -> int:
+        """Return the number of columns of the packed matrix."""
+        if self.channels_last:
+            return self.shape[1]
         columns = 1
         for size in self.shape[1:] if len(self.shape) > 1 else self.shape:
             columns *= size
-        return unpack_bits(packed, columns, dtype).view(self.shape)
+        return columns
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Return whether a tensor of this shape has its memory in the order of the packed matrix."""
+        form = torch.channels_last if self.channels_last else torch.contiguous_format
+        return tensor.is_contiguous(memory_format=form)
+
+
+class SignBits(NamedTuple):
+    """±1 values as bits; through ``link``, zeros without memory, a gradient of a gradient reaches the values."""
+
+    packed: Tensor
+    layout: BitLayout
+    link: Tensor | None = None
 
 
 def keeps_bits(tensor: Tensor) -> bool:
@@ -83,6 +102,23 @@ def unpack_bits(packed: Tensor, columns: int, dtype: torch.dtype = torch.bool) -
     return values
 
 
+def sign_bits(inputs: Tensor, layout: BitLayout, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the signs in ``dtype``, and the bits of ``x ≥ 0`` and of ``|x| < 1``, without gradient."""
+    gpu = _gpu_for(inputs)
+    if gpu and layout.fits(inputs):
+        return gpu.sign(inputs, layout.columns(), dtype)  # type: ignore[no-any-return]
+    positive = inputs >= 0
+    return torch.where(positive, 1.0, -1.0).to(dtype), layout.pack(positive), layout.pack(inputs.abs() < 1)
+
+
+def mask_by_bits(gradient: Tensor, packed: Tensor, layout: BitLayout, dtype: torch.dtype) -> Tensor:
+    """Return the gradient in ``dtype``, where a bit is set, and 0 elsewhere."""
+    gpu = _gpu_for(gradient)
+    if gpu and layout.fits(gradient) and not torch.is_grad_enabled():
+        return gpu.mask(gradient, packed, layout.columns(), dtype)  # type: ignore[no-any-return]
+    return gradient.to(dtype) * layout.unpack(packed, torch.bool)
+
+
 def pack_by_shifts(bits: Tensor) -> Tensor:
     """Pack in torch's own operations: the slow twin."""
     padded = nnf.pad(bits.to(torch.uint8), (0, -bits.shape[1] % 8))
@@ -98,21 +134,25 @@ def unpack_by_shifts(packed: Tensor, columns: int, dtype: torch.dtype = torch.bo
 
 
 def _pack(bits: Tensor) -> Tensor:
+    gpu = _gpu_for(bits)
+    if gpu:
+        return gpu.pack(bits)  # type: ignore[no-any-return]
     if bits.device.type == "cpu":
         return torch.from_numpy(np.ascontiguousarray(np.packbits(bits.numpy(), axis=1, bitorder="little")))
-    gpu = _gpu_for(bits)
-    return gpu.pack(bits) if gpu else pack_by_shifts(bits)
+    return pack_by_shifts(bits)
 
 
 def _unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    gpu = _gpu_for(packed)
+    if gpu:
+        return gpu.unpack(packed, columns, dtype)  # type: ignore[no-any-return]
     if packed.device.type == "cpu" and dtype == torch.bool:
         bits = np.unpackbits(packed.numpy(), axis=1, count=columns, bitorder="little")
         return torch.from_numpy(bits).view(torch.bool)
     if packed.device.type == "cpu":  # eight values per byte by a table: one pass over memory
         rows = _table(dtype).index_select(0, packed.flatten().int()).view(len(packed), 8 * packed.shape[1])
         return rows[:, :columns].contiguous()
-    gpu = _gpu_for(packed)
-    return gpu.unpack(packed, columns, dtype) if gpu else unpack_by_shifts(packed, columns, dtype)
+    return unpack_by_shifts(packed, columns, dtype)
 
 
 @functools.cache

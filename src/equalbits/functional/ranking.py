@@ -10,11 +10,12 @@ one at the lower index ranks lower. All implementations agree to the bit:
 ``kernels/rank_model.py`` ranks all layers of a model in a few launches; ``equalbits.nn.rank_ahead`` uses it.
 
 :func:`rank_rows` and :func:`rank_masked_rows` are torch operators, so compile, export and ``vmap`` see one opaque call
-without gradient; plain execution calls the implementations directly (:func:`rank`). The CPU raises on NaN and infinity. A GPU cannot raise without synchronizing, so there a
-row with NaN or infinity becomes NaN and shows in the loss.
+without gradient; plain execution calls the implementations directly (:func:`rank`). The CPU raises on NaN and infinity.
+A GPU cannot raise without synchronizing, so there a row with NaN or infinity becomes NaN and shows in the loss.
 """
 
 import math
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,26 @@ def rank(rows: Tensor, negatives: int) -> Tensor:
     if not is_plain(rows):
         ranked: Tensor = rank_rows(rows, negatives)
         return ranked
-    if rows.device.type == "cuda":
-        return _rank_on_cuda(rows, negatives, None)
+    return _rank(rows, negatives)
+
+
+def rank_scaled(latents: Tensor, negatives: int, scale: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """Return the symbols of latents times a scale, in ``dtype``, where plain execution takes one launch for it."""
+    gpu = _gpu_for(latents) if is_plain(latents) else None
+    return gpu.rank_scaled(latents, negatives, scale, dtype) if gpu else None
+
+
+def _rank(rows: Tensor, negatives: int) -> Tensor:
+    gpu = _gpu_for(rows)
+    if gpu:
+        return gpu.rank(rows, negatives)  # type: ignore[no-any-return]
     return rank_by_selection(rows, negatives) if rows.device.type == "cpu" else rank_by_sorting(rows, negatives)
 
 
 @torch.library.custom_op("equalbits::rank_rows", mutates_args=())
 def rank_rows(rows: Tensor, negatives: int) -> Tensor:
     """Return −1 for the ``negatives`` lowest ranks of each row of (filter, connection), +1 for the rest."""
-    return rank_by_selection(rows, negatives) if rows.device.type == "cpu" else rank_by_sorting(rows, negatives)
+    return _rank(rows, negatives)
 
 
 @torch.library.custom_op("equalbits::rank_masked_rows", mutates_args=())
@@ -48,25 +60,19 @@ def rank_masked_rows(rows: Tensor, mask: Tensor, negatives: Tensor) -> Tensor:
     """Rank the kept entries of each row, with one count of −1 per row; masked entries become 0."""
     if rows.device.type == "cpu":
         check_finite(rows)
-    return rank_by_sorting(rows, negatives[:, None], mask)
+    gpu = _gpu_for(rows)
+    return gpu.rank(rows, negatives[:, None], mask) if gpu else rank_by_sorting(rows, negatives[:, None], mask)
 
 
-@rank_rows.register_kernel("cuda")
-def _(rows: Tensor, negatives: int) -> Tensor:
-    return _rank_on_cuda(rows, negatives, None)
-
-
-@rank_masked_rows.register_kernel("cuda")
-def _(rows: Tensor, mask: Tensor, negatives: Tensor) -> Tensor:
-    return _rank_on_cuda(rows, negatives[:, None], mask)
-
-
-def _rank_on_cuda(rows: Tensor, negatives: Tensor | int, mask: Tensor | None) -> Tensor:
+def _gpu_for(rows: Tensor) -> ModuleType | None:
+    """Import the kernels when first needed; None on another device or without Triton."""
+    if rows.device.type != "cuda":
+        return None
     try:
-        from equalbits.functional.kernels import rank_rows as kernel  # imports Triton, so only when needed
+        from equalbits.functional.kernels import rank_rows as gpu
     except ImportError:
-        return rank_by_sorting(rows, negatives, mask)
-    return kernel.rank(rows, negatives, mask)
+        return None
+    return gpu
 
 
 def rank_by_sorting(rows: Tensor, negatives: Tensor | int, mask: Tensor | None = None) -> Tensor:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from equalbits.functional import fused_norm, fused_rprelu
+from equalbits.functional.estimators import ScaledSymbols
+from equalbits.functional.execution_mode import is_plain
 from equalbits.functional.fused_norm import MEAN, VARIANCE, wanted
 from equalbits.functional.fused_rprelu import RPReLUParameters
 from equalbits.functional.gradients_from_bits import (
@@ -21,7 +23,7 @@ from equalbits.functional.gradients_from_bits import (
     in_format,
 )
 from equalbits.functional.inputs_as_bits import as_autocast
-from equalbits.functional.packed_bits import BitLayout
+from equalbits.functional.packed_bits import BitLayout, SignBits
 
 
 class NormSettings(NamedTuple):
@@ -47,19 +49,23 @@ class RPReLUSettings(NamedTuple):
 
 def convolve_and_norm(
     signs: Tensor,
-    packed: Tensor | None,
-    weight: Tensor,
+    bits: SignBits | None,
+    weight: Tensor | ScaledSymbols,
     convolution: ConvSettings,
     norm: NormSettings | RPReLUSettings,
+    *,
+    recompute: bool = True,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor]:
     """Return a fused norm of the convolution of ±1 inputs; it keeps only bits, and before an RPReLU the residual.
 
-    The norm is ``prelu_norm_add_sign`` or ``norm_add_rprelu_sign``, by the type of its settings. ``packed``
-    holds the bits of ``signs`` if they are known, as (position, byte of 8 channels). There is no second gradient.
+    The norm is ``prelu_norm_add_sign`` or ``norm_add_rprelu_sign``, by the type of its settings. ``bits``
+    are those of ``signs`` if they are known. There is no second gradient. Without ``recompute``, in plain execution, it
+    keeps the output of the convolution, too.
     """
-    signs, weight, _ = as_autocast((signs, weight, None))
-    layout = BitLayout.of(signs) if packed is None else BitLayout(tuple(signs.shape), channels_last=True)
-    packed = layout.pack(signs > 0) if packed is None else packed
+    symbols, weight = (weight, weight.values) if isinstance(weight, ScaledSymbols) else (None, weight)
+    signs, values = as_autocast((signs, weight))
+    layout = BitLayout.of(signs) if bits is None else bits.layout
+    packed = layout.pack(signs > 0) if bits is None else bits.packed
     residual = None if norm.residual is None else norm.residual.to(signs.dtype)
     if isinstance(norm, NormSettings):
         wants_signs = norm.signs
@@ -69,13 +75,22 @@ def convolve_and_norm(
         wants_signs = norm.shift is not None
         form = _RPRELU, layout, convolution, (norm.eps,)
         tensors = residual, *norm.affine, *norm.activation, norm.shift
-    y, s, positive, *_, stats = _Recomputed.apply(signs, packed, weight, (*form, wants_signs), *tensors)  # type: ignore[no-untyped-call]
+    form = *form, wants_signs
+    if is_plain(signs):
+        source = values if symbols is None else symbols.latents
+        kept = packed, values, symbols, recompute, form
+        found = _PlainConvNorm.apply(signs, source, kept, *tensors)  # type: ignore[no-untyped-call]
+    else:
+        found = _Recomputed.apply(signs, packed, values, form, *tensors)  # type: ignore[no-untyped-call]
+    y, s, positive, *_, stats = found
     return y, s if wants_signs else None, positive if wants_signs else None, stats[MEAN], stats[VARIANCE]
 
 
 class _FusedNorm(NamedTuple):
-    """Functions of one of the fused norms."""
+    """Functions of one of the fused norms; the first two are for plain execution."""
 
+    plain_forward: Callable[..., tuple[Tensor, ...]]
+    plain_backward: Callable[..., tuple[Tensor, ...]]
     forward: Callable[..., tuple[Tensor, ...]]
     saved: Callable[..., tuple[Tensor | None, ...]]
     backward: Callable[..., tuple[Tensor, ...]]  # from packed inputs
@@ -113,6 +128,39 @@ class _Recomputed(torch.autograd.Function):
         return g_signs, None, g_weight, None, *wanted(norm.input_gradients(g_y, g_s, saved, found), needed)
 
 
+class _PlainConvNorm(torch.autograd.Function):
+    """:class:`_Recomputed` in plain execution, with the gradient of the symbols and the choice to keep the output."""
+
+    @staticmethod
+    def forward(ctx: Any, signs: Tensor, source: Tensor, kept: Any, *tensors: Tensor | None) -> Any:
+        packed, values, ctx.symbols, recompute, ctx.form = kept
+        norm, _, convolution, settings, wants_signs = ctx.form
+        outputs = torch.convolution(signs, values, None, *convolution)
+        found = norm.plain_forward(outputs, *tensors, *settings)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(() if wants_signs else found[1:2]), *found[2:])
+        ctx.save_for_backward(packed, values, None if recompute else outputs, *norm.saved(tensors, found))
+        return found
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g_y: Tensor | None, g_s: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if g_y is None and g_s is None:
+            return (None,) * len(ctx.needs_input_grad)
+        packed, weight, outputs, *saved = ctx.saved_tensors
+        norm, layout, convolution, _, _ = ctx.form
+        if outputs is None:
+            found = norm.backward(g_y, g_s, packed, weight, *saved, *layout, *convolution)
+        else:
+            found = norm.plain_backward(g_y, g_s, outputs, *saved)
+        of_signs, of_weight, _, *needed = ctx.needs_input_grad
+        asked = of_signs, of_weight, False
+        g_signs, g_weight = conv_gradients(found[1], packed, weight, layout, convolution, asked)[:2]
+        if g_weight is not None and ctx.symbols is not None:
+            g_weight = ctx.symbols.of_latents(g_weight)
+        return g_signs, g_weight, None, *wanted(norm.input_gradients(g_y, g_s, saved, found), needed)
+
+
 def _recomputing(module: Any, name: str, tensors: str, results: int) -> _FusedNorm:
     """Return a fused norm whose backward pass computes the convolution again; ``tensors`` are those it saves."""
     count = tensors.count(",") + 1
@@ -139,7 +187,8 @@ def _recomputing(module: Any, name: str, tensors: str, results: int) -> _FusedNo
     schema += f"bool channels_last, {SETTINGS}) -> ({', '.join(results * ['Tensor'])})"
     operator = torch.library.custom_op(f"equalbits::{name}", backward, schema=schema, **ANY_LAYOUT)
     operator.register_fake(fake)
-    return _FusedNorm(module._forward_op, module.saved_tensors, backward, operator, module.input_gradients)
+    plain = module.norm_forward, module.norm_backward
+    return _FusedNorm(*plain, module._forward_op, module.saved_tensors, backward, operator, module.input_gradients)
 
 
 _PRELU = _recomputing(

@@ -10,6 +10,7 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from equalbits.functional import SignBits, is_plain
 from equalbits.models.image_classifier import ImageClassifier
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.nn import (
@@ -188,7 +189,7 @@ class Activations(NamedTuple):
     """Activations between fused modules: values, batch statistics of all norms so far, and the signs if computed."""
 
     reals: Tensor
-    signs: tuple[Tensor, Tensor] | None = None  # as ±1, and as bits
+    signs: tuple[Tensor, SignBits] | None = None  # as ±1, and as bits
     statistics: tuple[BatchStatistics, ...] = ()
 
 
@@ -225,10 +226,13 @@ def _conv_norm(
     conv, activation, norm = modules
     known = cast("nn.PReLU | RPReLU | None", activation)
     recompute = recompute or recomputes(conv, inputs.reals)
-    if recompute and is_recomputable(conv):
+    joined = recompute or (is_plain(inputs.reals) and conv.kernel_size != (1, 1))
+    if joined and is_recomputable(conv):
         binary = cast("BinaryConv2d", conv)
-        signs = inputs.signs or (binary.quantize_input(inputs.reals), None)
-        found = conv_norm_and_add((binary, norm), signs, activation=known, residual=residual, following=following)
+        signs = inputs.signs or binary.quantize_as_bits(inputs.reals)
+        found = conv_norm_and_add(
+            (binary, norm), signs, activation=known, residual=residual, following=following, recompute=recompute
+        )
     else:
         outputs = conv(inputs.reals) if inputs.signs is None else conv.forward_quantized(*inputs.signs)  # type: ignore[operator]
         found = norm_and_add(norm, outputs, activation=known, residual=residual, following=following)

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from equalbits import functional as F
+from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.methods.bihalf import BiHalf
-from equalbits.nn.quantizer import WeightQuantizer, refit_, reset_
+from equalbits.nn.quantizer import WeightQuantizer, is_hooked, refit_, reset_
 from equalbits.nn.state_loading import LoadableLayer
 from equalbits.nn.weight_cache import CachedWeight, find_sources, lookup_weight
 
@@ -88,6 +89,9 @@ class BinaryLayer(LoadableLayer):
         if self.training and self.ranked_ahead is not None:
             scaled_symbols = torch.ops.equalbits.symbols_ahead(self.weight.detach(), *self.ranked_ahead)
             return F.surrogate(self.weight, scaled_symbols, self.scale)
+        symbols = self.scaled_symbols()
+        if symbols is not None:
+            return symbols.with_gradient()
         weight = self.weight  # read once: a parametrization computes it
         if not self.training and F.is_plain_execution():
             sources = find_sources(self, weight)
@@ -95,6 +99,23 @@ class BinaryLayer(LoadableLayer):
                 return lookup_weight(self, sources)
             self.cached_weight = None
         return self._scaled(self.weight_quantizer(self.to_filters(weight)), self.scale, weight)
+
+    def scaled_symbols(self, *, autocast: bool = False) -> F.ScaledSymbols | None:
+        """Return the weight in training in plain execution, if its gradient is that of the latents times the scale.
+
+        It takes fewer operations than :meth:`binary_weight`, of which it is a part. With ``autocast`` it is cast as
+        autocast would.
+        """
+        weight, scale = self._parameters.get("weight"), self.scale
+        if not self.training or self.ranked_ahead is not None or weight is None or scale.requires_grad:
+            return None
+        if not (F.is_plain(weight) and weight.dtype == scale.dtype and self.weight_quantizer.passes_gradient()):
+            return None
+        if getattr(self.binary_weight, "__func__", None) is not BinaryLayer.binary_weight:
+            return None
+        dtype = F.autocast_dtype(weight) if autocast else weight.dtype
+        values = self.weight_quantizer.scaled_symbols(self.to_filters(weight.detach()), scale, dtype)
+        return F.ScaledSymbols(_in_format_of(weight, self.from_filters(values)), weight, scale)
 
     def quantize_weight(self, tensors: dict[str, Tensor]) -> Tensor:
         """Return :meth:`binary_weight` with these tensors in place of the layer's own, by name."""
@@ -149,6 +170,20 @@ class BinaryLayer(LoadableLayer):
         if self.training and not self.input_is_checked and F.is_plain_execution():
             self._check_input(inputs, quantized)
         return quantized
+
+    def quantize_as_bits(self, inputs: Tensor) -> tuple[Tensor, "F.SignBits | None"]:
+        """Return :meth:`quantize_input`, and its bits where they take no more than a few operations."""
+        quantizer = self.input_quantizer
+        is_sign = type(quantizer) is SignActivation and quantizer.estimator == "clipped"
+        if not (is_sign and torch.is_grad_enabled() and F.is_plain(inputs) and inputs.is_floating_point()):
+            return self.quantize_input(inputs), None
+        own = getattr(self.quantize_input, "__func__", None) is BinaryLayer.quantize_input
+        if not own or is_hooked(cast("SignActivation", quantizer)) or not F.BitLayout.of(inputs).fits(inputs):
+            return self.quantize_input(inputs), None
+        signs, bits = F.sign_as_bits(inputs)
+        if self.training and not self.input_is_checked:
+            self._check_input(inputs, signs)
+        return signs, bits
 
     def _check_input(self, inputs: Tensor, quantized: Tensor) -> None:
         """Warn once if the first input in training is constant."""

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from equalbits.functional import (
+    BitLayout,
     ConvSettings,
     NormSettings,
     RPReLUParameters,
     RPReLUSettings,
+    SignBits,
     convolve_and_norm,
     keeps_bits,
     norm_add_rprelu_sign,
@@ -22,6 +24,7 @@ from equalbits.nn.input_quantizers.rsign import RSign
 from equalbits.nn.input_quantizers.sign import SignActivation
 from equalbits.nn.layers import BinaryConv2d
 from equalbits.nn.output_layers import RPReLU
+from equalbits.nn.quantizer import is_hooked
 
 #: Outputs of binary convolutions with at least so many values per weight are computed again in the backward pass, in
 #: eager and in compiled steps: such an output is large, and its convolution cheap. Compiled steps are not measured yet.
@@ -41,10 +44,14 @@ def calls_hooks(model: nn.Module) -> bool:
     """Return whether an eager step must call the modules of ``model`` themselves, since one of them has a hook."""
     if torch.compiler.is_compiling():
         return False
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    everywhere = torch.nn.modules.module
-    shared = any(getattr(everywhere, f"_global{kind}", None) for kind in kinds)
-    return shared or any(getattr(module, kind) for module in model.modules() for kind in kinds)
+    remaining: list[nn.Module | None] = [model]
+    while remaining:  # modules() takes several times as long
+        module = remaining.pop()
+        if module is not None:
+            if is_hooked(module):
+                return True
+            remaining.extend(module._modules.values())
+    return False
 
 
 def recomputes(conv: nn.Module, inputs: Tensor) -> bool:
@@ -114,7 +121,7 @@ def norm_and_add(
     activation: nn.PReLU | RPReLU | None = None,
     residual: Tensor | None = None,
     following: nn.Module | None = None,
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
+) -> tuple[Tensor, tuple[Tensor, SignBits] | None, BatchStatistics]:
     """Return the outputs, the batch statistics, and the signs that a ``following`` convolution starts with, if known.
 
     The outputs are ``norm(prelu(inputs)) + residual`` (:func:`equalbits.functional.prelu_norm_add_sign`) or
@@ -142,28 +149,35 @@ def _settings(
 
 def _with_statistics(
     norm: nn.BatchNorm2d, outputs: Tensor, signs: Tensor | None, bits: Tensor | None, mean: Tensor, variance: Tensor
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
-    statistics = BatchStatistics(norm, mean.detach(), variance.detach(), outputs.numel() // outputs.shape[1])
-    return outputs, None if signs is None or bits is None else (signs, bits), statistics
+) -> tuple[Tensor, tuple[Tensor, SignBits] | None, BatchStatistics]:
+    if mean.requires_grad:
+        mean, variance = mean.detach(), variance.detach()
+    statistics = BatchStatistics(norm, mean, variance, outputs.numel() // outputs.shape[1])
+    if signs is None or bits is None:
+        return outputs, None, statistics
+    return outputs, (signs, SignBits(bits, BitLayout(tuple(signs.shape), channels_last=True))), statistics
 
 
 def conv_norm_and_add(
     modules: tuple[BinaryConv2d, nn.BatchNorm2d],
-    inputs: tuple[Tensor, Tensor | None],
+    inputs: tuple[Tensor, SignBits | None],
     *,
     activation: nn.PReLU | RPReLU | None,
     residual: Tensor | None,
     following: nn.Module | None,
-) -> tuple[Tensor, tuple[Tensor, Tensor] | None, BatchStatistics]:
-    """Return :func:`norm_and_add` of a convolution of ±1 inputs and, if known, their bits; keep only bits.
+    recompute: bool = True,
+) -> tuple[Tensor, tuple[Tensor, SignBits] | None, BatchStatistics]:
+    """Return :func:`norm_and_add` of a convolution of ±1 inputs and, if known, their bits.
 
+    With ``recompute`` the backward pass keeps only bits; without it, in plain execution, the output as well.
     The function is :func:`equalbits.functional.convolve_and_norm`.
     """
     conv, norm = modules
     stride, padding = conv.stride, [int(size) for size in conv.padding]
     settings = ConvSettings(stride, padding, conv.dilation, False, conv.output_padding, conv.groups)
     of_norm = _settings(norm, activation, residual, following)
-    return _with_statistics(norm, *convolve_and_norm(*inputs, conv.binary_weight(), settings, of_norm))
+    weight = conv.scaled_symbols(autocast=True) or conv.binary_weight()
+    return _with_statistics(norm, *convolve_and_norm(*inputs, weight, settings, of_norm, recompute=recompute))
 
 
 def update_running_statistics(batches: Sequence[BatchStatistics]) -> None:
@@ -176,11 +190,11 @@ def update_running_statistics(batches: Sequence[BatchStatistics]) -> None:
             for batch in remaining:
                 (group if _can_join(batch, group) else later).append(batch)
             remaining = later
-            running = [tensor for each in group for tensor in (each.norm.running_mean, each.norm.running_var)]
+            running = [cast("Tensor", own) for each in group for own in (each.norm.running_mean, each.norm.running_var)]
             latest = [tensor for each in group for tensor in (each.mean, each.variance)]
             factors = [factor for each in group for factor in (1.0, each.size / (each.size - 1))]
-            counts = [each.norm.num_batches_tracked for each in group]
-            update_running_stats(running, counts, latest, factors, group[0].norm.momentum)
+            counts = [cast("Tensor", each.norm.num_batches_tracked) for each in group]
+            update_running_stats(running, counts, latest, factors, cast("float", group[0].norm.momentum))
 
 
 def _can_join(batch: BatchStatistics, group: Sequence[BatchStatistics]) -> bool:

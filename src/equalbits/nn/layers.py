@@ -42,10 +42,12 @@ class BinaryLinear(BinaryLayer, nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with binary weights."""
-        quantized, weight = self.quantize_input(input), self.binary_weight()
+        quantized, bits = self.quantize_as_bits(input)
+        symbols = self.scaled_symbols(autocast=True)
+        weight = self.binary_weight() if symbols is None else symbols.latents
         if self.saves_signs(quantized, weight):
-            return F.linear_of_signs(quantized, weight, self.bias)
-        return nnf.linear(quantized, weight, self.bias)
+            return F.linear_of_signs(quantized, symbols or weight, self.bias, bits=bits)
+        return nnf.linear(quantized, weight if symbols is None else symbols.with_gradient(), self.bias)
 
 
 class _BinaryConv(BinaryLayer):
@@ -101,12 +103,14 @@ class BinaryConv2d(_BinaryConv, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer with binary weights; the input is quantized before it is padded with zeros."""
-        return self.forward_quantized(self.quantize_input(input))
+        return self.forward_quantized(*self.quantize_as_bits(input))
 
-    def forward_quantized(self, input: Tensor, packed: Tensor | None = None) -> Tensor:
-        """Apply the layer to an input that is already quantized; ``packed`` holds the bits of ±1, if known."""
-        weight = self.binary_weight()
-        return _convolve(self, input, weight, signs=self.saves_signs(input, weight), packed=packed)
+    def forward_quantized(self, input: Tensor, bits: F.SignBits | None = None) -> Tensor:
+        """Apply the layer to an input that is already quantized, with the bits of ±1 if they are known."""
+        symbols = self.scaled_symbols(autocast=True)
+        weight = self.binary_weight() if symbols is None else symbols.latents
+        signs = (bits or True) if self.saves_signs(input, weight) else False
+        return _convolve(self, input, symbols or weight, signs=signs)
 
 
 class QuickConv2d(nn.Conv2d):
@@ -123,21 +127,22 @@ class QuickConv2d(nn.Conv2d):
 def _convolve(
     layer: nn.Conv1d | nn.Conv2d,
     inputs: Tensor,
-    weight: Tensor,
+    weight: Tensor | F.ScaledSymbols,
     *,
-    signs: bool = False,
-    packed: Tensor | None = None,
+    signs: bool | F.SignBits = False,
 ) -> Tensor:
-    """Apply a convolution; ``signs`` keeps a ±1 input for the backward pass as bits, ``packed`` if they are known."""
-    padding, batched = layer.padding, inputs.dim() == weight.dim()
+    """Apply a convolution; ``signs``, True or their bits, keeps a ±1 input for the backward pass as bits."""
+    padding, batched = layer.padding, inputs.dim() == len(layer.kernel_size) + 2
     if batched and not isinstance(padding, str) and layer.padding_mode == "zeros":
-        if packed is None and isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.dilation == (1, 1):
+        if isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.dilation == (1, 1):
             stride = layer.stride[0], layer.stride[1]
             around = padding[0], padding[1]
             return F.convolve(inputs, weight, layer.bias, stride=stride, padding=around, signs=signs)
         if signs:
             settings = F.ConvSettings(layer.stride, padding, layer.dilation, False, layer.output_padding, layer.groups)
-            return F.convolve_signs(inputs, weight, layer.bias, settings, packed=packed)
+            bits = signs if isinstance(signs, F.SignBits) else None
+            return F.convolve_signs(inputs, weight, layer.bias, settings, bits=bits)
+    weight = weight.with_gradient() if isinstance(weight, F.ScaledSymbols) else weight
     output: Tensor = layer._conv_forward(inputs, weight, layer.bias)
     return output
 

@@ -10,9 +10,19 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from equalbits import functional as F
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = [getattr(nn.modules.module, f"_global{kind}") for kind in _HOOKS]
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Return whether a call of ``module`` calls a hook."""
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(own) or any(_GLOBAL_HOOKS)
 
 
 class Quantizer(nn.Module):
@@ -38,14 +48,27 @@ class WeightQuantizer(Quantizer):
 
     p_pos: float | None = None
     has_own_scale: bool = False
+    estimator: str = "straight"
 
     def symbols(self, latents: Tensor) -> Tensor:
         """Return the symbol of each latent, −1, +1, or 0 where pruned, without gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no symbols method: return the −1, 0 or +1 of each latent")
 
     def forward(self, latents: Tensor) -> Tensor:
-        """Return the values the layer multiplies with, before its scale; by default symbols, straight through."""
-        return F.straight_through(latents, self.symbols(latents))
+        """Return the values the layer multiplies with, before its scale; by default symbols, by the estimator."""
+        symbols = self.symbols(latents)
+        if self.estimator == "clipped":
+            return F.clipped(latents, symbols, inclusive=True)
+        return F.straight_through(latents, symbols)
+
+    def scaled_symbols(self, latents: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the symbols times a constant scale, in ``dtype``, without gradient."""
+        return (self.symbols(latents) * scale).to(dtype)
+
+    def passes_gradient(self) -> bool:
+        """Return whether the values are the symbols, and their gradient is that of the latents."""
+        plain = getattr(self.forward, "__func__", None) is WeightQuantizer.forward and not is_hooked(self)
+        return plain and self.estimator == "straight"
 
     def fit_(self, latents: Tensor) -> None:
         """Create the state per latent or per filter. Called once, by the layer that takes the quantizer."""

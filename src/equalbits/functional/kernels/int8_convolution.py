@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equalbits.functional.kernels.sizes import cdiv, next_power_of_2
+
 #: Largest number of connections of a filter: the accumulators of FP8 products on a GPU hold 14 bits.
 LONGEST = 2**13 - 1
 DTYPES = (torch.float8_e4m3fn, torch.int8, torch.bfloat16, torch.float16)
@@ -38,11 +40,11 @@ class Tiles(NamedTuple):
 def choose_tiles(positions: int, filters: int, channels: int, taps: int, size: int = 1) -> Tiles:
     """Return tiles that fit the layer, with enough programs to fill the GPU; an entry has ``size`` bytes."""
     tiles = Tiles(
-        filters=min(128, max(16, triton.next_power_of_2(filters))),
-        channels=min(128 // size, max(32, triton.next_power_of_2(channels))),  # a stage then fits shared memory
+        filters=min(128, max(16, next_power_of_2(filters))),
+        channels=min(128 // size, max(32, next_power_of_2(channels))),  # a stage then fits shared memory
     )
-    programs = triton.cdiv(positions, tiles.positions) * triton.cdiv(filters, tiles.filters)
-    steps = taps * triton.cdiv(channels, tiles.channels)
+    programs = cdiv(positions, tiles.positions) * cdiv(filters, tiles.filters)
+    steps = taps * cdiv(channels, tiles.channels)
     return tiles._replace(split=max(1, min(_PROGRAMS // programs, steps // 4)))
 
 
@@ -63,20 +65,20 @@ def convolve(
     positions = images * out_height * out_width
     out = torch.empty((images, out_height, out_width, filters), dtype=dtype, device=signs.device)
     tiles = tiles or choose_tiles(positions, filters, channels, rows * columns, signs.element_size())
-    steps = triton.cdiv(rows * columns * triton.cdiv(channels, tiles.channels), tiles.split)
+    steps = cdiv(rows * columns * cdiv(channels, tiles.channels), tiles.split)
     parts = torch.empty((tiles.split, *out.shape), dtype=torch.int16, device=out.device) if tiles.split > 1 else None
     settings = {"C": channels, "ROWS": rows, "COLUMNS": columns, "DOWN": down, "ACROSS": across}
     settings |= {"ABOVE": above, "LEFT": left, "POSITIONS": tiles.positions, "FILTERS": tiles.filters}
     settings |= {"SUM": tl.int32 if signs.dtype == torch.int8 else tl.float32}
     settings |= {"CHANNELS": tiles.channels, "num_warps": tiles.warps, "num_stages": tiles.stages}
-    grid = triton.cdiv(positions, tiles.positions), triton.cdiv(filters, tiles.filters), tiles.split
+    grid = cdiv(positions, tiles.positions), cdiv(filters, tiles.filters), tiles.split
     with torch.cuda.device_of(signs):
         multiply[grid](
             pixels, taps, scale, out if parts is None else parts, positions, filters, height, width, out_height,
             out_width, steps, SPLIT=tiles.split, **settings,
         )  # fmt: skip
         if parts is not None:
-            add_parts[(triton.cdiv(out.numel(), _COMBINED),)](
+            add_parts[(cdiv(out.numel(), _COMBINED),)](
                 parts, scale, out, out.numel(), SPLIT=tiles.split, BLOCK=_COMBINED
             )
     return out.permute(0, 3, 1, 2)

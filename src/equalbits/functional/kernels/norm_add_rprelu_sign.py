@@ -6,13 +6,13 @@ The first pass of the forward and the last of the backward are kernels of ``prel
 # mypy: allow-untyped-calls
 
 import torch
-import triton
 from torch import Tensor
 
-from equalbits.functional.fused_norm import as_rows, from_rows
+from equalbits.functional.fused_norm import from_rows
 from equalbits.functional.kernels import norm_add_rprelu_sign_triton as kernels
 from equalbits.functional.kernels import prelu_norm_add_sign_triton as norm_kernels
-from equalbits.functional.kernels.prelu_norm_add_sign import COMBINED, DTYPES, SUM_PASS, split_rows, tile_settings
+from equalbits.functional.kernels.prelu_norm_add_sign import DTYPES, SUM_PASS, empty_rows, in_rows, plan_launches
+from equalbits.functional.kernels.sizes import cdiv
 
 __all__ = ["DTYPES", "backward", "forward"]
 
@@ -24,26 +24,25 @@ BACKWARD_PASS = (1024, 512)
 def forward(c: Tensor, residual: Tensor | None, *others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_rprelu.reference_forward`."""
     *vectors, shift, eps = others
-    rows = as_rows(c)
-    count, channels = rows.shape
-    added = None if residual is None else as_rows(residual)
-    strips, tiles, tile = split_rows(count, channels, *SUM_PASS)
-    sums, combine, write = tile_settings(count, strips, tiles, tile)
-    partial = torch.empty((2, strips, channels), dtype=torch.float32, device=c.device)
+    channels = c.shape[1]
+    count = c.numel() // channels
+    rows, added = in_rows(c), None if residual is None else in_rows(residual)
+    plan = plan_launches(count, channels, None, SUM_PASS)
+    partial = torch.empty((2, plan.strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((3, channels), dtype=torch.float32, device=c.device)
-    y = torch.empty_like(rows)
-    s = rows.new_empty(0) if shift is None else torch.empty_like(rows)
-    positive = rows.new_empty(0 if shift is None else (count, triton.cdiv(channels, 8)), dtype=torch.uint8)
-    blocks = triton.cdiv(channels, tile["COLUMNS"])
+    y = empty_rows(c)
+    s = c.new_empty(0) if shift is None else empty_rows(c)
+    packed = (0,) if shift is None else (count, cdiv(channels, 8))
+    positive = torch.empty(packed, dtype=torch.uint8, device=c.device)
     with torch.cuda.device_of(c):
-        norm_kernels.sum_forward[(strips, blocks)](rows, None, partial, count, tiles, SLOPES=0, **sums)
-        norm_kernels.combine_forward[(triton.cdiv(channels, COMBINED),)](
-            partial, stats, count, tiles, strips, eps, SLOPES=0, **combine
+        norm_kernels.sum_forward[(plan.strips, plan.blocks)](
+            rows, None, partial, count, plan.tiles, SLOPES=0, **plan.sums
         )
-        kernels.write_forward[(triton.cdiv(count, write["ROWS"]), blocks)](
-            rows, added, *vectors, shift, stats, y, s, positive, count, **write
+        norm_kernels.combine_forward[plan.combine_grid](
+            partial, stats, count, plan.tiles, plan.strips, eps, SLOPES=0, **plan.combine
         )
-    return from_rows(y, c), s if shift is None else from_rows(s, c), positive, stats
+        kernels.write_forward[plan.write_grid](rows, added, *vectors, shift, stats, y, s, positive, count, **plan.write)
+    return y, s, positive, stats
 
 
 def backward(
@@ -56,26 +55,26 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_rprelu.reference_backward`; ``overwrite`` writes into c."""
     *vectors, shift, stats = others
-    rows = as_rows(c)
-    count, channels = rows.shape
-    of_y, of_s, added = (None if each is None else as_rows(each) for each in (g_y, g_s, residual))
-    strips, tiles, tile = split_rows(count, channels, *BACKWARD_PASS)
-    sums, combine, write = tile_settings(count, strips, tiles, tile)
+    channels = c.shape[1]
+    count = c.numel() // channels
+    rows = in_rows(c)
+    of_y, of_s, added = (None if each is None else in_rows(each) for each in (g_y, g_s, residual))
+    plan = plan_launches(count, channels, None, BACKWARD_PASS)
     kinds = 4 if of_s is None else 5
-    partial = torch.empty((kinds, strips, channels), dtype=torch.float32, device=c.device)
+    partial = torch.empty((kinds, plan.strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
     gradients = torch.empty((kinds + 1, channels), dtype=torch.float32, device=c.device)
-    g_sum = torch.empty_like(rows)
-    g_c = rows if overwrite else torch.empty_like(rows)  # a program reads its tile before it writes it
-    blocks = triton.cdiv(channels, tile["COLUMNS"])
+    g_sum = empty_rows(c)
+    # Where it overwrites c, a program reads its tile before it writes it.
+    g_c = (rows if c.dim() == 4 else from_rows(rows, c)) if overwrite else empty_rows(c)
     with torch.cuda.device_of(c):
-        kernels.sum_backward[(strips, blocks)](
-            of_y, of_s, rows, added, *vectors, shift, stats, g_sum, partial, count, tiles, **sums
+        kernels.sum_backward[(plan.strips, plan.blocks)](
+            of_y, of_s, rows, added, *vectors, shift, stats, g_sum, partial, count, plan.tiles, **plan.sums
         )
-        kernels.combine_backward[(triton.cdiv(channels, COMBINED),)](
-            partial, stats, vectors[0], factors, gradients, count, strips, SHIFT=of_s is not None, **combine
+        kernels.combine_backward[plan.combine_grid](
+            partial, stats, vectors[0], factors, gradients, count, plan.strips, SHIFT=of_s is not None, **plan.combine
         )
-        norm_kernels.write_backward[(triton.cdiv(count, write["ROWS"]), blocks)](
-            g_sum, rows, None, stats, factors, g_c, count, SLOPES=0, **write
+        norm_kernels.write_backward[plan.write_grid](
+            g_sum, rows, None, stats, factors, g_c, count, SLOPES=0, **plan.write
         )
-    return from_rows(g_sum, c), from_rows(g_c, c), gradients
+    return g_sum, g_c, gradients

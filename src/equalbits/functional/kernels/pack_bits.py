@@ -8,16 +8,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equalbits.functional.kernels.sizes import cdiv
+
 _BYTES = 512  # packed bytes per program: 32 values for each thread of 4 warps
 
 
 def pack(bits: Tensor) -> Tensor:
     """Compute :func:`equalbits.functional.packed_bits.pack_by_shifts`."""
     rows, columns = bits.shape
-    packed = bits.new_empty((rows, triton.cdiv(columns, 8)), dtype=torch.uint8)
+    packed = bits.new_empty((rows, cdiv(columns, 8)), dtype=torch.uint8)
     if packed.numel():
         with torch.cuda.device_of(bits):
-            pack_kernel[(triton.cdiv(packed.numel(), _BYTES),)](
+            pack_kernel[(cdiv(packed.numel(), _BYTES),)](
                 bits.contiguous().view(torch.uint8), packed, packed.numel(), columns, BYTES=_BYTES
             )
     return packed
@@ -29,7 +31,7 @@ def unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
     signs = dtype != torch.bool
     if values.numel():
         with torch.cuda.device_of(packed):
-            unpack_kernel[(triton.cdiv(packed.numel(), _BYTES),)](
+            unpack_kernel[(cdiv(packed.numel(), _BYTES),)](
                 packed.contiguous(),
                 values if signs else values.view(torch.uint8),
                 packed.numel(),
@@ -38,6 +40,29 @@ def unpack(packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
                 BYTES=_BYTES,
             )
     return values
+
+
+def sign(inputs: Tensor, columns: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute :func:`equalbits.functional.packed_bits.sign_bits` of a matrix of ``columns``, in any shape."""
+    signs = torch.empty_like(inputs, dtype=dtype)
+    shape = (inputs.numel() // max(1, columns), cdiv(columns, 8))
+    positive = torch.empty(shape, dtype=torch.uint8, device=inputs.device)
+    near = torch.empty(shape, dtype=torch.uint8, device=inputs.device)
+    count = shape[0] * shape[1]
+    if count:
+        with torch.cuda.device_of(inputs):
+            sign_kernel[(cdiv(count, _BYTES),)](inputs, signs, positive, near, count, columns, BYTES=_BYTES)
+    return signs, positive, near
+
+
+def mask(gradient: Tensor, packed: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """Compute :func:`equalbits.functional.packed_bits.mask_by_bits` of a matrix of ``columns``, in any shape."""
+    masked = torch.empty_like(gradient, dtype=dtype)
+    count = packed.numel()
+    if count:
+        with torch.cuda.device_of(gradient):
+            mask_kernel[(cdiv(count, _BYTES),)](gradient, packed, masked, count, columns, BYTES=_BYTES)
+    return masked
 
 
 @triton.jit
@@ -67,3 +92,27 @@ def unpack_kernel(packed, values, count, columns, SIGNS: tl.constexpr, BYTES: tl
     bit = (loaded[:, None] >> tl.arange(0, 8)[None, :]) & 1
     value = 2 * bit - 1 if SIGNS else bit
     tl.store(values + place, value.to(values.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def sign_kernel(inputs, signs, positive, near, count, columns, BYTES: tl.constexpr):
+    """Write the sign of each input, and eight bits of each of ``x ≥ 0`` and ``|x| < 1`` into a byte."""
+    byte, place, inside = _places(count, columns, BYTES)
+    value = tl.load(inputs + place, mask=inside, other=0)
+    above = (value >= 0) & inside
+    small = (value > -1) & (value < 1) & inside
+    tl.store(signs + place, tl.where(above, 1.0, -1.0).to(signs.dtype.element_ty), mask=inside)
+    bit = tl.arange(0, 8)[None, :]
+    tl.store(positive + byte, tl.sum(above.to(tl.int32) << bit, axis=1).to(tl.uint8), mask=byte < count)
+    tl.store(near + byte, tl.sum(small.to(tl.int32) << bit, axis=1).to(tl.uint8), mask=byte < count)
+
+
+@triton.jit
+def mask_kernel(gradient, packed, masked, count, columns, BYTES: tl.constexpr):
+    """Write each gradient times its bit."""
+    byte, place, inside = _places(count, columns, BYTES)
+    loaded = tl.load(packed + byte, mask=byte < count, other=0).to(tl.int32)
+    bit = (loaded[:, None] >> tl.arange(0, 8)[None, :]) & 1
+    value = tl.load(gradient + place, mask=inside, other=0)
+    product = value * bit.to(gradient.dtype.element_ty)
+    tl.store(masked + place, product.to(masked.dtype.element_ty), mask=inside)

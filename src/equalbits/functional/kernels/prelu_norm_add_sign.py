@@ -7,12 +7,15 @@ matrix, with a small kernel between them that combines the sums of the strips of
 
 # mypy: allow-untyped-calls
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import torch
-import triton
 from torch import Tensor
 
 from equalbits.functional.fused_norm import as_rows, from_rows
 from equalbits.functional.kernels import prelu_norm_add_sign_triton as kernels
+from equalbits.functional.kernels.sizes import cdiv, next_power_of_2
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -22,6 +25,19 @@ SUM_PASS = (4096, 264)  # entries per tile and number of programs: two per multi
 COMBINED = 8  # channels per program that combines strips: 32 bytes of each strip, the least a GPU reads
 
 _WARPS = {"num_warps": 4, "enable_fp_fusion": True}
+
+
+class Launches(NamedTuple):
+    """Grids and compile-time settings of the kernels that sum, combine and write."""
+
+    strips: int  # of rows
+    tiles: int  # per strip
+    blocks: int  # of channels
+    sums: dict[str, int]
+    combine: dict[str, int]
+    write: dict[str, int]
+    combine_grid: tuple[int]
+    write_grid: tuple[int, int]
 
 
 def forward(
@@ -34,27 +50,24 @@ def forward(
     signs: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_norm.reference_forward`."""
-    rows = as_rows(c)
-    count, channels = rows.shape
-    added = None if residual is None else as_rows(residual)
-    strips, tiles, tile = split_rows(count, channels, *SUM_PASS)
-    sums, combine, write = tile_settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
-    partial = torch.empty((4, strips, channels), dtype=torch.float32, device=c.device)
+    channels = c.shape[1]
+    count = c.numel() // channels
+    rows, added = in_rows(c), None if residual is None else in_rows(residual)
+    plan = plan_launches(count, channels, 0 if slope is None else slope.numel(), SUM_PASS)
+    partial = torch.empty((4, plan.strips, channels), dtype=torch.float32, device=c.device)
     stats = torch.empty((5, channels), dtype=torch.float32, device=c.device)
-    y = torch.empty_like(rows)
-    s = torch.empty_like(rows) if signs else None
-    packed = (count, triton.cdiv(channels, 8)) if signs else 0
-    positive, near = (rows.new_empty(packed, dtype=torch.uint8) for _ in range(2))
-    blocks = triton.cdiv(channels, tile["COLUMNS"])
+    y = empty_rows(c)
+    s = empty_rows(c) if signs else None
+    packed = (count, cdiv(channels, 8)) if signs else (0,)
+    positive = torch.empty(packed, dtype=torch.uint8, device=c.device)
+    near = torch.empty(packed, dtype=torch.uint8, device=c.device)
     with torch.cuda.device_of(c):
-        kernels.sum_forward[(strips, blocks)](rows, slope, partial, count, tiles, **sums)
-        kernels.combine_forward[(triton.cdiv(channels, COMBINED),)](
-            partial, stats, count, tiles, strips, eps, **combine
+        kernels.sum_forward[(plan.strips, plan.blocks)](rows, slope, partial, count, plan.tiles, **plan.sums)
+        kernels.combine_forward[plan.combine_grid](partial, stats, count, plan.tiles, plan.strips, eps, **plan.combine)
+        kernels.write_forward[plan.write_grid](
+            rows, slope, weight, bias, added, stats, y, s, positive, near, count, BITS=signs, **plan.write
         )
-        kernels.write_forward[(triton.cdiv(count, write["ROWS"]), blocks)](
-            rows, slope, weight, bias, added, stats, y, s, positive, near, count, BITS=signs, **write
-        )
-    return from_rows(y, c), rows.new_empty(0) if s is None else from_rows(s, c), positive, near, stats
+    return y, c.new_empty(0) if s is None else s, positive, near, stats
 
 
 def backward(
@@ -69,44 +82,61 @@ def backward(
     overwrite: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Compute :func:`equalbits.functional.fused_norm.reference_backward`; ``overwrite`` writes the gradient into c."""
-    rows = as_rows(c)
-    count, channels = rows.shape
-    of_y, of_s = (None if g is None else as_rows(g) for g in (g_y, g_s))
-    strips, tiles, tile = split_rows(count, channels, *SUM_PASS)
-    sums, combine, write = tile_settings(count, strips, tiles, tile | {"SLOPES": 0 if slope is None else slope.numel()})
-    partial = torch.empty((3, strips, channels), dtype=torch.float32, device=c.device)
+    channels = c.shape[1]
+    count = c.numel() // channels
+    rows, of_y, of_s = in_rows(c), None if g_y is None else in_rows(g_y), None if g_s is None else in_rows(g_s)
+    slopes = 0 if slope is None else slope.numel()
+    plan = plan_launches(count, channels, slopes, SUM_PASS)
+    partial = torch.empty((3, plan.strips, channels), dtype=torch.float32, device=c.device)
     factors = torch.empty((3, channels), dtype=torch.float32, device=c.device)
     g_affine = torch.empty((2, channels), dtype=torch.float32, device=c.device)
-    g_slope = stats.new_empty(0 if slope is None else channels)
-    total = None if of_s is None else torch.empty_like(rows)
-    g_c = rows if overwrite else torch.empty_like(rows)  # a program reads its tile before it writes it
-    blocks = triton.cdiv(channels, tile["COLUMNS"])
+    g_slope = torch.empty(channels if slopes else 0, dtype=torch.float32, device=c.device)
+    total = None if of_s is None else empty_rows(c)
+    # Where it overwrites c, a program reads its tile before it writes it.
+    g_c = (rows if c.dim() == 4 else from_rows(rows, c)) if overwrite else empty_rows(c)
     with torch.cuda.device_of(c):
-        kernels.sum_backward[(strips, blocks)](
-            of_y, of_s, near, rows, slope, stats, total, partial, count, tiles, **sums
+        kernels.sum_backward[(plan.strips, plan.blocks)](
+            of_y, of_s, near, rows, slope, stats, total, partial, count, plan.tiles, **plan.sums
         )
-        kernels.combine_backward[(triton.cdiv(channels, COMBINED),)](
-            partial, stats, slope, weight, factors, g_affine, g_slope, count, strips, **combine
+        kernels.combine_backward[plan.combine_grid](
+            partial, stats, slope, weight, factors, g_affine, g_slope, count, plan.strips, **plan.combine
         )
-        kernels.write_backward[(triton.cdiv(count, write["ROWS"]), blocks)](
-            of_y if total is None else total, rows, slope, stats, factors, g_c, count, **write
+        kernels.write_backward[plan.write_grid](
+            of_y if total is None else total, rows, slope, stats, factors, g_c, count, **plan.write
         )
-    return rows.new_empty(0) if total is None else from_rows(total, c), from_rows(g_c, c), g_affine, g_slope
+    return c.new_empty(0) if total is None else total, g_c, g_affine, g_slope
 
 
-def split_rows(count: int, channels: int, entries: int, programs: int) -> tuple[int, int, dict[str, int]]:
-    """Return the number of strips of rows, the tiles per strip, and the shape of a tile."""
-    columns = min(_COLUMNS, max(8, triton.next_power_of_2(channels)))
+def in_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with its memory in the order of (position, channel): itself, if it is channels last."""
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else as_rows(tensor)
+
+
+def empty_rows(c: Tensor) -> Tensor:
+    """Return an empty tensor of the shape of ``c``, channels last."""
+    if c.dim() == 4:
+        return torch.empty_like(c, memory_format=torch.channels_last)
+    return from_rows(c.new_empty(c.numel() // c.shape[1], c.shape[1]), c)
+
+
+@lru_cache(maxsize=1024)
+def plan_launches(count: int, channels: int, slopes: int | None, sum_pass: tuple[int, int]) -> Launches:
+    """Return the launches for (position, channel): the strips of rows that are summed, and the shapes of tiles.
+
+    ``slopes`` are those of the PReLU, None for kernels without this setting.
+    """
+    entries, programs = sum_pass
+    columns = min(_COLUMNS, max(8, next_power_of_2(channels)))
     rows = entries // columns
-    wanted = max(1, programs // triton.cdiv(channels, columns))
-    tiles = triton.cdiv(triton.cdiv(count, rows), wanted)
-    return triton.cdiv(count, rows * tiles), tiles, {"C": channels, "ROWS": rows, "COLUMNS": columns}
-
-
-def tile_settings(count: int, strips: int, tiles: int, tile: dict[str, int]) -> tuple[dict[str, int], ...]:
-    """Return the compile-time settings of the kernels that sum, combine and write."""
-    whole = tile["C"] % tile["COLUMNS"] == 0
-    sums = tile | _WARPS | {"EVEN": whole and count % (tile["ROWS"] * tiles) == 0}
-    combine = tile | {"STRIPS": triton.next_power_of_2(strips), "COLUMNS": COMBINED, "num_warps": 8}
-    rows = _TILE // tile["COLUMNS"]
-    return sums, combine, tile | _WARPS | {"ROWS": rows, "EVEN": whole and count % rows == 0}
+    wanted = max(1, programs // cdiv(channels, columns))
+    tiles = cdiv(cdiv(count, rows), wanted)
+    strips = cdiv(count, rows * tiles)
+    tile = {"C": channels, "ROWS": rows, "COLUMNS": columns} | ({} if slopes is None else {"SLOPES": slopes})
+    whole = channels % columns == 0
+    sums = tile | _WARPS | {"EVEN": whole and count % (rows * tiles) == 0}
+    combine = tile | {"STRIPS": next_power_of_2(strips), "COLUMNS": COMBINED, "num_warps": 8}
+    written, blocks = _TILE // columns, cdiv(channels, columns)
+    write = tile | _WARPS | {"ROWS": written, "EVEN": whole and count % written == 0}
+    return Launches(
+        strips, tiles, blocks, sums, combine, write, (cdiv(channels, COMBINED),), (cdiv(count, written), blocks)
+    )

@@ -17,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equalbits.functional.kernels.sizes import cdiv
+
 _BLOCK = 4096  # keys per program
 _WARPS = 8
 
@@ -26,7 +28,7 @@ def rank_long_rows(
 ) -> None:
     """Write the symbols of rows given as the bits of their floats, as ``rank_rows.rank`` returns them."""
     rows, connections = bits.shape
-    blocks, digits = triton.cdiv(connections, _BLOCK), bits.element_size()
+    blocks, digits = cdiv(connections, _BLOCK), bits.element_size()
     sums = torch.zeros(digits * rows * 256 + rows, dtype=torch.int32, device=bits.device)
     counts, nonfinite = sums[:-rows].view(digits, rows, 256), sums[-rows:]
     # Per row after each digit: the threshold's digits so far as one number, and how many keys with that prefix get −1.

@@ -11,11 +11,11 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from equalbits.functional.kernels.rank_model_triton import rank_rows
+from equalbits.functional.kernels.sizes import next_power_of_2
 
 LONGEST = 32768  # connections whose keys one program holds
 _SHORT = 1024  # rows up to here share one or two launches: padding short rows costs little
@@ -83,10 +83,10 @@ def _launch_config(layer: RankedLayer) -> LaunchConfig:
     4096 + 512 entries instead of 8192.
     """
     connections = layer.latents[0].numel()
-    block = max(128 if connections <= 128 else _SHORT, triton.next_power_of_2(connections))
+    block = max(128 if connections <= 128 else _SHORT, next_power_of_2(connections))
     tail = 0
     if connections > _SHORT and connections - block // 2 <= block // 4:
-        block, tail = block // 2, max(32, triton.next_power_of_2(connections - block // 2))
+        block, tail = block // 2, max(32, next_power_of_2(connections - block // 2))
     warps = 1 if block == 128 else max(4, min(32, block // 1024))
     aligned = connections % 8 == 0 and layer.latents.data_ptr() % 16 == 0 and layer.out.data_ptr() % 16 == 0
     return LaunchConfig(block, tail, warps, aligned, layer.out.dtype)

@@ -1,5 +1,6 @@
 """Bi-half (Li et al. 2022), the paper's method. The function is :func:`equalbits.functional.bihalf`."""
 
+import torch
 from torch import Tensor
 
 from equalbits import functional as F
@@ -32,6 +33,8 @@ class BiHalf(WeightQuantizer):
         """Return +1 for the top ``p_pos`` of each filter, −1 for the rest (Eq. 4)."""
         return F.transport_symbols(latents, self.p_pos)
 
-    def forward(self, latents: Tensor) -> Tensor:
-        """Quantize by :func:`equalbits.functional.bihalf`."""
-        return F.bihalf(latents, self.p_pos, estimator=self.estimator)
+    def scaled_symbols(self, latents: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the symbols times a constant scale by :func:`equalbits.functional.scaled_transport_symbols`."""
+        if latents.dim() == 1 or getattr(self.symbols, "__func__", None) is not BiHalf.symbols:
+            return super().scaled_symbols(latents, scale, dtype)
+        return F.scaled_transport_symbols(latents, self.p_pos, scale, dtype)

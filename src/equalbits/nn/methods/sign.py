@@ -1,8 +1,5 @@
 """Sign, the paper's baseline. The function is :func:`equalbits.functional.sign`."""
 
-from torch import Tensor
-
-from equalbits import functional as F
 from equalbits.nn.quantizer import SignQuantizer, check_choice
 from equalbits.nn.registry import register_quantizer
 
@@ -22,7 +19,3 @@ class Sign(SignQuantizer):
         super().__init__()
         check_choice("estimator", estimator, ("straight", "clipped"))
         self.estimator = estimator
-
-    def forward(self, latents: Tensor) -> Tensor:
-        """Quantize by :func:`equalbits.functional.sign`."""
-        return F.sign(latents, estimator=self.estimator)

@@ -10,7 +10,7 @@ from equalbits._statistics import Difference, Sample, holm, welch
 
 _FILES = (
     *("gpu-step", "gpu-step-pruned", "gpu-stack", "gpu-low-bits", "cpu-quantizer"),
-    *("decoder", "training-cost", "char-gpt"),
+    *("decoder", "training-cost", "eager-host-time", "char-gpt"),
 )
 
 
