@@ -29,6 +29,11 @@ def draw(shape: tuple[int, ...], residual: bool = True, dtype: torch.dtype = tor
     return [None if value is None else value.requires_grad_() for value in values]
 
 
+def without_shifts(tensors: list[Tensor | None]) -> list[Tensor | None]:
+    """Leave out the shifts of the RPReLU: a PReLU after a norm."""
+    return [None if name in ("before", "after") else x for name, x in zip(NAMES, tensors, strict=True)]
+
+
 def fused(tensors: list[Tensor | None], signs: bool = True, eps: float = 1e-3) -> tuple:
     c, residual, weight, bias, *activation, shift = tensors
     activation = RPReLUParameters(*activation)
@@ -37,7 +42,10 @@ def fused(tensors: list[Tensor | None], signs: bool = True, eps: float = 1e-3) -
 
 def by_torch(tensors: list[Tensor | None], eps: float = 1e-3) -> tuple[Tensor, Tensor]:
     c, residual, weight, bias, *vectors = tensors
-    before, after, shift = (vectors[i].view(-1, *(1,) * (c.dim() - 2)) for i in (0, 2, 3))
+    zero = torch.zeros(c.shape[1], dtype=c.dtype)
+    before, after, shift = (
+        (zero if vectors[i] is None else vectors[i]).view(-1, *(1,) * (c.dim() - 2)) for i in (0, 2, 3)
+    )
     summed = nnf.batch_norm(c, None, None, weight, bias, training=True, eps=eps)
     summed = summed if residual is None else summed + residual
     y = nnf.prelu(summed + before, vectors[1]) + after
@@ -60,12 +68,13 @@ def gradients(outputs: tuple, uses: tuple[bool, bool], tensors: list[Tensor | No
     shape=st.tuples(st.integers(2, 6), st.integers(1, 19))
     | st.tuples(*[st.integers(1, 5)] * 2, *[st.integers(2, 5)] * 2),
     residual=st.booleans(),
+    shifts=st.booleans(),
     uses=st.sampled_from([(True, False), (False, True), (True, True)]),
 )
 def test_values_and_gradients_equal_those_of_separate_operations(
-    shape: tuple[int, ...], residual: bool, uses: tuple[bool, bool]
+    shape: tuple[int, ...], residual: bool, shifts: bool, uses: tuple[bool, bool]
 ) -> None:
-    tensors = draw(shape, residual)
+    tensors = draw(shape, residual) if shifts else without_shifts(draw(shape, residual))
     expected, found = by_torch(tensors), fused(tensors, signs=uses[1])
     torch.testing.assert_close(found[0], expected[0])
     assert (found[1] is None and found[2] is None) if not uses[1] else torch.equal(found[1], expected[1])
@@ -150,6 +159,7 @@ def test_the_operators_pass_opcheck(residual: bool, signs: bool) -> None:
     torch.library.opcheck(_backward_op, (y, s if signs else None, *inputs, stats))
     if signs:
         torch.library.opcheck(_backward_op, (None, s, *inputs, stats))
+        torch.library.opcheck(_forward_op, (*without_shifts([*tensors, shift]), 1e-5))
 
 
 @pytest.mark.parametrize(

@@ -40,12 +40,16 @@ def draw(shape: tuple[int, ...], residual: bool, dtype: torch.dtype, device: str
     return [c, added if residual else None, *vectors], g_y, g_s
 
 
-def same(shape: tuple[int, ...], dtype: torch.dtype, options: tuple[bool, bool, bool], device: str) -> None:
+def same(
+    shape: tuple[int, ...], dtype: torch.dtype, options: tuple[bool, bool, bool], device: str, *, shifts: bool = True
+) -> None:
     from equalbits.functional.kernels import norm_add_rprelu_sign as gpu
 
     residual, use_y, use_s = options
     (*tensors, shift), g_y, g_s = draw(shape, residual, dtype, device)
     shift = shift if use_s else None
+    if not shifts:
+        tensors[4] = tensors[6] = None
     close = {"rtol": 3 * torch.finfo(dtype).eps, "atol": 3 * torch.finfo(dtype).eps}
     if dtype == torch.float32:
         close = {"rtol": 1e-4, "atol": 2e-5}
@@ -78,7 +82,8 @@ def same_form(answers: tuple[Tensor, ...], plain: tuple[Tensor, ...]) -> None:
 
 def every_option(device: str) -> None:
     for residual, (use_y, use_s) in product((False, True), ((1, 0), (0, 1), (1, 1))):
-        same((7, 10), torch.float32, (residual, bool(use_y), bool(use_s)), device)
+        for shifts in (False, True):
+            same((7, 10), torch.float32, (residual, bool(use_y), bool(use_s)), device, shifts=shifts)
 
 
 def sizes_that_fill_tiles_and_sizes_that_do_not(device: str) -> None:

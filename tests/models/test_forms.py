@@ -185,7 +185,7 @@ def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.Mon
         "relu": nn.ReLU(),
         "last": blocks.ConvNorm(OrderedDict(conv=nn.Conv2d(8, 8, 1), norm=nn.BatchNorm2d(8))),
     }
-    plain = blocks.ResidualClassifier(rows).double()
+    plain = blocks.FusedClassifier(rows).double()
     randomize_shifts_(plain)
     fused, images = copy.deepcopy(plain), torch.randn(4, 8, 5, 5, dtype=torch.float64)
     weights = torch.arange(800, dtype=torch.float64).view(4, 8, 5, 5).sin()
@@ -197,6 +197,30 @@ def test_fused_blocks_have_the_same_output_and_gradients(monkeypatch: pytest.Mon
     for (name, mine), theirs in zip(plain.named_buffers(), fused.buffers(), strict=True):
         torch.testing.assert_close(mine, theirs, msg=name)
     torch.testing.assert_close(plain(images), fused(images))
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "norms"), [("resnet18", 0.125, 16 + 3 + 1), ("resnet20", 0.5, 18 + 1), ("vgg_small", 0.125, 5)]
+)
+def test_nets_with_rprelu_have_the_same_output_and_gradients_fused(
+    name: str, width: float, norms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    settings = {"width": width, "num_classes": 3, "image_size": 16, "input_quantizer": "rsign", "rprelu": True}
+    plain = create_model(name, **settings).double()
+    randomize_shifts_(plain)
+    twin, images, found = copy.deepcopy(plain), torch.randn(4, 3, 16, 16, dtype=torch.float64), []
+    for net in (plain, twin):
+        calls: list[Tensor] = []
+        norm_and_add = blocks.norm_and_add
+        count = lambda *given, calls=calls, run=norm_and_add, **options: calls.append(given) or run(*given, **options)  # noqa: E731
+        monkeypatch.setattr(blocks, "norm_and_add", count)
+        outputs = net(images)
+        found.append((outputs, torch.autograd.grad(outputs.square().sum(), list(net.parameters())), [*net.buffers()]))
+        assert len(calls) == (norms if net is twin else 0)
+        monkeypatch.setattr(blocks, "norm_and_add", norm_and_add)
+        monkeypatch.setattr(blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
+    torch.testing.assert_close(*found)
 
 
 def test_a_fused_block_keeps_the_outputs_of_its_convolutions_and_two_bits_of_their_inputs() -> None:

@@ -182,6 +182,20 @@ def test_a_resnet_that_recomputes_convolutions_computes_the_same_to_the_bit(
     assert kept[1] < kept[0]
 
 
+@pytest.mark.parametrize("name", ["resnet20", "vgg_small"])
+def test_compiled_nets_with_rprelu_compute_the_same_to_the_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
+    torch.manual_seed(0)
+    settings = {"num_classes": 3, "image_size": 8, "input_quantizer": "rsign", "rprelu": True}
+    net = create_model(name, width=0.5, **settings).to(memory_format=torch.channels_last)
+    images, found = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last), []
+    for run in (net, torch.compile(net, backend="aot_eager", fullgraph=True)):
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = run(images)
+        found.append([outputs, *torch.autograd.grad(outputs.float().square().sum(), list(net.parameters()))])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize("rprelu", [False, True])
 def test_a_net_with_a_hook_inside_is_not_fused_in_plain_steps(rprelu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residual_blocks, "can_fuse", lambda *_: True)

@@ -19,7 +19,7 @@ from equalbits.functional.gradients_from_bits import ANY_LAYOUT
 from equalbits.functional.packed_bits import pack_bits
 from equalbits.functional.precision import at_least_float32
 
-_INPUTS = "Tensor c, Tensor? residual, Tensor weight, Tensor bias, Tensor before, Tensor slope, Tensor after"
+_INPUTS = "Tensor c, Tensor? residual, Tensor weight, Tensor bias, Tensor? before, Tensor slope, Tensor? after"
 _FORWARD = f"({_INPUTS}, Tensor? shift, float eps) -> (Tensor, Tensor, Tensor, Tensor)"
 _BACKWARD = f"(Tensor? g_y, Tensor? g_s, {_INPUTS}, Tensor? shift, Tensor stats) -> (Tensor, Tensor, Tensor)"
 
@@ -28,11 +28,11 @@ _Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 class RPReLUParameters(NamedTuple):
-    """Shifts before and after a PReLU and its slope, one per channel: ``prelu(x + before) + after``."""
+    """Slope of a PReLU and shifts before and after it, one per channel: ``prelu(x + before) + after``."""
 
-    before: Tensor
+    before: Tensor | None
     slope: Tensor
-    after: Tensor
+    after: Tensor | None
 
 
 def norm_add_rprelu_sign(
@@ -55,12 +55,13 @@ def norm_add_rprelu_sign(
     channels = c.shape[1]
     if c.numel() < 2 * channels:
         raise ValueError(f"c has shape {tuple(c.shape)}: a batch norm in training needs two values for each channel")
-    vectors = (*affine, *activation) if shift is None else (*affine, *activation, shift)
-    if any(each.shape != (channels,) for each in vectors) or (residual is not None and residual.shape != c.shape):
+    vectors = *affine, *activation, shift
+    fits = all(each is None or each.shape == (channels,) for each in vectors)
+    if not fits or (residual is not None and residual.shape != c.shape):
         shapes = [None if each is None else tuple(each.shape) for each in (*vectors, residual)]
         raise ValueError(
-            f"weight, bias, before, slope, after, shift if given, and residual have shapes {shapes}, which do not fit "
-            f"c, {tuple(c.shape)}"
+            f"weight, bias, before, slope, after, shift and residual have shapes {shapes}, which do not fit c, "
+            f"{tuple(c.shape)}"
         )
     residual = None if residual is None else residual.to(c.dtype)
     function = _PlainNorm.apply if is_plain(c) else _forward_op
@@ -100,13 +101,14 @@ def reference_backward(g_y: Tensor | None, g_s: Tensor | None, c: Tensor, *other
     return from_rows(g_sum, c), from_rows(g_c.to(c.dtype), c), of_vectors
 
 
-def _recompute(c: Tensor, residual: Tensor | None, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _recompute(c: Tensor, residual: Tensor | None, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return the normalized input, the input of the PReLU, and ``y``, as rows."""
     weight, bias, before, slope, after, stats = others
     normed = (_wide(c) - stats[MEAN]) * stats[INVERSE_DEVIATION]
-    inner = normed * weight + (bias + before)
+    inner = normed * weight + (bias if before is None else bias + before)
     inner = inner if residual is None else inner + _wide(residual)
-    return normed, inner, (torch.where(inner > 0, inner, slope * inner) + after).to(c.dtype)
+    outer = torch.where(inner > 0, inner, slope * inner)
+    return normed, inner, (outer if after is None else outer + after).to(c.dtype)
 
 
 def _wide(tensor: Tensor) -> Tensor:

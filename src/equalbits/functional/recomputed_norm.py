@@ -200,7 +200,7 @@ _PRELU = _recomputing(
 _RPRELU = _recomputing(
     fused_rprelu,
     "recomputed_rprelu_backward",
-    "Tensor? residual, Tensor gain, Tensor bias, Tensor before, Tensor slope, Tensor after, Tensor? shift, "
+    "Tensor? residual, Tensor gain, Tensor bias, Tensor? before, Tensor slope, Tensor? after, Tensor? shift, "
     "Tensor stats",
     results=3,
 )

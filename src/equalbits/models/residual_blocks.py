@@ -4,7 +4,7 @@ A sign keeps one bit of a layer's input; the shortcut around each binary convolu
 Liu et al. 2018). The sign itself is the convolution's input quantizer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, cast
 
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from equalbits.nn import (
     BatchStatistics,
     BinaryConv2d,
     RPReLU,
+    activation_after,
     calls_hooks,
     can_fuse,
     can_recompute,
@@ -24,6 +25,7 @@ from equalbits.nn import (
     is_recomputable,
     norm_and_add,
     recomputes,
+    shift_before_sign,
     update_running_statistics,
 )
 
@@ -174,7 +176,7 @@ class ConvNorm(nn.Sequential):
         return _conv_norm(modules, inputs, residual=None, following=following)
 
 
-class ResidualClassifier(ImageClassifier):
+class FusedClassifier(ImageClassifier):
     """Classifier whose fused modules pass signs to each other."""
 
     def forward(self, images: Tensor) -> Tensor:
@@ -196,18 +198,38 @@ class Activations(NamedTuple):
 def run_fused(modules: Iterable[nn.Module], inputs: Tensor) -> Tensor:
     """Apply modules in sequence, fused where possible, and update all running statistics at the end.
 
-    A fused module computes the signs that the next one starts with.
+    A fused module computes the signs that the next one starts with. Outside of blocks, a norm and the PReLU or RPReLU
+    behind it are fused before a convolution that starts with RSign.
     """
     parts = [part for each in modules for part in (each if type(each) is nn.Sequential else [each])]
     activations = Activations(inputs)
-    for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if isinstance(part, FusedBlock | ConvNorm) and part.is_fusable(activations.reals):
-            conv = following.conv1 if isinstance(following, FusedBlock) else None
-            activations = part.forward_fused(activations, conv)
-        else:
-            activations = Activations(part(activations.reals), None, activations.statistics)
+    while parts:
+        taken, activations = _apply_first(parts, activations)
+        parts = parts[taken:]
     update_running_statistics(activations.statistics)
     return activations.reals
+
+
+def _apply_first(parts: Sequence[nn.Module], inputs: Activations) -> tuple[int, Activations]:
+    """Apply the first part, or a norm with the activation behind it; return how many."""
+    part, *others = parts
+    if isinstance(part, FusedBlock | ConvNorm) and part.is_fusable(inputs.reals):
+        return 1, part.forward_fused(inputs, _first_conv(others))
+    if len(others) > 1 and (activation := activation_after(part, others[0])):
+        conv = _first_conv(others[1:])
+        if shift_before_sign(conv) is not None and can_fuse(inputs.reals, part):
+            norm = cast("nn.BatchNorm2d", part)
+            reals, signs, statistics = norm_and_add(norm, inputs.reals, activation=activation, following=conv)
+            return 2, Activations(reals, signs, (*inputs.statistics, statistics))
+    if inputs.signs is not None and type(part) is BinaryConv2d:
+        return 1, Activations(part.forward_quantized(*inputs.signs), None, inputs.statistics)
+    return 1, Activations(part(inputs.reals), None, inputs.statistics)
+
+
+def _first_conv(parts: Sequence[nn.Module]) -> nn.Module | None:
+    """Return the convolution that reads the input of these parts."""
+    first = parts[0] if parts else None
+    return first.conv1 if isinstance(first, FusedBlock) else first
 
 
 def _conv_norm(

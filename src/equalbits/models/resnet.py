@@ -15,11 +15,11 @@ from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
 from equalbits.models.residual_blocks import (
     ConvNorm,
+    FusedClassifier,
     HardtanhBlock,
     PadShortcut,
     PReLUBlock,
     RealInputBlock,
-    ResidualClassifier,
     RPReLUBlock,
 )
 from equalbits.nn import RPReLU
@@ -122,7 +122,7 @@ def _network(
 ) -> ImageClassifier:
     kind = ConvNorm if list(stem) == ["conv", "prelu", "norm"] else nn.Sequential
     average = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
-    return ResidualClassifier({"stem": kind(OrderedDict(stem)), **stages, **average, **head}, images)
+    return FusedClassifier({"stem": kind(OrderedDict(stem)), **stages, **average, **head}, images)
 
 
 def _stages(

@@ -5,6 +5,7 @@ from torch import nn
 from equalbits.models.image_classifier import ImageClassifier, ImageShape, ImageSize, scale_channels
 from equalbits.models.layer_factory import LayerFactory
 from equalbits.models.registry import register_model
+from equalbits.models.residual_blocks import FusedClassifier
 from equalbits.nn import RPReLU
 
 _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))  # a max pool after each stage
@@ -83,4 +84,4 @@ def vgg_small(
         parts[f"norm{number}"] = nn.BatchNorm2d(features)
         parts[f"act{number}"] = RPReLU(features) if rprelu and layers.binary_inputs else layers.activation()
     parts["flatten"] = nn.Flatten()
-    return ImageClassifier({**parts, "head": layers.real_linear(features * rows * columns, num_classes)}, images)
+    return FusedClassifier({**parts, "head": layers.real_linear(features * rows * columns, num_classes)}, images)

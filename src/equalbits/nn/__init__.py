@@ -12,6 +12,7 @@ from equalbits.nn.forward_checks import watch_calls as watch_calls
 from equalbits.nn.freeze import copy_model as copy_model
 from equalbits.nn.freeze import freeze as freeze
 from equalbits.nn.fused_norm import BatchStatistics as BatchStatistics
+from equalbits.nn.fused_norm import activation_after as activation_after
 from equalbits.nn.fused_norm import calls_hooks as calls_hooks
 from equalbits.nn.fused_norm import can_fuse as can_fuse
 from equalbits.nn.fused_norm import can_recompute as can_recompute
@@ -20,6 +21,7 @@ from equalbits.nn.fused_norm import is_recomputable as is_recomputable
 from equalbits.nn.fused_norm import norm_and_add as norm_and_add
 from equalbits.nn.fused_norm import recompute_convolutions_ as recompute_convolutions_
 from equalbits.nn.fused_norm import recomputes as recomputes
+from equalbits.nn.fused_norm import shift_before_sign as shift_before_sign
 from equalbits.nn.fused_norm import update_running_statistics as update_running_statistics
 from equalbits.nn.global_pruning import empty_filters as empty_filters
 from equalbits.nn.global_pruning import end_ramps_ as end_ramps_

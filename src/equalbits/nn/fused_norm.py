@@ -105,6 +105,18 @@ def is_recomputable(conv: nn.Module) -> bool:
     return plain and not cast("nn.Module", binary.input_quantizer)._forward_hooks
 
 
+#: Activation before a norm, or after the sum behind it.
+Activation = nn.PReLU | RPReLU | RPReLUParameters
+
+
+def activation_after(norm: nn.Module, activation: nn.Module) -> RPReLUParameters | None:
+    """Return the parameters of an RPReLU or PReLU after a norm, else None."""
+    if type(activation) is RPReLU:
+        return RPReLUParameters(activation.before, activation.slope, activation.after)
+    fits = type(activation) is nn.PReLU and type(norm) is nn.BatchNorm2d and len(activation.weight) == norm.num_features
+    return RPReLUParameters(None, cast("nn.PReLU", activation).weight, None) if fits else None
+
+
 class BatchStatistics(NamedTuple):
     """Mean and variance of one batch, for the running statistics of ``norm``."""
 
@@ -118,16 +130,16 @@ def norm_and_add(
     norm: nn.BatchNorm2d,
     inputs: Tensor,
     *,
-    activation: nn.PReLU | RPReLU | None = None,
+    activation: Activation | None = None,
     residual: Tensor | None = None,
     following: nn.Module | None = None,
 ) -> tuple[Tensor, tuple[Tensor, SignBits] | None, BatchStatistics]:
     """Return the outputs, the batch statistics, and the signs that a ``following`` convolution starts with, if known.
 
-    The outputs are ``norm(prelu(inputs)) + residual`` (:func:`equalbits.functional.prelu_norm_add_sign`) or
-    ``rprelu(norm(inputs) + residual)`` (:func:`equalbits.functional.norm_add_rprelu_sign`); the first computes the
-    clipped sign, the second RSign. The signs are given as ±1 and as bits. Call :func:`update_running_statistics` with
-    the statistics of all norms afterwards.
+    The outputs are ``norm(prelu(inputs)) + residual`` (:func:`equalbits.functional.prelu_norm_add_sign`), or with
+    RPReLU or its parameters ``rprelu(norm(inputs) + residual)`` (:func:`equalbits.functional.norm_add_rprelu_sign`).
+    The first computes the clipped sign, the second RSign, as ±1 and as bits. Call :func:`update_running_statistics`
+    with the statistics of all norms afterwards.
     """
     settings = _settings(norm, activation, residual, following)
     if isinstance(settings, RPReLUSettings):
@@ -138,9 +150,9 @@ def norm_and_add(
 
 
 def _settings(
-    norm: nn.BatchNorm2d, activation: nn.PReLU | RPReLU | None, residual: Tensor | None, following: nn.Module | None
+    norm: nn.BatchNorm2d, activation: Activation | None, residual: Tensor | None, following: nn.Module | None
 ) -> NormSettings | RPReLUSettings:
-    if isinstance(activation, RPReLU):
+    if isinstance(activation, RPReLU | RPReLUParameters):
         parameters = RPReLUParameters(activation.before, activation.slope, activation.after)
         return RPReLUSettings((norm.weight, norm.bias), parameters, residual, shift_before_sign(following), norm.eps)
     slope, signs = None if activation is None else activation.weight, starts_with_clipped_sign(following)
@@ -162,7 +174,7 @@ def conv_norm_and_add(
     modules: tuple[BinaryConv2d, nn.BatchNorm2d],
     inputs: tuple[Tensor, SignBits | None],
     *,
-    activation: nn.PReLU | RPReLU | None,
+    activation: Activation | None,
     residual: Tensor | None,
     following: nn.Module | None,
     recompute: bool = True,

@@ -18,7 +18,10 @@ def _affine_rows(stats, weight, bias, before, column, C: tl.constexpr, COLUMNS: 
     """Load mean, factor and offset of ``inner = (c - mean) * factor + offset``, as rows."""
     mean = _row(stats, column, C, COLUMNS)
     factor = _row(stats + 2 * C, column, C, COLUMNS) * _row(weight, column, C, COLUMNS)
-    return mean, factor, _row(bias, column, C, COLUMNS) + _row(before, column, C, COLUMNS)
+    offset = _row(bias, column, C, COLUMNS)
+    if before is not None:
+        offset += _row(before, column, C, COLUMNS)
+    return mean, factor, offset
 
 
 @triton.jit
@@ -35,7 +38,9 @@ def write_forward(
     inner = (_tile_once(c + place, inside, EVEN).to(tl.float32) - mean) * factor + offset
     if residual is not None:
         inner += _tile_once(residual + place, inside, EVEN).to(tl.float32)
-    wide = tl.where(inner > 0, inner, inner * _row(slope, column, C, COLUMNS)) + _row(after, column, C, COLUMNS)
+    wide = tl.where(inner > 0, inner, inner * _row(slope, column, C, COLUMNS))
+    if after is not None:
+        wide += _row(after, column, C, COLUMNS)
     rounded = wide.to(y.dtype.element_ty)
     tl.store(y + place, rounded, mask=inside)
     if shift is not None:  # of the rounded output
@@ -77,7 +82,8 @@ def sum_backward(
     of_slope = tl.zeros([ROWS, COLUMNS], tl.float32)
     if g_s is not None:
         g_s += first * C
-        afters = _row(after, column, C, COLUMNS)
+        if after is not None:
+            afters = _row(after, column, C, COLUMNS)
         shifts = _row(shift, column, C, COLUMNS)
         of_shift = tl.zeros([ROWS, COLUMNS], tl.float32)
     for tile in range(tiles):
@@ -87,7 +93,9 @@ def sum_backward(
         if residual is not None:
             inner += _tile_once(residual + place, inside, EVEN).to(tl.float32)
         if g_s is not None:
-            wide = tl.where(inner > 0, inner, inner * slopes) + afters
+            wide = tl.where(inner > 0, inner, inner * slopes)
+            if after is not None:
+                wide += afters
             shifted = wide.to(g_sum.dtype.element_ty).to(tl.float32) + shifts
             g = _tile_once(g_s + place, inside, EVEN).to(tl.float32) * tl.maximum(2.0 - 2.0 * tl.abs(shifted), 0.0)
             of_shift += g
