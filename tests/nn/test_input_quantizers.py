@@ -48,6 +48,29 @@ def test_rsign_shifts_each_channel_and_learns_the_shift():
     np.testing.assert_allclose(module.shift.grad.numpy(), (gradient * approx_sign_slope(moved)).sum(axis=(0, 2)))
 
 
+def test_rsign_and_rprelu_keep_the_dtype_of_their_inputs_and_half_the_memory_under_autocast():
+    inputs = torch.randn(4, 8, 6, 6, dtype=torch.bfloat16, requires_grad=True)
+    kept = []
+    keep = lambda x: kept.append(x) or x  # noqa: E731
+    shifts = torch.linspace(-0.3, 0.2, 8)
+    for module in (RSign(8), RPReLU(8)):
+        for parameter in module.parameters():
+            nn.init.constant_(parameter, 0.25).data += shifts
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x), torch.autocast("cpu", torch.bfloat16):
+            outputs = module(inputs)
+        assert outputs.dtype == torch.bfloat16
+        wide = copy.deepcopy(module)
+        expected = wide(inputs.detach().float().requires_grad_())
+        torch.testing.assert_close(outputs.float(), expected, rtol=0.02, atol=0.01)
+        seed = torch.randn(4, 8, 6, 6)
+        outputs.backward(seed.bfloat16())
+        expected.backward(seed.bfloat16().float())
+        for mine, theirs in zip(module.parameters(), wide.parameters(), strict=True):
+            assert mine.grad.dtype == torch.float32
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=0.05, atol=0.3)
+    assert all(x.dtype == torch.bfloat16 for x in kept if x.numel() == inputs.numel())
+
+
 def test_rsign_without_channels_is_fitted_by_its_layer():
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 5, 3), nn.Conv2d(5, 4, 3), nn.Conv2d(4, 2, 1))
     binarize_(net, BinaryConnect(), input_quantizer=RSign())

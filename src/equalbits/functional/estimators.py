@@ -78,12 +78,14 @@ def clipped(reals: Tensor, symbols: Tensor, *, inclusive: bool = False) -> Tenso
 def polynomial(reals: Tensor, symbols: Tensor) -> Tensor:
     """ApproxSign (Liu et al. 2018): slope ``2 − 2|x|`` inside ±1, the derivative of a piecewise parabola.
 
+    The slope is kept for the backward pass in the dtype of the symbols.
+
     >>> inputs = torch.tensor([0.25, -3.0], requires_grad=True)
     >>> polynomial(inputs, torch.tensor([1.0, -1.0])).sum().backward()
     >>> inputs.grad
     tensor([1.5000, 0.0000])
     """
-    return surrogate(reals, symbols, (2 - 2 * reals.detach().abs()).clamp(min=0))
+    return surrogate(reals, symbols, (2 - 2 * reals.detach().abs()).clamp(min=0).to(symbols.dtype))
 
 
 def decaying(reals: Tensor, symbols: Tensor, sharpness: Tensor) -> Tensor:

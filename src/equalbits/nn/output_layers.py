@@ -107,8 +107,9 @@ class RPReLU(nn.Module):
         nn.init.constant_(self.slope, 0.25)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the shifted PReLU elementwise; the channel is the second axis."""
-        return nnf.prelu(inputs + per_channel(self.before, inputs), self.slope) + per_channel(self.after, inputs)
+        """Apply the shifted PReLU elementwise; the channel is the second axis. Outputs have the dtype of the inputs."""
+        outputs = nnf.prelu(inputs + per_channel(self.before, inputs), self.slope) + per_channel(self.after, inputs)
+        return outputs if outputs.dtype == inputs.dtype else outputs.to(inputs.dtype)
 
     def extra_repr(self) -> str:
         """Return the constructor's arguments."""

@@ -52,9 +52,9 @@ class RSign(InputQuantizer):
         return sign_values(self.shifted(inputs))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return ±1 for each input."""
+        """Return ±1 for each input, in its dtype: under autocast that is narrower than the shift's."""
         shifted = self.shifted(inputs)
-        return F.polynomial(shifted, F.sign_symbols(shifted))
+        return F.polynomial(shifted, F.sign_symbols(shifted).to(inputs.dtype))
 
     def extra_repr(self) -> str:
         """Return the number of channels, once known."""
