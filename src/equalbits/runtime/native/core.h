@@ -148,10 +148,11 @@ typedef struct {
     void (*round_row)(const float *from, int64_t count, int64_t deep, int8_t *to, eb_bytes *head);
     void (*bits_to_bytes)(const uint8_t *packed, int64_t groups, uint8_t *ones);
     void (*bytes_tile)(const int8_t *rows, int64_t apart, int64_t count, int64_t groups, const uint8_t *ones, int32_t *sums);
-    /* Same with a table of all signed sums for every few channels of the input, or 0 if it is not faster. */
+    /* Same with a table of all signed sums for every few channels of the input, or 0 if it is not faster. Several blocks
+     * are allowed for one pixel. */
     int64_t table_channels;
     void (*tables_make)(const float *from, int64_t count, float *to);
-    void (*tables_row)(const eb_step *step, const float *tables, const uint32_t *packed, int64_t pixels, float *sums);
+    void (*tables_row)(const eb_step *step, const float *tables, const uint32_t *packed, int64_t blocks, int64_t pixels, float *sums);
     void (*depthwise_row)(const eb_step *step, const float *input, const float *packed, int64_t pixels, float *sums);
     void (*split)(const float *from, int64_t count, float *even, float *odd);
     void (*winograd_in)(int64_t taps, const float *columns, int64_t quads, float *to, int64_t apart);

@@ -212,8 +212,25 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     if (pixels == 1) sum_pixels(1, offsets, count, input, apart, packed, sums);
 }
 
-#include "avx2_tables.h"
+enum { CHANNELS = 3, LOOK_TILE = 6, WIDE = 4 };
+typedef __m256i words_vec;
+#define i_load(from) _mm256_load_si256((const __m256i *)(from))
+#define i_right _mm256_srli_epi32
+
+/* In this order four units of a processor are busy, and `one` stays in memory, since there are too few registers.
+ * Compilers choose other orders, which take up to 1.4 times as long on Zen 5. */
+INLINE void look_up_two(const float *table, const words_vec *w, vec one, vec *sums) {
+    vec a, b;
+    __asm__("vmovaps %[table], %[b]\n\t"
+            "vpermps %[b], %[first], %[a]\n\t"
+            "vaddps %[a], %[sum], %[sum]\n\t"
+            "vpermps %[b], %[second], %[b]\n\t"
+            "vfmadd231ps %[one], %[b], %[other]"
+            : [a] "=&x"(a), [b] "=&x"(b), [sum] "+x"(sums[0]), [other] "+x"(sums[1])
+            : [table] "m"(*(const vec *)table), [first] "x"(w[0]), [second] "x"(w[1]), [one] "m"(one));
+}
+#include "look_up.h"
 
 const eb_kernels eb_kernels_avx2 = {
     .name = "avx2", EVERY_KERNEL, .winograd_from = 32, .gather_tile = gather_tile, .bits_tile = bits_tile,
-    .table_channels = 3, .tables_make = tables_make, .tables_row = tables_row};
+    .table_channels = CHANNELS, .tables_make = tables_make, .tables_row = tables_row};

@@ -266,11 +266,22 @@ static void real_row(const int32_t *offsets, int64_t count, const float *input, 
     else sum_row(apart, offsets, count, input, packed, pixels, sums);
 }
 
-#include "avx512_tables.h"
+enum { CHANNELS = 4, LOOK_TILE = 8, WIDE = 8 };
+typedef __m512i words_vec;
+#define i_load _mm512_load_si512
+#define i_right _mm512_srli_epi32
+
+INLINE void look_up_two(const float *table, const words_vec *w, vec one, vec *sums) {
+    vec both = v_load(table);
+    __asm__("" : "+v"(both)); /* read once for both */
+    sums[0] = v_add(sums[0], _mm512_permutexvar_ps(w[0], both));
+    sums[1] = v_fma(_mm512_permutexvar_ps(w[1], both), one, sums[1]);
+}
+#include "look_up.h"
 #include "avx512_bytes.h"
 #define HAS_BYTES_TILE
 #include "byte_tiles.h"
 
-const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32, .table_channels = 4,
+const eb_kernels eb_kernels_avx512 = {.name = "avx512", EVERY_KERNEL, .winograd_from = 32, .table_channels = CHANNELS,
                                       .tables_make = tables_make, .tables_row = tables_row};
 #endif

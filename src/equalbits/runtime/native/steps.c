@@ -59,8 +59,8 @@ static void sum_pixels(const eb_context *context, const eb_step *step, int64_t b
                        float *sums) {
     const eb_kernels *kernels = context->plan->kernels;
     if (step->tables)
-        kernels->tables_row(step, input + block / step->blocks * step->prepared_bytes / 4, packed_of(step, block), pixels,
-                            sums);
+        kernels->tables_row(step, input + block / step->blocks * step->prepared_bytes / 4, packed_of(step, block), 1,
+                            pixels, sums);
     else if (step->signs)
         for (int64_t x = 0; x < pixels; x++)
             kernels->signed_row(step->offsets, step->sums, input + block / step->blocks * step->group_in + x * step->apart,

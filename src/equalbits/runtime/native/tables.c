@@ -106,15 +106,19 @@ void eb_tables_run(const eb_context *context, const eb_step *step, int64_t from,
     const eb_kernels *kernels = context->plan->kernels;
     float *sums = (float *)context->own, *tables = sums + ROWS * EB_BLOCK;
     const int64_t turns = eb_turns(step->group_in * step->table_rows / 8);
-    for (int64_t i = from; i < to; i++) {
+    for (int64_t i = from, count; i < to; i += count) {
         const int64_t block = i % step->blocks, first = i / step->blocks * step->table_rows, left = step->in.columns - first;
-        eb_row target = eb_block_row(step, block, left < step->table_rows ? left : step->table_rows);
-        if ((i + 1) % turns == 0 && eb_stopped(step)) return;
-        if (i == from || block == 0) make_tables(context, step, first, target.pixels, tables);
-        eb_point_at_values(context, step, 0, &target);
-        eb_move_along(&target, first);
-        kernels->tables_row(step, tables, (const uint32_t *)((const char *)step->weights + block * step->block_bytes),
-                            target.pixels, sums);
-        kernels->chain_reals(&step->chain, &target, sums);
+        const int64_t pixels = left < step->table_rows ? left : step->table_rows;
+        count = step->table_rows > 1 ? 1 : to - i < ROWS ? to - i : ROWS;
+        if ((i + 1) % turns < count && eb_stopped(step)) return;
+        if (i == from || block == 0) make_tables(context, step, first, pixels, tables);
+        kernels->tables_row(step, tables, (const uint32_t *)((const char *)step->weights + block * step->block_bytes), count,
+                            pixels, sums);
+        for (int64_t j = 0; j < count; j++) {
+            eb_row target = eb_block_row(step, block + j, pixels);
+            eb_point_at_values(context, step, 0, &target);
+            eb_move_along(&target, first);
+            kernels->chain_reals(&step->chain, &target, sums + j * EB_BLOCK);
+        }
     }
 }
