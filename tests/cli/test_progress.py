@@ -1,6 +1,7 @@
 """The progress bar shows loss, accuracy, speed and time left in a terminal; elsewhere one line per epoch."""
 
 import io
+import re
 import sys
 
 import pytest
@@ -28,10 +29,10 @@ class Screen(io.StringIO):
         return self.terminal
 
 
-def shown(monkeypatch, *, terminal: bool, quiet: bool = False, title: str = "net") -> str:
+def shown(monkeypatch, *, terminal: bool, quiet: bool = False, title: str = "net", columns: int = 160) -> str:
     screen = Screen(terminal=terminal)
     monkeypatch.setattr(sys, "stderr", screen)
-    for name, value in {"TERM": "xterm", "COLUMNS": "160", "NO_COLOR": "1"}.items():
+    for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
@@ -52,6 +53,16 @@ def test_every_epoch_prints_a_line(monkeypatch, terminal: bool) -> None:
     text = shown(monkeypatch, terminal=terminal)
     assert "net  epoch   2  train 75.00 % (loss 0.5000)  test 50.00 % of 10 (loss 0.7000)  1.5 s\n" in text
     assert ("images/s" in text) is terminal
+
+
+def test_the_bar_and_the_lines_fit_a_terminal_of_80_columns(monkeypatch) -> None:
+    text = shown(monkeypatch, terminal=True, title="cifar10-resnet20-1w32a", columns=80)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "cifar10-resnet20-1w32a  epoch   2  train 75.00 %  test 50.00 %  1.5 s" in lines
+    assert any(line.endswith("50 %  epoch 2/3  loss 0.500  1:01:15 left") for line in lines)
+    text = shown(monkeypatch, terminal=False, title="cifar10-resnet20-1w32a", columns=80)
+    assert "train 75.00 % (loss 0.5000)  test 50.00 % of 10 (loss 0.7000)  1.5 s\n" in text  # a file has no width
 
 
 def test_a_quiet_bar_prints_nothing(monkeypatch) -> None:

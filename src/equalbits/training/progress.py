@@ -1,4 +1,7 @@
-"""Progress bar on stderr: loss, accuracy, images per second, time left. Without a terminal, one line per epoch."""
+"""Progress bar on stderr: loss, accuracy, images per second, time left. Without a terminal, one line per epoch.
+
+In a narrow terminal both are shorter: the bar without accuracy and speed, the line without losses.
+"""
 
 import sys
 from collections.abc import Iterable, Sized
@@ -14,6 +17,8 @@ from equalbits.training.distributed import rank_from_env
 from equalbits.training.history import EpochRecord, Reporter, StepRecord
 
 Batch = TypeVar("Batch")
+#: Columns of a terminal that the bar needs to show accuracy and speed as well.
+_WIDE = 120
 
 
 def track_batches(batches: Iterable[Batch], title: str) -> Iterable[Batch]:
@@ -64,14 +69,22 @@ class ProgressBar:
             return
         train = record.train
         if isinstance(record, StepRecord):
+            speed = f"{train.accuracy:.1f} %  {record.images_per_second:,.0f} images/s  "
             self.bar.update(
                 self.task,
                 total=record.epochs * record.batches,
                 completed=(record.epoch - 1) * record.batches + record.batch,
-                status=f"epoch {record.epoch}/{record.epochs}  loss {train.loss:.3f}  {train.accuracy:.1f} %  "
-                f"{record.images_per_second:,.0f} images/s  {timedelta(seconds=round(record.seconds_left))} left",
+                status=f"epoch {record.epoch}/{record.epochs}  loss {train.loss:.3f}  "
+                f"{speed if self.bar.console.width >= _WIDE else ''}"
+                f"{timedelta(seconds=round(record.seconds_left))} left",
             )
             return
         test = f"  test {record.test}" if record.test else ""
-        scores = f"train {train.accuracy:.2f} % (loss {train.loss:.4f}){test}  {record.seconds:.1f} s"
-        self.bar.console.print(f"{self.title}  epoch {record.epoch:>3}  {scores}", soft_wrap=True)
+        line = self._epoch_line(record, f"train {train.accuracy:.2f} % (loss {train.loss:.4f}){test}")
+        if self.bar.console.is_terminal and len(line) > self.bar.console.width:
+            test = f"  test {record.test.accuracy:.2f} %" if record.test else ""
+            line = self._epoch_line(record, f"train {train.accuracy:.2f} %{test}")
+        self.bar.console.print(line, soft_wrap=True)
+
+    def _epoch_line(self, record: EpochRecord, scores: str) -> str:
+        return f"{self.title}  epoch {record.epoch:>3}  {scores}  {record.seconds:.1f} s"
