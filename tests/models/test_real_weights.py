@@ -62,7 +62,7 @@ def test_files_and_state_dicts_load_like_the_model(tmp_path: Path) -> None:
     real = binary_net()
     save_file(real.state_dict(), tmp_path / "net.safetensors")
     save_file({f"model.{name}": value for name, value in real.state_dict().items()}, tmp_path / "last.safetensors")
-    for source in (real, real.state_dict(), tmp_path / "net.safetensors", str(tmp_path / "last.safetensors")):
+    for source in (real, real.state_dict(), tmp_path / "net.safetensors", str(tmp_path / "last.safetensors"), tmp_path):
         model = binary_net()
         assert all(name == other for name, other in eb.load_real(model, source).loaded)
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), real.parameters(), strict=True))
@@ -87,7 +87,11 @@ def test_another_network_and_a_wrong_file_are_refused_in_one_line(tmp_path: Path
     (tmp_path / "text.safetensors").write_text("no tensors")
     for source, line in (
         (other_names(width=8), ": use one of the same network"),
-        (tmp_path / "none.safetensors", "does not exist: give a .safetensors file, or timm:NAME"),
+        (
+            tmp_path / "none.safetensors",
+            "does not exist: give the directory of a run, a .safetensors file, or timm:NAME",
+        ),
+        (tmp_path, "is no run: give the directory of a run, a .safetensors file"),
         (tmp_path / "text.safetensors", "is not a safetensors file"),
     ):
         with pytest.raises(ValueError) as caught:

@@ -290,6 +290,26 @@ def test_a_second_stage_starts_from_the_weights_of_the_first(tmp_path: Path) -> 
         run_recipe(own(**settings, **{"model.options.width": 0.1}), tmp_path / "wider", device="cpu")
 
 
+def test_training_starts_from_a_run_of_other_classes_with_a_new_classifier(done, tmp_path, caplog) -> None:
+    still = {"optimizer.lr": 1e-12, "optimizer.weight_decay": 0.0, "epochs": 1, "model.init_from": str(done)}
+    first = load_run(done).model.state_dict()
+    second = run_recipe(own(**still, **{"data.name": "synthetic:1x8x8:3:24"}), tmp_path / "b", device="cpu").model
+    assert f"{done} has 4 classes: fc3 is new" in caplog.text
+    for name, value in second.named_parameters():
+        assert (value.shape == first[name].shape) is not name.startswith("fc3"), name
+        if not name.startswith("fc3"):
+            torch.testing.assert_close(value.detach(), first[name])
+
+
+@pytest.mark.parametrize("source", ["runs/none", "net.ebits"])
+@pytest.mark.parametrize("setting", ["model.init_from", "distill.teacher"])
+def test_a_path_that_holds_no_run_is_not_called_a_recipe(source, setting, tmp_path) -> None:
+    recipe = own(**{setting: source, "distill.weight": 0.5 if setting == "distill.teacher" else 0.0})
+    with pytest.raises(ValueError, match=f"{source} is neither the directory of a run nor a recipe"):
+        run_recipe(recipe, tmp_path / "b", device="cpu")
+    assert not (tmp_path / "b").exists()
+
+
 def test_training_on_fewer_images_takes_the_first_ones(tmp_path: Path) -> None:
     result = run_recipe(own(**{"data.limit": 9, "epochs": 1}), tmp_path / "a", device="cpu")
     assert result.history.epochs[0].train.total == 9

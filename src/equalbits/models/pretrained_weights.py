@@ -37,11 +37,11 @@ class RealWeights:
 def load_real(model: nn.Module, source: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str]) -> RealWeights:
     """Copy the weights of a trained real network into ``model``, whose binary layers take them as latents.
 
-    ``source`` is a model, its state dict, a ``.safetensors`` file, or ``"timm:resnet18"`` for pretrained weights of
-    timm, or ``"zoo:NAME"``. Modules are paired by name; where most names differ, by order and shape, as of a ResNet-18
-    of timm and one of this package. Modules of other shapes, such as a classifier of other classes, stay new, and so do
-    modules without weights in the source, such as learned scales. Raises for another network: by order, all layers but
-    the first and the last must be found.
+    ``source`` is a model, its state dict, the directory of a run, a ``.safetensors`` file, ``"timm:resnet18"`` for
+    pretrained weights of timm, or ``"zoo:NAME"``. Modules are paired by name; where most names differ, by order and
+    shape, as of a ResNet-18 of timm and one of this package. Modules of other shapes, such as a classifier of other
+    classes, stay new, and so do modules without weights in the source, such as learned scales. Raises for another
+    network: by order, all layers but the first and the last must be found.
 
     >>> real = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.PReLU(), nn.Linear(8, 3))
@@ -81,9 +81,12 @@ def _state_dict(source: nn.Module | Mapping[str, Tensor] | str | os.PathLike[str
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    if Path(word, "last.safetensors").is_file():  # the directory of a run
+        word = str(Path(word, "last.safetensors"))
     if not Path(word).is_file():
+        what = "is no run" if Path(word).is_dir() else "does not exist"
         raise ValueError(
-            f"{word} does not exist: give a .safetensors file, or timm:NAME for pretrained weights of timm"
+            f"{word} {what}: give the directory of a run, a .safetensors file, or timm:NAME for weights of timm"
         )
     try:
         tensors = load_file(word)

@@ -156,6 +156,8 @@ def _earlier_run(
     """Return the directory of a finished run; a recipe is trained into ``out`` first, on the images of ``recipe``."""
     if (Path(word) / "recipe.toml").is_file():
         return Path(word)
+    if "/" in word or Path(word).suffix:
+        raise ValueError(f"{word} is neither the directory of a run nor a recipe: give one that train wrote")
     first = get_recipe(word)
     first = replace(first, data=replace(first.data, **images_of(recipe)))
     if _is_finished_without_checkpoint(out, first):
@@ -191,14 +193,24 @@ def images_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def _load_initial_weights(model: nn.Module, folder: Path, images: DataSpec) -> None:
-    """Load the weights of a run into a new model; buffers and quantizers that the run does not have stay new."""
-    weights, own = _load_model(folder, images).state_dict(), model.state_dict()
+    """Load the weights of a run into a new model; buffers and quantizers that the run does not have stay new.
+
+    A run of other classes is accepted: what has an output per class stays new as well, and the log names it.
+    """
+    weights, own = load_run(folder).model.state_dict(), model.state_dict()
     fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
-    for name, _ in model.named_parameters():
-        if name not in fitting and ".weight_quantizer." not in name:
+    classes, before = len(images.classes), len(DataSpec.read(folder / "model.json").classes)
+    new = [name for name, _ in model.named_parameters() if name not in fitting and ".weight_quantizer." not in name]
+    for name in new:
+        shapes = own[name].shape, weights[name].shape if name in weights else ()
+        if classes == before or [shape[:1] for shape in shapes] != [(classes,), (before,)]:
             raise ValueError(
-                f"model.init_from={folder}: that run has no weights for {name}; use one of the same network"
+                f"model.init_from={folder}: that run has no weights for {name} of this shape; "
+                "use one of the same network and image size"
             )
+    if new:
+        classifier = ", ".join(dict.fromkeys(name.rpartition(".")[0] for name in new))
+        logging.getLogger("equalbits").warning("%s has %d classes: %s is new", folder, before, classifier)
     model.load_state_dict({**own, **fitting})
 
 
