@@ -186,7 +186,7 @@ def test_the_report_counts_pruned_weights_and_filters_of_zeros():
     layers[0].weight_quantizer = PrunedSign(0.5, scope="global")
     layers[0].weight_quantizer.sieve.register_buffer("kept", torch.zeros(7, 6, dtype=torch.bool))
     shown = str(audit(nn.Sequential(layers[0]))).splitlines()
-    assert shown[1].split() == ["0", "7", "6", "0", "6", "0", "–", "–", "–"], "no entropy where nothing is left"
+    assert shown[1].split() == ["0", "7×6", "0", "6", "0", "–", "–", "–"], "no entropy where nothing is left"
     assert shown[-1] == "42 of 42 weights are 0 (100.00%); 7 of 7 filters are all zeros"
 
 
@@ -195,9 +195,9 @@ def test_the_report_prints_a_table_and_converts_to_json():
     model = nn.Sequential(BinaryConv2d(3, 16, 3), nn.Sequential(BinaryLinear(16, 4, weight_quantizer=BiHalf(0.25))))
     report = audit(model)
     assert str(report) == (
-        "layer  filters  weights each  of −1  of 0  of +1  expected  entropy  exact\n"
-        "0           16            27     13     0     14        14   0.9990  yes\n"
-        "1.0          4            16     12     0      4         4   0.8113  yes\n"
+        "layer  filters×weights  of −1  of 0  of +1  expected  entropy  exact\n"
+        "0                16×27     13     0     14        14   0.9990  yes\n"
+        "1.0               4×16     12     0      4         4   0.8113  yes\n"
         "2 of 2 layers promise a share of +1; all 20 filters are exact"
     )
     read = json.loads(json.dumps(report.as_dict(), allow_nan=False))
@@ -208,7 +208,7 @@ def test_the_report_prints_a_table_and_converts_to_json():
 
 def test_numbers_in_the_table_have_thousands_separators():
     shown = str(audit(nn.Sequential(BinaryLinear(2000, 1001)))).splitlines()
-    assert shown[1].split()[:4] == ["0", "1,001", "2,000", "1,000"] and "all 1,001 filters" in shown[2]
+    assert shown[1].split()[:4] == ["0", "1,001×2,000", "1,000", "0"] and "all 1,001 filters" in shown[2]
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -127,7 +127,9 @@ def test_a_packed_file_is_inspected_without_torch(packed):
 
 def test_inspect_prints_the_same_audit_for_a_run_and_its_packed_file(trained, packed, call):
     of_run, of_file = (call("inspect", each)[1].splitlines() for each in (trained, packed))
-    start, begin = (next(at for at, line in enumerate(lines) if "weights each" in line) for lines in (of_run, of_file))
+    start, begin = (
+        next(at for at, line in enumerate(lines) if "filters×weights" in line) for lines in (of_run, of_file)
+    )
     assert of_run[start:] == of_file[begin:]  # the audit, to the letter
     columns = "layer kind output symbols real bytes packed MACs 1×32"
     assert all(" ".join(lines[2].split()).startswith(columns) for lines in (of_run, of_file))

@@ -155,6 +155,19 @@ def test_the_summary_counts_weights_bytes_and_products(model: PackedModel) -> No
     assert model.network.layer_name(2) == "#2"
 
 
+def test_the_summary_names_the_bits_of_both_factors_of_its_products() -> None:
+    """Images in bytes, then 4 bits, then bytes again; ±1 stays one bit where bytes are allowed."""
+    eight = load_packed(GOLDEN / "eight_bits.ebits").summary()
+    assert {layer.name: layer.factors for layer in eight.layers if layer.kind == "conv"} == {
+        "conv1": (1, 8),
+        "conv2": (1, 4),
+        "conv3": (1, 8),
+    }
+    assert "MACs 1×4  MACs 1×8\n" in str(eight) and "138,240    45,120\n" in str(eight)
+    rounded = load_packed(GOLDEN / "rounded.ebits").summary()
+    assert [layer.factors for layer in rounded.layers if layer.kind == "linear"] == [(1, 8), (1, 8), (1, 1)]
+
+
 def test_a_model_saved_again_is_the_same_file(model: PackedModel, tmp_path: Path) -> None:
     model.save(tmp_path / "again.ebits")
     assert (tmp_path / "again.ebits").read_bytes() == (GOLDEN / "residual.ebits").read_bytes()

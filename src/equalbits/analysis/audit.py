@@ -27,9 +27,9 @@ def audit(model: nn.Module | PackedModel, *, strict: bool = True) -> Audit:
 
     >>> from equalbits.nn import BinaryLinear, Sign
     >>> print(audit(nn.Sequential(BinaryLinear(9, 4), BinaryLinear(4, 2, weight_quantizer=Sign()))))
-    layer  filters  weights each  of −1  of 0  of +1  expected  entropy  exact
-    0            4             9      4     0      5         5   0.9911  yes
-    1            2             4    ...
+    layer  filters×weights  of −1  of 0  of +1  expected  entropy  exact
+    0                  4×9      4     0      5         5   0.9911  yes
+    1                  2×4    ...
     1 of 2 layers promise a share of +1; all 4 filters are exact
     """
     if isinstance(model, PackedModel):

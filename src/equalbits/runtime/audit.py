@@ -13,8 +13,8 @@ from equalbits.runtime.network import Network
 from equalbits.runtime.op_specs import connections
 
 Counts = bits.Counts
-_SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed", "MACs 1×1", "MACs 1×32", "MACs 32×32")
-_AUDIT = ("layer", "filters", "weights each", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
+_SUMMARY = ("layer", "kind", "output", "symbols", "real", "bytes packed")
+_AUDIT = ("layer", "filters×weights", "of −1", "of 0", "of +1", "expected", "entropy", "exact")
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,10 +120,10 @@ class Audit:
         return {"exact": self.exact, "layers": [layer.as_dict() for layer in self.layers]}
 
     def __str__(self) -> str:
-        return f"{format_table(_AUDIT, map(_audit_row, self.layers), left=(0, 8))}\n{self._note()}"
+        return f"{format_table(_AUDIT, map(_audit_row, self.layers), left=(0, 7))}\n{self._note()}"
 
     def _repr_html_(self) -> str:
-        return html_table(_AUDIT, map(_audit_row, self.layers), left=(0, 8), note=self._note())
+        return html_table(_AUDIT, map(_audit_row, self.layers), left=(0, 7), note=self._note())
 
     def _note(self) -> str:
         promised, off = self.promised_filters, self.inexact_filters
@@ -145,7 +145,7 @@ class Audit:
 class PackedLayerSummary:
     """One operation: output shape, weights by dtype, and products per image.
 
-    ``has_bits`` is true for binary weights, also where another operation stores them.
+    ``weight_bits`` and ``input_bits`` are those of the factors: 1 for ±1, 8 or fewer for whole numbers, 32 for others.
     """
 
     name: str
@@ -156,7 +156,13 @@ class PackedLayerSummary:
     stored_bytes: int
     binary_macs: int
     real_macs: int
-    has_bits: bool
+    weight_bits: int
+    input_bits: int
+
+    @property
+    def factors(self) -> tuple[int, int]:
+        """Bits of a weight and of an input."""
+        return self.weight_bits, self.input_bits
 
 
 @dataclass(frozen=True)
@@ -172,21 +178,23 @@ class PackedSummary:
         return sum(getattr(layer, what) for layer in self.layers)
 
     def __str__(self) -> str:
-        return f"{format_table(*used_columns(_SUMMARY, self._rows()), left=(0, 1, 2))}\n{self._note()}"
+        return f"{format_table(*self._table(), left=(0, 1, 2))}\n{self._note()}"
 
     def _repr_html_(self) -> str:
-        return html_table(*used_columns(_SUMMARY, self._rows()), left=(0, 1, 2), note=self._note())
+        return html_table(*self._table(), left=(0, 1, 2), note=self._note())
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return header and rows; products have a column for each pair of factors that the network multiplies."""
         counts, rows = [], []
+        pairs = sorted({layer.factors for layer in self.layers if layer.binary_macs or layer.real_macs})
         for layer in self.layers:
-            mixed, real = (layer.real_macs, 0) if layer.has_bits else (0, layer.real_macs)
+            macs = layer.binary_macs + layer.real_macs
             weights = (layer.binary_weights, layer.real_weights, layer.stored_bytes)
-            counts.append((*weights, layer.binary_macs, mixed, real))
+            counts.append((*weights, *(macs if pair == layer.factors else 0 for pair in pairs)))
             shape = "×".join(map(str, layer.shape))
             rows.append((escape_control_chars(layer.name), layer.kind, shape, *map(_figure, counts[-1])))
         rows.append(("total", "", "", *(_figure(sum(column)) for column in zip(*counts, strict=True))))
-        return rows
+        return used_columns((*_SUMMARY, *(f"MACs {weight}×{given}" for weight, given in pairs)), rows)
 
     def _note(self) -> str:
         names = self.file_bytes - self.total("stored_bytes")
@@ -208,7 +216,7 @@ def audit(network: Network) -> Audit:
 
 def summarize(network: Network) -> PackedSummary:
     """Summarize weights, bytes and products of every operation. A product is 1-bit where both factors are ±1."""
-    signs, seen, layers = _signed_values(network), set[str](), []
+    bits_of, seen, layers = _bits_of_values(network), set[str](), []
     for place, operation in enumerate(network.operations):
         arrays, shape = network.arrays(operation), network.shapes[place + 1]
         fresh = {part: array for part, array in arrays.items() if operation.tensors[part] not in seen}
@@ -217,7 +225,11 @@ def summarize(network: Network) -> PackedSummary:
         bit_weights = "weight" in arrays and arrays["weight"].dtype == np.uint8
         width = connections(operation.settings, inputs) if "weight" in arrays else 0
         macs = width * math.prod(shape)
-        one_bit = bit_weights and operation.inputs[0] in signs
+        given = bits_of[operation.inputs[0]]
+        input_bits = min(given, operation.settings.get("input_bits") or given)
+        whole = "weight" in arrays and arrays["weight"].dtype == np.int8 and input_bits <= 8
+        weight_bits = 1 if bit_weights else 8 if whole else 32
+        one_bit = (weight_bits, input_bits) == (1, 1)
         layers.append(
             PackedLayerSummary(
                 name=network.layer_name(place),
@@ -228,20 +240,24 @@ def summarize(network: Network) -> PackedSummary:
                 stored_bytes=sum(array.nbytes for array in fresh.values()),
                 binary_macs=macs if one_bit else 0,
                 real_macs=0 if one_bit else macs,
-                has_bits=bit_weights,
+                weight_bits=weight_bits,
+                input_bits=input_bits,
             )
         )
     return PackedSummary(network.input_shape, tuple(layers), sum(map(len, to_chunks(network))))
 
 
-def _signed_values(network: Network) -> set[int]:
-    """Return the values that hold only ±1: made by ``sign``, or by moving such values."""
-    signs: set[int] = set()
+def _bits_of_values(network: Network) -> list[int]:
+    """Return how many bits a number of each value takes: after ``sign`` and ``quantize``, and where those are moved."""
+    bits_of = [32]
     moving = {"concat", "flatten", "reshape", "permute", "channel_shuffle", "slice", "max_pool"}
-    for place, operation in enumerate(network.operations):
-        if operation.kind == "sign" or (operation.kind in moving and signs.issuperset(operation.inputs)):
-            signs.add(place + 1)
-    return signs
+    for operation in network.operations:
+        if operation.kind == "quantize":
+            bits_of.append(int(operation.settings["max"] - operation.settings["min"]).bit_length())
+        else:
+            moved = max((bits_of[i] for i in operation.inputs), default=32) if operation.kind in moving else 32
+            bits_of.append(1 if operation.kind == "sign" else moved)
+    return bits_of
 
 
 def _audit_row(layer: LayerAudit) -> tuple[str, ...]:
@@ -250,7 +266,7 @@ def _audit_row(layer: LayerAudit) -> tuple[str, ...]:
     expected = "–" if layer.expected is None else format_range(layer.expected)
     entropy = "–" if mean is None else f"{mean:.4f}"
     exact = {None: "–", True: "yes", False: f"no: {len(layer.inexact)}"}[layer.exact]
-    return (name, f"{layer.filters:,}", f"{layer.connections:,}", *counts, expected, entropy, exact)
+    return (name, f"{layer.filters:,}×{layer.connections:,}", *counts, expected, entropy, exact)
 
 
 def _figure(count: int) -> str:
