@@ -1,11 +1,15 @@
 """Table 1's flip form counts crossings of the median without synchronizing each step."""
 
+import json
+from pathlib import Path
+
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from equalbits.functional import transport_symbols
 from equalbits.nn import BiHalf, BinaryLinear
+from equalbits.paper.tables import tab1_update_rules
 from equalbits.paper.tables.tab1_update_rules import FlipForm
 
 
@@ -65,3 +69,15 @@ def test_a_step_reads_no_number_and_sorts_each_layer_once():
             form(model, step)
     assert not [name for name in calls.names if "_local_scalar_dense" in name or "nonzero" in name]
     assert sum("sort" in name for name in calls.names) == len(model)
+
+
+def test_what_is_kept_of_table_1_is_drawn_without_the_curves(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(tab1_update_rules, "save_figure", lambda figure, *_: figures.append(figure))
+    kept = json.loads((Path(__file__).parents[2] / "results" / "tab1.json").read_text())
+    tab1_update_rules.draw({**kept, **kept["measured"], "quick": False}, tmp_path)
+    (figure,) = figures
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert labels == ["flips in all, millions", "filters exactly half, %", "test accuracy, %"]
+    highest = max(bar.get_height() for bar in figure.axes[0].patches)
+    assert 1 < highest < 100, "millions, without a power of ten beside the axis"

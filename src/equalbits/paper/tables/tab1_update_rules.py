@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equalbits._plotting import DOWN, UP, method_color, method_name, new_figure, save_figure
+from equalbits._plotting import DOWN, UP, Axes, method_color, method_name, new_figure, save_figure
 from equalbits.analysis import FlipWatcher, audit, binary_layers
 from equalbits.functional import positive_count, stable_ranks
 from equalbits.paper.claims import Claim, accuracy, counted, signed, undecided
@@ -134,32 +134,40 @@ def _accuracy(found: Result) -> float:
 
 
 def draw(result: Result, out: Path) -> None:
-    """Plot flips by direction, filters at half, flips over the steps, and test accuracy."""
+    """Plot flips by direction, filters at half, test accuracy and, where they are kept, flips over the steps."""
     rules = result["rules"]
     names, places = [method_name(method).replace(" (", "\n(") for method in rules], range(len(rules))
     colours = [method_color(method) for method in rules]
-    figure = new_figure(15, 3.9, title=heading(result))
-    axes = panel(figure, (1, 4, 1), x="", y="flips in all, millions")
+    curves = all("to_positive" in found for found in rules.values())  # results/ keeps none
+    columns = 4 if curves else 3
+    figure = new_figure(3.75 * columns, 3.9, title=heading(result))
+    axes = panel(figure, (1, columns, 1), x="", y="flips in all, millions")
     for shift, colour in ((-0.2, UP), (0.2, DOWN)):
         sums = [found["flips"][shift > 0] / 1e6 for found in rules.values()]
         axes.bar([at + shift for at in places], sums, 0.38, color=colour, label="to +1" if shift < 0 else "to −1")
     legend(axes, loc="upper center", ncols=2)
-    second = panel(figure, (1, 4, 2), x="", y="filters exactly half, %")
+    second = panel(figure, (1, columns, 2), x="", y="filters exactly half, %")
     shares = [100 * found["filters_exactly_half"] / found["filters"] for found in rules.values()]
     second.bar_label(second.bar(places, shares, color=colours), fmt="%.0f")
     second.set_yticks(range(0, 101, 20))
-    third = panel(figure, (1, 4, 3), x="step", y="share of all weights that flip per step", yscale="log")
-    for method, found in rules.items():
-        both = zip(found["to_positive"], found["to_negative"], strict=True)
-        rates = [(up + down) / found["weights"] for up, down in both]
-        third.plot(range(1, len(rates) + 1), rates, color=method_color(method), label=method_name(method), linewidth=1)
-    legend(third, fontsize=8)
-    last = panel(figure, (1, 4, 4), x="", y="test accuracy, %")
+    last = panel(figure, (1, columns, 3), x="", y="test accuracy, %")
     last.bar_label(last.bar(places, [_accuracy(found) for found in rules.values()], color=colours), fmt="%.1f")
     for each in (axes, second, last):
         each.set_xticks(places, names)
         each.margins(y=0.2)
+    if curves:
+        _draw_curves(
+            panel(figure, (1, 4, 4), x="step", y="share of all weights that flip per step", yscale="log"), rules
+        )
     save_figure(figure, out, "tab1")
+
+
+def _draw_curves(axes: Axes, rules: dict[str, dict[str, Any]]) -> None:
+    for method, found in rules.items():
+        both = zip(found["to_positive"], found["to_negative"], strict=True)
+        rates = [(up + down) / found["weights"] for up, down in both]
+        axes.plot(range(1, len(rates) + 1), rates, color=method_color(method), label=method_name(method), linewidth=1)
+    legend(axes, fontsize=8)
 
 
 ITEM = Item(

@@ -109,7 +109,7 @@ def draw_scores(axes: Axes, at: float, scores: list[float], colour: str) -> None
     axes.plot([at] * len(scores), scores, "o", color=colour, markersize=4, alpha=0.7)
     mean = statistics.fmean(scores)  # as in the tables
     axes.plot([at - 0.25, at + 0.25], [mean, mean], color=colour, linewidth=2)
-    axes.annotate(f"{mean:.2f}", (at + 0.28, mean), fontsize=8, va="center", color=colour)
+    axes.annotate(f"{mean:.2f}", (at + 0.28, mean), fontsize=8, va="bottom", color=colour)
 
 
 ITEM = Item(
