@@ -59,15 +59,14 @@ class Summary:
 
     def _rows(self) -> list[tuple[str, ...]]:
         figures = (_figure(self.total[column]) for column in _COLUMNS)
-        return [*map(_row, self.layers), ("total", "", "", *figures, "", "")]
+        batch = self.example[0] if self.example else 1
+        return [*(_row(layer, batch) for layer in self.layers), ("total", "", "", *figures, "", "")]
 
     def _note(self) -> str:
         total = self.total
         packed, real = f"packed {total['packed_bytes']:,} bytes", f"float32 {total['float32_bytes']:,} bytes"
-        batch = self.example[0] if self.example else 1
-        per = f"\noutput shapes are for the batch of {batch}, MACs are per example" if batch > 1 else ""
         ratio = size_ratio(total["packed_bytes"], total["float32_bytes"]).removesuffix(" than").removesuffix(" as")
-        return f"{packed}, {real}: {ratio}{per}{self._problems()}"
+        return f"{packed}, {real}: {ratio}{self._problems()}"
 
     def _problems(self) -> str:
         """Return a line on layers that learn nothing, and one on layers that are binary only in part."""
@@ -89,7 +88,8 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
 
     ``example`` is a batch of inputs, or its shape; for a shape, random inputs are drawn without changing the global
     random state. The first axis is the batch axis; a model with 2-D convolutions also takes one image or its shape,
-    such as ``(3, 32, 32)``. There is a row for every module with weights of its own:
+    such as ``(3, 32, 32)``. There is a row for every module with weights of its own, with the shape of its output and
+    its MACs for one example:
 
     * symbols, real: number of 1-bit weights, and of real numbers (parameters and saved floating-point buffers).
     * bytes packed: bytes in a packed file. ⌈D/8⌉ for the ``D`` symbols of a filter; twice that if some are 0 or if −1
@@ -111,10 +111,10 @@ def summarize(model: nn.Module, example: Tensor | tuple[int, ...]) -> Summary:
     >>> hidden = BinaryLinear(20, 6, weight_quantizer=BiHalf(), input_quantizer=SignActivation())
     >>> summary = summarize(nn.Sequential(nn.Linear(12, 20), hidden), (1, 12))
     >>> print(summary)
-    layer  kind          output   symbols  real  bytes packed  MACs 1×1  MACs 32×32  bits  entropy
-    0      Linear        (1, 20)        –   260         1,040         –         240     –        –
-    1      BinaryLinear  (1, 6)       120     7            46       120           –     1   1.0000
-    total                             120   267         1,086       120         240
+    layer  kind          output  symbols  real  bytes packed  MACs 1×1  MACs 32×32  bits  entropy
+    0      Linear        20            –   260         1,040         –         240     –        –
+    1      BinaryLinear  6           120     7            46       120           –     1   1.0000
+    total                            120   267         1,086       120         240
     packed 1,086 bytes, float32 1,544 bytes: 1.4 times smaller
     """
     inputs = _as_inputs(example, model)
@@ -208,8 +208,8 @@ def _is_one_bit(layer: BinaryLayer, given: Tensor) -> bool:
     return bool(bits == 1 or signs or (low != high and lows.sum() > 1 and highs.sum() > 1))
 
 
-def _row(layer: LayerSummary) -> tuple[str, ...]:
-    output = "never called" if not layer.calls else "–" if layer.output is None else str(layer.output)
+def _row(layer: LayerSummary, batch: int) -> tuple[str, ...]:
+    output = "never called" if not layer.calls else "–" if layer.output is None else _shape(layer.output, batch)
     figures = (_figure(getattr(layer, column)) for column in _COLUMNS)
     bits, entropy = str(layer.bits or "–"), "–" if layer.entropy is None else f"{layer.entropy:.4f}"
     return (layer.name or "(model)", layer.kind, output, *figures, bits, entropy)
@@ -217,3 +217,8 @@ def _row(layer: LayerSummary) -> tuple[str, ...]:
 
 def _figure(count: int) -> str:
     return f"{count:,}" if count else "–"
+
+
+def _shape(output: tuple[int, ...], batch: int) -> str:
+    """Return the shape of one example's output, or the whole shape where the first axis is not the batch axis."""
+    return "×".join(map(str, output[1:])) if output[0:1] == (batch,) and output[1:] else str(output)

@@ -90,6 +90,7 @@ class History:
                 values = [getattr(getattr(record, of), name) for record in epochs]
                 axes.plot([record.epoch for record in epochs], values, color=color, marker=".", label=of)
             axes.set(xlabel="epoch", ylabel=unit)
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.legend(frameon=False)
         return shown_in_notebooks(figure)
 
