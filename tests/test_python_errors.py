@@ -97,6 +97,13 @@ def test_quantizers_are_given_by_name() -> None:
     assert repr(named) == repr(built)
 
 
+def test_a_file_that_cannot_be_written_is_named_alone(tmp_path: Path) -> None:
+    packed = eb.load_packed(Path(__file__).parent / "golden" / "plain.ebits")
+    with pytest.raises(FileNotFoundError) as caught:
+        packed.save(tmp_path / "none" / "net.ebits")
+    assert str(caught.value).endswith(f": '{tmp_path / 'none' / 'net.ebits'}'")
+
+
 def test_a_packed_model_is_audited_as_its_bits() -> None:
     packed = eb.load_packed(Path(__file__).parent / "golden" / "plain.ebits")
     assert str(eb.audit(packed)) == str(packed.audit()) and eb.audit(packed).exact

@@ -35,7 +35,8 @@ EARLIER = {
 
 
 def commands(page: Path) -> list[str]:
-    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    text = re.sub(r"\\\n +", "", page.read_text())  # joins lines that end in a backslash
+    blocks = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
     lines = [
         line.partition("  #")[0].strip() for block in blocks if "SBATCH" not in block for line in block.splitlines()
     ]

@@ -93,7 +93,7 @@ def read_cifar(name: str, root: Path, split: str) -> tuple[Tensor, Tensor, tuple
     note = f" except as pickles ({edition.pickled}), which may run code and are never read" if pickles else ""
     raise DataError(
         f"{name} is not in {root}{note}: download it with `equalbits download {name} --data {shlex.quote(str(root))}`, "
-        f"or unpack {edition.archive} there so that {Path(edition.folder) / edition.of(split)[0]} exists"
+        f"or put {Path(edition.folder) / edition.of(split)[0]} of {edition.archive} or {split}_images.npy there"
     )
 
 
