@@ -108,3 +108,22 @@ def test_a_causal_network_multiplies_bits_by_bits():
     for batch in (images, images[:1]):
         answer = model.eval()(batch).detach().numpy()
         np.testing.assert_allclose(packed(batch.numpy()), answer, atol=1e-5 * np.abs(answer).max())
+
+
+class Features(nn.Module):
+    """Multiply the features of each row by constants of their own, then by bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gains, self.layer = nn.Parameter(torch.randn(6)), BinaryLinear(6, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.layer(rows * self.gains).flatten(1)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_constants_per_feature_of_one_row_pack(channels):
+    torch.manual_seed(0)
+    model, rows = Features().eval(), torch.randn(3, channels, 1, 6)
+    packed = pack(model, rows)
+    np.testing.assert_allclose(packed(rows.numpy()), model(rows).detach().numpy(), atol=1e-5)

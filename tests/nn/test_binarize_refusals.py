@@ -142,6 +142,25 @@ def test_a_foreign_layer_and_a_tied_head_are_named_with_the_remedy(where):
     assert "norm" not in line
 
 
+class StandardizedConv(nn.Conv2d):
+    """A convolution that standardizes its weight, as timm's ScaledStdConv2d does."""
+
+    def forward(self, inputs):
+        weight = (self.weight - self.weight.mean((1, 2, 3), keepdim=True)) / self.weight.std((1, 2, 3), keepdim=True)
+        return self._conv_forward(inputs, weight, self.bias)
+
+
+def test_a_model_whose_convolutions_all_override_forward_is_told_to_replace_them():
+    model = nn.Sequential(StandardizedConv(3, 4, 3), StandardizedConv(4, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+    with pytest.raises(ValueError, match="which may override forward") as caught:
+        binarize_(model, BiHalf())
+    assert str(caught.value).endswith("; replace layers such as '0' by nn.Linear or a convolution first")
+    plain = nn.Conv2d(4, 4, 3)
+    plain.load_state_dict(model[1].state_dict())
+    model[1] = plain
+    assert binarize_(model, BiHalf()).replaced == ("1",)
+
+
 def test_complex_weights_are_left_real():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, dtype=torch.complex64), nn.Linear(4, 4), nn.Linear(4, 4))
     report = binarize_(model, BiHalf())

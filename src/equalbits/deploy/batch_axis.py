@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from equalbits.deploy.graph import Value
-from equalbits.deploy.traced_values import BatchView, Known
+from equalbits.deploy.traced_values import BatchView, Known, ThresholdComparison
 from equalbits.deploy.tracer import RULES, Rule, Tracer
 
 #: Rules that hold for any place of the batch: functions of single numbers, and products along the last axis.
@@ -19,14 +19,23 @@ _ANYWHERE = {
     *("gelu.default", "silu.default", "sigmoid.default", "tanh.default", "hardtanh.default", "hardswish.default"),
     *("clone.default", "alias.default", "_to_copy.default", "exp.default", "linear.default", "layer_norm.default"),
     *("rms_norm.default", "matmul.default", "bmm.default", "baddbmm.default", "scaled_dot_product_attention.default"),
+    *("ge.Scalar", "gt.Scalar", "lt.Scalar", "le.Scalar", "detach.default"),
     *("rsub.Scalar", "hardsigmoid.default", "leaky_relu.default", "addmm.default", "mm.default", "expand.default"),
 }
 #: Rules with an axis, and its place among the arguments.
 _AXIS_AT = {
     "softmax.int": 1, "_softmax.default": 1, "select.int": 1, "slice.Tensor": 1, "split_with_sizes.default": 2,
     "cat.default": 1, "mean.dim": 1, "sum.dim_IntList": 1, "amax.default": 1, "linalg_vector_norm.default": 2,
+    "index_select.default": 1, "unfold.default": 1,
 }  # fmt: skip
 _BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default")  # the last returns a tuple
+_CONVOLUTIONS = ("convolution.default", "conv1d.default", "conv2d.default")  # these take a folded batch themselves
+#: Pools, which treat each channel by itself: the parts of an image are more channels.
+_POOLS = (
+    *("max_pool2d.default", "max_pool2d_with_indices.default", "avg_pool2d.default"),
+    *("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default"),
+)
+_PADS = ("pad.default", "constant_pad_nd.default")
 _RESHAPES = (
     *("view.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.dims", "unflatten.int"),
     *("reshape.default", "flatten.using_ints", "view_as.default"),
@@ -92,20 +101,41 @@ def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Map
     if name == "permute.default":
         axes: Sequence[int] = given[1]  # type: ignore[assignment]
         return _permute(tracer, BatchView(first, folded=True), [axis % len(first.shape) for axis in axes])
+    if name in _CONVOLUTIONS:
+        convolved: Known = RULES[f"aten.{name}"](tracer, *given, **options)
+        return convolved
+    if name in _POOLS:
+        return _pool(tracer, name, first, given[1:], options)
+    if name in _PADS and any(given[1][2 * len(first.shape) - 2 :]):  # type: ignore[index]
+        raise tracer.refuse("pads the batch: a packed network treats each image by itself")
     if name in _BATCH_NORMS:  # its channels are axis 1 of the value, and the rule takes them in front
         normed = RULES[f"aten.{name}"](tracer, tracer.move_axis(first, 1, 0), *given[1:])
         several = isinstance(normed, tuple)
         view = BatchView(tracer.move_axis(normed[0] if several else normed, 0, 1), folded=True)
         return (view,) if several else view  # type: ignore[return-value]
-    if name in _AXIS_AT and len(given) > _AXIS_AT[name]:
+    if name == "index.Tensor" and given[1][0] is None:  # type: ignore[index]
+        given[1] = [None, *given[1]]  # type: ignore[misc]
+    elif name in _AXIS_AT and len(given) > _AXIS_AT[name]:
         given[_AXIS_AT[name]] = _behind_batch(tracer, given[_AXIS_AT[name]], len(first.shape))
-    elif name not in _ANYWHERE:
+    elif name not in _ANYWHERE and name not in _PADS:
         raise tracer.refuse(f"does {name} on a batch folded with another axis: keep the batch in front")
     if not shape or shape[0] % tracer.batch:
         raise tracer.refuse(f"returns shape {shape} for {tracer.batch} images: the batch must stay in front")
     tracer.shape = (tracer.batch, shape[0] // tracer.batch, *shape[1:])
     made: Known = RULES[f"aten.{name}"](tracer, *_unwrap(given), **options)
     return _rewrap(made)
+
+
+def _pool(tracer: Tracer, name: str, value: Value, rest: Sequence[object], options: Mapping[str, object]) -> Known:
+    """Pool each part of an image."""
+    parts, channels, *sizes = value.shape
+    *_, rows, columns = tracer.shape or ()
+    tracer.shape = (tracer.batch, parts * channels, rows, columns)
+    made = RULES[f"aten.{name}"](tracer, tracer.reshape(value, (parts * channels, *sizes)), *rest, **options)
+    several = isinstance(made, tuple)
+    pooled = made[0] if several else made
+    view = BatchView(tracer.reshape(pooled, (parts, channels, *pooled.shape[1:])), folded=True)
+    return (view, *made[1:]) if several else view  # type: ignore[return-value]
 
 
 def _behind_batch(tracer: Tracer, axes: object, rank: int) -> object:
@@ -200,4 +230,6 @@ def _unwrap(arguments: Sequence[object]) -> list[object]:
 def _rewrap(made: Known | tuple[Known, ...]) -> Known:
     if isinstance(made, tuple):
         return tuple(map(_rewrap, made))  # type: ignore[return-value]
+    if isinstance(made, ThresholdComparison):
+        return replace(made, folded=True)
     return BatchView(made, folded=True) if isinstance(made, Value) else made

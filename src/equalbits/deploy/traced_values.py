@@ -9,12 +9,16 @@ from equalbits.deploy.graph import Mask, Value
 
 @dataclass(frozen=True)
 class ThresholdComparison:
-    """``value ≥ threshold`` where ``above``, else ``value < threshold``; ``strict`` means ``>`` and ``≤``."""
+    """``value ≥ threshold`` where ``above``, else ``value < threshold``; ``strict`` means ``>`` and ``≤``.
+
+    ``folded``: the batch is folded with the first axis of the value, as in :class:`BatchView`.
+    """
 
     value: Value
     threshold: Tensor | float
     above: bool
     strict: bool
+    folded: bool = False
 
     def __str__(self) -> str:
         return "a comparison"
@@ -30,6 +34,7 @@ class StepFunction:
     value: Value
     thresholds: tuple[tuple[Tensor | float, bool], ...]
     levels: tuple[float, ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Tracer:
         An elementwise step on (channel, feature) that is a reshape of (channel, 1, feature) is added before the
         reshape, where the native engine can fuse it with convolutions.
         """
-        if images := self._as_row_images(kind, inputs):
+        if not settings.get("axis") and (images := self._as_row_images(kind, inputs)):
             made = self.add(kind, *images, layer=layer, arrays=arrays, **settings)
             return self.reshape(made, (made.shape[0], made.shape[2]))
         if kind in FUNCTIONS and (step := self.maker(inputs[0])) is not None and step.kind in ("permute", "reshape"):

@@ -128,7 +128,9 @@ def _apply_rule(tracer: Tracer, node: Node, known: dict[Node, Known]) -> Known:
             return found
         if isinstance(found, ThresholdComparison) and rule is not elementwise.copy and tracer.dtype is not torch.bool:
             found = comparison.where(tracer, found, 1.0, 0.0)  # torch computes with 0 and 1
-        return tracer.value(found) if isinstance(found, StepFunction) else found
+        if not isinstance(found, StepFunction):
+            return found
+        return BatchView(tracer.value(found), folded=True) if found.folded else tracer.value(found)
 
     arguments, options = map_arg((node.args, node.kwargs), read)  # type: ignore[arg-type]
     elsewhere = batch_axis.translate(tracer, name.removeprefix("aten."), arguments, options)

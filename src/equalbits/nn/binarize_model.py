@@ -142,7 +142,7 @@ def _survey(
         elif isinstance(layer, _NO_BINARY_CLASS):
             unsuited.append((name, f"of class {kind}, which has no binary version"))
         elif not isinstance(layer, _LAYERS):
-            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which is {_FOREIGN}"))
+            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, {_FOREIGN}"))
         elif weight in embeddings:
             unsuited.append((name, f"tied to the embedding {embeddings[weight]!r}, which reads the weight as it is"))
         elif layer in read:
@@ -150,7 +150,7 @@ def _survey(
         elif weight is not None and not weight.is_floating_point():
             unsuited.append((name, f"its weights are {weight.dtype}: only real numbers have a sign"))
         elif type(layer) not in BINARY_CLASSES and not refused_later:
-            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, which may override forward"))
+            unsuited.append((name, f"of class {type(layer).__module__}.{kind}, {_OVERRIDING}"))
         elif layer in compiled:
             unsuited.append((name, "compiled separately, so the real layer would still run: binarize, then compile"))
         elif "forward" in vars(layer):  # the replacement would copy it and still compute with real weights
@@ -168,7 +168,7 @@ def _survey(
     return candidates, unsuited, tuple(already)
 
 
-_FOREIGN = "no layer of torch"
+_FOREIGN, _OVERRIDING = "which is no layer of torch", "which may override forward"
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -180,7 +180,7 @@ def _is_layer(module: nn.Module) -> bool:
 
 def _advice(unsuited: list[tuple[str, str]], usual: str) -> str:
     """Return the way out where no layer was chosen."""
-    foreign = [name for name, reason in unsuited if reason.endswith(_FOREIGN)]
+    foreign = [name for name, reason in unsuited if reason.endswith((_FOREIGN, _OVERRIDING))]
     return f"replace layers such as {foreign[0]!r} by nn.Linear or a convolution first" if foreign else usual
 
 

@@ -67,8 +67,9 @@ def where(tracer: Tracer, condition: Known, yes: Known, no: Known) -> StepFuncti
         last = low.thresholds[-1][0]
         several = isinstance(last, Tensor) and last.numel() != 1
         if not several and float(last) < _number(tracer, condition.threshold):
-            return StepFunction(low.value, (*low.thresholds, threshold), (*low.levels, _number(tracer, high)))
-    return StepFunction(condition.value, (threshold,), (_number(tracer, low), _number(tracer, high)))
+            more = (*low.thresholds, threshold), (*low.levels, _number(tracer, high))
+            return StepFunction(low.value, *more, low.folded)
+    return StepFunction(condition.value, (threshold,), (_number(tracer, low), _number(tracer, high)), condition.folded)
 
 
 def _number(tracer: Tracer, known: Known) -> float:

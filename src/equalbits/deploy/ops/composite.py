@@ -30,7 +30,7 @@ def plain_convolution(
     padding: Sequence[int] = (0,),
     dilation: Sequence[int] = (1,),
     groups: int = 1,
-) -> Value:
+) -> Known:
     """Convolve over one or two axes; one number stands for all axes."""
     axes = weight.dim() - 2
     steps, borders, reaches = ([*sizes] * (axes // len(sizes)) for sizes in (stride, padding, dilation))

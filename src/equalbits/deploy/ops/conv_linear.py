@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from equalbits.deploy.graph import Arrays, Value
 from equalbits.deploy.ops.gather import pad
 from equalbits.deploy.pack_weights import plane_arrays
-from equalbits.deploy.traced_values import Known
+from equalbits.deploy.traced_values import BatchView, Known
 from equalbits.deploy.tracer import Tracer, rule
 from equalbits.runtime import OPS, Settings
 
@@ -27,12 +28,16 @@ def convolution(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
-) -> Value:
+) -> Known:
     """Convolve over one or two axes."""
     if not isinstance(weight, Tensor):
         raise tracer.refuse("has weights computed from the image: a packed network has only constant weights")
     borders = [side for side in padding for _ in range(2)]
     window: Settings = {"stride": stride, "padding": borders, "dilation": dilation, "groups": groups}
+    if isinstance(value, BatchView):  # its batch is folded with another axis
+        if transposed:
+            raise tracer.refuse("transposes a convolution of a batch folded with another axis: keep the batch in front")
+        return BatchView(_convolve_parts(tracer, value.value, weight, bias, window), folded=True)
     if not transposed:
         return _convolve(tracer, tracer.value(value), weight, bias, window)
     # A plain convolution with flipped filters over an image with zeros between its pixels.
@@ -50,6 +55,50 @@ def convolution(
     window = {**window, "stride": 1, "padding": [max(0, border) for border in borders]}
     made = _convolve(tracer, cropped, _flip_filters(tracer, weight, groups), bias, window)
     return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+
+
+@rule("im2col.default")
+def unfold(
+    tracer: Tracer,
+    value: Known,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Value:
+    """Copy the pixels of each window to channels: a convolution of each channel with filters of a single 1."""
+    image = tracer.value(value)
+    window: Settings = {"stride": stride, "padding": [side for side in padding for _ in range(2)], "dilation": dilation}
+    made = _convolve(tracer, image, _single_ones(image.shape[0], kernel), None, {**window, "groups": image.shape[0]})
+    return tracer.reshape(made, (made.shape[0], math.prod(made.shape[1:])))
+
+
+@rule("col2im.default")
+def fold(
+    tracer: Tracer,
+    value: Known,
+    size: Sequence[int],
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Value:
+    """Add windows to an image, the inverse of :func:`unfold`: the transposed convolution."""
+    windows = tracer.value(value)
+    channels = windows.shape[0] // math.prod(kernel)
+    reach = [apart * (length - 1) + 1 - 2 * side for length, apart, side in zip(kernel, dilation, padding, strict=True)]
+    across = [(length - used) // step + 1 for length, used, step in zip(size, reach, stride, strict=True)]
+    left = [length - used - (n - 1) * step for length, used, n, step in zip(size, reach, across, stride, strict=True)]
+    image = tracer.reshape(windows, (windows.shape[0], *across))
+    ones = _single_ones(channels, kernel)
+    made = convolution(tracer, image, ones, None, stride, padding, dilation, True, left, channels)
+    return tracer.value(made)
+
+
+def _single_ones(channels: int, kernel: Sequence[int]) -> Tensor:
+    """Return a filter per channel and pixel of a window, 1 at this pixel and 0 elsewhere."""
+    pixels = math.prod(kernel)
+    return torch.eye(pixels).repeat(channels, 1).reshape(channels * pixels, 1, *kernel)
 
 
 @rule("conv2d.padding", "conv1d.padding")
@@ -81,6 +130,24 @@ def _convolve(tracer: Tracer, value: Value, weight: Tensor, bias: Known, window:
         weight, window = weight.unsqueeze(2), _one_row(window)
     made = _add_weighted(tracer, "conv", value, weight, bias, {"kernel": tuple(weight.shape[2:]), **window})
     return tracer.reshape(made, (made.shape[0], made.shape[2])) if one_row else made
+
+
+def _convolve_parts(tracer: Tracer, value: Value, weight: Tensor, bias: Known, window: Settings) -> Value:
+    """Convolve each part of (part, channel, row, column): they lie below each other, apart by their padding."""
+    below, borders = tracer.move_axis(value, 1, 0), window["padding"]
+    if weight.dim() == 3:  # a part is a row
+        made = _convolve(tracer, below, weight.unsqueeze(2), bias, _one_row(window))
+        return tracer.move_axis(made, 1, 0)
+    channels, parts, rows, columns = below.shape
+    around, step = rows + sum(borders[:2]), window["stride"][0]
+    reach, pitch = window["dilation"][0] * (weight.shape[2] - 1) + 1, math.ceil(around / step) * step
+    apart = pad(tracer, below, [0, 0, borders[0], pitch - rows - borders[0]])
+    image = tracer.reshape(apart, (channels, parts * pitch, columns))
+    behind = max(0, reach - step)  # so that the last part has as many rows as the others
+    made = _convolve(tracer, image, weight, bias, {**window, "padding": [0, behind, *borders[2:]]})
+    made = tracer.reshape(made, (made.shape[0], parts, pitch // step, made.shape[2]))
+    made = tracer.slice_axis(made, 2, slice(0, (around - reach) // step + 1))
+    return tracer.move_axis(made, 1, 0)
 
 
 def _one_row(window: Settings) -> Settings:

@@ -8,7 +8,7 @@ from torch.nn import functional as nnf
 
 from equalbits.deploy.graph import Value
 from equalbits.deploy.ops.shape import concat, repeat_entries, slice_
-from equalbits.deploy.traced_values import Known
+from equalbits.deploy.traced_values import BatchView, Known
 from equalbits.deploy.tracer import Tracer, rule
 
 _REFUSAL = "reorders the batch: a packed network treats each image by itself"
@@ -68,6 +68,20 @@ def index_select(tracer: Tracer, value: Known, axis: int, index: Known) -> Value
     return take(tracer, source, axis, (index % source.shape[axis - 1]).tolist())
 
 
+@rule("unfold.default")
+def windows(tracer: Tracer, value: Known, axis: int, size: int, step: int) -> Value:
+    """Copy the windows of ``size`` entries along an axis, ``step`` apart, to a new last axis."""
+    source = tracer.value(value)
+    axis = tracer.image_axis(source, axis, _REFUSAL)
+    count = (source.shape[axis - 1] - size) // step + 1
+    by_window = count <= size  # whichever takes fewer slices
+    places = torch.arange(count)[:, None] * step + torch.arange(size)
+    places = places if by_window else places.T
+    gathered = take(tracer, source, axis, places.flatten().tolist())
+    apart = tracer.reshape(gathered, (*source.shape[: axis - 1], *places.shape, *source.shape[axis:]))
+    return tracer.move_axis(apart, axis - 1 + by_window, len(source.shape))
+
+
 @rule("index.Tensor")
 def index(tracer: Tracer, value: Known, indices: Sequence[Known]) -> Value:
     """Gather entries of one axis at constant indices."""
@@ -85,9 +99,14 @@ def _is_batch(tracer: Tracer, places: Known) -> bool:
 
 
 @rule("repeat_interleave.self_int")
-def repeat_interleave(tracer: Tracer, value: Known, times: int, axis: int | None = None, **_: object) -> Value:
-    """Repeat every entry of an axis."""
+def repeat_interleave(
+    tracer: Tracer, value: Known, times: int, axis: int | None = None, **_: object
+) -> Value | BatchView:
+    """Repeat every entry of an axis; that of the batch is then folded with the repetitions."""
     source = tracer.value(value)
+    if axis is not None and axis % (len(source.shape) + 1) == 0:
+        once = tracer.reshape(source, (1, *source.shape))
+        return BatchView(repeat_entries(tracer, once, 1, times), folded=True)
     return repeat_entries(tracer, source, tracer.image_axis(source, axis or 0, _REFUSAL), times)
 
 
