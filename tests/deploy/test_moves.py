@@ -21,7 +21,16 @@ class Written(nn.Module):
         return self.written(images)
 
 
+def overwritten(x):
+    """Add to a part of a copy and overwrite another, in place."""
+    x = x.clone()
+    x[:, 1:, :, 2:] += x[:, :1, :, :6]
+    x[:, :, 3:] = x[:, :, :1]
+    return x
+
+
 MOVES = {
+    "overwrite parts": overwritten,
     "swapaxes": lambda x: x.swapaxes(2, 3),
     "swapdims": lambda x: torch.swapdims(x, 1, -1),
     "mT": lambda x: x.mT,
@@ -34,6 +43,7 @@ MOVES = {
     "unbind the last axis": lambda x: x.unbind(-1)[0],
     "stack": lambda x: torch.stack([x, -x, x + 1], 1),
     "stack behind": lambda x: torch.stack([x[:, 0], x[:, 1]], -1),
+    "concatenate an empty slice": lambda x: torch.cat([x[:, :0], x[:, 1:], x[:, 4:]], 1),
     "concatenate, hstack": lambda x: torch.hstack([torch.concatenate([x, -x], -1), torch.concat([x, x], 3)]),
     "column_stack": lambda x: torch.column_stack([x, -x, x[:, :1]]),
     "stack features": lambda x: torch.stack([x.flatten(1), -x.flatten(1)], 2),

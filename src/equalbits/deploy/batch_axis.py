@@ -29,7 +29,8 @@ _AXIS_AT = {
     "index_select.default": 1, "unfold.default": 1,
 }  # fmt: skip
 _BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.default")  # the last returns a tuple
-_CONVOLUTIONS = ("convolution.default", "conv1d.default", "conv2d.default")  # these take a folded batch themselves
+#: Rules that take a folded batch themselves.
+_TAKE_FOLDED = ("convolution.default", "conv1d.default", "conv2d.default", "einsum.default")
 #: Pools, which treat each channel by itself: the parts of an image are more channels.
 _POOLS = (
     *("max_pool2d.default", "max_pool2d_with_indices.default", "avg_pool2d.default"),
@@ -101,9 +102,9 @@ def _folded(tracer: Tracer, name: str, arguments: Sequence[object], options: Map
     if name == "permute.default":
         axes: Sequence[int] = given[1]  # type: ignore[assignment]
         return _permute(tracer, BatchView(first, folded=True), [axis % len(first.shape) for axis in axes])
-    if name in _CONVOLUTIONS:
-        convolved: Known = RULES[f"aten.{name}"](tracer, *given, **options)
-        return convolved
+    if name in _TAKE_FOLDED:
+        own: Known = RULES[f"aten.{name}"](tracer, *given, **options)
+        return own
     if name in _POOLS:
         return _pool(tracer, name, first, given[1:], options)
     if name in _PADS and any(given[1][2 * len(first.shape) - 2 :]):  # type: ignore[index]

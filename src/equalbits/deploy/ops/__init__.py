@@ -8,6 +8,7 @@ from equalbits.deploy.ops import attention as attention
 from equalbits.deploy.ops import comparison as comparison
 from equalbits.deploy.ops import composite as composite
 from equalbits.deploy.ops import conv_linear as conv_linear
+from equalbits.deploy.ops import einsum as einsum
 from equalbits.deploy.ops import elementwise as elementwise
 from equalbits.deploy.ops import gather as gather
 from equalbits.deploy.ops import normalization as normalization

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from equalbits.deploy.graph import Value
-from equalbits.deploy.ops.shape import concat, repeat_entries, slice_
+from equalbits.deploy.ops.shape import concat, repeat_entries
 from equalbits.deploy.traced_values import BatchView, Known
 from equalbits.deploy.tracer import Tracer, rule
 
@@ -122,11 +122,12 @@ def pad(tracer: Tracer, value: Known, sizes: Sequence[int], mode: str = "constan
     both = [*sizes[: 2 * rank], *[0] * (2 * rank - len(sizes))]
     before, after = (both[side::2][::-1] for side in (0, 1))
     for axis, (first, last) in enumerate(zip(before, after, strict=True), start=1):
-        made = slice_(tracer, made, axis, max(0, -first), made.shape[axis - 1] - max(0, -last))
+        made = tracer.slice_axis(made, axis - 1, slice(max(0, -first), made.shape[axis - 1] - max(0, -last)))
     before, after = ([max(0, size) for size in side] for side in (before, after))
     if not any((*before, *after)):
         return made
-    return tracer.add("pad", made, before=before, after=after, value=float(fill or 0))
+    largest = torch.finfo(torch.float32).max  # a file holds no infinity; the maximum of a pool is the same
+    return tracer.add("pad", made, before=before, after=after, value=min(max(float(fill or 0), -largest), largest))
 
 
 @rule("constant_pad_nd.default")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from equalbits.deploy.graph import Value
@@ -32,10 +33,12 @@ def permute(tracer: Tracer, value: Known, axes: Sequence[int]) -> Value:
 @rule("slice.Tensor")
 def slice_(
     tracer: Tracer, value: Known, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
-) -> Value:
+) -> Value | Tensor:
     """Slice one axis."""
     source = tracer.value(value)
     axis = axis % (len(source.shape) + 1)
+    if tracer.shape is not None and 0 in tracer.shape:  # nothing, which a concatenation drops
+        return torch.zeros(tracer.shape)
     if axis == 0:
         if (start or 0, step) == (0, 1) and (stop is None or stop >= tracer.batch):
             return source
@@ -80,6 +83,38 @@ def concat(tracer: Tracer, values: Sequence[Known], axis: int = 0) -> Value:
         starts = range(0, len(parts), _MAX_CONCATENATED)
         parts = [tracer.add("concat", *parts[start : start + _MAX_CONCATENATED]) for start in starts]
     return tracer.move_axis(parts[0], 0, axis - 1)
+
+
+@rule("slice_scatter.default")
+def slice_scatter(
+    tracer: Tracer,
+    value: Known,
+    part: Known,
+    axis: int = 0,
+    start: int | None = None,
+    stop: int | None = None,
+    step: int = 1,
+) -> Known:
+    """Replace a slice of one axis."""
+    whole = tracer.value(value)
+    axis = axis % (len(whole.shape) + 1)
+    size = tracer.batch if axis == 0 else whole.shape[axis - 1]
+    first, end, step = slice(start, stop, step).indices(size)
+    if (first, end, step) == (0, size, 1):
+        return part
+    if axis == 0 or step != 1:
+        raise tracer.refuse(
+            "replaces images of the batch, or every other entry: a packed network replaces whole slices"
+        )
+    before = [tracer.slice_axis(whole, axis - 1, slice(0, first))] if first else []
+    behind = [tracer.slice_axis(whole, axis - 1, slice(end, size))] if end < size else []
+    return concat(tracer, [*before, part, *behind], axis)
+
+
+@rule("copy.default")
+def copy(tracer: Tracer, value: Known, source: Known, *_: object) -> Known:
+    """Return what a value is overwritten with."""
+    return expand_to(tracer, source, tracer.output_shape()) if isinstance(source, Value) else source
 
 
 @rule("stack.default")
