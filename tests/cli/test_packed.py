@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -310,3 +311,21 @@ def test_packing_an_unfinished_run_is_reported(trained, tmp_path, call):
     assert (tmp_path / "half.ebits").read_bytes() == (tmp_path / "done.ebits").read_bytes()
     (out / "last.safetensors").unlink()
     assert call("pack", out, tmp_path / "best.ebits", "--which", "best")[0] == 0
+
+
+def test_commands_take_a_file_of_several_lengths(tmp_path, call):
+    file = Path(__file__).parents[1] / "golden" / "lengths.ebits"
+    code, printed, _ = call("inspect", file)
+    assert code == 0 and "images of 4×1×8, lengths 2 to 8\n" in printed
+    assert json.loads(call("inspect", file, "--json")[1])["lengths"] == [2, 8]
+    images = np.random.default_rng(0).integers(-8, 9, (3, 4, 1, 5)).astype(np.float32) / 8
+    np.save(tmp_path / "short.npy", images)
+    code, printed, _ = call("run", file, tmp_path / "short.npy", "--json")
+    best = [top[0]["logit"] for top in json.loads(printed).values()]
+    assert code == 0 and best == pytest.approx(load_packed(file)(images).max(axis=1).tolist())
+    np.save(tmp_path / "long.npy", np.zeros((1, 4, 1, 9), np.float32))
+    code, _, errors = call("run", file, tmp_path / "long.npy")
+    assert code and "images has length 9: the model takes 2 to 8" in errors
+    assert call("bench", file, "--seconds", "0.05")[0] == 0
+    code, printed, _ = call("export", file, tmp_path / "net.onnx")
+    assert code == 0 and "the same logits as the packed network" in printed
