@@ -28,8 +28,23 @@ int eb_has_tables(const eb_kernels *kernels, const eb_step *step) {
            uses >= FEWEST_FILTERS && bytes <= MOST_BYTES;
 }
 
+/* Return `count` of 1 to 32 bits from bit `first` on. */
+static uint32_t take_bits(const uint8_t *bits, int64_t first, int64_t count) {
+    uint64_t found = 0;
+    for (int64_t byte = first / 8; byte <= (first + count - 1) / 8; byte++)
+        found |= (uint64_t)bits[byte] << 8 * (byte - first / 8);
+    return (uint32_t)(found >> first % 8 & ((UINT64_C(1) << count) - 1));
+}
+
 static void pack_filter(const eb_step *step, const uint8_t *sign, uint32_t *to) {
     const int64_t wide = step->field[EB_KERNEL_W], taps = step->field[EB_KERNEL_H] * wide, held = eb_word_channels(step);
+    if (taps == 1) { /* the bits of a word are adjacent: many times as fast */
+        for (int64_t word = 0; word < step->words; word++) {
+            const int64_t left = step->group_in - held * word;
+            to[word * EB_BLOCK] = take_bits(sign, held * word, left < held ? left : held);
+        }
+        return;
+    }
     for (int64_t channel = 0; channel < step->group_in; channel++)
         for (int64_t tap = 0; tap < taps; tap++) {
             const int64_t entry = (tap / wide * step->words + channel / held) * wide + tap % wide, at = channel * taps + tap;
