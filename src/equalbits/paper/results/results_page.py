@@ -65,7 +65,8 @@ _INCOMPLETE = """
 ### Not yet measured in full
 
 A folder that holds a part is resumed: trained nets are kept. A part measured in another folder, such as one more net,
-is merged by `--keep`.
+is merged by `--keep`. `benchmarks/measure_missing.sh SECONDS DIR runs` trains these in the time given, most valuable
+first.
 
 """
 
