@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 #: Categories by pattern; the first that matches the name of a kernel applies.
 KINDS = (
     ("ranking", r"rank_rows|_short_rows|_digit_"),
-    ("norm, PReLU, shortcut, sign", r"^(sum|join|write)_(forward|backward)|batch_norm|native_batch"),
+    ("norm, PReLU or RPReLU, shortcut, sign", r"^(sum|combine|write)_(forward|backward)|batch_norm|native_batch"),
     ("convolution, forward", r"fprop"),
     ("convolution, gradient of inputs", r"dgrad"),
     ("convolution, gradient of weights", r"wgrad"),

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +32,15 @@ from equalbits.training.evaluation import Meter
 from equalbits.training.loop import CompiledForward, TrainStep
 from equalbits.training.losses import label_loss
 
-NETS = {
-    **{name: (name, False) for name in ("conv2", "conv4", "conv6", "conv8")},
-    **{f"{name}-{bits}": (name, bits == "1w1a") for name in ("resnet18", "resnet34") for bits in ("1w1a", "1w32a")},
+#: Network, with its options after +, and its input quantizer.
+NETS: dict[str, tuple[str, str | None]] = {
+    **{name: (name, None) for name in ("conv2", "conv4", "conv6", "conv8")},
+    **{
+        f"{name}-{bits}": (name, "sign" if bits == "1w1a" else None)
+        for name in ("resnet18", "resnet34")
+        for bits in ("1w1a", "1w32a")
+    },
+    **{f"{name}-best": (f"{name}+rprelu", "rsign") for name in ("resnet18", "vgg_small")},
 }
 WAYS = ("released", "real", "sign", "bihalf")
 PRUNED = ("pruned-bihalf", "pruned-sign", "mpt")  # half of the weights pruned; only on request
@@ -60,12 +67,11 @@ def batches() -> Loader:
     return Loader(data, batch_size=128, shuffle=True, augment=True)
 
 
-def ways(net: str, binary_inputs: bool, loader: Loader, wanted: list[str]) -> dict[str, Callable[[], None]]:
+def ways(net: str, inputs: str | None, loader: Loader, wanted: list[str]) -> dict[str, Callable[[], None]]:
     """Return a function for each variant that runs STEPS steps."""
-    inputs = "sign" if binary_inputs else None
     makers = {
         "released": lambda: eager(net, ReleasedBiHalf(), inputs, loader),
-        "real": lambda: captured(net, None, nn.Identity() if binary_inputs else None, loader),
+        "real": lambda: captured(net, None, nn.Identity() if inputs else None, loader),
         "sign": lambda: captured(net, "sign", inputs, loader),
         "bihalf": lambda: captured(net, "bihalf", inputs, loader),
         **{way: partial(captured, net, way, inputs, loader) for way in PRUNED},
@@ -77,7 +83,9 @@ def make_step(
     net: str, weights: object, inputs: object, config: TrainConfig, compiled: CompiledForward | None = None
 ) -> TrainStep:
     torch.manual_seed(0)
-    model = create_model(net, num_classes=10, weight_quantizer=weights, input_quantizer=inputs).cuda()  # type: ignore[arg-type]
+    name, *options = net.split("+")
+    quantizers: dict[str, Any] = {"weight_quantizer": weights, "input_quantizer": inputs}
+    model = create_model(name, num_classes=10, **quantizers, **dict.fromkeys(options, True)).cuda()
     if config.speed != "plain":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = make_optimizer(model, config.optimizer, capture=config.speed == "captured")
