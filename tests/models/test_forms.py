@@ -212,13 +212,14 @@ def test_nets_with_rprelu_have_the_same_output_and_gradients_fused(
     twin, images, found = copy.deepcopy(plain), torch.randn(4, 3, 16, 16, dtype=torch.float64), []
     for net in (plain, twin):
         calls: list[Tensor] = []
-        norm_and_add = blocks.norm_and_add
-        count = lambda *given, calls=calls, run=norm_and_add, **options: calls.append(given) or run(*given, **options)  # noqa: E731
-        monkeypatch.setattr(blocks, "norm_and_add", count)
-        outputs = net(images)
+        with monkeypatch.context() as patch:
+            for each in ("norm_and_add", "conv_norm_and_add"):
+                run = getattr(blocks, each)
+                count = lambda *given, calls=calls, run=run, **options: calls.append(given) or run(*given, **options)  # noqa: E731
+                patch.setattr(blocks, each, count)
+            outputs = net(images)
         found.append((outputs, torch.autograd.grad(outputs.square().sum(), list(net.parameters())), [*net.buffers()]))
         assert len(calls) == (norms if net is twin else 0)
-        monkeypatch.setattr(blocks, "norm_and_add", norm_and_add)
         monkeypatch.setattr(blocks, "can_fuse", lambda *_: True)  # says so itself on a GPU only
     torch.testing.assert_close(*found)
 

@@ -213,7 +213,7 @@ def run_fused(modules: Iterable[nn.Module], inputs: Tensor) -> Tensor:
 def _apply_first(parts: Sequence[nn.Module], inputs: Activations) -> tuple[int, Activations]:
     """Apply the first part, or a norm with the activation behind it; return how many."""
     part, *others = parts
-    if isinstance(part, FusedBlock | ConvNorm) and part.is_fusable(inputs.reals):
+    if isinstance(part, (FusedBlock, ConvNorm)) and part.is_fusable(inputs.reals):
         return 1, part.forward_fused(inputs, _first_conv(others))
     if len(others) > 1 and (activation := activation_after(part, others[0])):
         conv = _first_conv(others[1:])

@@ -143,16 +143,18 @@ def norm_and_add(
     """
     settings = _settings(norm, activation, residual, following)
     if isinstance(settings, RPReLUSettings):
-        found = norm_add_rprelu_sign(inputs, *settings[:4], eps=settings.eps)
+        affine, parameters, residual, shift, eps = settings  # compiled code of torch 2.6 cannot slice a named tuple
+        found = norm_add_rprelu_sign(inputs, affine, parameters, residual, shift, eps=eps)
     else:
-        found = prelu_norm_add_sign(inputs, *settings[:4], eps=settings.eps, signs=settings.signs)
+        slope, weight, bias, residual, eps, signs = settings
+        found = prelu_norm_add_sign(inputs, slope, weight, bias, residual, eps=eps, signs=signs)
     return _with_statistics(norm, *found)
 
 
 def _settings(
     norm: nn.BatchNorm2d, activation: Activation | None, residual: Tensor | None, following: nn.Module | None
 ) -> NormSettings | RPReLUSettings:
-    if isinstance(activation, RPReLU | RPReLUParameters):
+    if isinstance(activation, (RPReLU, RPReLUParameters)):
         parameters = RPReLUParameters(activation.before, activation.slope, activation.after)
         return RPReLUSettings((norm.weight, norm.bias), parameters, residual, shift_before_sign(following), norm.eps)
     slope, signs = None if activation is None else activation.weight, starts_with_clipped_sign(following)

@@ -76,6 +76,14 @@ def _places(count, columns, BYTES: tl.constexpr):
 
 
 @triton.jit
+def _wide(values):
+    """Return half-precision values as float32."""
+    if values.dtype == tl.float16 or values.dtype == tl.bfloat16:
+        values = values.to(tl.float32)
+    return values
+
+
+@triton.jit
 def pack_kernel(bits, packed, count, columns, BYTES: tl.constexpr):
     """Pack eight booleans into each byte."""
     byte, place, inside = _places(count, columns, BYTES)
@@ -98,7 +106,7 @@ def unpack_kernel(packed, values, count, columns, SIGNS: tl.constexpr, BYTES: tl
 def sign_kernel(inputs, signs, positive, near, count, columns, BYTES: tl.constexpr):
     """Write the sign of each input, and eight bits of each of ``x ≥ 0`` and ``|x| < 1`` into a byte."""
     byte, place, inside = _places(count, columns, BYTES)
-    value = tl.load(inputs + place, mask=inside, other=0)
+    value = _wide(tl.load(inputs + place, mask=inside, other=0))
     above = (value >= 0) & inside
     small = (value > -1) & (value < 1) & inside
     tl.store(signs + place, tl.where(above, 1.0, -1.0).to(signs.dtype.element_ty), mask=inside)
@@ -113,6 +121,5 @@ def mask_kernel(gradient, packed, masked, count, columns, BYTES: tl.constexpr):
     byte, place, inside = _places(count, columns, BYTES)
     loaded = tl.load(packed + byte, mask=byte < count, other=0).to(tl.int32)
     bit = (loaded[:, None] >> tl.arange(0, 8)[None, :]) & 1
-    value = tl.load(gradient + place, mask=inside, other=0)
-    product = value * bit.to(gradient.dtype.element_ty)
-    tl.store(masked + place, product.to(masked.dtype.element_ty), mask=inside)
+    value = _wide(tl.load(gradient + place, mask=inside, other=0))
+    tl.store(masked + place, (value * bit).to(masked.dtype.element_ty), mask=inside)
