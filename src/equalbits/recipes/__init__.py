@@ -47,6 +47,7 @@ from equalbits.recipes.run_dir import TrainedRun as TrainedRun
 from equalbits.recipes.run_dir import data_root_of as data_root_of
 from equalbits.recipes.run_dir import last_weights as last_weights
 from equalbits.recipes.run_dir import load_run as load_run
+from equalbits.recipes.run_dir import read_history as read_history
 from equalbits.recipes.run_dir import unfinished_epoch as unfinished_epoch
 from equalbits.recipes.run_record import FREE as FREE
 from equalbits.recipes.run_record import RunRecord as RunRecord

@@ -175,14 +175,18 @@ def load_run(out: Path | str, *, which: str = "last") -> TrainedRun:
         raise CheckpointError(
             f"{path} holds a net of another recipe than {out / 'recipe.toml'}, whose [model] was changed: restore it"
         )
-    return TrainedRun(recipe, model.eval(), _read_history(out / "history.jsonl"), out)
+    return TrainedRun(recipe, model.eval(), read_history(out / "history.jsonl"), out)
 
 
-def _read_history(path: Path) -> History:
-    """Read the epochs that a run has written; a line that a killed run left incomplete ends them."""
-    epochs: list[EpochRecord] = []
-    with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-        epochs.extend(EpochRecord.from_dict(json.loads(line)) for line in path.read_text().splitlines())
+def read_history(path: Path) -> History:
+    """Read the epochs that a run has written to history.jsonl; none where it is missing."""
+    lines, epochs = path.read_text(errors="replace").splitlines() if path.exists() else [], list[EpochRecord]()
+    for number, line in enumerate(lines, start=1):
+        try:
+            epochs.append(EpochRecord.from_dict(json.loads(line)))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            if number < len(lines):  # a killed run may leave the last line incomplete, no other
+                raise CheckpointError(f"{path}, line {number} is not the record of an epoch: restore it") from None
     return History(tuple(epochs))
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equalbits.recipes import RunRecord
-from equalbits.training import EpochRecord
+from equalbits.recipes import RunRecord, read_history
+from equalbits.training import EpochRecord, History
 
 #: A JSON object as read from disk; it may come from another version or be damaged.
 Facts = dict[str, Any]
@@ -157,21 +157,12 @@ def _read_run(folder: Path) -> RunFiles:
     try:
         record = RunRecord.read(folder / "run.json") if _is_file(folder / "run.json") else None
         recipe = (folder / "recipe.toml").read_text() if _is_file(folder / "recipe.toml") else ""
-        return RunFiles(folder, record, tuple(_read_epochs(folder / "history.jsonl")), recipe)
+        history = read_history(folder / "history.jsonl") if _is_file(folder / "history.jsonl") else History(())
+        return RunFiles(folder, record, history.epochs, recipe)
     except RecursionError:
         return RunFiles(folder, error=f"{folder / 'run.json'} is nested too deeply")
     except (OSError, ValueError) as error:
         return RunFiles(folder, error=one_line(error))
-
-
-def _read_epochs(path: Path) -> Iterator[EpochRecord]:
-    lines = path.read_text().splitlines() if _is_file(path) else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield EpochRecord.from_dict(json.loads(line))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            if number < len(lines):  # a killed run may leave the last line incomplete, no other
-                raise ValueError(f"{path}, line {number} is not the record of an epoch") from None
 
 
 def _read_json(path: Path) -> object:
