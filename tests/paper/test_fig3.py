@@ -44,7 +44,7 @@ def test_the_cut_is_the_smallest_latent_that_is_positive():
     layer = BinaryLinear(5, 1, bias=False, weight_quantizer=BiHalf())
     layer.weight.data = torch.tensor([[3.0, -1.0, 0.5, 9.0, -4.0]])
     watcher = MagnitudeWatcher()
-    watcher.look(torch.nn.Sequential(layer), 0)
+    watcher.measure(torch.nn.Sequential(layer), 0)
     assert layer.symbols().tolist() == [[1, -1, 1, 1, -1]]
     assert (watcher.cuts, watcher.latents) == ([0.5], [3.5])
 

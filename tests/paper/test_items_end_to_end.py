@@ -14,7 +14,7 @@ from equalbits.paper.claims import accuracies, signed
 from equalbits.paper.figures.fig4_repetitions import values
 from equalbits.paper.published_numbers import TABLE_2, TABLE_3
 from equalbits.paper.tables.tab2_convnets import READINGS
-from equalbits.paper.tables.tab2_tuned import pick, tried_with
+from equalbits.paper.tables.tab2_tuned import pick, settings_to_try
 from equalbits.recipes import get_recipe
 
 NARROW = {"model.options.width": 0.05}
@@ -119,10 +119,10 @@ def test_tab2_tuned_picks_on_held_out_images_and_scores_on_test_images(tmp_path,
 
 
 def test_tab2_tuned_lets_the_smallest_net_train_longer_unless_epochs_are_asked_for():
-    assert tried_with("conv2", Options())["epochs"] == [100, 200]
-    assert tried_with("conv8", Options())["epochs"] == [100]
-    assert tried_with("conv2", Options(grid={"epochs": [7], "nets": ["conv2"]})) == {
-        **tried_with("conv2", Options()), "epochs": [7]
+    assert settings_to_try("conv2", Options())["epochs"] == [100, 200]
+    assert settings_to_try("conv8", Options())["epochs"] == [100]
+    assert settings_to_try("conv2", Options(grid={"epochs": [7], "nets": ["conv2"]})) == {
+        **settings_to_try("conv2", Options()), "epochs": [7]
     }  # fmt: skip
 
 

@@ -163,8 +163,8 @@ def as_score(values: Sequence[float], *, diverged: int = 0) -> str:
     if not values:
         return "diverged"
     deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    gone = f" ({diverged} of {diverged + len(values)} diverged)" if diverged else ""
-    return f"{statistics.fmean(values):.2f}{deviation} %{gone}"
+    share_diverged = f" ({diverged} of {diverged + len(values)} diverged)" if diverged else ""
+    return f"{statistics.fmean(values):.2f}{deviation} %{share_diverged}"
 
 
 def guesses(case: CaseCounts, classes: int) -> list[bool]:

@@ -54,7 +54,7 @@ class HalfStart:
     """Watcher that applies :func:`halved` before the first step and counts the filters that are not exactly half."""
 
     def __init__(self) -> None:
-        self.filters = self.off = 0
+        self.filters = self.inexact = 0
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, step: int) -> None:
@@ -66,7 +66,7 @@ class HalfStart:
             layer.weight.copy_(layer.from_filters(halved(filters)))
             rows = as_filters(layer.symbols())
             self.filters += len(rows)
-            self.off += int(((rows > 0).sum(dim=1) != positive_count(rows.shape[1], 0.5)).sum())
+            self.inexact += int(((rows > 0).sum(dim=1) != positive_count(rows.shape[1], 0.5)).sum())
 
 
 def _recipe(options: Options) -> Recipe:
@@ -89,7 +89,7 @@ def _watch(method: str) -> Watch:
         layers = {name: (layer.to_positive, layer.to_negative) for name, layer in flips.layers.items()}
         return {
             "filters": start.filters,
-            "filters_off_half_at_start": start.off,
+            "filters_off_half_at_start": start.inexact,
             "filter": asdict(series),
             "steps": len(series.steps),
             "greatest_difference": max(map(abs, series.difference), default=0),
@@ -108,7 +108,7 @@ def claims(result: Result) -> list[Claim]:
     for method, found in result["methods"].items():
         name, even = method_name(method), method == "bihalf"
         off, steps, most = found["filters_off_half_at_start"], found["steps"], found["greatest_difference"]
-        uneven, looks = sum(found["uneven_steps"].values()), steps * len(found["uneven_steps"])
+        uneven, comparisons = sum(found["uneven_steps"].values()), steps * len(found["uneven_steps"])
         start = f"{name}: filters not exactly half at the start"
         one_filter = f"{name}: greatest difference of accumulated flips, one filter"
         layers = f"{name}: steps at which a layer flips unevenly"
@@ -117,7 +117,7 @@ def claims(result: Result) -> list[Claim]:
             counted(
                 one_filter, "0 throughout" if even else "not 0", f"{most} over {steps:,} steps", (most == 0) == even
             ),
-            counted(layers, "0" if even else "some", f"{uneven:,} of {looks:,}", (uneven == 0) == even),
+            counted(layers, "0" if even else "some", f"{uneven:,} of {comparisons:,}", (uneven == 0) == even),
         ]
     return rows
 
@@ -133,7 +133,7 @@ def draw(result: Result, out: Path) -> None:
         named = (
             ("flips a step", method_name(method)),
             ("flips so far", method_name(method)),
-            ("to +1 less to −1", _ends(gap)),
+            ("to +1 less to −1", _describe_gap(gap)),
         )
         axes = [
             panel(figure, grid[row, at], x="step", y=y, title=title, sharey=first[at])
@@ -153,7 +153,7 @@ def draw(result: Result, out: Path) -> None:
     save_figure(figure, out, "fig2")
 
 
-def _ends(gap: list[int]) -> str:
+def _describe_gap(gap: list[int]) -> str:
     return f"difference: {max(map(abs, gap), default=0)} at most, {gap[-1] if gap else 0} in the end".replace("-", "−")
 
 

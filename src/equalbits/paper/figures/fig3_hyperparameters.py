@@ -30,7 +30,7 @@ STYLES = {"constant": "--", "cosine": "-"}
 
 
 class MagnitudeWatcher:
-    """Mean |latent| and |cut| at each call of :meth:`look`, and mean |gradient| over the steps since the last one.
+    """Mean |latent| and |cut| at each call of :meth:`measure`, and mean |gradient| over the steps since the last one.
 
     The cut is the smallest latent that is +1: the threshold of figure 3 (a). All are means over the weights of the net,
     so a filter's cut is weighted by the filter's number of weights.
@@ -52,7 +52,7 @@ class MagnitudeWatcher:
             self._steps += 1
 
     @torch.no_grad()
-    def look(self, model: nn.Module, epoch: int) -> None:
+    def measure(self, model: nn.Module, epoch: int) -> None:
         """Record the latents and cuts, and average the accumulated gradients."""
         rows = [as_filters(layer.to_filters(layer.weight)) for layer in binary_layers(model).values()]
         weights = sum(row.numel() for row in rows)
@@ -105,7 +105,7 @@ def _watch(name: str) -> Watch:
             "gradient": sizes.gradients,
         }
 
-    return Watch([sizes, flips, EachEpoch(sizes.look)], read)
+    return Watch([sizes, flips, EachEpoch(sizes.measure)], read)
 
 
 def _run(result: Result, schedule: str, decay: float) -> Result | None:

@@ -52,38 +52,38 @@ def claims(result: Result) -> list[Claim]:
     rows = [_on_average(result, split, what, less) for split, what, less in PANELS]
     sign, half = (sorted(values(result["methods"][method], "train", "loss")) for method in COMPARED)
     below = sum(ours < theirs for ours, theirs in zip(half, sign, strict=False))
-    n, lost = min(len(sign), len(half)), _lost(result)
+    n, diverged = min(len(sign), len(half)), _describe_diverged(result)
     claim = "sorted training losses: bi-half's below Sign's at every rank"
-    row = undecided(claim, "consistently", f"{below} of {n}{lost}", why=SOME_DIVERGED, n=n)
-    if not lost and n < 2:
+    row = undecided(claim, "consistently", f"{below} of {n}{diverged}", why=SOME_DIVERGED, n=n)
+    if not diverged and n < 2:
         row = replace(row, decided_by=ONE_SEED)
-    elif not lost and below < n:
+    elif not diverged and below < n:
         row = replace(row, agrees=False, decided_by="count")
-    elif not lost:
+    elif not diverged:
         row = replace(row, agrees=True, decided_by=f"every rank, by chance 2 in {n + 1}", p=2 / (n + 1))
     return [*rows, row]
 
 
 def _on_average(result: Result, split: Split, what: str, less: bool) -> Claim:
     sign, half = (values(result["methods"][method], split, what) for method in COMPARED)
-    lost, unit = _lost(result), "" if what == "loss" else " %"
+    diverged, unit = _describe_diverged(result), "" if what == "loss" else " %"
     shown = " against ".join(f"{statistics.fmean(found):.3f}{unit}" if found else "diverged" for found in (half, sign))
     claim = f"{split} {what} of bi-half {'below' if less else 'above'} Sign's"
     n = min(len(sign), len(half))
-    row = undecided(claim, "yes, on average", shown + lost, why=SOME_DIVERGED, n=n)
+    row = undecided(claim, "yes, on average", shown + diverged, why=SOME_DIVERGED, n=n)
     if not n:
         return row
     gap = signed(statistics.fmean(half) - statistics.fmean(sign), 3)
-    row = replace(row, ours=f"{gap}{unit} ({shown}){lost}")
-    return row if lost else decide_by_welch(row, Sample.of(half), Sample.of(sign), less=less)
+    row = replace(row, ours=f"{gap}{unit} ({shown}){diverged}")
+    return row if diverged else decide_by_welch(row, Sample.of(half), Sample.of(sign), less=less)
 
 
-def _lost(result: Result) -> str:
+def _describe_diverged(result: Result) -> str:
     """Describe which runs diverged; empty where none did."""
     runs = {method: result["methods"][method]["runs"] for method in COMPARED}
-    gone = {method: sum(run["last"] is None for run in some) for method, some in runs.items()}
+    counts = {method: sum(run["last"] is None for run in some) for method, some in runs.items()}
     words = [
-        f"{count} of {len(runs[method])} by {method_name(method)} diverged" for method, count in gone.items() if count
+        f"{count} of {len(runs[method])} by {method_name(method)} diverged" for method, count in counts.items() if count
     ]
     return f"; {', '.join(words)}" if words else ""
 

@@ -54,7 +54,7 @@ def measure(out: Path, options: Options) -> Result:
     return {
         "seeds": seeds,
         "nets": nets,
-        "notes": [*(_took(net, case.recipe) for net, (case,) in groups.items()), _NOTE],
+        "notes": [*(_describe_training(net, case.recipe) for net, (case,) in groups.items()), _NOTE],
     }
 
 
@@ -68,8 +68,8 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _took(net: str, recipe: Recipe) -> str:
-    """Describe what a net took: epochs, teacher and activation."""
+def _describe_training(net: str, recipe: Recipe) -> str:
+    """Describe epochs, teacher and activation of a net."""
     train, model = recipe.train, recipe.model
     teacher = (
         f"{train.distill.weight:g} of the loss from {train.distill.teacher}" if train.distill.weight else "no teacher"

@@ -35,7 +35,7 @@ _SEARCHED = (
 )
 
 
-def tried_with(net: str, options: Options) -> dict[str, list[float]]:
+def settings_to_try(net: str, options: Options) -> dict[str, list[float]]:
     """Return the settings to try for a net: those asked for, else its own, else the common ones."""
     usual = QUICK if options.quick else {**TUNED, **TUNED_FOR.get(net, {})}
     asked = {name: values for name, values in options.grid.items() if name in TUNED}
@@ -54,7 +54,7 @@ def measure(out: Path, options: Options) -> Result:
         trials = {
             method: item_cases(
                 recipe.with_settings({"data.hold_out": hold_out}),
-                tried_with(net, options),
+                settings_to_try(net, options),
                 options,
                 within=f"{net}/{method}",
             )
