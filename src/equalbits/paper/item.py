@@ -18,7 +18,7 @@ from equalbits._text import unknown_name
 from equalbits.paper.claims import Claim, correct, write_claims
 from equalbits.paper.grid_parameters import Grid, split
 from equalbits.paper.measurement_cost import count_trained
-from equalbits.recipes import FREE, Execution, check_kind, check_one_process, lock_dir, pick_device, where_and_with
+from equalbits.recipes import FREE, Execution, check_kind, check_one_process, device_and_versions, lock_dir, pick_device
 
 #: Name of an item to its module, which is imported when it is needed, and its name there if not ITEM.
 ITEMS = {
@@ -239,7 +239,7 @@ def _measured(item: Item, out: Path, options: Options) -> Result:
         "title": item.title,
         "quick": options.quick,
         "asked": options.asked(),
-        **where_and_with(device),
+        **device_and_versions(device),
         **({"device": ", ".join(nets["devices"])} if nets["devices"] else {}),
         "seconds": round(time.perf_counter() - began, 2),
         "trained": nets,

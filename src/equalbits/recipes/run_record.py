@@ -53,7 +53,7 @@ class RunRecord:
     def of(cls, recipe: Recipe, device: str, history: History, seconds: float, **more: Any) -> "RunRecord":
         """Make the record of a run that has just ended here; ``more`` are further fields."""
         peak = torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else None
-        where: dict[str, Any] = {**where_and_with(device), "command": command_line(), "peak_device_bytes": peak}
+        where: dict[str, Any] = {**device_and_versions(device), "command": command_line(), "peak_device_bytes": peak}
         scores = {"last": history.last, "best": history.best}
         return cls(**{"recipe": recipe, "seconds": round(seconds, 2), **where, **scores, **more})
 
@@ -127,7 +127,7 @@ def launch_words() -> list[str]:
     return ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", processes), "-m", "equalbits"]
 
 
-def where_and_with(device: str) -> dict[str, Any]:
+def device_and_versions(device: str) -> dict[str, Any]:
     """Return the name of the device and the versions that run on it."""
     versions = {"equalbits": equalbits.__version__, "torch": torch.__version__, "python": platform.python_version()}
     return {"device": device_name(device), "versions": versions}
