@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(results))
 
 
-def load_model(path: Path, *, threads: int = 1, which: str = "last") -> "PackedModel":
+def load_model(path: Path, *, threads: int) -> "PackedModel":
     """Load a packed file, or pack the model of a run in memory, which needs torch."""
     from equalbits.runtime import PackedModel, load_packed
 
@@ -71,7 +71,7 @@ def load_model(path: Path, *, threads: int = 1, which: str = "last") -> "PackedM
         return load_packed(path, threads=threads)
     from equalbits.cli.pack import pack_run
 
-    return PackedModel(pack_run(path, which=which)[0].network, threads=threads)
+    return PackedModel(pack_run(path, which="last")[0].network, threads=threads)
 
 
 def _images_in(path: Path) -> Iterator[Path]:

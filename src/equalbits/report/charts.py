@@ -58,7 +58,19 @@ def line_chart(title: str, curves: Sequence[Curve], *, unit: str = "", digits: i
     for group in itertools.islice(styles, 12):
         last = [curve.points[-1][1] for curve in curves if curve.group == group]
         ends.append(f"{group} ends at {sum(last) / len(last):,.{digits}f}{unit}")
-    return Chart(title, _as_uri(_draw(curves, styles), "svg"), f"{title}: {'; '.join(ends)}", styles)
+
+    def draw(axes: Axes) -> None:
+        for curve in curves:
+            color, dashes = styles[curve.group]
+            line = (0, [float(length) for length in dashes.split()]) if dashes else "-"
+            marker = "o" if len(curve.points) == 1 else None
+            axes.plot(*zip(*curve.points, strict=True), color=color, linestyle=line, marker=marker)
+        axes.set_xlabel("epoch", color=_TEXT)
+        axes.locator_params(axis="x", integer=True)
+        axes.yaxis.get_major_formatter().set_useOffset(False)
+
+    image = _as_uri(_drawn(draw, height=3.0, grid="y"), "svg")
+    return Chart(title, image, f"{title}: {'; '.join(ends)}", styles)
 
 
 def data_uri(picture: Path) -> str:
@@ -115,22 +127,6 @@ def dot_chart(title: str, cases: Mapping[str, Sequence[float]]) -> Chart | None:
     words = [f"{name} {sum(values) / len(values):.2f} % (n = {len(values)})" for name, values in kept.items()]
     image = _as_uri(_drawn(draw, height=0.9 + 0.3 * len(kept), grid="x"), "svg")
     return Chart(title, image, f"{title}. Means: {'; '.join(words[:12])}", {})
-
-
-def _draw(curves: Sequence[Curve], styles: dict[str, LineStyle]) -> bytes:
-    from matplotlib.ticker import MaxNLocator
-
-    def draw(axes: Axes) -> None:
-        for curve in curves:
-            color, dashes = styles[curve.group]
-            line = (0, [float(length) for length in dashes.split()]) if dashes else "-"
-            marker = "o" if len(curve.points) == 1 else None
-            axes.plot(*zip(*curve.points, strict=True), color=color, linestyle=line, marker=marker)
-        axes.set_xlabel("epoch", color=_TEXT)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.get_major_formatter().set_useOffset(False)
-
-    return _drawn(draw, height=3.0, grid="y")
 
 
 def _drawn(draw: Callable[[Axes], None], *, height: float, grid: Literal["x", "y"]) -> bytes:

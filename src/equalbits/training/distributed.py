@@ -46,7 +46,7 @@ def rank_from_env() -> ProcessRank:
 
 
 @contextmanager
-def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[ProcessRank]:
+def process_group(device: str) -> Iterator[ProcessRank]:
     """Join the process group of ``torchrun`` inside the ``with``; do nothing alone, or if there is one already."""
     if dist.is_available() and dist.is_initialized():
         yield current_rank()
@@ -58,7 +58,7 @@ def process_group(device: str, *, timeout_seconds: float = 600.0) -> Iterator[Pr
     backend = "nccl" if device.startswith("cuda") else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(from_env.local_rank)
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
+    dist.init_process_group(backend, timeout=timedelta(minutes=10))
     try:
         yield current_rank()
     except PeerLostError:
