@@ -10,7 +10,7 @@ from forked import run
 from small_recipe import compare, own, sweep
 
 from equalbits.recipes import DivergedError, get_recipe
-from equalbits.training import CheckpointError, InterruptedTraining, load_checkpoint
+from equalbits.training import CheckpointError, EpochRecord, InterruptedTraining, load_checkpoint
 
 METHODS = {"model.weight_quantizer": ["sign", "bihalf"]}
 
@@ -69,8 +69,8 @@ def test_an_interrupted_stack_resumes_with_any_stack_size(before, after, epochs,
     groups: list[list[int]] = []
 
     def listen(name: str):
-        groups.append([])
-        return [lambda record: groups[-1].append(record.epoch)]
+        groups.append(ended := [])
+        return [lambda record: ended.append(record.epoch) if isinstance(record, EpochRecord) else None]
 
     sweep(own(), tmp_path, stack=after, reporters_for=listen, **four)
     assert groups == epochs  # of each group's first net: the epoch that was trained is not trained again
