@@ -32,7 +32,8 @@ def test_every_python_block_runs(block, tmp_path, monkeypatch, capsys):
 
 
 def _commands() -> list[str]:
-    lines = [line.partition("  #")[0].strip() for _, block in _blocks("bash") for line in block.splitlines()]
+    blocks = [re.sub(r"\\\n *", "", block) for _, block in _blocks("bash")]  # with long commands on one line
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
     return [line.partition(" > ")[0] for line in lines if re.match(r"equalbits |torchrun ", line)]
 
 
